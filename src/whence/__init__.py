@@ -1,0 +1,60 @@
+"""whence: what position does to attention.
+
+Write how position shapes attention once, as a small differentiable function of distance; ``attend`` runs it the same in
+training and in cached decoding, alone or combined.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from whence.attention import Attention, Explanation, KVCache, attend, explain, inner
+from whence.errors import MissingExtra, WhenceError
+from whence.position import (
+    Alibi,
+    Cope,
+    Epar,
+    Fire,
+    Kerple,
+    Learned,
+    NoPosition,
+    Position,
+    PowerPrior,
+    Recency,
+    Rotary,
+    Rows,
+    Sandwich,
+    Shaw,
+    Sink,
+    Sinusoidal,
+    StableMask,
+    Sum,
+    T5Bias,
+    TransformerXL,
+)
+
+if TYPE_CHECKING:
+    from whence.checks import CheckFailed, Report, check
+    from whence.show import show
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``check`` and ``show`` are loaded when they are first used, so that importing whence loads torch alone."""
+    if name in ("check", "CheckFailed", "Report"):
+        from whence import checks
+
+        return getattr(checks, name)
+    if name == "show":
+        from whence.show import show
+
+        globals()["show"] = show  # the function, not the module of the same name that the import left here
+        return show
+    raise AttributeError(f"module 'whence' has no attribute {name!r}")
+
+
+__all__ = [
+    "Alibi", "Attention", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
+    "MissingExtra", "NoPosition", "Position", "PowerPrior", "Recency", "Report", "Rotary", "Rows", "Sandwich", "Shaw",
+    "Sink", "Sinusoidal", "StableMask", "Sum", "T5Bias", "TransformerXL", "WhenceError", "attend", "check", "explain",
+    "inner", "show",
+]  # fmt: skip

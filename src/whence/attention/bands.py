@@ -1,0 +1,85 @@
+"""Toeplitz bands: a table over distances, laid out so that every tile of scores is a plain slice of it.
+
+A block of m query rows meets keys whose distances are ``offset + i - j``. Row a of the band is the reversed table moved
+by a, so the tile of rows ``r0..`` and keys ``j0..j1`` is ``band[:, :, column(r0, j0) : column(r0, j1)]``. The band has
+m times the table's numbers (linear in length), and gradients of all tiles add up in a band of the same form, which is
+folded back into the table once, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which rows and keys there are, and which of them can see each other by causality and window."""
+
+    queries: int
+    keys: int
+    offset: int  # distance(i, j) = offset + i - j
+    causal: bool
+    window: int | None
+
+    @property
+    def distances(self) -> tuple[int, int]:
+        """The first distance of a table and one past the last."""
+        return self.offset - self.keys + 1, self.offset + self.queries
+
+    def keys_of(self, first: int, last: int) -> tuple[int, int]:
+        """The keys that rows first..last-1 can see, as a range."""
+        low, high = 0, self.keys
+        if self.causal:
+            high = min(high, self.offset + last)
+        if self.window is not None:
+            low = max(low, self.offset + first - self.window + 1)
+            high = min(high, self.offset + last - 1 + self.window)
+        return low, max(low, high)
+
+    def columns(self, block: int) -> tuple[int, int]:
+        """The range of band columns that any tile of ``block`` rows uses."""
+        low, high = 0, self.queries + self.keys
+        if self.causal:
+            high = min(high, self.queries + self.offset + block)
+        if self.window is not None:
+            low = max(low, self.queries + self.offset - self.window + 1)
+            high = min(high, self.queries + self.offset + block - 1 + self.window)
+        return low, max(low, high)
+
+    def column(self, row: int, key: int) -> int:
+        return key - row + self.queries
+
+
+def spread(table: Tensor, span: Span, block: int) -> Tensor:
+    """The band ``[heads, block, columns]`` of a table ``[heads, distances]``."""
+    low, high = span.columns(block)
+    padded = torch.nn.functional.pad(table.flip(-1), (block, 0))
+    return padded[:, low : high + block - 1].unfold(-1, high - low, 1).flip(1)
+
+
+def fold(band: Tensor, span: Span, block: int) -> Tensor:
+    """The transpose of ``spread``: the sum of a band's entries by distance, as a table."""
+    heads, _, width = band.shape
+    low, _ = span.columns(block)
+    # row x moved right by x: padding every row by `block` and re-reading with rows one shorter does just that
+    skewed = torch.nn.functional.pad(band.flip(1), (0, block)).reshape(heads, -1)[:, : block * (width + block - 1)]
+    sums = skewed.reshape(heads, block, width + block - 1).sum(1)
+    reversed_table = band.new_zeros(heads, span.queries + span.keys - 1 + block)
+    reversed_table[:, low : low + width + block - 1] = sums
+    return reversed_table[:, block:].flip(-1)
+
+
+def mask_table(span: Span, like: Tensor) -> Tensor | None:
+    """0 at distances that may be seen and -inf at the others, ``[1, distances]``; None when all may."""
+    if not span.causal and span.window is None:
+        return None
+    distance = torch.arange(*span.distances, device=like.device)
+    hidden = torch.zeros_like(distance, dtype=torch.bool)
+    if span.causal:
+        hidden |= distance < 0
+    if span.window is not None:
+        hidden |= distance.abs() >= span.window
+    return torch.zeros(distance.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)[None]

@@ -1,0 +1,151 @@
+"""The blockwise backend: memory linear in length, gradients to everything, on CPU and GPU.
+
+Effects that are functions of distance alone go through tables and the tiled operator. What depends on more (a length
+that differs per query, content terms, positions that are no plain run) is computed for a block of query rows at a time
+and computed again in the backward pass, so only one block's matrix exists at any moment.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from whence import shapes
+from whence.attention import ops
+from whence.attention.layout import Layout
+from whence.position.base import Position, Rows
+from whence.position.grid import evaluate, table
+
+SCORES = 1 << 21  # scores alive at once on the general way
+
+
+def why_not_tables(position: Position, layout: Layout) -> str | None:
+    """Why the fast way over distance tables is closed, or None when it is open."""
+    if layout.offset is None:
+        return "the positions are not one consecutive run"
+    for part in position.parts:
+        if part.effects & {"content", "values"}:
+            return f"{type(part).__name__} depends on the content of queries or keys"
+        if part.effects & {"factor", "bias"} and part.length == "query":
+            return f"{type(part).__name__} has length='query', so a distance weighs differently for each query"
+        if part.effects & {"factor", "bias"} and part.length == "sequence" and not layout.plain:
+            return f"{type(part).__name__} has length='sequence', which differs between padded or packed texts"
+    return None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    position: Position,
+    layout: Layout,
+    scale: float,
+    temperature: float,
+    dropout: float,
+) -> Tensor:
+    """The output ``[B, H, T, E]``, in at least float32."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    way = _by_tables if why_not_tables(position, layout) is None else _by_rows
+    return way(q, k, v, position, layout, scale, temperature, dropout)
+
+
+def _by_tables(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Position,
+    layout: Layout,
+    scale: float,
+    temperature: float,
+    dropout: float,
+) -> Tensor:
+    assert layout.offset is not None
+    batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    distance = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device).to(q.dtype)
+    factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
+    sink = evaluate(position, "sink", layout.q_positions.to(q.dtype)[..., None], heads, layout.length_of)
+    if sink is not None:
+        sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
+    seed = torch.randint(2**62, (), dtype=torch.int64) if dropout > 0 else None
+    factor, bias = (None if t is None else t.expand(heads, -1) for t in (factor, bias))
+    out, _ = ops.tiled(
+        q, k, v, factor, bias, sink, layout.real, layout.q_documents, layout.k_documents, layout.offset, layout.causal,
+        layout.window, scale, temperature, dropout, seed,
+    )  # fmt: skip
+    return out
+
+
+def _by_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Position,
+    layout: Layout,
+    scale: float,
+    temperature: float,
+    dropout: float,
+) -> Tensor:
+    batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    step = max(1, SCORES // (batch * heads * keys))
+
+    def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
+        return _dense_rows(q_block, k, v, position, layout, rows, scale, temperature, dropout)
+
+    outs = []
+    for first in range(0, count, step):
+        rows = slice(first, min(first + step, count))
+        if torch.is_grad_enabled():
+            outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
+        else:
+            outs.append(block(q[:, :, rows], k, v, rows))
+    return torch.cat(outs, 2)
+
+
+def _dense_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Position,
+    layout: Layout,
+    rows: slice,
+    scale: float,
+    temperature: float,
+    dropout: float,
+) -> Tensor:
+    """A block of query rows against all keys; heads of one group stay side by side, so keys are not repeated."""
+    batch, heads, count, groups = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
+    folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
+    scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
+    visible = layout.visible(rows)[:, None]
+    distance = layout.distance(rows).to(q.dtype)
+
+    def length_of(part: Position) -> object:
+        return layout.length_of(part, rows)
+
+    name, z = type(position).__name__, scores
+    about: Rows | None = None
+    if position.effects & {"content", "values"}:
+        repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
+        about = Rows(q, repeated, scores, layout.q_positions[:, rows], layout.k_positions, visible, scale)
+        if "content" in position.effects:
+            z = z + shapes.like(name, "content", position.content(about), tuple(z.shape))
+    factor = evaluate(position, "factor", distance, heads, length_of)
+    z = z if factor is None else z * factor.transpose(0, 1)
+    bias = evaluate(position, "bias", distance, heads, length_of)
+    z = z if bias is None else z + bias.transpose(0, 1)
+    alone = ~visible.any(-1, keepdim=True)  # a row that sees nothing: any finite logits will do, its weights are zero
+    z = (z / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
+    norm = torch.logsumexp(z, -1, keepdim=True)
+    sink = evaluate(position, "sink", layout.q_positions[:, rows].to(q.dtype)[..., None], heads, length_of)
+    if sink is not None:
+        norm = torch.logaddexp(norm, sink.transpose(0, 1) / temperature)
+    weights = torch.exp(z - norm).masked_fill(alone, 0.0)
+    if dropout > 0:
+        weights = torch.nn.functional.dropout(weights, dropout)
+    out = (weights.view(batch, groups, -1, z.shape[-1]) @ v).view(batch, heads, count, -1)
+    if about is not None and "values" in position.effects:
+        out = out + shapes.like(name, "values", position.values(weights, about), tuple(out.shape))
+    return out

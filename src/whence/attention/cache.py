@@ -1,0 +1,271 @@
+"""``KVCache``: the keys and values of earlier tokens, with the position of each.
+
+Keys are kept as projected, before any rotation, because a mechanism may place the same key differently for every query.
+Three ways to keep them: growing (the default; differentiable), preallocated (one allocation, static addresses), and
+sliding (a ring that forgets what lies behind a window).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whence import shapes
+from whence.attention.layout import Layout, count_tokens, key_mask, run_offset
+from whence.errors import refusal
+
+
+@dataclass
+class Held:
+    """What a cache holds for its tokens, all with the tokens on axis 1 (documents and real only where they were given)."""
+
+    k: Tensor  # [B, S, G, D]
+    v: Tensor  # [B, S, G, E]
+    positions: Tensor  # [B, S]
+    real: Tensor  # [B, S]
+    documents: Tensor  # [B, S]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.k, self.v, self.positions, self.real, self.documents
+
+
+class KVCache:
+    """The keys and values of one attention layer.
+
+    ``KVCache()`` grows with every token. ``KVCache(capacity=n)`` writes into memory taken once and refuses token n + 1.
+    ``KVCache(window=w)`` keeps what a window of w needs, plus ``rollback`` tokens so that ``crop`` can undo that many.
+
+    >>> cache = KVCache()
+    >>> x = torch.ones(1, 2, 3, 4)
+    >>> from whence.attention.attend import attend
+    >>> attend(x, x, x, causal=True, cache=cache).shape, len(cache)
+    (torch.Size([1, 2, 3, 4]), 3)
+    """
+
+    def __init__(self, *, capacity: int | None = None, window: int | None = None, rollback: int = 0) -> None:
+        if capacity is not None and window is not None:
+            raise refusal(
+                "KVCache(...)", "capacity and window", "a cache is preallocated or sliding", "drop one of them"
+            )
+        for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("rollback", rollback, 0)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise refusal(
+                    f"KVCache({name}=...)",
+                    repr(value),
+                    f"{name} is a whole number of at least {least}",
+                    "give a number of tokens",
+                )
+        self.capacity, self.window, self.rollback = capacity, window, rollback
+        self._held: Held | None = None
+        self._used = 0  # tokens in the store
+        self.seen = 0  # tokens ever appended and not rolled back
+        self._consecutive = True  # every row's positions are one run
+        self._masked = False  # some token is padding
+        self._packed = False  # documents were given
+
+    def __len__(self) -> int:
+        """How many tokens a query can look at now."""
+        return self._used
+
+    def __repr__(self) -> str:
+        kind = f"capacity={self.capacity}" if self.capacity else f"window={self.window}" if self.window else "growing"
+        return f"KVCache({kind}, {self._used} tokens held of {self.seen} seen)"
+
+    def extend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: bool,
+        window: int | None,
+        q_positions: Tensor | None,
+        k_positions: Tensor | None,
+        lengths: Tensor | None,
+        padding: Tensor | None,
+        documents: Tensor | tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor, Layout]:
+        """Append the tokens of k and v, and give back everything the queries of the same tokens look at."""
+        self._require_fit(q, k, v, causal, window, documents)
+        batch, new, device = k.shape[0], k.shape[2], k.device
+        given = q_positions if q_positions is not None else k_positions
+        real = key_mask(lengths, padding, batch, new, device)
+        docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
+        if given is not None:
+            positions = shapes.positions("q_positions", given, batch, new, device).expand(batch, new)
+        else:
+            positions = self.count(real, docs, batch, new, device)
+        if given is not None and self._consecutive:
+            before = (
+                self._held.positions[:, self._used - 1 : self._used] if self._held is not None and self._used else None
+            )
+            joined = positions if before is None else torch.cat([before, positions], 1)
+            self._consecutive = run_offset(joined, joined) is not None
+        self._masked = self._masked or real is not None
+        self._packed = self._packed or docs is not None
+        self._append(
+            Held(
+                k.transpose(1, 2),
+                v.transpose(1, 2),
+                positions,
+                torch.ones(batch, new, dtype=torch.bool, device=device) if real is None else real,
+                torch.zeros(batch, new, dtype=torch.long, device=device)
+                if docs is None
+                else docs.expand(batch, new).long(),
+            )
+        )
+        all_k, all_v, all_positions, all_real, all_docs = self._view()
+        layout = Layout(
+            q_positions=positions,
+            k_positions=all_positions,
+            offset=self._used - new if self._consecutive else None,
+            causal=causal,
+            window=window,
+            real=all_real if self._masked else None,
+            q_documents=all_docs[:, -new:] if self._packed else None,
+            k_documents=all_docs if self._packed else None,
+        )
+        self._forget()
+        return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
+
+    def crop(self, length: int) -> None:
+        """Roll back to the first ``length`` tokens seen, as after rejected drafts."""
+        lost = self.seen - self._used  # tokens that a sliding cache has forgotten
+        if not 0 <= length <= self.seen:
+            raise refusal(
+                "KVCache.crop", str(length), f"{self.seen} tokens were seen", "give a number between 0 and that"
+            )
+        need = max(0, length - (self.window - 1)) if self.window is not None else 0
+        if need < lost:
+            raise refusal(
+                "KVCache.crop",
+                f"{length} of {self.seen} tokens seen",
+                f"a sliding cache with rollback={self.rollback} has forgotten the tokens before {lost}",
+                f"build it with rollback={self.seen - length} or more",
+            )
+        self._used, self.seen = length - lost, length
+        if self._held is not None and self.capacity is None:
+            self._held = Held(*(t[:, : self._used] for t in self._held.tensors()))
+
+    def reorder(self, index: Tensor) -> None:
+        """Row b becomes what row ``index[b]`` was, as in beam search. The number of rows may change."""
+        if self._held is None:
+            return
+        rows = self._held.k.shape[0]
+        if index.ndim != 1 or index.is_floating_point() or not bool(((index >= 0) & (index < rows)).all()):
+            raise refusal(
+                "KVCache.reorder",
+                f"{index.tolist()}",
+                f"the index names rows 0 to {rows - 1}",
+                "give one row for each beam",
+            )
+        self._held = Held(*(t.index_select(0, index) for t in self._held.tensors()))
+
+    def reset(self) -> None:
+        """Forget everything; a preallocated cache keeps its memory."""
+        self._used = self.seen = 0
+        self._consecutive, self._masked, self._packed = True, False, False
+        if self.capacity is None:
+            self._held = None
+
+    # --- storage ---------------------------------------------------------------------------------------------------
+    def _append(self, new: Held) -> None:
+        count = new.k.shape[1]
+        if self.capacity is not None:
+            if self._held is None:
+                self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
+            for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
+                store[:, self._used : self._used + count] = t
+        elif self._held is None:
+            self._held = new
+        else:
+            self._held = Held(*(torch.cat([a, b], 1) for a, b in zip(self._held.tensors(), new.tensors(), strict=True)))
+        self._used += count
+        self.seen += count
+
+    def _view(self) -> tuple[Tensor, ...]:
+        assert self._held is not None
+        return tuple(t[:, : self._used] for t in self._held.tensors())
+
+    def _forget(self) -> None:
+        """Drop what no later query, nor one after a rollback, can see."""
+        if self.window is None or self._held is None:
+            return
+        surplus = self._used - (self.window - 1 + self.rollback)
+        if surplus > 0:
+            self._held = Held(*(t[:, surplus:] for t in self._held.tensors()))
+            self._used -= surplus
+
+    def count(self, real: Tensor | None, docs: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
+        """Positions that go on from the last token of each row, or from 0 in a new document."""
+        counted = count_tokens(real if self.seen == 0 else None, docs, new, device).expand(batch, new)
+        if self.seen == 0 or self._held is None:
+            return counted
+        last = slice(self._used - 1, self._used)
+        follow = self._held.positions[:, last] + 1
+        if docs is None:
+            return counted + follow
+        goes_on = (docs.expand(batch, new) == self._held.documents[:, last]).cumprod(-1).bool()
+        return torch.where(goes_on, counted + follow, counted)
+
+    def _require_fit(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None, documents: object
+    ) -> None:
+        new = k.shape[2]
+        if q.shape[2] != new:
+            raise refusal(
+                "attend(cache=...)",
+                f"{q.shape[2]} queries with {new} new keys",
+                "each cached token brings one query and one key",
+                "pass q, k and v of the same new tokens",
+            )
+        if not causal:
+            raise refusal(
+                "attend(cache=...)",
+                "causal=False",
+                "a token that was cached never saw the tokens after it",
+                "pass causal=True",
+            )
+        if isinstance(documents, tuple):
+            raise refusal(
+                "attend(cache=..., documents=...)",
+                "a pair",
+                "the new tokens are queries and keys at once",
+                "pass one tensor",
+            )
+        if self.window is not None and (window is None or window > self.window):
+            raise refusal(
+                "attend(cache=..., window=...)",
+                f"window={window} with a cache that keeps {self.window}",
+                "attention may not look behind what is kept",
+                f"pass window={self.window}",
+            )
+        if self.capacity is not None and self._used + new > self.capacity:
+            raise refusal(
+                "attend(cache=...)",
+                f"{new} tokens with {self._used} of {self.capacity} places taken",
+                "a preallocated cache does not grow",
+                "build it with a larger capacity or use KVCache()",
+            )
+        if self.capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+            raise refusal(
+                "attend(cache=...)",
+                "keys that require a gradient",
+                "a preallocated cache overwrites its memory and carries no gradient",
+                "decode under torch.no_grad(), or use KVCache()",
+            )
+        if self._held is not None:
+            for name, mine, theirs in (("k", self._held.k, k), ("v", self._held.v, v)):
+                held, came = (
+                    (mine.shape[0], mine.shape[2], mine.shape[3]),
+                    (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
+                )
+                if held != came or mine.dtype != theirs.dtype or mine.device != theirs.device:
+                    raise refusal(
+                        f"attend({name}, cache=...)",
+                        f"[batch, heads, width] {list(came)} {theirs.dtype} on {theirs.device}",
+                        f"the cache holds {list(held)} {mine.dtype} on {mine.device}",
+                        "use one cache for each layer and batch",
+                    )

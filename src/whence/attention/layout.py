@@ -1,0 +1,170 @@
+"""Where every query and key stands, and which keys each query may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import shapes
+from whence.errors import refusal
+from whence.position.base import Position
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions and masks of one attention call.
+
+    ``offset`` is the number with ``distance(i, j) = offset + i - j`` for all rows i and keys j that see each other,
+    where the host knows it; fast paths evaluate a mechanism on the few distances that occur. ``None``: any positions.
+    """
+
+    q_positions: Tensor  # [B or 1, T]
+    k_positions: Tensor  # [B or 1, S]
+    offset: int | None
+    causal: bool
+    window: int | None
+    real: Tensor | None  # [B, S], False on padding
+    q_documents: Tensor | None  # [B or 1, T]
+    k_documents: Tensor | None  # [B or 1, S]
+
+    @property
+    def plain(self) -> bool:
+        """No mask but causality and window."""
+        return self.real is None and self.q_documents is None
+
+    def distance(self, rows: slice = ALL) -> Tensor:
+        """``[B or 1, T, S]``"""
+        return self.q_positions[:, rows, None] - self.k_positions[:, None, :]
+
+    def related(self, rows: slice = ALL) -> Tensor | None:
+        """Which keys belong to the query's text, near or far, past or future: ``[B or 1, T, S]``; None if all."""
+        seen = None if self.real is None else self.real[:, None, :]
+        if self.q_documents is not None and self.k_documents is not None:
+            same = self.q_documents[:, rows, None] == self.k_documents[:, None, :]
+            seen = same if seen is None else seen & same
+        return seen
+
+    def visible(self, rows: slice = ALL) -> Tensor:
+        """Which keys each query attends to: ``[B or 1, T, S]``."""
+        distance = self.distance(rows)
+        seen = self.related(rows)
+        if seen is None:
+            seen = torch.ones_like(distance, dtype=torch.bool)
+        if self.causal:
+            seen = seen & (distance >= 0)
+        if self.window is not None:
+            seen = seen & (distance.abs() < self.window)
+        return seen
+
+    def length_of(self, part: Position, rows: slice = ALL) -> Any:
+        """The length that a part's hooks receive: None, a number, or ``[B or 1, T, 1]``."""
+        if part.length is None:
+            return None
+        if part.length == "context":
+            return part.context
+        if part.length == "query":
+            return (self.q_positions[:, rows, None] + 1).clamp(min=1)  # left padding stands before 0
+        related = self.related(rows)
+        if related is None:
+            return self.k_positions.shape[1]
+        count = related.sum(-1, keepdim=True).clamp(min=1)
+        return count.expand(-1, self.q_positions[:, rows].shape[1], -1)
+
+
+def resolve(
+    q: Tensor,
+    k: Tensor,
+    *,
+    causal: bool,
+    window: int | None,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    lengths: Tensor | None,
+    padding: Tensor | None,
+    documents: Tensor | tuple[Tensor, Tensor] | None,
+    needs_positions: bool,
+) -> Layout:
+    """The layout of a call without a cache. Positions that are not given count the tokens of each text from 0."""
+    batch, rows, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
+    real = key_mask(lengths, padding, batch, keys, device)
+    q_docs, k_docs = _documents(documents, batch, rows, keys, device)
+    if (q_positions is None) != (k_positions is None) and rows != keys:
+        raise refusal(
+            "attend(q_positions=..., k_positions=...)",
+            "only one of them",
+            "the other cannot be guessed when lengths differ",
+            "give both",
+        )
+    if q_positions is None and k_positions is None:
+        if rows != keys and (causal or window is not None or needs_positions):
+            raise refusal(
+                "attend(q, k)",
+                f"{rows} queries for {keys} keys and no positions",
+                "where each query stands must be said when the lengths differ",
+                f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
+                f"k_positions=torch.arange({keys})",
+            )
+        k_pos = count_tokens(real, k_docs, keys, device)
+        q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
+        return Layout(q_pos, k_pos, 0, causal, window, real, q_docs, k_docs)
+    q_pos = shapes.positions(
+        "q_positions", q_positions if q_positions is not None else k_positions, batch, rows, device
+    )  # type: ignore[arg-type]
+    k_pos = shapes.positions(
+        "k_positions", k_positions if k_positions is not None else q_positions, batch, keys, device
+    )  # type: ignore[arg-type]
+    return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_docs, k_docs)
+
+
+def key_mask(
+    lengths: Tensor | None, padding: Tensor | None, batch: int, keys: int, device: torch.device
+) -> Tensor | None:
+    """Which keys are real, from lengths or a padding mask."""
+    if lengths is not None and padding is not None:
+        raise refusal(
+            "attend(lengths=..., padding=...)", "both", "one of them says which tokens are real", "drop one of them"
+        )
+    if lengths is not None:
+        return shapes.lengths(lengths, batch, keys, device)
+    return None if padding is None else shapes.padding(padding, batch, keys, device)
+
+
+def _documents(
+    given: Tensor | tuple[Tensor, Tensor] | None, batch: int, rows: int, keys: int, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    if given is None:
+        return None, None
+    pair = given if isinstance(given, tuple) else (given, given)
+    return shapes.documents(pair[0], batch, rows, device), shapes.documents(pair[1], batch, keys, device)
+
+
+def count_tokens(real: Tensor | None, documents: Tensor | None, length: int, device: torch.device) -> Tensor:
+    """Positions ``[B or 1, length]``: from 0 in each document, and from 0 at the first token after left padding.
+
+    Left padding gets negative positions, so no query that counts ever stands beside it.
+    """
+    index = torch.arange(length, device=device)[None]
+    if documents is not None:
+        starts = torch.ones_like(documents, dtype=torch.bool)
+        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        return index - torch.where(starts, index, 0).cummax(-1).values
+    if real is not None:
+        return index - real.long().argmax(-1, keepdim=True)
+    return index
+
+
+def run_offset(q_positions: Tensor, k_positions: Tensor) -> int | None:
+    """The offset when both are consecutive whole numbers with one offset for the whole batch; otherwise None."""
+    if shapes.tracing() or q_positions.is_floating_point() or k_positions.is_floating_point():
+        return None
+    start = q_positions[0, 0] - k_positions[0, 0]
+    for run in (q_positions, k_positions):
+        if not bool((run[:, 1:] - run[:, :-1] == 1).all()):
+            return None
+    same = q_positions[:, :1] - k_positions[:, :1] == start
+    return int(start) if bool(same.all()) else None

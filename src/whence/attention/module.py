@@ -1,0 +1,170 @@
+"""``Attention``: the projections around ``attend``, for building models."""
+
+from __future__ import annotations
+
+
+from torch import Tensor, nn
+
+from whence import shapes
+from whence.attention.attend import Documents, attend
+from whence.attention.cache import KVCache
+from whence.attention.layout import count_tokens, key_mask
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.position.composition import Sum
+from whence.position.no_position import NoPosition
+
+
+class Attention(nn.Module):
+    """Multi-head attention with any Position.
+
+    Args:
+        width: width of the input and output.
+        heads: query heads.
+        position: what position does; parts that act on embeddings are applied to this layer's input. A model that
+            applies them once at its own input gives its layers the rest: ``position=inner(position)``.
+        key_heads: key-value heads, a divisor of ``heads``; by default as many.
+        head_width: width of a query or key; ``width // heads`` by default.
+        value_width: width of a value; ``head_width`` by default.
+        norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
+        bias: whether the projections have a bias.
+        causal, window, dropout, backend: as in ``attend``; dropout acts in training mode only.
+
+    >>> import torch
+    >>> layer = Attention(32, 4)
+    >>> layer(torch.ones(2, 5, 32)).shape
+    torch.Size([2, 5, 32])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        position: Position | None = None,
+        *,
+        key_heads: int | None = None,
+        head_width: int | None = None,
+        value_width: int | None = None,
+        norm: str = "none",
+        bias: bool = False,
+        causal: bool = True,
+        window: int | None = None,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        key_heads = heads if key_heads is None else key_heads
+        if heads % key_heads != 0:
+            raise refusal(
+                "Attention(key_heads=...)",
+                f"{key_heads} for {heads} heads",
+                "key_heads divides heads",
+                "choose a divisor",
+            )
+        if head_width is None and width % heads != 0:
+            raise refusal(
+                "Attention(width, heads)",
+                f"{width} and {heads}",
+                "heads divides width",
+                "choose a divisor or pass head_width",
+            )
+        if norm not in ("none", "rms"):
+            raise refusal("Attention(norm=...)", repr(norm), "norm is 'none' or 'rms'", "choose one of them")
+        self.heads, self.key_heads = heads, key_heads
+        self.head_width = width // heads if head_width is None else head_width
+        self.value_width = self.head_width if value_width is None else value_width
+        self.position = NoPosition() if position is None else position
+        self.causal, self.window, self.dropout, self.backend = causal, window, dropout, backend
+        self.queries = nn.Linear(width, heads * self.head_width, bias=bias)
+        self.keys = nn.Linear(width, key_heads * self.head_width, bias=bias)
+        self.values = nn.Linear(width, key_heads * self.value_width, bias=bias)
+        self.out = nn.Linear(heads * self.value_width, width, bias=bias)
+        self.query_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
+        self.key_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        memory_positions: Tensor | None = None,
+        lengths: Tensor | None = None,
+        padding: Tensor | None = None,
+        documents: Documents | None = None,
+        cache: KVCache | None = None,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """x ``[B, T, width]`` attends to itself, or to memory ``[B, S, width]``; an output like x.
+
+        ``lengths``, ``padding`` and ``documents`` describe the keys, as in ``attend``.
+        """
+        for name, given in (("x", x), ("memory", memory)):
+            if given is not None and (given.ndim != 3 or given.shape[2] != self.queries.in_features):
+                raise refusal(
+                    f"Attention({name})",
+                    f"shape {shapes.shape(given)}",
+                    f"{name} is [batch, length, {self.queries.in_features}]",
+                    "project it to that width",
+                )
+        if positions is not None and memory is None:
+            memory_positions = positions
+        inner_part = inner(self.position)
+        if self.position.at_input():
+            x = self._embedded(x, memory, positions, lengths, padding, documents, cache)
+        source = x if memory is None else memory
+        q = self.query_norm(self._split(self.queries(x), self.heads))
+        k = self.key_norm(self._split(self.keys(source), self.key_heads))
+        v = self._split(self.values(source), self.key_heads)
+        result = attend(
+            q, k, v, position=inner_part, causal=self.causal, window=self.window, q_positions=positions,
+            k_positions=memory_positions, lengths=lengths, padding=padding, documents=documents,
+            dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend,
+            return_weights=return_weights,
+        )  # fmt: skip
+        mixed, weights = result if isinstance(result, tuple) else (result, None)
+        out = self.out(mixed.transpose(1, 2).flatten(2))
+        return out if weights is None else (out, weights)
+
+    def _embedded(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        positions: Tensor | None,
+        lengths: Tensor | None,
+        padding: Tensor | None,
+        documents: Documents | None,
+        cache: KVCache | None,
+    ) -> Tensor:
+        if memory is not None:
+            raise refusal(
+                "Attention(x, memory)",
+                "a position that acts on embeddings",
+                "x and memory are embedded where they are made",
+                "embed both outside and use inner(position)",
+            )
+        batch, rows, device = x.shape[0], x.shape[1], x.device
+        if positions is not None:
+            places = shapes.positions("positions", positions, batch, rows, device)
+        else:
+            real = key_mask(lengths, padding, batch, rows, device)
+            docs = None if documents is None else shapes.documents(documents, batch, rows, device)  # type: ignore[arg-type]
+            places = (
+                count_tokens(real, docs, rows, device)
+                if cache is None
+                else cache.count(real, docs, batch, rows, device)
+            )
+        for part in self.position.at_input():
+            x = shapes.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+        return x
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+def inner(position: Position) -> Position:
+    """A position without the parts that act on embeddings: what a layer inside a model needs."""
+    parts = [part for part in position.parts if "embed" not in part.effects]
+    if len(parts) == len(position.parts):
+        return position
+    return NoPosition() if not parts else parts[0] if len(parts) == 1 else Sum(*parts)

@@ -1,0 +1,29 @@
+"""Every error text of the project has one form: what was asked, what came, the rule, the mend."""
+
+from __future__ import annotations
+
+
+class WhenceError(ValueError):
+    """Bad input, refused before any work was done."""
+
+
+class MissingExtra(ImportError):
+    """An optional part of whence was used without its extra being installed."""
+
+
+def refusal(asked: str, got: str, rule: str, mend: str) -> WhenceError:
+    """The error to raise, as one sentence.
+
+    >>> print(refusal("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
+    attend(q) got rank 3, but q must have rank 4; add the batch axis.
+    """
+    return WhenceError(f"{asked} got {got}, but {rule}; {mend}.")
+
+
+def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:
+    """The error for a feature whose extra is not installed.
+
+    >>> print(missing_extra("whence.show", "plot", "matplotlib"))
+    whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".
+    """
+    return MissingExtra(f'{feature} needs {package}, which is not installed; run: pip install "whence[{extra}]".')

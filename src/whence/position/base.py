@@ -1,0 +1,199 @@
+"""The waist: a mechanism says what position does to attention, and only that.
+
+A mechanism is a ``Position``. It overrides the hooks it needs and leaves the rest alone:
+
+=================================  ====================================  =========================
+hook                               answer                                used by
+=================================  ====================================  =========================
+``embed(x, positions)``            like x                                sinusoidal, learned
+``rotate(q, k, q_pos, k_pos)``     like q and k                          rotary
+``factor(distance, length)``       ``[n]`` or ``[heads, n]``, times       EPAR
+``bias(distance, length)``         ``[n]`` or ``[heads, n]``, plus        ALiBi, T5, power prior, ...
+``content(rows)``                  scores ``[B, H, T, S]``, plus          Shaw, Transformer-XL, CoPE
+``values(weights, rows)``          outputs ``[B, H, T, E]``, plus         Shaw
+``sink(position, length)``         ``[n]`` or ``[heads, n]``, a logit     StableMask, sinks
+=================================  ====================================  =========================
+
+The logit of query i and key j is ``(scale * q_i.k_j + content) * factor + bias``; the temperature divides it, and the
+sink is one more logit in the row's normaliser that carries no value.
+
+``distance`` is a 1-D float tensor of n signed distances, query position minus key position. ``length`` is ``None`` for
+a mechanism that names no length, a number, or a tensor like ``distance`` where it differs from query to query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import WhenceError, refusal
+
+if TYPE_CHECKING:
+    from whence.position.composition import Sum
+
+HOOKS = ("embed", "rotate", "factor", "bias", "content", "values", "sink")
+LENGTHS = ("context", "query", "sequence")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some query rows against all keys: what a ``content`` or ``values`` hook may look at.
+
+    B batch, H query heads, T query rows, S keys, D key width. Positions have a batch axis of B, or of 1 when all
+    sequences of the batch share them.
+    """
+
+    q: Tensor  # [B, H, T, D], after rotation, before the scale
+    k: Tensor  # [B, H, S, D], after rotation; grouped key heads are repeated
+    scores: Tensor  # [B, H, T, S], scale * q.k
+    q_positions: Tensor  # [B or 1, T]
+    k_positions: Tensor  # [B or 1, S]
+    visible: Tensor  # [B or 1, 1, T, S], bool
+    scale: float
+
+    @property
+    def distance(self) -> Tensor:
+        """Query position minus key position, ``[B or 1, T, S]``."""
+        return self.q_positions[:, :, None] - self.k_positions[:, None, :]
+
+
+class Position(nn.Module):
+    """How position shapes attention. Subclass it, override hooks, and ``whence.check`` the result.
+
+    Args:
+        heads: the number of query heads the parameters are made for; ``None`` when they fit any number.
+        length: for a mechanism that divides by a length: ``"context"`` (the fixed number ``context``), ``"query"``
+            (the query's position + 1, exact with a cache) or ``"sequence"`` (the number of tokens there are, which
+            changes with every decoded token and is therefore refused together with a cache).
+        context: the fixed length for ``length="context"``.
+    """
+
+    #: scores depend on differences of positions only: moving all positions by the same amount changes nothing
+    relative: bool = True
+    #: defined only for keys at or before the query
+    causal_only: bool = False
+
+    def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if heads is not None and (not isinstance(heads, int) or heads < 1):
+            raise refusal(
+                f"{name}(heads=...)",
+                repr(heads),
+                "heads is a whole number of at least 1",
+                "give the number of query heads",
+            )
+        if length is not None and length not in LENGTHS:
+            raise refusal(
+                f"{name}(length=...)", repr(length), f"length is one of {', '.join(LENGTHS)}", "choose one of them"
+            )
+        if length == "context" and (not isinstance(context, int) or context < 1):
+            raise refusal(
+                f"{name}(length='context')",
+                f"context={context!r}",
+                "a fixed length needs a whole number of at least 1",
+                "pass context=4096, or choose length='query'",
+            )
+        if length == "query":
+            self.relative = False  # the same distance weighs differently at another place
+        self.heads = heads
+        self.length = length
+        self.context = context
+
+    # --- hooks: each is "no effect" until a mechanism overrides it -------------------------------------------------
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Change the layer input x ``[B, T, W]`` at positions ``[B or 1, T]``."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Change q ``[B, H, T, D]`` and k ``[B, G, S, D]`` at positions ``[B or 1, T]`` and ``[B or 1, S]``."""
+        return q, k
+
+    def factor(self, distance: Tensor, length: Any) -> Tensor | None:
+        """What multiplies the score at each distance: ``[n]`` or ``[heads, n]``."""
+        return None
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor | None:
+        """What is added to the score at each distance: ``[n]`` or ``[heads, n]``."""
+        return None
+
+    def content(self, rows: Rows) -> Tensor | None:
+        """What is added to the score before the factor, where it depends on q or k: ``[B, H, T, S]``."""
+        return None
+
+    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        """What is added to the output, given the weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
+        return None
+
+    def sink(self, position: Tensor, length: Any) -> Tensor | None:
+        """One extra logit per query row, with no value, at n query positions: ``[n]`` or ``[heads, n]``."""
+        return None
+
+    # --- what the rest of whence asks ------------------------------------------------------------------------------
+    @property
+    def effects(self) -> frozenset[str]:
+        """The names of the hooks that this mechanism overrides."""
+        return frozenset(h for h in HOOKS if getattr(type(self), h) is not getattr(Position, h))
+
+    @property
+    def parts(self) -> tuple[Position, ...]:
+        """The mechanisms this one is composed of; itself when it is not a composition."""
+        return (self,)
+
+    @property
+    def learnable(self) -> bool:
+        """Whether any parameter asks for a gradient."""
+        return any(p.requires_grad for p in self.parameters())
+
+    def at_input(self) -> tuple[Position, ...]:
+        """The parts that act on a model's input (``embed``)."""
+        return tuple(p for p in self.parts if "embed" in p.effects)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        """What ``repr`` shows: by default every parameter and buffer."""
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            yield name, tensor
+
+    def __add__(self, other: object) -> Sum:
+        from whence.position.composition import Sum  # here, since Sum is itself a Position
+
+        if not isinstance(other, Position):
+            raise refusal(
+                f"{type(self).__name__} + ...",
+                type(other).__name__,
+                "only a Position adds to a Position",
+                "subclass whence.Position",
+            )
+        return Sum(self, other)
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={render(value)}" for name, value in self.settings()]
+        if self.heads is not None:
+            shown.insert(0, f"heads={self.heads}")
+        if self.length is not None:
+            shown.append(f"length={self.length!r}" + (f", context={self.context}" if self.length == "context" else ""))
+        if self.learnable:
+            shown.append("learnable")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def render(value: object) -> str:
+    """A short text for a setting: numbers plainly, small tensors whole, large ones by their shape.
+
+    >>> render(0.5), render(torch.tensor([[0.5], [0.25]])), render(torch.zeros(3, 64))
+    ('0.5', '[0.5, 0.25]', '<3 x 64>')
+    """
+    if not isinstance(value, Tensor):
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if value.numel() == 1:
+        return f"{value.item():.6g}"
+    if value.numel() <= 16:
+        return "[" + ", ".join(f"{v:.6g}" for v in value.detach().flatten().tolist()) + "]"
+    return "<" + " x ".join(str(n) for n in value.shape) + ">"
+
+
+__all__ = ["HOOKS", "LENGTHS", "Position", "Rows", "WhenceError", "render"]

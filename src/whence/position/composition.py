@@ -1,0 +1,98 @@
+"""Composition with ``+``: embeddings and rotations chain, factors multiply, biases and content terms add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position, Rows
+
+
+class Sum(Position):
+    """Several mechanisms acting together, in the order written. Built by ``a + b``; sums flatten.
+
+    Each part keeps its own ``length``; the attention code therefore evaluates the parts one by one (``parts``).
+    """
+
+    def __init__(self, *positions: Position) -> None:
+        parts = tuple(part for position in positions for part in position.parts)
+        super().__init__(heads=_one_head_count(parts))
+        _refuse_impossible(parts)
+        self.members = nn.ModuleList(parts)
+        self.relative = all(part.relative for part in parts)
+        self.causal_only = any(part.causal_only for part in parts)
+
+    @property
+    def effects(self) -> frozenset[str]:
+        return frozenset(hook for part in self.parts for hook in part.effects)
+
+    @property
+    def parts(self) -> tuple[Position, ...]:
+        return tuple(self.members)  # type: ignore[arg-type]
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part.embed(x, positions)
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        for part in self.parts:
+            q, k = part.rotate(q, k, q_positions, k_positions)
+        return q, k
+
+    def content(self, rows: Rows) -> Tensor | None:
+        return _total([part.content(rows) for part in self.parts if "content" in part.effects])
+
+    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        return _total([part.values(weights, rows) for part in self.parts if "values" in part.effects])
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(part) for part in self.parts)
+
+
+def _total(terms: list[Any]) -> Any:
+    total = None
+    for term in terms:
+        total = term if total is None else total + term
+    return total
+
+
+def _names(parts: tuple[Position, ...]) -> str:
+    return " + ".join(type(part).__name__ for part in parts)
+
+
+def _one_head_count(parts: tuple[Position, ...]) -> int | None:
+    counts = {part.heads: type(part).__name__ for part in parts if part.heads is not None}
+    if len(counts) > 1:
+        got = " and ".join(f"{name} for {heads} heads" for heads, name in counts.items())
+        raise refusal(
+            _names(parts),
+            got,
+            "parts that act in one attention have one number of heads",
+            "build them with the same heads",
+        )
+    return next(iter(counts), None)
+
+
+def _refuse_impossible(parts: tuple[Position, ...]) -> None:
+    if len({id(part) for part in parts}) < len(parts):
+        raise refusal(
+            _names(parts),
+            "the same object twice",
+            "a part takes part once",
+            "build a second one with parameters of its own",
+        )
+    sinks = [part for part in parts if "sink" in part.effects]
+    if len(sinks) > 1:
+        raise refusal(
+            _names(parts),
+            f"{len(sinks)} parts with a sink",
+            "a row has one extra logit",
+            "keep one of " + " and ".join(type(part).__name__ for part in sinks),
+        )
+    widths = {width: type(part).__name__ for part in parts if (width := getattr(part, "head_width", None)) is not None}
+    if len(widths) > 1:
+        got = " and ".join(f"{name} for width {width}" for width, name in widths.items())
+        raise refusal(_names(parts), got, "all parts see the same queries", "build them with the same head_width")

@@ -1,0 +1,77 @@
+"""EPAR: position multiplies the score by an explicit function of distance (the EPAR framework's position effect).
+
+    basic      alpha * exp(-beta * |d| / L)
+    enhanced   alpha * (1 + gamma * exp(-beta * |d| / L)) / (1 + gamma)
+
+The enhanced form never falls under ``alpha / (1 + gamma)``, so a far key keeps a share of its score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.position.quantity import Quantity
+
+Number = float | Sequence[float]
+
+
+class Epar(Position):
+    """Scores times an explicit decay.
+
+    Args:
+        heads: one set of parameters a head; ``None`` for one set for all heads.
+        form: ``"enhanced"`` or ``"basic"`` (which has no gamma).
+        alpha: strength, above 0.
+        beta: decay, at least 0.
+        gamma: how much of the score decays, at least 0.
+        learn: let the parameters learn inside those bounds.
+        length: ``"context"``, ``"query"`` or ``"sequence"``; see ``Position``.
+        context: the L of ``length="context"``.
+
+    >>> Epar(context=100).factor(torch.tensor([0.0, 100.0]), 100)
+    tensor([1.0000, 0.7893])
+    """
+
+    #: the other defaults that the source's class signature carries; its text and its protocol file say (1, 1, 0.5)
+    CODE_DEFAULTS = {"alpha": 1.0, "beta": 2.0, "gamma": 1.5}
+
+    def __init__(
+        self,
+        heads: int | None = None,
+        *,
+        form: str = "enhanced",
+        alpha: Number = 1.0,
+        beta: Number = 1.0,
+        gamma: Number = 0.5,
+        learn: bool = False,
+        length: str = "context",
+        context: int | None = 4096,
+    ) -> None:
+        super().__init__(heads=heads, length=length, context=context)
+        if form not in ("basic", "enhanced"):
+            raise refusal("Epar(form=...)", repr(form), "form is 'basic' or 'enhanced'", "choose one of them")
+        self.form = form
+        self.alpha = Quantity("alpha", alpha, heads=heads, learn=learn, zero_allowed=False)
+        self.beta = Quantity("beta", beta, heads=heads, learn=learn)
+        if form == "enhanced":
+            self.gamma = Quantity("gamma", gamma, heads=heads, learn=learn)
+
+    def factor(self, distance: Tensor, length: Any) -> Tensor:
+        decay = torch.exp(-self.beta() * distance.abs() / length)
+        if self.form == "basic":
+            return self.alpha() * decay
+        gamma = self.gamma()
+        return self.alpha() * (1 + gamma * decay) / (1 + gamma)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "form", self.form
+        yield "alpha", self.alpha()
+        yield "beta", self.beta()
+        if self.form == "enhanced":
+            yield "gamma", self.gamma()

@@ -1,0 +1,85 @@
+"""FIRE: a small network reads the distance as a share of the query's position (Li et al. 2023, arXiv 2310.04418).
+
+    bias = f( psi(|i - j|) / psi(max(threshold, i)) ),    psi(x) = log(1 + |c| * x)
+
+i is the query's position counted from 0, f a network 1 -> width -> heads with one ReLU layer. The share lies between
+0 and 1 at every length, so f meets nothing new on longer inputs; the threshold keeps short ones from being stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+EPS = 1e-6  # keeps the division finite when c or the threshold is learned down to 0
+
+
+class Fire(Position):
+    """A learned function of relative distance over position.
+
+    Args:
+        heads: number of query heads.
+        width: hidden units of the network.
+        c: where the logarithm bends; learnable, its sign does not matter.
+        threshold: positions below it are normalised by it; a learnable multiplier, 1 at the start, goes with it.
+        length: ``"query"`` as published: the normaliser is the query's own position. ``"context"`` puts ``context - 1``
+            in its place, which makes the bias a function of distance alone.
+        context: the number for ``length="context"``.
+
+    >>> fire = Fire(2, threshold=4.0)
+    >>> fire.share(torch.tensor([0.0, 2.0, 8.0]), torch.tensor([9.0, 3.0, 9.0])).detach()
+    tensor([0.0000, 0.5419, 1.0000])
+    """
+
+    causal_only = True
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        width: int = 32,
+        c: float = 0.1,
+        threshold: float = 512.0,
+        length: str = "query",
+        context: int | None = None,
+    ) -> None:
+        super().__init__(heads=heads, length=length, context=context)
+        if not isinstance(width, int) or width < 1:
+            raise refusal("Fire(width=...)", repr(width), "width is a whole number of at least 1", "try width=32")
+        for name, value in (("c", c), ("threshold", threshold)):
+            if not (math.isfinite(value) and value > 0):
+                raise refusal(f"Fire({name}=...)", repr(value), f"{name} is above 0", "give a positive number")
+        self.width = width
+        self.threshold = float(threshold)
+        self.c = nn.Parameter(torch.tensor(float(c)))
+        self.multiplier = nn.Parameter(torch.tensor(1.0))
+        self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, heads))
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        share = self.share(distance, length).to(self.network[0].weight.dtype)
+        return self.network(share[:, None]).T
+
+    def share(self, distance: Tensor, length: Any) -> Tensor:
+        """What the network reads: distances ``[n]`` as shares of the position ``length - 1``."""
+        threshold = (self.multiplier * self.threshold).abs().to(distance.dtype)
+        # left padding has positions below 0: the maximum with the threshold keeps their normaliser positive
+        if isinstance(length, Tensor):
+            normaliser = torch.maximum(threshold, length.to(distance.dtype) - 1)
+        else:
+            normaliser = threshold.clamp(min=length - 1)
+        return self._psi(distance.abs()) / (self._psi(normaliser) + EPS)
+
+    def _psi(self, x: Tensor) -> Tensor:
+        return torch.log1p(self.c.abs() * x)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "width", self.width
+        yield "c", self.c.abs()
+        yield "threshold", (self.multiplier * self.threshold).abs()

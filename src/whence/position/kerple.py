@@ -1,0 +1,89 @@
+"""KERPLE: a learnable kernel of distance (Chi, Fan, Ramadge & Rudnicky 2022, arXiv 2205.09921).
+
+    log      -r1 * log(1 + r2 * |d|)      r1, r2 above 0
+    power    -r1 * |d| ** r2              r1 above 0, r2 above 0 and at most 2
+
+Both are conditionally positive definite kernels, which is what the bounds are for: a power above 2 is not one. The
+authors clamp their parameters after each step; here the bounds are part of the parametrisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.position.quantity import Quantity
+
+Number = float | Sequence[float]
+FLOOR = 1e-4  # a learnable exponent stays above this: at 0 the kernel would forget the distance for good
+
+
+class Kerple(Position):
+    """A penalty that grows with the logarithm, or with a power, of distance; symmetric in its sign.
+
+    Args:
+        heads: number of query heads.
+        form: ``"log"`` or ``"power"``.
+        r1: strength, one number or one a head. By default the heads share out (0, 2) for ``"log"`` and (0, 1) for
+            ``"power"`` evenly, rising: the middles of ``heads`` equal parts. The authors draw from the same ranges.
+        r2: scale (log) or exponent (power). By default the middles of (0, 1) or (0, 2), falling, so that no head
+            starts with both the strongest and the steepest kernel.
+        learn: let r1 and r2 learn inside their bounds.
+
+    >>> Kerple(2, r1=1.0, r2=1.0).bias(torch.tensor([0.0, 1.0, -3.0]), None).detach()
+    tensor([[-0.0000, -0.6931, -1.3863],
+            [-0.0000, -0.6931, -1.3863]])
+    """
+
+    def __init__(
+        self, heads: int, *, form: str = "log", r1: Number | None = None, r2: Number | None = None, learn: bool = True
+    ) -> None:
+        super().__init__(heads=heads)
+        if form not in ("log", "power"):
+            raise refusal("Kerple(form=...)", repr(form), "form is 'log' or 'power'", "choose one of them")
+        self.form = form
+        middles = [(h + 0.5) / heads for h in range(heads)]
+        top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
+        r1 = [top1 * m for m in middles] if r1 is None else r1
+        r2 = [top2 * m for m in reversed(middles)] if r2 is None else r2
+        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False)
+        kind = Quantity if form == "log" else Exponent
+        self.r2 = kind("r2", r2, heads=heads, learn=learn, zero_allowed=False)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        far = distance.abs()
+        if self.form == "log":
+            return -self.r1() * torch.log1p(self.r2() * far)
+        here = far == 0
+        power = torch.where(here, 1.0, far) ** self.r2()  # the slope of |d|**r2 at 0 is infinite for r2 < 1
+        return -self.r1() * torch.where(here, 0.0, power)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "form", self.form
+        yield "r1", self.r1()
+        yield "r2", self.r2()
+
+
+class Exponent(Quantity):
+    """A ``Quantity`` that also has a top: above 0 and at most 2, whatever an optimiser does to ``raw``."""
+
+    def __init__(self, name: str, value: Number, *, heads: int, learn: bool, zero_allowed: bool) -> None:
+        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
+        start = self.fixed
+        if learn and not bool(((start > FLOOR) & (start < 2)).all()):
+            rule = f"{name} is above {FLOOR:g} and below 2 when it learns"
+            raise refusal(f"{name}=...", repr(value), rule, "give a number inside that range, or learn=False")
+        if not bool((start <= 2).all()):
+            raise refusal(f"{name}=...", repr(value), f"{name} is at most 2", "give a number inside that range")
+        if learn:
+            del self.fixed
+            self.raw = nn.Parameter(torch.logit((2 - start) / (2 - FLOOR)))
+
+    def forward(self) -> Tensor:
+        # counted down from 2, so that a saturated sigmoid gives 2 exactly and rounding never exceeds it
+        return self.fixed if self.raw is None else 2 - (2 - FLOOR) * torch.sigmoid(self.raw)

@@ -1,0 +1,68 @@
+"""Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; Devlin et al. 2018, arXiv 1810.04805).
+
+One learnable vector a position is added to the input. A position that was never trained has no vector worth adding, so
+the table ends at ``max_length`` and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+
+class Learned(Position):
+    """Adds a learnable vector for each position to the input.
+
+    A negative position marks left padding and takes the vector of position 0; attention masks such places anyway.
+    Inside ``torch.compile`` and ``torch.export`` the values of positions are not known, so a position beyond the table
+    is there left to PyTorch's own index error.
+
+    Args:
+        width: the width of the input.
+        max_length: number of positions in the table.
+        std: standard deviation of the normal distribution the table starts from.
+
+    >>> Learned(4, max_length=8).embed(torch.zeros(1, 3, 4), torch.tensor([[0, 1, 2]])).shape
+    torch.Size([1, 3, 4])
+    """
+
+    relative = False
+
+    def __init__(self, width: int, max_length: int, *, std: float = 0.02) -> None:
+        super().__init__()
+        for name, value in (("width", width), ("max_length", max_length)):
+            if not isinstance(value, int) or value < 1:
+                raise refusal(
+                    f"Learned({name}=...)", repr(value), f"{name} is a whole number of at least 1", "give such a number"
+                )
+        self.width = width
+        self.max_length = max_length
+        self.table = nn.Parameter(torch.randn(max_length, width) * std)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        if x.shape[-1] != self.width:
+            raise refusal(
+                f"Learned({self.width}, ...)",
+                f"an input of width {x.shape[-1]}",
+                "both widths are one",
+                "build it with the input's width",
+            )
+        index = positions.round().long() if positions.is_floating_point() else positions.long()
+        if not torch.compiler.is_compiling() and index.numel() and int(index.max()) >= self.max_length:
+            raise refusal(
+                f"Learned(max_length={self.max_length})",
+                f"position {int(index.max())}",
+                f"its table ends at position {self.max_length - 1}",
+                "build it longer, or use a mechanism that extrapolates",
+            )
+        return (x + F.embedding(index.clamp(min=0), self.table)).to(x.dtype)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "width", self.width
+        yield "max_length", self.max_length

@@ -1,0 +1,52 @@
+"""Recency: a learned bias by position from the end, for pointer attention over a history (the seed project's pointer).
+
+    bias(d) = table[min(d + 1, max_length - 1)]
+
+A pointer asks once, from the last valid position, so the position from the end of key j is length - j = d + 1 with
+positions counted from 0: the last item has index 1. Index 0 is only ever a key after the query, that is, padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+
+class Recency(Position):
+    """One learnable number for each position from the end, 0 at the start; older items share the last number.
+
+    Args:
+        max_length: entries of the table; distances from 0 to ``max_length - 2`` have one of their own.
+        heads: one table a head; ``None`` for one table for all heads.
+
+    >>> recency = Recency(4)
+    >>> with torch.no_grad():
+    ...     _ = recency.table.copy_(torch.tensor([9.0, 1.0, 2.0, 3.0]))
+    >>> recency.bias(torch.tensor([-1.0, 0.0, 1.0, 2.0, 50.0]), None).detach()
+    tensor([9., 1., 2., 3., 3.])
+    """
+
+    def __init__(self, max_length: int, *, heads: int | None = None) -> None:
+        super().__init__(heads=heads)
+        if not isinstance(max_length, int) or max_length < 2:
+            raise refusal(
+                "Recency(max_length=...)",
+                repr(max_length),
+                "max_length is a whole number of at least 2, for index 0 is never a visible key",
+                "give the longest history + 1",
+            )
+        self.max_length = max_length
+        self.table = nn.Parameter(torch.zeros(max_length if heads is None else (heads, max_length)))
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        index = (distance + 1).clamp(0, self.max_length - 1).long()
+        return self.table[..., index]
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "max_length", self.max_length

@@ -1,0 +1,162 @@
+"""Rotary positions: queries and keys turn with their position (Su et al. 2021, arXiv 2104.09864).
+
+Columns are taken in pairs; pair i at position p turns by the angle ``p * base^(-2i/width)``. A dot product of two
+turned vectors depends on the difference of their positions only, and no vector changes its length.
+
+The two layouts pair the columns differently: ``"interleaved"`` (0, 1), (2, 3), ... as published and in GPT-J;
+``"half"`` (0, w/2), (1, w/2 + 1), ... as in GPT-NeoX and Llama. Weights trained with one do not fit the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.position.rotary_scaling import Scaling
+
+
+class Rotary(Position):
+    """Turns queries and keys by angles proportional to their positions.
+
+    Args:
+        base: sets the slowest frequency.
+        layout: ``"half"`` or ``"interleaved"``; which columns make a pair.
+        width: how many leading columns turn, the others pass through; ``None`` for the whole head.
+        scaling: one of ``whence.position.rotary_scaling``, or ``None`` for the plain frequencies.
+        length: only for ``DynamicNtk`` and ``LongRope``: ``"context"``, or ``"sequence"``, each sequence's largest
+            position + 1, after which the same distance turns differently in a longer sequence.
+        context: the fixed length of ``length="context"``.
+
+    >>> q = torch.tensor([[[[1.0, 0.0]]]])
+    >>> Rotary().rotate(q, q, torch.tensor([[0]]), torch.tensor([[1]]))[1]
+    tensor([[[[0.5403, 0.8415]]]])
+    """
+
+    def __init__(
+        self,
+        *,
+        base: float = 10000.0,
+        layout: str = "half",
+        width: int | None = None,
+        scaling: Scaling | None = None,
+        length: str | None = None,
+        context: int | None = None,
+    ) -> None:
+        super().__init__(length=_length(scaling, length, context), context=context)
+        if not base > 1:
+            raise refusal("Rotary(base=...)", repr(base), "base is above 1", "use 10000, as published")
+        if layout not in ("half", "interleaved"):
+            raise refusal("Rotary(layout=...)", repr(layout), "layout is 'half' or 'interleaved'", "choose one of them")
+        if width is not None and (not isinstance(width, int) or width < 2 or width % 2):
+            raise refusal(
+                "Rotary(width=...)", repr(width), "columns turn in pairs", "give an even number of at least 2"
+            )
+        if self.length == "sequence":
+            self.relative = False  # moving all positions changes the largest one, and with it the frequencies
+        self.base = float(base)
+        self.layout = layout
+        self.width = width
+        self.scaling = scaling
+
+    @property
+    def attention_factor(self) -> float:
+        """What multiplies cos and sin; scores take it squared."""
+        return 1.0 if self.scaling is None else self.scaling.attention
+
+    def turning(self, head_width: int) -> int:
+        """How many of a head's columns turn."""
+        width = head_width if self.width is None else self.width
+        if width % 2:
+            raise refusal("Rotary", f"a head width of {width}", "columns turn in pairs", "give an even width=")
+        if width > head_width:
+            got = f"a head width of {head_width}"
+            raise refusal(
+                f"Rotary(width={width})", got, "no more columns turn than there are", "lower width, or leave it out"
+            )
+        return width
+
+    def frequencies(self, width: int, length: Any, *, dtype: torch.dtype, device: Any = None) -> Tensor:
+        """Angle per position step of each pair: ``[width/2]``, or ``[B, width/2]`` for lengths ``[B, 1]``."""
+        exponent = torch.arange(0, width, 2, dtype=dtype, device=device) / width
+        if self.scaling is None:
+            return torch.pow(self.base, -exponent)
+        return self.scaling.frequencies(exponent, self.base, length)
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        q_positions, k_positions = q_positions.to(dtype), k_positions.to(dtype)
+        length: Any = self.context
+        if self.length == "sequence":
+            length = 1 + torch.maximum(q_positions.amax(-1, keepdim=True), k_positions.amax(-1, keepdim=True))
+        frequencies = self.frequencies(self.turning(q.shape[-1]), length, dtype=dtype, device=q.device)
+        frequencies = frequencies.reshape(-1, 1, 1, frequencies.shape[-1])  # the axes of q: batch, head, row, pair
+        return self._turn(q, q_positions, frequencies), self._turn(k, k_positions, frequencies)
+
+    def _turn(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+        width = 2 * frequencies.shape[-1]
+        angle = positions[:, None, :, None] * frequencies
+        cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+        if self.layout == "half":
+            first, second = x[..., : width // 2], x[..., width // 2 : width]
+            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        else:
+            first, second = x[..., 0:width:2], x[..., 1:width:2]
+            turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        turned = turned.to(x.dtype)
+        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "base", self.base
+        yield "layout", self.layout
+        if self.width is not None:
+            yield "width", self.width
+        if self.scaling is not None:
+            yield "scaling", self.scaling
+
+
+def _length(scaling: Scaling | None, length: str | None, context: int | None) -> str | None:
+    name = "None" if scaling is None else type(scaling).__name__
+    if scaling is not None and not isinstance(scaling, Scaling):
+        raise refusal(
+            "Rotary(scaling=...)", name, "scaling is a Scaling", "take one from whence.position.rotary_scaling"
+        )
+    if scaling is None or not scaling.needs_length:
+        if length is not None or context is not None:
+            got = f"length={length!r}, context={context!r}"
+            raise refusal(
+                f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
+            )
+        return None
+    if length == "query":
+        rule = "a key turns once for all queries, so its angle cannot follow the query's length"
+        raise refusal(f"Rotary(scaling={name})", "length='query'", rule, "choose length='context' or length='sequence'")
+    if length in (None, "context") and (not isinstance(context, int) or context < 1):
+        rule = f"{name} changes its frequencies with a length of at least 1"
+        raise refusal(
+            f"Rotary(scaling={name})", f"context={context!r}", rule, "pass context=32768, or choose length='sequence'"
+        )
+    return length or "context"
+
+
+def oscillation(rotary: Rotary, distance: Tensor, head_width: int) -> Tensor:
+    """The score of two vectors of ones at each distance, over that of the unturned vectors: like ``distance``.
+
+    It is the mean of ``cos(distance * frequency)`` times the attention factor squared; columns that do not turn count
+    as 1. With ``length="sequence"`` the length is the largest ``|distance|`` + 1.
+
+    >>> oscillation(Rotary(), torch.tensor([0.0, 1.0, 2.0]), 64)
+    tensor([1.0000, 0.9662, 0.8845])
+    """
+    width = rotary.turning(head_width)
+    distance = distance.to(torch.promote_types(distance.dtype, torch.float32))
+    length: Any = rotary.context
+    if rotary.length == "sequence":
+        length = (distance.abs().amax() + 1).reshape(1, 1)
+    frequencies = rotary.frequencies(width, length, dtype=distance.dtype, device=distance.device).reshape(-1)
+    turned = rotary.attention_factor**2 * torch.cos(distance[..., None] * frequencies).mean(-1)
+    return (turned * width + (head_width - width)) / head_width

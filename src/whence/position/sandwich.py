@@ -1,0 +1,60 @@
+"""Sandwich: the inner product of two sinusoidal encodings as a bias (Chi, Fan, Rudnicky & Ramadge 2022, arXiv 2212.10356).
+
+    bias_h(d) = sum over i = 0 .. width/2 - 1 of cos(d / base^(2i / width)),  divided by 8h / heads,  h = 1 .. heads
+
+The sum is what is left of ``p_m . p_n`` for two sinusoidal encodings, and falls about logarithmically with distance.
+It starts at i = 0 and nothing is taken off it, as the sinusoidal encodings themselves have it. Other code starts at
+i = 1, or subtracts ``width / 2`` so that distance 0 has bias 0: the second is a constant for each head, which a softmax
+does not notice but an extra logit (a sink) does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+
+class Sandwich(Position):
+    """A fixed bias from sinusoids, symmetric in distance; a later head has a flatter one.
+
+    Args:
+        heads: number of query heads.
+        width: dimensions of the encoding whose inner product this is, an even number; the paper settles on 128. It is
+            not the width of the model.
+        base: the longest wavelength over ``2 pi``, as in the sinusoidal encoding.
+
+    >>> Sandwich(2, width=4).bias(torch.tensor([0.0, 1.0, 100.0]), None)
+    tensor([[0.5000, 0.3851, 0.3507],
+            [0.2500, 0.1925, 0.1753]])
+    """
+
+    def __init__(self, heads: int, *, width: int = 128, base: float = 10000.0) -> None:
+        super().__init__(heads=heads)
+        if not isinstance(width, int) or width < 2 or width % 2:
+            raise refusal(
+                "Sandwich(width=...)",
+                repr(width),
+                "width is an even number of at least 2",
+                "try width=128, the paper's",
+            )
+        if not 0 < base < float("inf"):
+            raise refusal("Sandwich(base=...)", repr(base), "base is above 0", "try base=10000.0, the paper's")
+        self.width = width
+        self.base = float(base)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        # made anew in the precision of the distances: a stored table would stay as coarse as it was made
+        i = torch.arange(self.width // 2, dtype=distance.dtype, device=distance.device)
+        total = torch.cos(distance[:, None] * self.base ** (-2 * i / self.width)).sum(-1)
+        head = torch.arange(1, self.heads + 1, dtype=distance.dtype, device=distance.device)
+        return total / (8 * head[:, None] / self.heads)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "width", self.width
+        yield "base", self.base

@@ -1,0 +1,105 @@
+"""Relative position representations (Shaw, Uszkoreit & Vaswani 2018, arXiv 1803.02155).
+
+With ``r = min(max(j - i, -clip), clip)`` the offset from query i to key j, two tables of learnable vectors act:
+
+    score_ij += scale * q_i . key_table[r]        output_i += sum_j weight_ij * value_table[r]
+
+Nothing of size rows x keys x width is made: each query meets the 2 * clip + 1 vectors once and the keys pick from
+those scores; weights are first summed by offset and then meet the value vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position, Rows
+
+ACTS_ON = {"keys and values": {"content", "values"}, "keys": {"content"}, "values": {"values"}}
+
+
+class Shaw(Position):
+    """A learnable vector for each clipped offset, added to keys and to values.
+
+    Args:
+        head_width: width of a query head.
+        clip: offsets beyond this share one vector on each side.
+        acts_on: ``"keys and values"`` as published, ``"keys"`` or ``"values"``.
+        heads: tables of their own for so many heads; ``None`` for tables that all heads share, as published.
+        value_width: width of a value head; ``None`` for ``head_width``.
+        std: standard deviation of the normal distribution the tables start from.
+
+    >>> shaw = Shaw(8, clip=2)
+    >>> shaw.key_table.shape, sorted(shaw.effects)
+    (torch.Size([5, 8]), ['content', 'values'])
+    """
+
+    def __init__(
+        self,
+        head_width: int,
+        *,
+        clip: int = 16,
+        acts_on: str = "keys and values",
+        heads: int | None = None,
+        value_width: int | None = None,
+        std: float = 0.02,
+    ) -> None:
+        super().__init__(heads=heads)
+        value_width = head_width if value_width is None else value_width
+        for name, value in (("head_width", head_width), ("clip", clip), ("value_width", value_width)):
+            if not isinstance(value, int) or value < 1:
+                raise refusal(
+                    f"Shaw({name}=...)", repr(value), f"{name} is a whole number of at least 1", "give such a number"
+                )
+        if acts_on not in ACTS_ON:
+            rule = "acts_on is 'keys and values', 'keys' or 'values'"
+            raise refusal("Shaw(acts_on=...)", repr(acts_on), rule, "choose one of them")
+        self.head_width = head_width
+        self.value_width = value_width
+        self.clip = clip
+        self.acts_on = acts_on
+        shape = (2 * clip + 1,) if heads is None else (heads, 2 * clip + 1)
+        if "content" in self.effects:
+            self.key_table = nn.Parameter(torch.randn(*shape, head_width) * std)
+        if "values" in self.effects:
+            self.value_table = nn.Parameter(torch.randn(*shape, value_width) * std)
+
+    @property
+    def effects(self) -> frozenset[str]:
+        return frozenset(ACTS_ON[self.acts_on])
+
+    def content(self, rows: Rows) -> Tensor | None:
+        if "content" not in self.effects:
+            return None
+        if rows.q.shape[-1] != self.head_width:
+            got = f"queries of width {rows.q.shape[-1]}"
+            raise refusal(f"Shaw({self.head_width})", got, "both widths are one", "build it with the width of a head")
+        dtype = torch.promote_types(rows.q.dtype, self.key_table.dtype)
+        by_offset = rows.scale * (rows.q.to(dtype) @ self.key_table.to(dtype).mT)  # [B, H, T, 2 * clip + 1]
+        return by_offset.gather(-1, self._index(rows)).to(rows.scores.dtype)
+
+    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        if "values" not in self.effects:
+            return None
+        dtype = torch.promote_types(weights.dtype, self.value_table.dtype)
+        empty = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1, dtype=dtype)
+        by_offset = empty.scatter_add(-1, self._index(rows), weights.to(dtype))
+        return (by_offset @ self.value_table.to(dtype)).to(weights.dtype)
+
+    def _index(self, rows: Rows) -> Tensor:
+        """The table row of each query and key, ``[B, H, T, S]``; heads share memory."""
+        offset = -rows.distance
+        if offset.is_floating_point():
+            offset = offset.round()
+        index = offset.long().clamp(-self.clip, self.clip) + self.clip
+        return index[:, None].expand(rows.scores.shape)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "head_width", self.head_width
+        yield "clip", self.clip
+        yield "acts_on", self.acts_on
+        if "values" in self.effects and self.value_width != self.head_width:
+            yield "value_width", self.value_width

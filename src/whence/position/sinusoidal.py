@@ -1,0 +1,87 @@
+"""Sinusoidal positions added to the input (Vaswani et al. 2017, arXiv 1706.03762).
+
+Column pair i of a position p holds ``sin(p * base^(-2i/width))`` and ``cos(p * base^(-2i/width))``: a clock face whose
+hand turns slower with every pair. Moving p by a fixed amount rotates each pair, whatever p was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+LAYOUTS = ("interleaved", "concatenated")
+
+
+def sinusoid(positions: Tensor, width: int, base: float = 10000.0, layout: str = "interleaved") -> Tensor:
+    """Sines and cosines of positions of any shape: ``[..., width]``, in float64 for float64 positions, else in float32.
+
+    Args:
+        positions: whole or fractional positions.
+        width: number of columns; an odd one leaves out the last cosine.
+        base: the slowest wavelength comes near ``2 * pi * base``.
+        layout: ``"interleaved"`` (sin, cos, sin, cos, ...) or ``"concatenated"`` (all sines, then all cosines).
+
+    >>> sinusoid(torch.tensor([0, 1]), 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+    if layout not in LAYOUTS:
+        raise refusal(
+            "sinusoid(layout=...)", repr(layout), f"layout is one of {', '.join(LAYOUTS)}", "choose one of them"
+        )
+    # half precision cannot tell neighbours apart beyond a few hundred positions
+    dtype = torch.promote_types(positions.dtype, torch.float32)
+    exponent = torch.arange(0, width, 2, dtype=dtype, device=positions.device) / width
+    angle = positions.to(dtype)[..., None] * torch.pow(base, -exponent)
+    if layout == "concatenated":
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)[..., :width]
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
+
+
+class Sinusoidal(Position):
+    """Adds fixed sines and cosines of the position to the input.
+
+    Args:
+        width: the width of the input.
+        base: sets the slowest wavelength; 10000 as published.
+        scale: multiplies the sines and cosines before they are added.
+
+    >>> Sinusoidal(4).embed(torch.zeros(1, 2, 4), torch.tensor([[0, 1]]))
+    tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
+             [0.8415, 0.5403, 0.0100, 0.9999]]])
+    """
+
+    relative = False
+
+    def __init__(self, width: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(width, int) or width < 1:
+            raise refusal(
+                "Sinusoidal(width=...)", repr(width), "width is a whole number of at least 1", "give the input's width"
+            )
+        if not base > 1:
+            raise refusal("Sinusoidal(base=...)", repr(base), "base is above 1", "use 10000, as published")
+        self.width = width
+        self.base = float(base)
+        self.scale = scale
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        if x.shape[-1] != self.width:
+            raise refusal(
+                f"Sinusoidal({self.width})",
+                f"an input of width {x.shape[-1]}",
+                "both widths are one",
+                "build it with the input's width",
+            )
+        positions = positions.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        return (x + self.scale * sinusoid(positions, self.width, self.base)).to(x.dtype)
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "width", self.width
+        yield "base", self.base
+        yield "scale", self.scale

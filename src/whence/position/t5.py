@@ -1,0 +1,102 @@
+"""T5's bias: a learnable number for each bucket of distances (Raffel et al. 2019, arXiv 1910.10683).
+
+Of n buckets for one side, the first e = n // 2 hold one distance each. Bucket e + k holds the distances d for which
+``(n - e) * log(d / e) / log(max_distance / e)`` lies in [k, k + 1), and the last one all farther ones. The causal form
+gives all buckets to keys at or before the query; the bidirectional form gives half of them to each side.
+
+T5 itself does not scale its scores: attend with ``scale=1`` to reproduce it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from whence.errors import refusal
+from whence.position.base import Position
+
+FORMS = ("causal", "bidirectional")
+
+
+def bucket(distance: Tensor, form: str = "causal", buckets: int = 32, max_distance: int = 128) -> Tensor:
+    """The bucket of each signed distance (query position minus key position), as whole numbers.
+
+    >>> bucket(torch.tensor([0, 15, 16, 100, 1000]))
+    tensor([ 0, 15, 16, 30, 31])
+    >>> bucket(torch.tensor([1, -1]), "bidirectional")
+    tensor([ 1, 17])
+    """
+    return _count(distance, form, first_distances(form, buckets, max_distance))
+
+
+def first_distances(form: str, buckets: int, max_distance: int) -> list[int]:
+    """The smallest distance in each bucket of one side but bucket 0.
+
+    >>> first_distances("causal", 8, 16)
+    [1, 2, 3, 4, 6, 8, 12]
+    """
+    if form not in FORMS:
+        raise refusal("T5Bias(form=...)", repr(form), "form is 'causal' or 'bidirectional'", "choose one of them")
+    sides = FORMS.index(form) + 1
+    if not isinstance(buckets, int) or buckets < 2 * sides or buckets % sides:
+        rule = "there are at least 2" if form == "causal" else "both sides have equally many, at least 2"
+        raise refusal("T5Bias(buckets=...)", repr(buckets), rule, "use 32, as published")
+    exact = buckets // sides // 2
+    if not isinstance(max_distance, int) or max_distance <= exact:
+        rule = f"it exceeds the {exact} distances that have a bucket of their own"
+        raise refusal("T5Bias(max_distance=...)", repr(max_distance), rule, "use 128, as published, or fewer buckets")
+    firsts = list(range(1, exact + 1))
+    shared = buckets // sides - exact
+    first = exact
+    for k in range(1, shared):
+        # in whole numbers, since a rounded logarithm lands on either side of a boundary that a distance meets exactly
+        while first**shared < max_distance**k * exact ** (shared - k):
+            first += 1
+        firsts.append(first)
+    return firsts
+
+
+def _count(distance: Tensor, form: str, firsts: Sequence[int]) -> Tensor:
+    near = distance.clamp(min=0) if form == "causal" else distance.abs()
+    if near.is_floating_point():
+        near = near.round()
+    found = torch.bucketize(near, torch.tensor(firsts, dtype=near.dtype, device=near.device), right=True)
+    return found if form == "causal" else found + (distance < 0).long() * (len(firsts) + 1)
+
+
+class T5Bias(Position):
+    """A learnable bias for each bucket of distances and each head.
+
+    Args:
+        heads: number of query heads.
+        form: ``"causal"`` or ``"bidirectional"``.
+        buckets: number of buckets; even when bidirectional.
+        max_distance: from about here on, all distances share the last bucket.
+        std: standard deviation of the normal distribution the table starts from.
+
+    >>> T5Bias(2).bias(torch.tensor([0.0, 1.0, 2.0]), None).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self, heads: int, *, form: str = "causal", buckets: int = 32, max_distance: int = 128, std: float = 0.02
+    ) -> None:
+        super().__init__(heads=heads)
+        self.form = form
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.causal_only = form == "causal"
+        self.firsts = tuple(first_distances(form, buckets, max_distance))
+        self.table = nn.Parameter(torch.randn(buckets, heads) * std)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        return F.embedding(_count(distance, self.form, self.firsts), self.table).mT
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "form", self.form
+        yield "buckets", self.buckets
+        yield "max_distance", self.max_distance

@@ -1,0 +1,86 @@
+"""Relative positions of Transformer-XL (Dai et al. 2019, arXiv 1901.02860).
+
+    score_ij = scale * ((q_i + u) . k_j + (q_i + v) . W r_{i-j})
+
+``r_d`` is the sinusoid of the distance d (all sines, then all cosines), W projects it to a key for each head, and u
+and v are learnable vectors, one pair a head, that stand where an absolute query position would have stood.
+
+The paper makes ``W r_d`` for each distance and shifts a matrix into place, which holds for consecutive positions. Here
+``(W^T (q_i + v)) . r_{i-j}`` is split by the angle sum rules into a vector of query i times a vector of key j, which
+holds for any positions and makes nothing larger than the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.position.base import Position, Rows
+from whence.position.sinusoidal import sinusoid
+
+
+class TransformerXL(Position):
+    """Scores by content and by a learned view of the distance.
+
+    Args:
+        heads: number of query heads.
+        head_width: width of a query head.
+        width: width of the sinusoid, even; ``None`` for ``heads * head_width``.
+        base: sets the sinusoid's slowest wavelength.
+        std: standard deviation of the normal distribution that u, v and W start from.
+
+    >>> TransformerXL(2, 8)
+    TransformerXL(heads=2, head_width=8, width=16, base=10000, learnable)
+    """
+
+    def __init__(
+        self, heads: int, head_width: int, *, width: int | None = None, base: float = 10000.0, std: float = 0.02
+    ) -> None:
+        super().__init__(heads=heads)
+        if not isinstance(head_width, int) or head_width < 1:
+            rule = "head_width is a whole number of at least 1"
+            raise refusal("TransformerXL(head_width=...)", repr(head_width), rule, "give the width of a query head")
+        width = heads * head_width if width is None else width
+        if not isinstance(width, int) or width < 2 or width % 2:
+            rule = "each sine has its cosine"
+            raise refusal("TransformerXL(width=...)", repr(width), rule, "give an even number of at least 2")
+        if not base > 1:
+            raise refusal("TransformerXL(base=...)", repr(base), "base is above 1", "use 10000, as published")
+        self.head_width = head_width
+        self.width = width
+        self.base = float(base)
+        self.u = nn.Parameter(torch.randn(heads, head_width) * std)
+        self.v = nn.Parameter(torch.randn(heads, head_width) * std)
+        self.projection = nn.Parameter(torch.randn(heads * head_width, width) * std)
+
+    def content(self, rows: Rows) -> Tensor:
+        heads, width = rows.q.shape[1], rows.q.shape[-1]
+        if (heads, width) != (self.heads, self.head_width):
+            got = f"{heads} heads of width {width}"
+            rule = "heads and widths are those it was built for"
+            raise refusal(f"TransformerXL({self.heads}, {self.head_width})", got, rule, "build it for this attention")
+        # angles lose their meaning below float32
+        dtype = torch.promote_types(torch.promote_types(rows.q.dtype, self.v.dtype), torch.float32)
+        by_key = torch.einsum("hd,bhsd->bhs", self.u.to(dtype), rows.k.to(dtype))[:, :, None, :]
+        project = self.projection.to(dtype).reshape(heads, width, self.width)
+        asked = torch.einsum("bhtd,hdw->bhtw", rows.q.to(dtype) + self.v.to(dtype)[:, None, :], project)
+        return (rows.scale * (by_key + self._by_distance(asked, rows, dtype))).to(rows.scores.dtype)
+
+    def _by_distance(self, asked: Tensor, rows: Rows, dtype: torch.dtype) -> Tensor:
+        """``asked_i . r_{i-j}`` for ``asked`` ``[B, H, T, width]``: ``[B, H, T, S]``."""
+        origin = rows.k_positions[:, :1]  # only differences count, and small angles have exact sines
+        q_angles = sinusoid((rows.q_positions - origin).to(dtype), self.width, self.base, "concatenated")
+        k_angles = sinusoid((rows.k_positions - origin).to(dtype), self.width, self.base, "concatenated")
+        sin, cos = q_angles[:, None].chunk(2, dim=-1)
+        for_sin, for_cos = asked.chunk(2, dim=-1)
+        # sin(a - b) = sin a cos b - cos a sin b and cos(a - b) = sin a sin b + cos a cos b, gathered by sin b and cos b
+        query = torch.cat((for_cos * sin - for_sin * cos, for_sin * sin + for_cos * cos), dim=-1)
+        return query @ k_angles[:, None].mT
+
+    def settings(self) -> Iterator[tuple[str, object]]:
+        yield "head_width", self.head_width
+        yield "width", self.width
+        yield "base", self.base

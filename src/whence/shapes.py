@@ -1,0 +1,247 @@
+"""The only validation of shapes, types and devices. Nothing is broadcast silently: an axis fits or it is refused.
+
+Legend of the axes: B batch, H query heads, G key-value heads, T query rows, S keys, D key width, E value width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def shape(x: Tensor) -> str:
+    return "[" + ", ".join(str(n) for n in x.shape) + "]"
+
+
+def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """q ``[B, H, T, D]``, k ``[B, G, S, D]``, v ``[B, G, S, E]`` of one dtype on one device, H a multiple of G."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise refusal(
+                f"attend({name})", type(x).__name__, f"{name} is a torch tensor", "convert it with torch.as_tensor"
+            )
+        if x.ndim != 4:
+            raise refusal(
+                f"attend({name})",
+                f"shape {shape(x)}",
+                f"{name} has four axes [batch, heads, length, width]",
+                "add the missing axis with unsqueeze, or split the heads with unflatten and transpose",
+            )
+        if x.dtype not in FLOATS:
+            raise refusal(
+                f"attend({name})",
+                f"dtype {x.dtype}",
+                "attention takes float64, float32, float16 or bfloat16",
+                f"convert with {name}.float()",
+            )
+        if 0 in x.shape:
+            raise refusal(
+                f"attend({name})",
+                f"shape {shape(x)}",
+                "no axis may be empty",
+                "leave the call out when there is nothing to attend to",
+            )
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise refusal(
+                f"attend({name})",
+                f"dtype {x.dtype} with q of {q.dtype}",
+                "q, k and v share one dtype",
+                f"convert with {name}.to(q.dtype)",
+            )
+        if x.device != q.device:
+            raise refusal(
+                f"attend({name})",
+                f"device {x.device} with q on {q.device}",
+                "q, k and v share one device",
+                f"move with {name}.to(q.device)",
+            )
+        if x.shape[0] != q.shape[0]:
+            raise refusal(
+                f"attend({name})",
+                f"batch {x.shape[0]} with {q.shape[0]} in q",
+                "batches are equal and never broadcast",
+                f"use {name}.expand",
+            )
+    if k.shape[3] != q.shape[3]:
+        raise refusal(
+            "attend(k)",
+            f"width {k.shape[3]} with {q.shape[3]} in q",
+            "queries and keys have one width",
+            "project both to the same width",
+        )
+    if v.shape[1] != k.shape[1]:
+        raise refusal(
+            "attend(v)",
+            f"{v.shape[1]} heads with {k.shape[1]} in k",
+            "keys and values have the same heads",
+            "project both to the same heads",
+        )
+    if v.shape[2] != k.shape[2]:
+        raise refusal(
+            "attend(v)",
+            f"length {v.shape[2]} with {k.shape[2]} in k",
+            "each key has one value",
+            "cut both from the same tokens",
+        )
+    if q.shape[1] % k.shape[1] != 0:
+        raise refusal(
+            "attend(q)",
+            f"{q.shape[1]} heads for {k.shape[1]} key heads",
+            "the query heads are a multiple of the key heads",
+            "choose numbers that divide",
+        )
+
+
+def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        bad = int((~torch.isfinite(x)).sum())
+        if bad:
+            raise refusal(
+                f"attend({name}, finite=True)",
+                f"{bad} of {x.numel()} numbers that are NaN or infinite",
+                "every input must be finite when asked to be",
+                "look for the operation that made them",
+            )
+
+
+def positions(name: str, given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+    """Positions as ``[B or 1, length]``, from ``[length]`` or ``[B, length]``."""
+    if not isinstance(given, Tensor) or given.dtype == torch.bool or given.is_complex():
+        got = str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
+        raise refusal(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
+    if tuple(given.shape) not in ((length,), (batch, length)):
+        raise refusal(
+            f"attend({name}=...)",
+            f"shape {shape(given)}",
+            f"positions are [{length}] or [{batch}, {length}], one for each token",
+            "give one position for each token",
+        )
+    require_device(name, given, device)
+    if not tracing() and bool((given < 0).any()):
+        raise refusal(
+            f"attend({name}=...)",
+            f"a position of {given.min().item()}",
+            "positions count from 0",
+            "mark left padding with padding=..., which numbers the tokens itself",
+        )
+    return given if given.ndim == 2 else given[None]
+
+
+def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+    """Which keys are real, ``[B, length]`` bool."""
+    if not isinstance(given, Tensor) or given.dtype != torch.bool or tuple(given.shape) != (batch, length):
+        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        raise refusal(
+            "attend(padding=...)",
+            got,
+            f"padding is a bool tensor [{batch}, {length}] that is True where a token is real",
+            "convert an integer mask with mask.bool()",
+        )
+    require_device("padding", given, device)
+    return given
+
+
+def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+    """Lengths ``[B]`` of right-padded sequences, as a bool ``[B, length]`` of real keys."""
+    if (
+        not isinstance(given, Tensor)
+        or given.is_floating_point()
+        or given.dtype == torch.bool
+        or tuple(given.shape) != (batch,)
+    ):
+        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        raise refusal(
+            "attend(lengths=...)",
+            got,
+            f"lengths is an integer tensor [{batch}]",
+            "give one length for each sequence of the batch",
+        )
+    require_device("lengths", given, device)
+    if not tracing() and bool(((given < 0) | (given > length)).any()):
+        raise refusal(
+            "attend(lengths=...)",
+            str(given.tolist()),
+            f"a length lies between 0 and the {length} keys there are",
+            "count the real tokens of each sequence",
+        )
+    return torch.arange(length, device=device) < given[:, None]
+
+
+def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+    """Document numbers as ``[B or 1, length]``."""
+    if (
+        not isinstance(given, Tensor)
+        or given.is_floating_point()
+        or tuple(given.shape) not in ((length,), (batch, length))
+    ):
+        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        raise refusal(
+            "attend(documents=...)",
+            got,
+            f"documents is an integer tensor [{length}] or [{batch}, {length}] with one number for each token",
+            "number the documents of a packed row 0, 0, 1, 1, 1, ...",
+        )
+    require_device("documents", given, device)
+    return given if given.ndim == 2 else given[None]
+
+
+def require_device(name: str, given: Tensor, device: torch.device) -> None:
+    if given.device != device:
+        raise refusal(
+            f"attend({name}=...)",
+            f"device {given.device} with q on {device}",
+            "all tensors share one device",
+            "move it with .to(q.device)",
+        )
+
+
+def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) -> Tensor:
+    """What a factor, bias or sink hook answered, as ``[heads or 1, n]``."""
+    if isinstance(out, Tensor) and tuple(out.shape) in ((n,), (heads, n)):
+        return out if out.ndim == 2 else out[None]
+    got = f"shape {shape(out)}" if isinstance(out, Tensor) else type(out).__name__
+    raise refusal(
+        f"{mechanism}.{hook}",
+        got,
+        f"the answer for {n} distances and {heads} query heads is [{n}] or [{heads}, {n}]",
+        f"build it with heads={heads}, or give a parameter the shape [heads, 1]",
+    )
+
+
+def like(mechanism: str, hook: str, out: Tensor | None, wanted: tuple[int, ...]) -> Tensor:
+    """What a content, values, embed or rotate hook answered, of exactly the wanted shape."""
+    if isinstance(out, Tensor) and tuple(out.shape) == wanted:
+        return out
+    got = f"shape {shape(out)}" if isinstance(out, Tensor) else type(out).__name__
+    raise refusal(
+        f"{mechanism}.{hook}", got, f"the answer has the shape {list(wanted)}", "return one number for each place"
+    )
+
+
+def require_number(name: str, value: float, low: float, high: float = math.inf, *, low_allowed: bool = False) -> None:
+    inside = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (low < value < high or (low_allowed and value == low))
+    )
+    if not inside:
+        bracket = f"at least {low:g}" if low_allowed else f"above {low:g}"
+        limit = f"{bracket} and below {high:g}" if high < math.inf else bracket
+        raise refusal(
+            f"attend({name}=...)",
+            repr(value),
+            f"{name} is a finite number {limit}",
+            f"give {name} a number inside that range",
+        )
+
+
+def tracing() -> bool:
+    """Whether a compiler or exporter is looking, so that no tensor's numbers may be asked for."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
