@@ -33,7 +33,7 @@ from whence.position import (
 
 if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
-    from whence.show import show
+    from whence.drawing import show
 
 __version__ = "0.1.0"
 
@@ -45,9 +45,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(checks, name)
     if name == "show":
-        from whence.show import show
+        from whence.drawing import show
 
-        globals()["show"] = show  # the function, not the module of the same name that the import left here
         return show
     raise AttributeError(f"module 'whence' has no attribute {name!r}")
 

@@ -124,7 +124,7 @@ def positions(name: str, given: Tensor, batch: int, length: int, device: torch.d
             "give one position for each token",
         )
     require_device(name, given, device)
-    if not tracing() and bool((given < 0).any()):
+    if not tracing() and not bool((given >= 0).all()):  # so written, NaN is refused too
         raise refusal(
             f"attend({name}=...)",
             f"a position of {given.min().item()}",
@@ -150,12 +150,7 @@ def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 
 def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Lengths ``[B]`` of right-padded sequences, as a bool ``[B, length]`` of real keys."""
-    if (
-        not isinstance(given, Tensor)
-        or given.is_floating_point()
-        or given.dtype == torch.bool
-        or tuple(given.shape) != (batch,)
-    ):
+    if not is_whole(given) or tuple(given.shape) != (batch,):
         got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
         raise refusal(
             "attend(lengths=...)",
@@ -176,11 +171,7 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 
 def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Document numbers as ``[B or 1, length]``."""
-    if (
-        not isinstance(given, Tensor)
-        or given.is_floating_point()
-        or tuple(given.shape) not in ((length,), (batch, length))
-    ):
+    if not is_whole(given) or tuple(given.shape) not in ((length,), (batch, length)):
         got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
         raise refusal(
             "attend(documents=...)",
@@ -190,6 +181,13 @@ def documents(given: Tensor, batch: int, length: int, device: torch.device) -> T
         )
     require_device("documents", given, device)
     return given if given.ndim == 2 else given[None]
+
+
+def is_whole(given: object) -> bool:
+    """Whether it is a tensor of whole numbers."""
+    if not isinstance(given, Tensor):
+        return False
+    return not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
 
 
 def require_device(name: str, given: Tensor, device: torch.device) -> None:
@@ -206,11 +204,11 @@ def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) 
     """What a factor, bias or sink hook answered, as ``[heads or 1, n]``."""
     if isinstance(out, Tensor) and tuple(out.shape) in ((n,), (heads, n)):
         return out if out.ndim == 2 else out[None]
-    got = f"shape {shape(out)}" if isinstance(out, Tensor) else type(out).__name__
+    places = "positions" if hook == "sink" else "distances"
     raise refusal(
         f"{mechanism}.{hook}",
-        got,
-        f"the answer for {n} distances and {heads} query heads is [{n}] or [{heads}, {n}]",
+        answer(out),
+        f"for {n} {places} and {heads} query heads it is [{n}] or [{heads}, {n}]",
         f"build it with heads={heads}, or give a parameter the shape [heads, 1]",
     )
 
@@ -219,10 +217,19 @@ def like(mechanism: str, hook: str, out: Tensor | None, wanted: tuple[int, ...])
     """What a content, values, embed or rotate hook answered, of exactly the wanted shape."""
     if isinstance(out, Tensor) and tuple(out.shape) == wanted:
         return out
-    got = f"shape {shape(out)}" if isinstance(out, Tensor) else type(out).__name__
-    raise refusal(
-        f"{mechanism}.{hook}", got, f"the answer has the shape {list(wanted)}", "return one number for each place"
-    )
+    rule = f"it has the shape {list(wanted)}"
+    raise refusal(f"{mechanism}.{hook}", answer(out), rule, "return one number for each place")
+
+
+def answer(out: object) -> str:
+    return f"an answer of shape {shape(out)}" if isinstance(out, Tensor) else f"an answer of type {type(out).__name__}"
+
+
+def turned(mechanism: str, out: object, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """What a rotate hook answered: a pair like q and k."""
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise refusal(f"{mechanism}.rotate", answer(out), "it is a pair, q and k", "return both, turned or not")
+    return like(mechanism, "rotate", out[0], tuple(q.shape)), like(mechanism, "rotate", out[1], tuple(k.shape))
 
 
 def require_number(name: str, value: float, low: float, high: float = math.inf, *, low_allowed: bool = False) -> None:

@@ -39,7 +39,7 @@ def by_hand(rows, e, positions):
                             p += 1 / (1 + math.exp(-rows.scores[b, h, t, u].item()))
                     p = min(p, positions - 1)
                     row = (p - math.floor(p)) * table[math.ceil(p)] + (1 - p + math.floor(p)) * table[math.floor(p)]
-                    out[b, h, t, s] = sum(x * y for x, y in zip(rows.q[b, h, t].tolist(), row.tolist()))
+                    out[b, h, t, s] = sum(x * y for x, y in zip(rows.q[b, h, t].tolist(), row.tolist(), strict=True))
     return out
 
 
@@ -157,7 +157,8 @@ def test_what_it_says_of_itself():
     (
         (
             {"head_width": 0},
-            r"Cope\(head_width=...\) got 0, but head_width is a whole number of at least 1; give the width of one query head\.",
+            r"Cope\(head_width=...\) got 0, but head_width is a whole number of at least 1; "
+            r"give the width of one query head\.",
         ),
         (
             {"head_width": 4, "positions": 1},

@@ -118,7 +118,8 @@ def test_what_it_says_of_itself():
         ),
         (
             {"context": None},
-            r"Epar\(length='context'\) got context=None, but a fixed length needs a whole number of at least 1; pass context=4096, or choose length='query'\.",
+            r"Epar\(length='context'\) got context=None, but a fixed length needs a whole number of at least 1; "
+            r"pass context=4096, or choose length='query'\.",
         ),
     ),
 )

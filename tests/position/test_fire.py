@@ -23,8 +23,11 @@ def by_hand(fire, d, i):
     c, threshold = abs(fire.c.item()), abs(fire.multiplier.item() * fire.threshold)
     share = math.log(1 + c * abs(d)) / (math.log(1 + c * max(threshold, i)) + EPS)
     first, second = fire.network[0], fire.network[2]
-    hidden = [max(0.0, w * share + b) for w, b in zip(first.weight[:, 0].tolist(), first.bias.tolist())]
-    return [sum(w * x for w, x in zip(row, hidden)) + b for row, b in zip(second.weight.tolist(), second.bias.tolist())]
+    hidden = [max(0.0, w * share + b) for w, b in zip(first.weight[:, 0].tolist(), first.bias.tolist(), strict=True)]
+    return [
+        sum(w * x for w, x in zip(row, hidden, strict=True)) + b
+        for row, b in zip(second.weight.tolist(), second.bias.tolist(), strict=True)
+    ]
 
 
 def grid(size):
@@ -39,7 +42,7 @@ def test_formula_in_double_precision():
         fire.c.mul_(-1)
         fire.multiplier.fill_(-1.25)
     distance, length = grid(9)
-    want = [by_hand(fire, d, n - 1) for d, n in zip(distance.tolist(), length.tolist())]
+    want = [by_hand(fire, d, n - 1) for d, n in zip(distance.tolist(), length.tolist(), strict=True)]
     got = fire.bias(distance, length)
     assert got.shape == (3, 81) and got.dtype == torch.float64
     torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64).T, rtol=1e-12, atol=1e-13)

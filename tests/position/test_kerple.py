@@ -80,7 +80,9 @@ def test_gradients(form):
     names = [n for n, _ in kerple.named_parameters()]
 
     def bias(away, *values):
-        return torch.func.functional_call(Hook(kerple), {f"position.{n}": v for n, v in zip(names, values)}, (away,))
+        return torch.func.functional_call(
+            Hook(kerple), {f"position.{n}": v for n, v in zip(names, values, strict=True)}, (away,)
+        )
 
     assert torch.autograd.gradcheck(bias, (away, *(p.detach().requires_grad_() for p in kerple.parameters())))
 
@@ -140,7 +142,8 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "form": "power", "r2": 2.0},
-            r"r2=... got 2.0, but r2 is above 0.0001 and below 2 when it learns; give a number inside that range, or learn=False\.",
+            r"r2=... got 2.0, but r2 is above 0.0001 and below 2 when it learns; "
+            r"give a number inside that range, or learn=False\.",
         ),
     ),
 )

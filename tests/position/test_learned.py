@@ -48,7 +48,8 @@ def test_float64_and_a_state_dict_round_trip() -> None:
     assert learned.embed(x, positions).dtype == torch.float64
     assert torch.equal(learned.embed(x, positions), other.embed(x, positions))
     assert Learned(4, 6).embed(x.bfloat16(), positions).dtype == torch.bfloat16
-    assert not learned.relative and learned.effects == {"embed"}
+    assert not learned.relative
+    assert learned.effects == {"embed"}
     assert repr(learned) == "Learned(width=4, max_length=6, learnable)"
 
 

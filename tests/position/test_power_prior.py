@@ -51,7 +51,9 @@ def test_one_pair_a_head():
 
 
 def call(prior, names, distance, *values):
-    return torch.func.functional_call(Hook(prior), {f"position.{n}": v for n, v in zip(names, values)}, (distance,))
+    return torch.func.functional_call(
+        Hook(prior), {f"position.{n}": v for n, v in zip(names, values, strict=True)}, (distance,)
+    )
 
 
 @pytest.mark.parametrize("alpha, beta", ((1.0, 1.0), (-0.3, 0.4), (0.2, 2.5)))

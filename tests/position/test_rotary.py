@@ -154,7 +154,8 @@ def test_sequence_length_is_each_rows_largest_position_plus_one(scaling: Scaling
         want = fixed.rotate(q[b : b + 1], k[b : b + 1], at_q[b : b + 1], at_k[b : b + 1])
         torch.testing.assert_close(got[0][b : b + 1], want[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(got[1][b : b + 1], want[1], rtol=0, atol=1e-12)
-    assert Rotary(scaling=scaling, context=64).relative and not Rotary(scaling=scaling, length="sequence").relative
+    assert Rotary(scaling=scaling, context=64).relative
+    assert not Rotary(scaling=scaling, length="sequence").relative
 
 
 def test_dtypes_come_back_and_whole_positions_equal_floats() -> None:

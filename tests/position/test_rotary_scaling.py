@@ -74,9 +74,10 @@ def test_dynamic_ntk(width: int, base: float, length: int) -> None:
         {"mscale": 1.0, "mscale_all_dim": 0.5},
         {"mscale": 0.707},
         {"truncate": False},
+        {"beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},  # a ramp of no length
     ],
 )
-@pytest.mark.parametrize(("factor", "original"), [(1.0, 4096), (4.0, 512), (40.0, 4096)])
+@pytest.mark.parametrize(("factor", "original"), [(1.0, 4096), (4.0, 100), (4.0, 512), (40.0, 4096)])
 def test_yarn(width: int, base: float, settings: dict[str, Any], factor: float, original: int) -> None:
     want = theirs("yarn", width, base, factor=factor, original_max_position_embeddings=original, **settings)
     same(Yarn(factor, original, **settings), want, width, base)
@@ -142,7 +143,8 @@ def test_a_tensor_of_lengths_gives_each_its_own_frequencies(scaling: Scaling) ->
 
 
 def test_scalings_are_frozen_values() -> None:
-    assert Linear(2.0) == Linear(2.0) and hash(Yarn(2.0, 64)) == hash(Yarn(2.0, 64))
+    assert Linear(2.0) == Linear(2.0)
+    assert hash(Yarn(2.0, 64)) == hash(Yarn(2.0, 64))
     assert LongRope([1], [2], 64, 4.0) == LongRope((1.0,), (2.0,), 64, 4.0)
     assert (
         repr(LongRope([1], [2], 64, 4.0)) == "LongRope(short=<1>, long=<1>, original=64, factor=4.0, attention=1.1547)"

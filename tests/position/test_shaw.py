@@ -41,9 +41,11 @@ def test_the_papers_two_sums_in_float64(
     shaw = Shaw(4, clip=clip, heads=heads, value_width=6, std=1.0).to(torch.float64)
     weights = torch.softmax(rows.scores.masked_fill(~rows.visible, -1e9), dim=-1)
     content, values = shaw.content(rows), shaw.values(weights, rows)
-    assert content is not None and values is not None
+    assert content is not None
+    assert values is not None
     assert content.dtype == values.dtype == torch.float64
-    assert content.shape == rows.scores.shape and values.shape == (*rows.q.shape[:3], 6)
+    assert content.shape == rows.scores.shape
+    assert values.shape == (*rows.q.shape[:3], 6)
     want_content, want_values = torch.zeros_like(content), torch.zeros_like(values)
     for b, h, t in torch.cartesian_prod(*(torch.arange(n) for n in rows.q.shape[:3])).tolist():
         key_table = shaw.key_table if heads is None else shaw.key_table[h]
@@ -74,11 +76,15 @@ def test_with_the_values_it_is_attention_to_shifted_keys_and_values() -> None:
 def test_acts_on_names_its_effects_and_its_tables() -> None:
     rows = make_rows(torch.arange(3)[None], torch.arange(3)[None])
     keys, values = Shaw(4, acts_on="keys").double(), Shaw(4, acts_on="values").double()
-    assert keys.effects == {"content"} and values.effects == {"values"}
+    assert keys.effects == {"content"}
+    assert values.effects == {"values"}
     assert Shaw(4).effects == {"content", "values"}
-    assert list(keys.state_dict()) == ["key_table"] and list(values.state_dict()) == ["value_table"]
-    assert keys.values(rows.scores, rows) is None and values.content(rows) is None
-    assert keys.content(rows) is not None and values.values(rows.scores, rows) is not None
+    assert list(keys.state_dict()) == ["key_table"]
+    assert list(values.state_dict()) == ["value_table"]
+    assert keys.values(rows.scores, rows) is None
+    assert values.content(rows) is None
+    assert keys.content(rows) is not None
+    assert values.values(rows.scores, rows) is not None
 
 
 def test_gradients_reach_queries_weights_and_tables() -> None:
@@ -88,7 +94,8 @@ def test_gradients_reach_queries_weights_and_tables() -> None:
     (shaw.content(rows).square().sum() + shaw.values(weights, rows).square().sum()).backward()
     assert weights.grad is not None
     assert bool(weights.grad.abs().min() > 0)
-    assert bool((shaw.key_table.grad != 0).all()) and bool((shaw.value_table.grad != 0).all())
+    assert bool((shaw.key_table.grad != 0).all())
+    assert bool((shaw.value_table.grad != 0).all())
 
 
 def test_low_precision_queries_meet_float32_tables() -> None:

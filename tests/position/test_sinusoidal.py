@@ -61,7 +61,8 @@ def test_float64_and_state_dict() -> None:
     module = Sinusoidal(8).to(torch.float64)
     assert module.state_dict() == {}
     assert module.embed(torch.zeros(1, 2, 8, dtype=torch.float64), torch.tensor([[0, 1]])).dtype == torch.float64
-    assert not module.relative and module.effects == {"embed"}
+    assert not module.relative
+    assert module.effects == {"embed"}
     assert repr(module) == "Sinusoidal(width=8, base=10000, scale=1)"
 
 

@@ -60,7 +60,8 @@ def test_bias_is_the_buckets_row_for_each_head(form: str) -> None:
     t5 = T5Bias(3, form=form, std=1.0).to(torch.float64)
     distance = torch.arange(-50.0, 200.0)
     got = t5.bias(distance, None)
-    assert got.shape == (3, 250) and got.dtype == torch.float64
+    assert got.shape == (3, 250)
+    assert got.dtype == torch.float64
     found = bucket(distance, form)
     for n in range(250):
         for h in range(3):
@@ -82,8 +83,10 @@ def test_t5_attention_in_transformers_adds_the_same_bias(form: str) -> None:
 
 def test_forms_repr_and_round_trip() -> None:
     causal, both = T5Bias(2), T5Bias(2, form="bidirectional")
-    assert causal.causal_only and not both.causal_only
-    assert causal.effects == {"bias"} and causal.relative
+    assert causal.causal_only
+    assert not both.causal_only
+    assert causal.effects == {"bias"}
+    assert causal.relative
     assert repr(causal) == "T5Bias(heads=2, form='causal', buckets=32, max_distance=128, learnable)"
     both.load_state_dict(causal.state_dict())
     assert torch.equal(both.table, causal.table)

@@ -83,7 +83,8 @@ def test_far_from_the_start_float32_loses_nothing(shift: int) -> None:
 def test_low_precision_comes_back_and_future_keys_are_finite() -> None:
     rows = make_rows(torch.arange(6)[None], torch.arange(6)[None], dtype=torch.bfloat16)
     content = TransformerXL(2, 4).content(rows)
-    assert content.dtype == torch.bfloat16 and bool(content.isfinite().all())
+    assert content.dtype == torch.bfloat16
+    assert bool(content.isfinite().all())
     assert TransformerXL(2, 4).bfloat16().content(rows).dtype == torch.bfloat16
 
 
@@ -95,7 +96,8 @@ def test_all_parameters_learn_and_travel() -> None:
     other.load_state_dict(one.state_dict())
     assert sorted(one.state_dict()) == ["projection", "u", "v"]
     assert torch.equal(one.content(rows), other.content(rows))
-    assert one.relative and one.effects == {"content"}
+    assert one.relative
+    assert one.effects == {"content"}
 
 
 def test_refusals() -> None:

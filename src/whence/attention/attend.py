@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Literal, overload
@@ -108,23 +107,32 @@ def attend(
     >>> attend(q, k, v, causal=True).shape
     torch.Size([1, 1, 4, 4])
     """
-    if finite:
-        shapes.require_finite(q, k, v)
-    call = prepare(
-        q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale, temperature,
-        dropout, cache, backend, return_weights,
-    )  # fmt: skip
+    held = cache.mark() if isinstance(cache, KVCache) else None
+    try:
+        call = prepare(
+            q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale,
+            temperature, dropout, cache, backend, return_weights, finite,
+        )  # fmt: skip
+        return _run(call, temperature, dropout, return_weights)
+    except Exception:
+        if cache is not None and held is not None:
+            cache.restore(held)  # a call that was refused leaves no tokens behind
+        raise
+
+
+def _run(call: Call, temperature: float, dropout: float, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    dtype = call.q.dtype
     if call.backend == "reference":
         out, weights = reference.attend(
             call.q, call.k, call.v, position=call.position, layout=call.layout, scale=call.scale, temperature=temperature,
             dropout=dropout,
         )  # fmt: skip
-        return (out.to(q.dtype), weights.to(q.dtype)) if return_weights else out.to(q.dtype)
+        return (out.to(dtype), weights.to(dtype)) if return_weights else out.to(dtype)
     run = {"blockwise": blockwise.attend, "sdpa": sdpa.attend}[call.backend]
     return run(
         call.q, call.k, call.v, position=call.position, layout=call.layout, scale=call.scale, temperature=temperature,
         dropout=dropout,
-    ).to(q.dtype)  # fmt: skip
+    ).to(dtype)  # fmt: skip
 
 
 def explain(
@@ -156,10 +164,15 @@ def explain(
       reference: possible, but quadratic in memory
       blockwise: possible, but linear in memory
     """
-    call = prepare(
-        q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale, temperature,
-        dropout, copy.deepcopy(cache), backend, return_weights,
-    )  # fmt: skip
+    held = cache.mark() if isinstance(cache, KVCache) else None
+    try:
+        call = prepare(
+            q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale,
+            temperature, dropout, cache, backend, return_weights, finite,
+        )  # fmt: skip
+    finally:
+        if cache is not None and held is not None:
+            cache.restore(held)
     others = tuple(
         (name, why_not(name, call.request) or f"possible, but {support.memory} in memory")
         for name, support in SUPPORT.items()
@@ -186,6 +199,7 @@ def prepare(
     cache: KVCache | None,
     backend: str,
     return_weights: bool,
+    finite: bool,
 ) -> Call:
     """Validate everything before any work, then join the cache, rotate, and choose a backend."""
     position = NoPosition() if position is None else position
@@ -194,6 +208,12 @@ def prepare(
             "attend(backend=...)", repr(backend), f"backend is one of auto, {', '.join(SUPPORT)}", "choose one of them"
         )
     shapes.require_qkv(q, k, v)
+    if finite:
+        shapes.require_finite(q, k, v)
+    if cache is not None and not isinstance(cache, KVCache):
+        raise refusal(
+            "attend(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
+        )
     _require_position(position, q, causal, cache)
     _require_numbers(window, scale, temperature, dropout)
     if cache is None:
@@ -206,11 +226,9 @@ def prepare(
             q, k, v, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
             padding=padding, documents=documents,
         )  # fmt: skip
-    if "rotate" in position.effects:
-        q_shape, k_shape = tuple(q.shape), tuple(k.shape)
-        q, k = position.rotate(q, k, layout.q_positions, layout.k_positions)
-        shapes.like(type(position).__name__, "rotate", q, q_shape)
-        shapes.like(type(position).__name__, "rotate", k, k_shape)
+    for part in position.parts:
+        if "rotate" in part.effects:
+            q, k = shapes.turned(type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k)
     request = Request(
         effects=position.effects,
         weights=return_weights,

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from whence import shapes
 from whence.attention import ops
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.grid import evaluate, table
+from whence.position.grid import content, evaluate, table, values
 
 SCORES = 1 << 21  # scores alive at once on the general way
 
@@ -125,13 +124,13 @@ def _dense_rows(
     def length_of(part: Position) -> object:
         return layout.length_of(part, rows)
 
-    name, z = type(position).__name__, scores
+    z = scores
     about: Rows | None = None
     if position.effects & {"content", "values"}:
         repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
         about = Rows(q, repeated, scores, layout.q_positions[:, rows], layout.k_positions, visible, scale)
-        if "content" in position.effects:
-            z = z + shapes.like(name, "content", position.content(about), tuple(z.shape))
+        term = content(position, about)
+        z = z if term is None else z + term
     factor = evaluate(position, "factor", distance, heads, length_of)
     z = z if factor is None else z * factor.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
@@ -146,6 +145,5 @@ def _dense_rows(
     if dropout > 0:
         weights = torch.nn.functional.dropout(weights, dropout)
     out = (weights.view(batch, groups, -1, z.shape[-1]) @ v).view(batch, heads, count, -1)
-    if about is not None and "values" in position.effects:
-        out = out + shapes.like(name, "values", position.values(weights, about), tuple(out.shape))
-    return out
+    more = None if about is None else values(position, weights, about, tuple(out.shape))
+    return out if more is None else out + more

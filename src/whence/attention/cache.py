@@ -7,13 +7,14 @@ sliding (a ring that forgets what lies behind a window).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.layout import Layout, count_tokens, key_mask, run_offset
+from whence.attention.layout import Layout, count_tokens, key_mask, require_whole_documents, run_offset
 from whence.errors import refusal
 
 
@@ -90,13 +91,15 @@ class KVCache:
         """Append the tokens of k and v, and give back everything the queries of the same tokens look at."""
         self._require_fit(q, k, v, causal, window, documents)
         batch, new, device = k.shape[0], k.shape[2], k.device
-        given = q_positions if q_positions is not None else k_positions
+        given = _one_of(q_positions, k_positions)
         real = key_mask(lengths, padding, batch, new, device)
         docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
         if given is not None:
             positions = shapes.positions("q_positions", given, batch, new, device).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
+        if docs is None and self._packed and self._held is not None and self._used:
+            docs = self._held.documents[:, self._used - 1 : self._used]  # the last document goes on
         if given is not None and self._consecutive:
             before = (
                 self._held.positions[:, self._used - 1 : self._used] if self._held is not None and self._used else None
@@ -133,9 +136,12 @@ class KVCache:
     def crop(self, length: int) -> None:
         """Roll back to the first ``length`` tokens seen, as after rejected drafts."""
         lost = self.seen - self._used  # tokens that a sliding cache has forgotten
-        if not 0 <= length <= self.seen:
+        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= self.seen:
             raise refusal(
-                "KVCache.crop", str(length), f"{self.seen} tokens were seen", "give a number between 0 and that"
+                "KVCache.crop",
+                repr(length),
+                f"{self.seen} tokens were seen",
+                f"give a whole number between 0 and {self.seen}",
             )
         need = max(0, length - (self.window - 1)) if self.window is not None else 0
         if need < lost:
@@ -154,11 +160,11 @@ class KVCache:
         if self._held is None:
             return
         rows = self._held.k.shape[0]
-        if index.ndim != 1 or index.is_floating_point() or not bool(((index >= 0) & (index < rows)).all()):
+        if not shapes.is_whole(index) or index.ndim != 1 or not bool(((index >= 0) & (index < rows)).all()):
             raise refusal(
                 "KVCache.reorder",
-                f"{index.tolist()}",
-                f"the index names rows 0 to {rows - 1}",
+                str(index.tolist()) if isinstance(index, Tensor) else type(index).__name__,
+                f"the index is a 1-D integer tensor that names rows 0 to {rows - 1}",
                 "give one row for each beam",
             )
         self._held = Held(*(t.index_select(0, index) for t in self._held.tensors()))
@@ -170,12 +176,22 @@ class KVCache:
         if self.capacity is None:
             self._held = None
 
+    def mark(self) -> dict[str, Any]:
+        """What ``restore`` needs to undo everything from here on; nothing is copied."""
+        return dict(vars(self))
+
+    def restore(self, mark: dict[str, Any]) -> None:
+        """Be again what the cache was at the mark. Memory behind the tokens in use may have been written to."""
+        vars(self).update(mark)
+
     # --- storage ---------------------------------------------------------------------------------------------------
     def _append(self, new: Held) -> None:
         count = new.k.shape[1]
         if self.capacity is not None:
             if self._held is None:
                 self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
+            kind = torch.promote_types(self._held.positions.dtype, new.positions.dtype)
+            self._held = replace(self._held, positions=self._held.positions.to(kind))  # whole, then fractional ones
             for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
         elif self._held is None:
@@ -200,15 +216,26 @@ class KVCache:
 
     def count(self, real: Tensor | None, docs: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
         """Positions that go on from the last token of each row, or from 0 in a new document."""
-        counted = count_tokens(real if self.seen == 0 else None, docs, new, device).expand(batch, new)
         if self.seen == 0 or self._held is None:
-            return counted
+            require_whole_documents(docs)
+            return count_tokens(real, docs, new, device).expand(batch, new)
+        if self._held.k.shape[0] != batch:
+            raise refusal(
+                "attend(cache=...)",
+                f"batch {batch} with {self._held.k.shape[0]} in the cache",
+                "each row goes on from its own tokens",
+                "use one cache for each batch, or reorder it",
+            )
         last = slice(self._used - 1, self._used)
-        follow = self._held.positions[:, last] + 1
+        before = self._held.positions[:, last]
+        plain = torch.arange(new, device=device)[None]
         if docs is None:
-            return counted + follow
-        goes_on = (docs.expand(batch, new) == self._held.documents[:, last]).cumprod(-1).bool()
-        return torch.where(goes_on, counted + follow, counted)
+            # a row of which only left padding was seen counts from its first token
+            return torch.where(before < 0, count_tokens(real, None, new, device), plain + before + 1)
+        docs = docs.expand(batch, new)
+        require_whole_documents(torch.cat([self._held.documents[:, : self._used], docs], 1))
+        goes_on = (docs == self._held.documents[:, last]).cumprod(-1).bool()
+        return torch.where(goes_on & (before >= 0), plain + before + 1, count_tokens(real, docs, new, device))
 
     def _require_fit(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None, documents: object
@@ -269,3 +296,18 @@ class KVCache:
                         f"the cache holds {list(held)} {mine.dtype} on {mine.device}",
                         "use one cache for each layer and batch",
                     )
+
+
+def _one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
+    """The positions of new tokens, which are queries and keys at once."""
+    if q_positions is None or k_positions is None or q_positions is k_positions:
+        return k_positions if q_positions is None else q_positions
+    both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
+    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
+        return q_positions
+    raise refusal(
+        "attend(cache=..., q_positions=..., k_positions=...)",
+        "two that differ",
+        "the new tokens are queries and keys at once",
+        "pass one of them",
+    )

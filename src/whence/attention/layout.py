@@ -109,6 +109,9 @@ def resolve(
                 f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
                 f"k_positions=torch.arange({keys})",
             )
+        require_whole_documents(k_docs)
+        if rows != keys:
+            require_whole_documents(q_docs)
         k_pos = count_tokens(real, k_docs, keys, device)
         q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
         return Layout(q_pos, k_pos, 0, causal, window, real, q_docs, k_docs)
@@ -139,6 +142,20 @@ def _documents(
 ) -> tuple[Tensor | None, Tensor | None]:
     if given is None:
         return None, None
+    if rows != keys and isinstance(given, Tensor):
+        raise refusal(
+            "attend(documents=...)",
+            f"one tensor for {rows} queries and {keys} keys",
+            "queries and keys of different lengths have document numbers of their own",
+            "pass a pair, for the queries and for the keys",
+        )
+    if isinstance(given, tuple) and len(given) != 2:
+        raise refusal(
+            "attend(documents=...)",
+            f"{len(given)} tensors",
+            "documents is one tensor or a pair, for the queries and for the keys",
+            "pass one or two",
+        )
     pair = given if isinstance(given, tuple) else (given, given)
     return shapes.documents(pair[0], batch, rows, device), shapes.documents(pair[1], batch, keys, device)
 
@@ -149,13 +166,29 @@ def count_tokens(real: Tensor | None, documents: Tensor | None, length: int, dev
     Left padding gets negative positions, so no query that counts ever stands beside it.
     """
     index = torch.arange(length, device=device)[None]
+    if real is not None:
+        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]  # past the end where nothing is real
     if documents is not None:
         starts = torch.ones_like(documents, dtype=torch.bool)
         starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        if real is not None:
+            starts = starts | (index == first)
         return index - torch.where(starts, index, 0).cummax(-1).values
-    if real is not None:
-        return index - real.long().argmax(-1, keepdim=True)
-    return index
+    return index if real is None else index - first
+
+
+def require_whole_documents(documents: Tensor | None) -> None:
+    """Positions are counted along a document, so its tokens must stand side by side."""
+    if documents is None or shapes.tracing():
+        return
+    pieces, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (documents, documents.sort(-1).values))
+    if not bool((pieces == kinds).all()):
+        raise refusal(
+            "attend(documents=...)",
+            "a document in several pieces",
+            "positions are counted along tokens that stand side by side",
+            "number the pieces differently, or give positions",
+        )
 
 
 def run_offset(q_positions: Tensor, k_positions: Tensor) -> int | None:

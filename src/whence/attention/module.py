@@ -54,6 +54,23 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
+        counts = {"width": width, "heads": heads, "key_heads": key_heads}
+        counts |= {"head_width": head_width, "value_width": value_width}
+        for name, value in counts.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise refusal(
+                    f"Attention({name}=...)",
+                    repr(value),
+                    f"{name} is a whole number of at least 1",
+                    "give such a number",
+                )
+        if position is not None and not isinstance(position, Position):
+            raise refusal(
+                "Attention(position=...)",
+                type(position).__name__,
+                "position is a whence.Position",
+                "subclass whence.Position",
+            )
         if heads % key_heads != 0:
             raise refusal(
                 "Attention(key_heads=...)",
@@ -100,11 +117,15 @@ class Attention(nn.Module):
         ``lengths``, ``padding`` and ``documents`` describe the keys, as in ``attend``.
         """
         for name, given in (("x", x), ("memory", memory)):
-            if given is not None and (given.ndim != 3 or given.shape[2] != self.queries.in_features):
+            if given is None and name == "memory":
+                continue
+            width = self.queries.in_features
+            fits = isinstance(given, Tensor) and given.ndim == 3 and given.shape[2] == width and 0 not in given.shape
+            if not fits:
                 raise refusal(
                     f"Attention({name})",
-                    f"shape {shapes.shape(given)}",
-                    f"{name} is [batch, length, {self.queries.in_features}]",
+                    f"shape {shapes.shape(given)}" if isinstance(given, Tensor) else type(given).__name__,
+                    f"{name} is a tensor [batch, length, {width}] with at least one token",
                     "project it to that width",
                 )
         if positions is not None and memory is None:

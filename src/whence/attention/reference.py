@@ -10,10 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence import shapes
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.grid import evaluate
+from whence.position.grid import content, evaluate, values
 
 
 def attend(
@@ -38,9 +37,8 @@ def attend(
     scores = scale * (q @ k.transpose(-1, -2))
     rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, scale)
 
-    logits = scores
-    if "content" in position.effects:
-        logits = logits + shapes.like(type(position).__name__, "content", position.content(rows), tuple(scores.shape))
+    term = content(position, rows)
+    logits = scores if term is None else scores + term
     factor = evaluate(position, "factor", distance, heads, layout.length_of)
     if factor is not None:
         logits = logits * factor.transpose(0, 1)
@@ -60,6 +58,5 @@ def attend(
 
     kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
     out = kept @ v
-    if "values" in position.effects:
-        out = out + shapes.like(type(position).__name__, "values", position.values(kept, rows), tuple(out.shape))
-    return out, weights
+    more = values(position, kept, rows, tuple(out.shape))
+    return (out if more is None else out + more), weights

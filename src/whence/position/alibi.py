@@ -47,6 +47,8 @@ class Alibi(Position):
             [-0.0000, -0.0039, -0.0078]])
     """
 
+    needs_heads = True
+
     def __init__(
         self,
         heads: int,

@@ -76,11 +76,13 @@ class Position(nn.Module):
     relative: bool = True
     #: defined only for keys at or before the query
     causal_only: bool = False
+    #: has parameters or constants for each head, so the number of heads must be given
+    needs_heads: bool = False
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
         name = type(self).__name__
-        if heads is not None and (not isinstance(heads, int) or heads < 1):
+        if (heads is None and self.needs_heads) or (heads is not None and (not isinstance(heads, int) or heads < 1)):
             raise refusal(
                 f"{name}(heads=...)",
                 repr(heads),

@@ -17,6 +17,14 @@ class Sum(Position):
     """
 
     def __init__(self, *positions: Position) -> None:
+        for position in positions:
+            if not isinstance(position, Position):
+                raise refusal(
+                    "Sum(...)",
+                    type(position).__name__,
+                    "only a Position adds to a Position",
+                    "subclass whence.Position",
+                )
         parts = tuple(part for position in positions for part in position.parts)
         super().__init__(heads=_one_head_count(parts))
         _refuse_impossible(parts)

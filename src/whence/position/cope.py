@@ -59,7 +59,8 @@ class Cope(Position):
     def content(self, rows: Rows) -> Tensor:
         count = self.count(rows)
         below = count.floor()
-        products = rows.q @ self.e.mT  # [B, H, T, positions]
+        dtype = torch.promote_types(rows.q.dtype, self.e.dtype)
+        products = rows.q.to(dtype) @ self.e.to(dtype).mT  # [B, H, T, positions]
         low = products.gather(-1, below.long())
         high = products.gather(-1, count.ceil().long())
         return torch.lerp(low.to(count.dtype), high.to(count.dtype), count - below).to(rows.scores.dtype)

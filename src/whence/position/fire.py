@@ -40,6 +40,8 @@ class Fire(Position):
 
     causal_only = True
 
+    needs_heads = True
+
     def __init__(
         self,
         heads: int,

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from whence import shapes
-from whence.position.base import Position
+from whence.position.base import Position, Rows
 
 #: given a part, the length its hooks receive: None, a number, or a tensor that broadcasts to the grid
 LengthOf = Callable[[Position], Any]
@@ -33,6 +33,26 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
             total = out
         else:
             total = total * out if hook == "factor" else total + out
+    return total
+
+
+def content(position: Position, rows: Rows) -> Tensor | None:
+    """The content terms of all parts together, like the scores; None when no part has one."""
+    total: Tensor | None = None
+    for part in position.parts:
+        if "content" in part.effects:
+            term = shapes.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
+            total = term if total is None else total + term
+    return total
+
+
+def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, ...]) -> Tensor | None:
+    """The value terms of all parts together, of the wanted shape; None when no part has one."""
+    total: Tensor | None = None
+    for part in position.parts:
+        if "values" in part.effects:
+            term = shapes.like(type(part).__name__, "values", part.values(weights, rows), wanted)
+            total = term if total is None else total + term
     return total
 
 

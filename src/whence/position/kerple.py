@@ -40,6 +40,8 @@ class Kerple(Position):
             [-0.0000, -0.6931, -1.3863]])
     """
 
+    needs_heads = True
+
     def __init__(
         self, heads: int, *, form: str = "log", r1: Number | None = None, r2: Number | None = None, learn: bool = True
     ) -> None:

@@ -29,7 +29,7 @@ class Quantity(nn.Module):
                 f"{name}=...",
                 f"{len(values)} numbers for heads={heads}",
                 "there is one number a head",
-                f"give {heads} numbers or one for all",
+                "give one number for all heads, or build it with heads= as many",
             )
         rule = (
             f"{name} is at least 0"
@@ -47,4 +47,7 @@ class Quantity(nn.Module):
             self.raw = None
 
     def forward(self) -> Tensor:
-        return F.softplus(self.raw) if self.raw is not None else self.fixed
+        if self.raw is None:
+            return self.fixed
+        # softplus of a very low number rounds to 0, which a strict bound may not reach
+        return F.softplus(self.raw).clamp(min=torch.finfo(self.raw.dtype).tiny)

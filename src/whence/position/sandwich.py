@@ -1,4 +1,4 @@
-"""Sandwich: the inner product of two sinusoidal encodings as a bias (Chi, Fan, Rudnicky & Ramadge 2022, arXiv 2212.10356).
+"""Sandwich: the inner product of sinusoidal encodings as a bias (Chi, Fan, Rudnicky & Ramadge 2022, arXiv 2212.10356).
 
     bias_h(d) = sum over i = 0 .. width/2 - 1 of cos(d / base^(2i / width)),  divided by 8h / heads,  h = 1 .. heads
 
@@ -33,6 +33,8 @@ class Sandwich(Position):
     tensor([[0.5000, 0.3851, 0.3507],
             [0.2500, 0.1925, 0.1753]])
     """
+
+    needs_heads = True
 
     def __init__(self, heads: int, *, width: int = 128, base: float = 10000.0) -> None:
         super().__init__(heads=heads)

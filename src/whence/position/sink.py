@@ -35,6 +35,8 @@ class Sink(Position):
             [-1., -1., -1.]])
     """
 
+    needs_heads = True
+
     def __init__(self, heads: int, *, value: Number = 0.0, learn: bool = True) -> None:
         super().__init__(heads=heads)
         start = per_head("value", value, heads)

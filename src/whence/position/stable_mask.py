@@ -1,4 +1,4 @@
-"""StableMask: causal rows that sum to less than 1, and to more the later they stand (Yin et al. 2024, arXiv 2402.04779).
+"""StableMask: causal rows that sum to less than 1, and to more the later they are (Yin et al. 2024, arXiv 2402.04779).
 
 The paper leaves the future keys of a causal row in the softmax, with logits ``-gamma * t`` at position t, and masks
 them afterwards. All they do is to widen the row's normaliser, so one extra logit without a value says the same and
@@ -38,6 +38,8 @@ class StableMask(Position):
 
     relative = False
     causal_only = True
+
+    needs_heads = True
 
     def __init__(
         self, heads: int, *, context: int, gamma: float | Sequence[float] | None = None, learn: bool = False

@@ -82,6 +82,8 @@ class T5Bias(Position):
     torch.Size([2, 3])
     """
 
+    needs_heads = True
+
     def __init__(
         self, heads: int, *, form: str = "causal", buckets: int = 32, max_distance: int = 128, std: float = 0.02
     ) -> None:

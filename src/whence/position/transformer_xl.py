@@ -36,6 +36,8 @@ class TransformerXL(Position):
     TransformerXL(heads=2, head_width=8, width=16, base=10000, learnable)
     """
 
+    needs_heads = True
+
     def __init__(
         self, heads: int, head_width: int, *, width: int | None = None, base: float = 10000.0, std: float = 0.02
     ) -> None:

@@ -1,0 +1,48 @@
+# make demo and make test do all the set-up on a fresh machine; the second time they are quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# real data beside the checkout is used when it is there
+ifneq ($(wildcard ../shared/data),)
+export WHENCE_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: help setup test lint unit demo readme bench clean
+
+help:
+	@echo "make demo    draw the gallery of all mechanisms into one page"
+	@echo "make test    linters, types, layers and tests"
+	@echo "make readme  write the generated tables of the README again"
+	@echo "make bench   measure time and memory on this CPU (about ten minutes; leave the machine alone)"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+test: lint unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+
+demo: $(READY)
+	$(BIN)/python -m whence.report.gallery --out build/gallery.html
+
+readme: $(READY)
+	$(BIN)/python -m whence.report.readme
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cpu.py
+
+clean:
+	rm -rf build $(VENV)

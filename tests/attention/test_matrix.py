@@ -1,0 +1,146 @@
+"""Backend x mechanism x mask x dtype x awkward shape, against the float64 reference on the same quantised inputs.
+
+The error allowed is derived from data: twice what a plain eager computation in the same precision loses, plus rounding.
+Gradients of q, k, v and of every parameter of the mechanism are held to the same budget.
+"""
+
+import copy
+
+import pytest
+import torch
+
+from whence import Shaw, WhenceError, attend
+from whence.attention.layout import resolve
+from whence.position.catalogue import CATALOGUE
+from whence.position.grid import evaluate
+
+# batch, heads, key heads, queries, keys, key width, value width
+SHAPES = [(2, 4, 2, 1, 1, 8, 8), (1, 4, 4, 63, 63, 60, 16), (2, 6, 2, 111, 111, 16, 16), (2, 2, 1, 7, 40, 12, 5)]
+MASKS = ["causal", "bidirectional", "window", "left padding", "lengths", "documents", "scattered positions", "temperature"]
+ENTRIES = [entry for entry in CATALOGUE if "embed" not in entry.make(2, 8).effects]
+
+
+def build(entry, heads, width, value_width):
+    torch.manual_seed(1)
+    position = Shaw(width, value_width=value_width) if entry.name == "Shaw" else entry.make(heads, width)
+    with torch.no_grad():  # a mechanism at its start may be flat: give every parameter something to show
+        for p in position.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    return position
+
+
+def arguments(mask, shape):
+    batch, _, _, queries, keys, _, _ = shape
+    given = {"causal": mask != "bidirectional"}
+    if queries != keys:
+        given |= {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+    if mask == "window":
+        given["window"] = 5
+    if mask == "temperature":
+        given |= {"temperature": 1.7, "scale": 0.4}
+    if mask == "left padding":
+        given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 2
+    if mask == "lengths":
+        given["lengths"] = (keys - 3 * torch.arange(batch)).clamp(min=0)
+    if mask == "documents":
+        runs = (torch.arange(keys) // 9).expand(batch, -1)
+        given["documents"] = runs if queries == keys else (runs[:, -queries:], runs)
+    if mask == "scattered positions":
+        where = (torch.arange(keys) * 3 + torch.arange(keys) % 2).expand(batch, -1)
+        given |= {"q_positions": where[:, keys - queries :], "k_positions": where}
+    return given
+
+
+def run(position, tensors, upstream, given, **more):
+    """The output and all gradients, in the dtype of the tensors."""
+    leaves = [x.clone().requires_grad_(True) for x in tensors]
+    out = attend(*leaves, position=position, **given, **more)
+    return [out.detach(), *gradients(out, leaves, position, upstream)]
+
+
+def gradients(out, leaves, position, upstream):
+    wanted = [*leaves, *(p for p in position.parameters() if p.requires_grad)]
+    found = torch.autograd.grad(out, wanted, upstream.to(out.dtype), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+def eager(position, tensors, upstream, given):
+    """What a user would write without whence, every intermediate in the dtype of the inputs (distance effects only)."""
+    leaves = [x.clone().requires_grad_(True) for x in tensors]
+    names = ("q_positions", "k_positions", "lengths", "padding", "documents", "window")
+    layout = resolve(*leaves[:2], causal=given["causal"], needs_positions=True, **{n: given.get(n) for n in names})
+    q, k, v = leaves
+    q, k = position.rotate(q, k, layout.q_positions, layout.k_positions)
+    share, heads, dtype = q.shape[1] // k.shape[1], q.shape[1], q.dtype
+    k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    scores = (q @ k.transpose(-1, -2)) * given.get("scale", q.shape[3] ** -0.5)
+    for hook in ("factor", "bias"):
+        effect = evaluate(position, hook, layout.distance().float(), heads, layout.length_of)
+        if effect is not None:
+            effect = effect.transpose(0, 1).to(dtype)
+            scores = scores * effect if hook == "factor" else scores + effect
+    visible = layout.visible()[:, None]
+    alone = ~visible.any(-1, keepdim=True)
+    weights = torch.softmax((scores / given.get("temperature", 1.0)).masked_fill(~visible & ~alone, -torch.inf), -1)
+    out = (weights.masked_fill(alone, 0.0)) @ v
+    return [out.detach(), *gradients(out, leaves, position, upstream)]
+
+
+def error(found, exact, floor):
+    """Root mean square of the difference, relative to that of the exact result or to a floor.
+
+    Inputs have unit size, so terms of size 1 cancel in a gradient that comes out smaller than the floor.
+    """
+    assert torch.isfinite(found).all()
+    size = exact.square().mean().sqrt().clamp(min=floor)
+    return float((found.double() - exact).square().mean().sqrt() / size)
+
+
+def rounding(dtype):
+    """What rounding alone may cost: wide types also accumulate in that type, over a hundred keys or so."""
+    return torch.finfo(dtype).eps * (16 if dtype in (torch.float64, torch.float32) else 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+def test_every_backend_is_the_reference(entry, mask, shape):
+    batch, heads, groups, queries, keys, width, value_width = shape
+    position = build(entry, heads, width, value_width)
+    if position.causal_only and mask == "bidirectional":
+        pytest.skip("defined for keys at or before the query only")
+    given = arguments(mask, shape)
+    generator = torch.Generator().manual_seed(2)
+    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_width), (heads, queries, value_width))
+    *inputs, upstream = (torch.randn(batch, *size, generator=generator) for size in sizes)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        quantised = [x.to(dtype) for x in inputs]
+        wide = copy.deepcopy(position).double()
+        exact = run(wide, [x.double() for x in quantised], upstream.to(dtype).double(), given, backend="reference")
+        own = wide if dtype == torch.float64 else position
+        plain_effects = position.effects <= {"factor", "bias", "rotate"}
+        if plain_effects:
+            baseline = eager(own, quantised, upstream.to(dtype), given)
+        else:
+            baseline = run(own, quantised, upstream.to(dtype), given, backend="reference")
+        ran = 0
+        for backend in ("reference", "blockwise", "sdpa"):
+            try:
+                found = run(own, quantised, upstream.to(dtype), given, backend=backend)
+            except WhenceError as refused:
+                assert backend == "sdpa" and "a named backend runs or refuses" in str(refused)
+                continue
+            ran += 1
+            for i, (f, x, b) in enumerate(zip(found, exact, baseline, strict=True)):
+                # torch's kernels keep the gradient of a mask in the dtype of q; ours keep a parameter's own
+                kept_in = dtype if i < 4 or backend == "sdpa" else own_dtype(own, dtype)
+                floor = 0.1 if i < 4 else 1.0  # a parameter sums thousands of such terms
+                budget = 2 * (error(b, x, floor) + rounding(kept_in))
+                lost = error(f, x, floor)
+                assert lost <= budget, f"{backend} {dtype} result {i}: {lost:.2e} over {budget:.2e}"
+        assert ran >= 2
+
+
+def own_dtype(position, dtype):
+    """The precision that parameter gradients are kept in."""
+    return next((p.dtype for p in position.parameters()), dtype)
