@@ -19,6 +19,15 @@ def shape(x: Tensor) -> str:
     return "[" + ", ".join(str(n) for n in x.shape) + "]"
 
 
+def many(n: int, one: str, more: str | None = None) -> str:
+    """A number of things in words.
+
+    >>> many(1, "head"), many(2, "query", "queries")
+    ('1 head', '2 queries')
+    """
+    return f"{n} {one if n == 1 else more or one + 's'}"
+
+
 def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """q ``[B, H, T, D]``, k ``[B, G, S, D]``, v ``[B, G, S, E]`` of one dtype on one device, H a multiple of G."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -79,7 +88,7 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     if v.shape[1] != k.shape[1]:
         raise refusal(
             "attend(v)",
-            f"{v.shape[1]} heads with {k.shape[1]} in k",
+            f"{many(v.shape[1], 'head')} with {k.shape[1]} in k",
             "keys and values have the same heads",
             "project both to the same heads",
         )
@@ -93,7 +102,7 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     if q.shape[1] % k.shape[1] != 0:
         raise refusal(
             "attend(q)",
-            f"{q.shape[1]} heads for {k.shape[1]} key heads",
+            f"{many(q.shape[1], 'head')} for {many(k.shape[1], 'key head')}",
             "the query heads are a multiple of the key heads",
             "choose numbers that divide",
         )
@@ -138,11 +147,13 @@ def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
     """Which keys are real, ``[B, length]`` bool."""
     if not isinstance(given, Tensor) or given.dtype != torch.bool or tuple(given.shape) != (batch, length):
         got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        fits = isinstance(given, Tensor) and tuple(given.shape) == (batch, length)
+        mend = "convert an integer mask with mask.bool()" if fits else "give one for each token of this call"
         raise refusal(
             "attend(padding=...)",
             got,
             f"padding is a bool tensor [{batch}, {length}] that is True where a token is real",
-            "convert an integer mask with mask.bool()",
+            mend,
         )
     require_device("padding", given, device)
     return given
@@ -177,7 +188,7 @@ def documents(given: Tensor, batch: int, length: int, device: torch.device) -> T
             "attend(documents=...)",
             got,
             f"documents is an integer tensor [{length}] or [{batch}, {length}] with one number for each token",
-            "number the documents of a packed row 0, 0, 1, 1, 1, ...",
+            "number the documents of a packed row 0, 0, 1, 1, 1 and so on",
         )
     require_device("documents", given, device)
     return given if given.ndim == 2 else given[None]
@@ -204,12 +215,15 @@ def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) 
     """What a factor, bias or sink hook answered, as ``[heads or 1, n]``."""
     if isinstance(out, Tensor) and tuple(out.shape) in ((n,), (heads, n)):
         return out if out.ndim == 2 else out[None]
-    places = "positions" if hook == "sink" else "distances"
+    place = "position" if hook == "sink" else "distance"
+    mend = f"return one number for each {place}, or a row of them for each head"
+    if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] == n:
+        mend = f"build it with heads={heads}, or give a parameter the shape [heads, 1]"
     raise refusal(
         f"{mechanism}.{hook}",
         answer(out),
-        f"for {n} {places} and {heads} query heads it is [{n}] or [{heads}, {n}]",
-        f"build it with heads={heads}, or give a parameter the shape [heads, 1]",
+        f"for {many(n, place)} and {many(heads, 'query head')} it is [{n}] or [{heads}, {n}]",
+        mend,
     )
 
 
@@ -239,7 +253,7 @@ def require_number(name: str, value: float, low: float, high: float = math.inf, 
         and (low < value < high or (low_allowed and value == low))
     )
     if not inside:
-        bracket = f"at least {low:g}" if low_allowed else f"above {low:g}"
+        bracket = f"of at least {low:g}" if low_allowed else f"above {low:g}"
         limit = f"{bracket} and below {high:g}" if high < math.inf else bracket
         raise refusal(
             f"attend({name}=...)",

@@ -291,7 +291,7 @@ def _require_position(position: Position, q: Tensor, causal: bool, cache: KVCach
                 f"attend(position={name}, cache=...)",
                 "length='sequence'",
                 "a length that grows with each token changes every earlier weight, so a cached model is not the trained one",
-                "use length='context' or length='query'",
+                "use length='context', or length='query' where there is one",
             )
         for tensor in (*part.parameters(), *part.buffers()):
             if tensor.device != q.device:

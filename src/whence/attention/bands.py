@@ -47,6 +47,7 @@ class Span:
         if self.window is not None:
             low = max(low, self.queries + self.offset - self.window + 1)
             high = min(high, self.queries + self.offset + block - 1 + self.window)
+        low = min(low, self.queries + self.keys)  # a window may lie behind all keys
         return low, max(low, high)
 
     def column(self, row: int, key: int) -> int:
@@ -57,7 +58,7 @@ def spread(table: Tensor, span: Span, block: int) -> Tensor:
     """The band ``[heads, block, columns]`` of a table ``[heads, distances]``."""
     low, high = span.columns(block)
     padded = torch.nn.functional.pad(table.flip(-1), (block, 0))
-    return padded[:, low : high + block - 1].unfold(-1, high - low, 1).flip(1)
+    return padded[:, low : high + block - 1].unfold(-1, high - low, 1).flip(1).contiguous()
 
 
 def fold(band: Tensor, span: Span, block: int) -> Tensor:

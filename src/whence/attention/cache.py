@@ -140,7 +140,7 @@ class KVCache:
             raise refusal(
                 "KVCache.crop",
                 repr(length),
-                f"{self.seen} tokens were seen",
+                f"{shapes.many(self.seen, 'token')} had been seen",
                 f"give a whole number between 0 and {self.seen}",
             )
         need = max(0, length - (self.window - 1)) if self.window is not None else 0
@@ -244,7 +244,7 @@ class KVCache:
         if q.shape[2] != new:
             raise refusal(
                 "attend(cache=...)",
-                f"{q.shape[2]} queries with {new} new keys",
+                f"{shapes.many(q.shape[2], 'query', 'queries')} with {shapes.many(new, 'new key')}",
                 "each cached token brings one query and one key",
                 "pass q, k and v of the same new tokens",
             )
@@ -272,7 +272,7 @@ class KVCache:
         if self.capacity is not None and self._used + new > self.capacity:
             raise refusal(
                 "attend(cache=...)",
-                f"{new} tokens with {self._used} of {self.capacity} places taken",
+                f"{shapes.many(new, 'token')} with {self._used} of {self.capacity} places taken",
                 "a preallocated cache does not grow",
                 "build it with a larger capacity or use KVCache()",
             )

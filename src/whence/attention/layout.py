@@ -104,10 +104,12 @@ def resolve(
         if rows != keys and (causal or window is not None or needs_positions):
             raise refusal(
                 "attend(q, k)",
-                f"{rows} queries for {keys} keys and no positions",
+                f"{shapes.many(rows, 'query', 'queries')} for {shapes.many(keys, 'key')} and no positions",
                 "where each query stands must be said when the lengths differ",
                 f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
-                f"k_positions=torch.arange({keys})",
+                f"k_positions=torch.arange({keys})"
+                if rows < keys
+                else "pass q_positions and k_positions",
             )
         require_whole_documents(k_docs)
         if rows != keys:
@@ -115,12 +117,14 @@ def resolve(
         k_pos = count_tokens(real, k_docs, keys, device)
         q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
         return Layout(q_pos, k_pos, 0, causal, window, real, q_docs, k_docs)
-    q_pos = shapes.positions(
-        "q_positions", q_positions if q_positions is not None else k_positions, batch, rows, device
-    )  # type: ignore[arg-type]
-    k_pos = shapes.positions(
-        "k_positions", k_positions if k_positions is not None else q_positions, batch, keys, device
-    )  # type: ignore[arg-type]
+    given = {
+        name: shapes.positions(name, tensor, batch, length, device)
+        for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
+        if tensor is not None
+    }
+    q_pos = given.get("q_positions", given.get("k_positions"))
+    k_pos = given.get("k_positions", q_pos)
+    assert q_pos is not None and k_pos is not None
     return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_docs, k_docs)
 
 
@@ -145,7 +149,7 @@ def _documents(
     if rows != keys and isinstance(given, Tensor):
         raise refusal(
             "attend(documents=...)",
-            f"one tensor for {rows} queries and {keys} keys",
+            f"one tensor for {shapes.many(rows, 'query', 'queries')} and {shapes.many(keys, 'key')}",
             "queries and keys of different lengths have document numbers of their own",
             "pass a pair, for the queries and for the keys",
         )
@@ -166,15 +170,17 @@ def count_tokens(real: Tensor | None, documents: Tensor | None, length: int, dev
     Left padding gets negative positions, so no query that counts ever stands beside it.
     """
     index = torch.arange(length, device=device)[None]
+    first = None  # the first token after left padding; past the end where nothing is real
     if real is not None:
-        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]  # past the end where nothing is real
-    if documents is not None:
-        starts = torch.ones_like(documents, dtype=torch.bool)
-        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        if real is not None:
-            starts = starts | (index == first)
-        return index - torch.where(starts, index, 0).cummax(-1).values
-    return index if real is None else index - first
+        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]
+    if documents is None:
+        return index if first is None else index - first
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    if first is not None:
+        starts = starts | (index == first)
+    counted = index - torch.where(starts, index, 0).cummax(-1).values
+    return counted if first is None else torch.where(index < first, index - first, counted)
 
 
 def require_whole_documents(documents: Tensor | None) -> None:

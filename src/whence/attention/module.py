@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from torch import Tensor, nn
 
 from whence import shapes
@@ -126,7 +125,7 @@ class Attention(nn.Module):
                     f"Attention({name})",
                     f"shape {shapes.shape(given)}" if isinstance(given, Tensor) else type(given).__name__,
                     f"{name} is a tensor [batch, length, {width}] with at least one token",
-                    "project it to that width",
+                    "give it these axes and that width",
                 )
         if positions is not None and memory is None:
             memory_positions = positions

@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, refusal
@@ -157,8 +156,7 @@ class Position(nn.Module):
 
     def settings(self) -> Iterator[tuple[str, object]]:
         """What ``repr`` shows: by default every parameter and buffer."""
-        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
-            yield name, tensor
+        yield from (*self.named_parameters(), *self.named_buffers())
 
     def __add__(self, other: object) -> Sum:
         from whence.position.composition import Sum  # here, since Sum is itself a Position

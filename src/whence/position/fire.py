@@ -65,7 +65,7 @@ class Fire(Position):
         self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, heads))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
-        share = self.share(distance, length).to(self.network[0].weight.dtype)
+        share = self.share(distance, length).to(self.c.dtype)
         return self.network(share[:, None]).T
 
     def share(self, distance: Tensor, length: Any) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from whence import shapes
@@ -17,22 +18,22 @@ LengthOf = Callable[[Position], Any]
 def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
     """A ``factor``, ``bias`` or ``sink`` of all parts together, as ``[heads or 1, *places.shape]`` in the dtype of places.
 
-    ``None`` when no part has the hook. Factors multiply, biases add; a sum holds one sink at most.
+    ``None`` when no part has the hook. Where rows of a batch that share their positions have lengths of their own, the
+    answer has the batch of the lengths. Factors multiply, biases add; a sum holds one sink at most.
     """
     total: Tensor | None = None
-    flat = places.reshape(-1)
     for part in position.parts:
         if hook not in part.effects:
             continue
-        length = length_of(part)
+        length, at = length_of(part), places
         if isinstance(length, Tensor):
-            length = length.expand(places.shape).reshape(-1).to(places.dtype)
+            at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
+            length = length.expand(at.shape).reshape(-1).to(places.dtype)
+        flat = at.reshape(-1)
         out = shapes.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
-        out = out.to(places.dtype).reshape(out.shape[0], *places.shape)
-        if total is None:
-            total = out
-        else:
-            total = total * out if hook == "factor" else total + out
+        out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
+        before = total
+        total = out if before is None else before * out if hook == "factor" else before + out
     return total
 
 
@@ -54,11 +55,6 @@ def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, .
             term = shapes.like(type(part).__name__, "values", part.values(weights, rows), wanted)
             total = term if total is None else total + term
     return total
-
-
-def needs_query_length(position: Position) -> bool:
-    """Whether the same distance can weigh differently for two queries."""
-    return any(part.length == "query" and part.effects & {"factor", "bias"} for part in position.parts)
 
 
 def table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:

@@ -19,6 +19,8 @@ class Quantity(nn.Module):
     Calling it gives a scalar tensor, or ``[heads, 1]``, ready to meet distances ``[n]``.
     """
 
+    fixed: Tensor
+
     def __init__(
         self, name: str, value: float | Sequence[float], *, heads: int | None, learn: bool, zero_allowed: bool = True
     ) -> None:

@@ -49,13 +49,14 @@ class Sandwich(Position):
             raise refusal("Sandwich(base=...)", repr(base), "base is above 0", "try base=10000.0, the paper's")
         self.width = width
         self.base = float(base)
+        self.ratios = [8 * h / heads for h in range(1, heads + 1)]
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         # made anew in the precision of the distances: a stored table would stay as coarse as it was made
         i = torch.arange(self.width // 2, dtype=distance.dtype, device=distance.device)
         total = torch.cos(distance[:, None] * self.base ** (-2 * i / self.width)).sum(-1)
-        head = torch.arange(1, self.heads + 1, dtype=distance.dtype, device=distance.device)
-        return total / (8 * head[:, None] / self.heads)
+        ratio = torch.tensor(self.ratios, dtype=distance.dtype, device=distance.device)
+        return total / ratio[:, None]
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "width", self.width

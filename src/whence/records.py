@@ -1,0 +1,87 @@
+"""Evidence on disk: a result together with where it came from, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from whence.errors import refusal
+
+
+def environment(root: Path, packages: tuple[str, ...] = ("torch", "numpy")) -> dict[str, Any]:
+    """The machine, the versions, the commit and a hash of the sources under ``root / "src"``."""
+    return {
+        "machine": {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()},
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git(root, "status", "--porcelain", "--", "src", "benchmarks")),
+        "source_hash": source_hash(root / "src"),
+    }
+
+
+def source_hash(folder: Path) -> str:
+    """One hash over the names and contents of all Python files below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        total.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON in one step: readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".part", delete=False) as part:
+        part.write(text)
+    os.replace(part.name, path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record from disk; a file that is missing or corrupt is named."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise refusal(
+            "read", f"no file {path.name}", "a record is made by the command that measures it", "run it first"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise refusal(
+            "read",
+            f"{path.name}, broken at line {error.lineno}",
+            "a record is whole JSON",
+            "restore it from git or measure again",
+        ) from None
+    if not isinstance(record, dict):
+        raise refusal(
+            "read",
+            f"{path.name} holding a {type(record).__name__}",
+            "a record is a JSON object",
+            "restore it from git or measure again",
+        )
+    return record
+
+
+def _processor() -> str:
+    try:
+        text = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        named = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("Model name")]
+        return named[0] if named else platform.processor()
+    except (OSError, subprocess.CalledProcessError):
+        return platform.processor()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,160 @@
+"""The generated parts of the README: tables from the catalogue, the backends' support and the measurement record.
+
+python -m whence.report.readme           # write them into README.md, and draw docs/bell.png
+python -m whence.report.readme --check   # fail if they are not what they should be
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.attention.support import SUPPORT
+from whence.position.catalogue import CATALOGUE
+
+ROOT = Path(__file__).resolve().parents[3]
+ACTS = {
+    "embed": "the input",
+    "rotate": "queries and keys",
+    "factor": "times the score",
+    "bias": "plus the score",
+    "content": "plus the score, by content",
+    "values": "plus the output",
+    "sink": "one more logit a row",
+}
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def mechanisms() -> str:
+    rows = []
+    for entry in CATALOGUE:
+        position = entry.make(4, 16)
+        acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "nothing"
+        learns = "learns" if position.learnable else "fixed"
+        keys = "past keys" if position.causal_only else "both sides"
+        rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
+    return markdown(["mechanism", "idea", "acts on", "as listed", "sees", "source"], rows)
+
+
+def backends() -> str:
+    rows = []
+    for name, s in SUPPORT.items():
+        effects = ", ".join(h for h in ("factor", "bias", "content", "values", "sink") if h in s.effects)
+        weights = "yes" if s.weights else "no"
+        rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.compiled, s.devices, s.dtypes])
+    head = [
+        "backend",
+        "for",
+        "score effects",
+        "gradients",
+        "memory in length",
+        "returns weights",
+        "traced by",
+        "devices",
+        "dtypes",
+    ]
+    return markdown(head, rows)
+
+
+def speed(record: dict[str, Any]) -> str:
+    """Forward and backward of learnable position against the floor, from the committed record."""
+    spec, where = record["spec"], record["environment"]
+    rows = []
+    both = [r for r in record["rows"] if r["passes"] == "both"]
+    for length in spec["lengths"]:
+        for name in ("Epar", "Alibi"):
+            found = {r["way"]: r for r in both if r["length"] == length and r["mechanism"] == name}
+            floor = statistics.median(found["floor"]["seconds"])
+            cells = [f"{name}, learnable", str(length), f"{floor:.2f} s"]
+            for way in ("whence", "dense", "sdpa"):
+                cells.append(_ratio(found.get(way), floor))
+            cells += [_megabytes(found.get(way)) for way in ("whence", "dense", "sdpa")]
+            rows.append(cells)
+    head = ["forward + backward", "tokens", "SDPA, no position", "whence", "plain torch", "SDPA, dense bias"]
+    head += ["whence, extra memory", "plain torch", "SDPA, dense bias"]
+    note = (
+        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of width {spec['width']}, batch "
+        f"{spec['batch']}, causal, {spec['dtype']}, median of {spec['rounds']} turns on {spec['threads']} cores "
+        f"({where['machine']['processor']}, torch {where['packages']['torch']}). A factor cannot be an SDPA mask. "
+        f"Record: `benchmarks/records/cpu.json`; `make bench` measures again."
+    )
+    return markdown(head, rows) + "\n\n" + note
+
+
+def _ratio(row: dict[str, Any] | None, floor: float) -> str:
+    if row is None:
+        return "-"
+    return "no room" if row["seconds"] is None else f"{statistics.median(row['seconds']) / floor:.2f}x"
+
+
+def _megabytes(row: dict[str, Any] | None) -> str:
+    return "-" if row is None else "no room" if row["extra_megabytes"] is None else f"{row['extra_megabytes']:.0f} MB"
+
+
+def rendered(text: str) -> str:
+    """The README with its generated parts made anew."""
+    parts = {
+        "mechanisms": mechanisms(),
+        "backends": backends(),
+        "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
+    }
+    for name, body in parts.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, found = pattern.subn(lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text)  # type: ignore[misc]
+        if found != 1:
+            raise SystemExit(f"README.md has {found} places for '{name}', expected 1")
+    return text
+
+
+def draw_example(text: str, out: Path) -> None:
+    """Run the README's first example and keep the picture it draws."""
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            torch.manual_seed(0)
+            exec(compile(example, "README.md", "exec"), {})
+            picture = Path("bell.png").read_bytes()
+        finally:
+            os.chdir(here)
+    out.parent.mkdir(exist_ok=True)
+    out.write_bytes(picture)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the README is not up to date")
+    given = parser.parse_args()
+    path = ROOT / "README.md"
+    text = path.read_text()
+    new = rendered(text)
+    if given.check:
+        sys.exit(0 if new == text else "README.md is not up to date; run: make readme")
+    path.write_text(new)
+    draw_example(new, ROOT / "docs" / "bell.png")
+    print("README.md and docs/bell.png are up to date")
+
+
+if __name__ == "__main__":
+    main()

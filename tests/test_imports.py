@@ -1,0 +1,37 @@
+"""``import whence`` loads torch and nothing heavier; the rest comes when it is used, or says which extra it needs."""
+
+import subprocess
+import sys
+
+HEAVY = ("triton", "transformers", "matplotlib", "scipy", "pandas", "jinja2", "onnx", "accelerate", "rich", "typer")
+
+
+def fresh(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_loads_torch_alone():
+    loaded = fresh(
+        "import sys, torch; before = set(sys.modules); import whence; print(*(set(sys.modules) - before))"
+    ).split()
+    outside = {name.split(".")[0] for name in loaded} - {"whence", "torch"} - set(sys.stdlib_module_names)
+    assert not outside
+    assert not {"whence.checks", "whence.drawing", "whence.report"} & set(loaded)
+    assert fresh(f"import sys, whence; print(*(set({HEAVY!r}) & set(sys.modules)))") == ""
+
+
+def test_everything_promised_is_there():
+    assert fresh("import whence; print(all(getattr(whence, name) is not None for name in whence.__all__))") == "True"
+    assert "no attribute 'nonsense'" in fresh(
+        "import whence\ntry: whence.nonsense\nexcept AttributeError as e: print(e)"
+    )
+
+
+def test_drawing_without_matplotlib_names_the_extra():
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\nimport whence\n"
+        "try: whence.show(whence.Alibi(2))\nexcept whence.MissingExtra as e: print(e)"
+    )
+    assert fresh(code) == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
