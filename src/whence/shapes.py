@@ -19,6 +19,11 @@ def shape(x: Tensor) -> str:
     return "[" + ", ".join(str(n) for n in x.shape) + "]"
 
 
+def has_shape(x: Tensor, *allowed: tuple[int, ...]) -> bool:
+    """Whether x has one of the shapes. Ranks are compared first: an exporter remembers every comparison of lengths."""
+    return any(x.ndim == len(wanted) and tuple(x.shape) == wanted for wanted in allowed)
+
+
 def many(n: int, one: str, more: str | None = None) -> str:
     """A number of things in words.
 
@@ -125,7 +130,7 @@ def positions(name: str, given: Tensor, batch: int, length: int, device: torch.d
     if not isinstance(given, Tensor) or given.dtype == torch.bool or given.is_complex():
         got = str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
         raise refusal(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
-    if tuple(given.shape) not in ((length,), (batch, length)):
+    if not has_shape(given, (length,), (batch, length)):
         raise refusal(
             f"attend({name}=...)",
             f"shape {shape(given)}",
@@ -182,7 +187,7 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 
 def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Document numbers as ``[B or 1, length]``."""
-    if not is_whole(given) or tuple(given.shape) not in ((length,), (batch, length)):
+    if not is_whole(given) or not has_shape(given, (length,), (batch, length)):
         got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
         raise refusal(
             "attend(documents=...)",
@@ -213,7 +218,7 @@ def require_device(name: str, given: Tensor, device: torch.device) -> None:
 
 def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) -> Tensor:
     """What a factor, bias or sink hook answered, as ``[heads or 1, n]``."""
-    if isinstance(out, Tensor) and tuple(out.shape) in ((n,), (heads, n)):
+    if isinstance(out, Tensor) and has_shape(out, (n,), (heads, n)):
         return out if out.ndim == 2 else out[None]
     place = "position" if hook == "sink" else "distance"
     mend = f"return one number for each {place}, or a row of them for each head"

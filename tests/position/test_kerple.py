@@ -121,7 +121,7 @@ def test_state_dict_round_trip_compile_and_export(form):
 
 def test_what_it_says_of_itself():
     kerple = Kerple(2, form="power", r1=0.5, r2=2.0, learn=False)
-    assert repr(kerple) == "Kerple(heads=2, form='power', r1=[0.5, 0.5], r2=[2, 2])"
+    assert repr(kerple) == "Kerple(heads=2, form='power', r1=[0.5] * 2, r2=[2] * 2)"
     assert kerple.effects == {"bias"} and kerple.relative and not kerple.causal_only and not kerple.learnable
     assert Kerple(2).learnable and len(list(Kerple(2, form="power").parameters())) == 2
 

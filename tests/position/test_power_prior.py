@@ -117,7 +117,7 @@ def test_state_dict_round_trip_compile_and_export(heads, learn):
 
 def test_what_it_says_of_itself():
     assert repr(PowerPrior()) == "PowerPrior(alpha=1, beta=1, learnable)"
-    assert repr(PowerPrior(2, alpha=[0.5, 2.0], learn=False)) == "PowerPrior(heads=2, alpha=[0.5, 2], beta=[1, 1])"
+    assert repr(PowerPrior(2, alpha=[0.5, 2.0], learn=False)) == "PowerPrior(heads=2, alpha=[0.5, 2], beta=[1] * 2)"
     assert PowerPrior().effects == {"bias"} and PowerPrior().relative and not PowerPrior().causal_only
 
 

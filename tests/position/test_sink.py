@@ -59,8 +59,8 @@ def test_state_dict_round_trip_compile_and_export(learn):
 
 
 def test_what_it_says_of_itself():
-    assert repr(Sink(2)) == "Sink(heads=2, value=[0, 0], learnable)"
-    assert repr(Sink(2, value=1.0, learn=False)) == "Sink(heads=2, value=[1, 1])"
+    assert repr(Sink(2)) == "Sink(heads=2, value=[0] * 2, learnable)"
+    assert repr(Sink(2, value=1.0, learn=False)) == "Sink(heads=2, value=[1] * 2)"
     assert Sink(2).effects == {"sink"} and Sink(2).relative and not Sink(2).causal_only
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from whence import shapes
 from whence.attention import blockwise, reference, sdpa
 from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve
+from whence.attention.rules import require_numbers, require_position
 from whence.attention.support import SUPPORT, Request, prefer, why_not
 from whence.errors import refusal
 from whence.position.base import Position
@@ -31,6 +31,8 @@ class Call:
     position: Position
     layout: Layout
     scale: float
+    temperature: float
+    dropout: float
     request: Request
     backend: str
     why: str
@@ -49,21 +51,33 @@ class Explanation:
         return "\n".join(lines + [f"  {name}: {reason}" for name, reason in self.others])
 
 
+class Arguments(TypedDict, total=False):
+    """What ``attend`` and ``explain`` take beside q, k and v; ``attend`` says what each means."""
+
+    position: Position | None
+    causal: bool
+    window: int | None
+    q_positions: Tensor | None
+    k_positions: Tensor | None
+    lengths: Tensor | None
+    padding: Tensor | None
+    documents: Documents | None
+    scale: float | None
+    temperature: float
+    dropout: float
+    cache: KVCache | None
+    backend: str
+    finite: bool
+
+
 @overload
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, position: Position | None = ..., causal: bool = ..., window: int | None = ...,
-    q_positions: Tensor | None = ..., k_positions: Tensor | None = ..., lengths: Tensor | None = ...,
-    padding: Tensor | None = ..., documents: Documents | None = ..., scale: float | None = ..., temperature: float = ...,
-    dropout: float = ..., cache: KVCache | None = ..., backend: str = ..., return_weights: Literal[False] = ...,
-    finite: bool = ...,
-) -> Tensor: ...  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[False] = ..., **given: Unpack[Arguments]
+) -> Tensor: ...
 @overload
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, position: Position | None = ..., causal: bool = ..., window: int | None = ...,
-    q_positions: Tensor | None = ..., k_positions: Tensor | None = ..., lengths: Tensor | None = ...,
-    padding: Tensor | None = ..., documents: Documents | None = ..., scale: float | None = ..., temperature: float = ...,
-    dropout: float = ..., cache: KVCache | None = ..., backend: str = ..., return_weights: bool, finite: bool = ...,
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool, **given: Unpack[Arguments]
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend(
     q: Tensor,
     k: Tensor,
@@ -110,32 +124,62 @@ def attend(
     held = cache.mark() if isinstance(cache, KVCache) else None
     try:
         call = prepare(
-            q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale,
-            temperature, dropout, cache, backend, return_weights, finite,
+            q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
+            lengths=lengths, padding=padding, documents=documents, scale=scale, temperature=temperature,
+            dropout=dropout, cache=cache, backend=backend, return_weights=return_weights, finite=finite,
         )  # fmt: skip
-        return _run(call, temperature, dropout, return_weights)
+        out, weights = run(call)
     except Exception:
         if cache is not None and held is not None:
             cache.restore(held)  # a call that was refused leaves no tokens behind
         raise
+    return out if weights is None else (out, weights)
 
 
-def _run(call: Call, temperature: float, dropout: float, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
-    dtype = call.q.dtype
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """The output, and the weights where they were asked for, in the dtype of the queries."""
+    tensors, dtype = (call.q, call.k, call.v), call.q.dtype
     if call.backend == "reference":
         out, weights = reference.attend(
-            call.q, call.k, call.v, position=call.position, layout=call.layout, scale=call.scale, temperature=temperature,
-            dropout=dropout,
+            *tensors, position=call.position, layout=call.layout, scale=call.scale, temperature=call.temperature,
+            dropout=call.dropout,
         )  # fmt: skip
-        return (out.to(dtype), weights.to(dtype)) if return_weights else out.to(dtype)
-    run = {"blockwise": blockwise.attend, "sdpa": sdpa.attend}[call.backend]
-    return run(
-        call.q, call.k, call.v, position=call.position, layout=call.layout, scale=call.scale, temperature=temperature,
-        dropout=dropout,
-    ).to(dtype)  # fmt: skip
+        return out.to(dtype), weights.to(dtype) if call.request.weights else None
+    fast = {"blockwise": blockwise.attend, "sdpa": sdpa.attend}[call.backend]
+    out = fast(
+        *tensors, position=call.position, layout=call.layout, scale=call.scale, temperature=call.temperature,
+        dropout=call.dropout,
+    )  # fmt: skip
+    return out.to(dtype), None
 
 
 def explain(
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **given: Unpack[Arguments]
+) -> Explanation:
+    """Which backend ``attend`` would use for the same arguments, and why not the others. Nothing runs; no cache changes.
+
+    >>> q = torch.zeros(1, 8, 4, 16)
+    >>> print(explain(q, q, q, causal=True))
+    sdpa: no part acts on the scores, so torch's own kernel does all of it
+      reference: possible, but quadratic in memory
+      blockwise: possible, but linear in memory
+    """
+    cache = given.get("cache")
+    held = cache.mark() if isinstance(cache, KVCache) else None
+    try:
+        call = prepare(q, k, v, return_weights=return_weights, **given)
+    finally:
+        if cache is not None and held is not None:
+            cache.restore(held)
+    others = tuple(
+        (name, why_not(name, call.request) or f"possible, but {support.memory} in memory")
+        for name, support in SUPPORT.items()
+        if name != call.backend
+    )
+    return Explanation(call.backend, call.why, others)
+
+
+def prepare(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -155,51 +199,6 @@ def explain(
     backend: str = "auto",
     return_weights: bool = False,
     finite: bool = False,
-) -> Explanation:
-    """Which backend ``attend`` would use for the same arguments, and why not the others. Nothing runs; no cache changes.
-
-    >>> q = torch.zeros(1, 8, 4, 16)
-    >>> print(explain(q, q, q, causal=True))
-    sdpa: no part acts on the scores, so torch's own kernel does all of it
-      reference: possible, but quadratic in memory
-      blockwise: possible, but linear in memory
-    """
-    held = cache.mark() if isinstance(cache, KVCache) else None
-    try:
-        call = prepare(
-            q, k, v, position, causal, window, q_positions, k_positions, lengths, padding, documents, scale,
-            temperature, dropout, cache, backend, return_weights, finite,
-        )  # fmt: skip
-    finally:
-        if cache is not None and held is not None:
-            cache.restore(held)
-    others = tuple(
-        (name, why_not(name, call.request) or f"possible, but {support.memory} in memory")
-        for name, support in SUPPORT.items()
-        if name != call.backend
-    )
-    return Explanation(call.backend, call.why, others)
-
-
-def prepare(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position: Position | None,
-    causal: bool,
-    window: int | None,
-    q_positions: Tensor | None,
-    k_positions: Tensor | None,
-    lengths: Tensor | None,
-    padding: Tensor | None,
-    documents: Documents | None,
-    scale: float | None,
-    temperature: float,
-    dropout: float,
-    cache: KVCache | None,
-    backend: str,
-    return_weights: bool,
-    finite: bool,
 ) -> Call:
     """Validate everything before any work, then join the cache, rotate, and choose a backend."""
     position = NoPosition() if position is None else position
@@ -214,8 +213,9 @@ def prepare(
         raise refusal(
             "attend(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
         )
-    _require_position(position, q, causal, cache)
-    _require_numbers(window, scale, temperature, dropout)
+    several = any(given is not None for given in (lengths, padding, documents))
+    require_position(position, q, causal=causal, cached=cache is not None, several_texts=several)
+    require_numbers(window, scale, temperature, dropout)
     if cache is None:
         layout = resolve(
             q, k, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
@@ -247,71 +247,5 @@ def prepare(
             "a named backend runs or refuses",
             f"use backend={prefer(request)[0]!r}",
         )
-    return Call(q, k, v, position, layout, q.shape[3] ** -0.5 if scale is None else scale, request, name, why)
-
-
-def _require_position(position: Position, q: Tensor, causal: bool, cache: KVCache | None) -> None:
-    if not isinstance(position, Position):
-        raise refusal(
-            "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
-        )
-    for part in position.parts:
-        name = type(part).__name__
-        if part.heads is not None and part.heads != q.shape[1]:
-            raise refusal(
-                f"attend(position={name})",
-                f"{part.heads} heads with {q.shape[1]} in q",
-                "a mechanism has the heads of the queries",
-                f"build it with heads={q.shape[1]}",
-            )
-        width = getattr(part, "head_width", None)
-        if width is not None and width != q.shape[3]:
-            raise refusal(
-                f"attend(position={name})",
-                f"head_width {width} with {q.shape[3]} in q",
-                "a mechanism has the width of the queries",
-                f"build it with head_width={q.shape[3]}",
-            )
-        if part.causal_only and not causal:
-            raise refusal(
-                f"attend(position={name})",
-                "causal=False, which brings negative distances",
-                f"{name} is defined for keys at or before the query",
-                "pass causal=True, or use its symmetric form if it has one",
-            )
-        if "embed" in part.effects:
-            raise refusal(
-                f"attend(position={name})",
-                "a mechanism that acts on embeddings",
-                "attend sees queries and keys only",
-                "call position.embed(x, positions) on the input, or let whence.Attention do it",
-            )
-        if part.length == "sequence" and cache is not None:
-            raise refusal(
-                f"attend(position={name}, cache=...)",
-                "length='sequence'",
-                "a length that grows with each token changes every earlier weight, so a cached model is not the trained one",
-                "use length='context', or length='query' where there is one",
-            )
-        for tensor in (*part.parameters(), *part.buffers()):
-            if tensor.device != q.device:
-                raise refusal(
-                    f"attend(position={name})",
-                    f"parameters on {tensor.device} with q on {q.device}",
-                    "all tensors share one device",
-                    "move it with position.to(q.device)",
-                )
-
-
-def _require_numbers(window: int | None, scale: float | None, temperature: float, dropout: float) -> None:
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-        raise refusal(
-            "attend(window=...)",
-            repr(window),
-            "window is a whole number of at least 1",
-            "leave it out to see every key",
-        )
-    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale)):
-        raise refusal("attend(scale=...)", repr(scale), "scale is a finite number", "leave it out for width ** -0.5")
-    shapes.require_number("temperature", temperature, 0)
-    shapes.require_number("dropout", dropout, 0, 1, low_allowed=True)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    return Call(q, k, v, position, layout, scale, temperature, dropout, request, name, why)

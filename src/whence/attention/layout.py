@@ -122,9 +122,8 @@ def resolve(
         for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
         if tensor is not None
     }
-    q_pos = given.get("q_positions", given.get("k_positions"))
-    k_pos = given.get("k_positions", q_pos)
-    assert q_pos is not None and k_pos is not None
+    q_pos = given["q_positions" if q_positions is not None else "k_positions"]
+    k_pos = given["k_positions" if k_positions is not None else "q_positions"]
     return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_docs, k_docs)
 
 

@@ -53,7 +53,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
-        counts = {"width": width, "heads": heads, "key_heads": key_heads}
+        counts: dict[str, int | None] = {"width": width, "heads": heads, "key_heads": key_heads}
         counts |= {"head_width": head_width, "value_width": value_width}
         for name, value in counts.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

@@ -47,15 +47,15 @@ def tiled_backward(
     *arguments, wanted = rest
     span, tables, settings = _unpack(q, k, tuple(arguments))
     results = tiles.backward(grad, out, lse, q, k, v, span, tables, settings, wanted)
-    return tuple(q.new_empty(0) if r is None else r for r in results)
+    return tuple(q.new_empty(0) if r is None else r.contiguous() for r in results)
 
 
 @tiled_backward.register_fake
 def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     factor, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
     tables = [(factor, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
-    learnt = [torch.empty_like(t) if t is not None and want else q.new_empty(0) for t, want in tables]
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *learnt
+    learnt = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *learnt  # contiguous, whatever came
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

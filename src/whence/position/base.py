@@ -184,13 +184,17 @@ class Position(nn.Module):
 def render(value: object) -> str:
     """A short text for a setting: numbers plainly, small tensors whole, large ones by their shape.
 
-    >>> render(0.5), render(torch.tensor([[0.5], [0.25]])), render(torch.zeros(3, 64))
-    ('0.5', '[0.5, 0.25]', '<3 x 64>')
+    >>> import torch
+    >>> render(0.5), render(torch.tensor([[0.5], [0.25]])), render(torch.ones(8)), render(torch.randn(3, 64))
+    ('0.5', '[0.5, 0.25]', '[1] * 8', '<3 x 64>')
     """
     if not isinstance(value, Tensor):
         return f"{value:.6g}" if isinstance(value, float) else repr(value)
     if value.numel() == 1:
         return f"{value.item():.6g}"
+    first = value.flatten()[0]
+    if bool((value == first).all()):
+        return f"[{first.item():.6g}] * {value.numel()}"
     if value.numel() <= 16:
         return "[" + ", ".join(f"{v:.6g}" for v in value.detach().flatten().tolist()) + "]"
     return "<" + " x ".join(str(n) for n in value.shape) + ">"

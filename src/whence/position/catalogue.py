@@ -22,10 +22,10 @@ class Entry:
 CATALOGUE: tuple[Entry, ...] = (
     Entry("NoPosition", lambda h, d: p.NoPosition(), "nothing; order only through the mask", "arXiv 2203.16634"),
     Entry("Sinusoidal", lambda h, d: p.Sinusoidal(h * d), "sines and cosines added to the input", "arXiv 1706.03762"),
-    Entry("Learned", lambda h, d: p.Learned(h * d, 512), "a learned vector a position added to the input", "arXiv 1705.03122"),
+    Entry("Learned", lambda h, d: p.Learned(h * d, 512, std=0.3), "a learned vector a position added to the input", "arXiv 1705.03122"),
     Entry("Rotary", lambda h, d: p.Rotary(), "queries and keys turned by their position", "arXiv 2104.09864"),
     Entry("Rotary, YaRN", lambda h, d: p.Rotary(scaling=p.Yarn(factor=4.0, original=64)), "rotary stretched by frequency", "arXiv 2309.00071"),
-    Entry("Shaw", lambda h, d: p.Shaw(d, clip=16), "learned vectors a distance, for keys and values", "arXiv 1803.02155"),
+    Entry("Shaw", lambda h, d: p.Shaw(d, clip=16, std=0.3), "learned vectors a distance, for keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: p.TransformerXL(h, d), "projected sinusoids of the distance, and two global vectors", "arXiv 1901.02860"),
     Entry("T5Bias", lambda h, d: p.T5Bias(h, std=1.0), "a learned bias for each bucket of distances", "arXiv 1910.10683"),
     Entry("Alibi", lambda h, d: p.Alibi(h), "a fixed penalty linear in distance", "arXiv 2108.12409"),

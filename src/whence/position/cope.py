@@ -70,7 +70,9 @@ class Cope(Position):
         scores = rows.scores.to(torch.promote_types(rows.scores.dtype, torch.float32))
         gates = torch.where(rows.visible, torch.sigmoid(scores), 0.0)
         # keys may be stored in any order: sum from the latest position backwards, then put the keys back
-        latest_first = rows.k_positions.argsort(dim=-1, descending=True, stable=True)
+        # a stable sort matters to equal positions only, and ONNX has none
+        exact = {} if torch.compiler.is_exporting() else {"stable": True}
+        latest_first = rows.k_positions.sort(dim=-1, descending=True, **exact).indices
         back = latest_first.argsort(dim=-1)[:, None, None, :].expand_as(gates)
         sums = gates.gather(-1, latest_first[:, None, None, :].expand_as(gates)).cumsum(-1)
         return sums.gather(-1, back).clamp(max=self.positions - 1)

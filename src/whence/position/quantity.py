@@ -31,7 +31,7 @@ class Quantity(nn.Module):
                 f"{name}=...",
                 f"{len(values)} numbers for heads={heads}",
                 "there is one number a head",
-                "give one number for all heads, or build it with heads= as many",
+                f"give {heads} numbers or one for all" if heads else f"pass heads={len(values)}, or one number",
             )
         rule = (
             f"{name} is at least 0"

@@ -9,6 +9,7 @@ al. 2024, arXiv 2402.13753; ``Llama3`` came with Llama 3.1 (Grattafiori et al. 2
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from whence.errors import refusal
 
 
-class Scaling:
+class Scaling(ABC):
     """What ``Rotary`` asks of a scaling."""
 
     #: whether the frequencies change with a length
@@ -29,12 +30,12 @@ class Scaling:
         """What multiplies cos and sin."""
         return 1.0
 
+    @abstractmethod
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         """Angles per position step, from ``exponent`` = ``2i/width`` ``[width/2]``.
 
         ``length`` is a number, or a tensor ``[B, 1]``, which gives frequencies ``[B, width/2]``.
         """
-        raise NotImplementedError
 
     def _check(self, minimum: float, *names: str) -> None:
         for name in names:

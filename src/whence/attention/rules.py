@@ -1,0 +1,86 @@
+"""What a mechanism and the numbers of a call must satisfy before any work is done."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from whence import shapes
+from whence.errors import refusal
+from whence.position.base import Position
+
+
+def require_position(position: Position, q: Tensor, *, causal: bool, cached: bool, several_texts: bool) -> None:
+    """Refuse a mechanism that was built for something else than this call."""
+    if not isinstance(position, Position):
+        raise refusal(
+            "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
+        )
+    for part in position.parts:
+        name = type(part).__name__
+        if part.heads is not None and part.heads != q.shape[1]:
+            raise refusal(
+                f"attend(position={name})",
+                f"{part.heads} heads with {q.shape[1]} in q",
+                "a mechanism has the heads of the queries",
+                f"build it with heads={q.shape[1]}",
+            )
+        width = getattr(part, "head_width", None)
+        if width is not None and width != q.shape[3]:
+            raise refusal(
+                f"attend(position={name})",
+                f"head_width {width} with {q.shape[3]} in q",
+                "a mechanism has the width of the queries",
+                f"build it with head_width={q.shape[3]}",
+            )
+        if part.causal_only and not causal:
+            raise refusal(
+                f"attend(position={name})",
+                "causal=False, which brings negative distances",
+                f"{name} is defined for keys at or before the query",
+                "pass causal=True, or use its symmetric form if it has one",
+            )
+        if "embed" in part.effects:
+            raise refusal(
+                f"attend(position={name})",
+                "a mechanism that acts on embeddings",
+                "attend sees queries and keys only",
+                "call position.embed(x, positions) on the input, or let whence.Attention do it",
+            )
+        if part.length == "sequence" and cached:
+            raise refusal(
+                f"attend(position={name}, cache=...)",
+                "length='sequence'",
+                "a length that grows with each token changes every earlier weight, so a cached model is not the trained one",
+                "use length='context', or length='query' where there is one",
+            )
+        if part.length == "sequence" and several_texts and "rotate" in part.effects:
+            raise refusal(
+                f"attend(position={name})",
+                "length='sequence' with padding or documents",
+                "one rotation serves the whole row, and its texts differ in length",
+                "use length='context', or attend to one text at a time",
+            )
+        for tensor in (*part.parameters(), *part.buffers()):
+            if tensor.device != q.device:
+                raise refusal(
+                    f"attend(position={name})",
+                    f"parameters on {tensor.device} with q on {q.device}",
+                    "all tensors share one device",
+                    "move it with position.to(q.device)",
+                )
+
+
+def require_numbers(window: int | None, scale: float | None, temperature: float, dropout: float) -> None:
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise refusal(
+            "attend(window=...)",
+            repr(window),
+            "window is a whole number of at least 1",
+            "leave it out to see every key",
+        )
+    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale)):
+        raise refusal("attend(scale=...)", repr(scale), "scale is a finite number", "leave it out for width ** -0.5")
+    shapes.require_number("temperature", temperature, 0)
+    shapes.require_number("dropout", dropout, 0, 1, low_allowed=True)

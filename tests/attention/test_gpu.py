@@ -1,0 +1,62 @@
+"""The same computation on a CUDA device, against float64 on the CPU."""
+
+import copy
+
+import pytest
+import torch
+
+import whence
+from whence.position.catalogue import CATALOGUE
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
+]
+ENTRIES = [entry for entry in CATALOGUE if "embed" not in entry.make(2, 8).effects]
+MASKS = {
+    "causal": {},
+    "window": {"window": 20},
+    "lengths": {"lengths": torch.tensor([111, 60])},
+    "documents": {"documents": torch.arange(111) // 40},
+    "scattered positions": {"q_positions": torch.arange(111) * 2, "k_positions": torch.arange(111) * 2},
+}
+
+
+def results(position, inputs, given, backend):
+    leaves = [x.clone().requires_grad_(True) for x in inputs]
+    learnt = [p for p in position.parameters() if p.requires_grad]
+    out = whence.attend(*leaves, position=position, causal=True, backend=backend, **given)
+    grads = torch.autograd.grad(out.square().sum(), [*leaves, *learnt], allow_unused=True)
+    pairs = zip([*leaves, *learnt], grads, strict=True)
+    return [out, *(torch.zeros_like(x) if g is None else g for x, g in pairs)]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+def test_cuda_is_the_reference(entry, mask):
+    torch.manual_seed(0)
+    position = entry.make(4, 16)
+    inputs = [torch.randn(2, heads, 111, 16) for heads in (4, 2, 2)]
+    wide = copy.deepcopy(position).double()
+    exact = results(wide, [x.double() for x in inputs], MASKS[mask], "reference")
+    plain = results(position, inputs, MASKS[mask], "reference")  # what float32 costs on the CPU
+    there = copy.deepcopy(position).cuda()
+    given = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in MASKS[mask].items()}
+    for backend in ("reference", "blockwise", "auto"):
+        for found, b, x in zip(results(there, [y.cuda() for y in inputs], given, backend), plain, exact, strict=True):
+            size = x.abs().max().clamp(min=0.1)
+            lost, baseline = ((y.cpu().double() - x).abs().max() / size for y in (found, b))
+            assert lost <= 4 * (baseline + 64 * torch.finfo(torch.float32).eps), backend
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_a_cache(dtype):
+    torch.manual_seed(0)
+    position = (whence.Rotary() + whence.Epar(4, learn=True, context=64)).cuda()
+    layer = whence.Attention(64, 4, position, key_heads=2).cuda().to(dtype)
+    x = torch.randn(2, 40, 64, device="cuda", dtype=dtype)
+    whole = layer(x)
+    for cache in (whence.KVCache(), whence.KVCache(capacity=40)):
+        with torch.no_grad():
+            steps = torch.cat([layer(part, cache=cache) for part in x.split([20, 1, 19], 1)], 1)
+        assert (whole - steps).abs().max() < 8 * torch.finfo(dtype).eps

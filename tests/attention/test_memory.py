@@ -1,0 +1,65 @@
+"""Blockwise never forms a matrix over all pairs: the largest tensor it makes grows with the length, not its square."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import whence
+from whence.attention import blockwise, tiles
+from whence.attention.bands import Span
+
+HEADS, WIDTH = 2, 4
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most numbers in any tensor that an operation made anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+def of_tables(length):
+    """The tiled operator, called without its registration so that its inside can be watched."""
+    q, k, v, grad = (torch.randn(1, HEADS, length, WIDTH) for _ in range(4))
+    span = Span(length, length, 0, True, None)
+    table = torch.rand(HEADS, 2 * length - 1)
+    tables = tiles.Tables(table, table, None, None, None, None)
+    settings = tiles.Settings(0.5, 1.0, 0.0, 0)
+    with Largest() as seen:
+        out, lse = tiles.forward(q, k, v, span, tables, settings)
+        tiles.backward(grad, out, lse, q, k, v, span, tables, settings, [True, True, True])
+    return seen.numbers
+
+
+def of_rows(length):
+    position = whence.Epar(HEADS, learn=True, length="query")
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
+    with Largest() as seen:
+        out = whence.attend(q, k, v, position=position, causal=True, backend="blockwise")
+        out.sum().backward()
+    return seen.numbers
+
+
+@pytest.mark.parametrize("way", [of_tables, of_rows])
+def test_the_largest_tensor_is_linear_in_length(way, monkeypatch):
+    monkeypatch.setattr(tiles, "BLOCK", 16)
+    monkeypatch.setattr(tiles, "TILE", 1 << 12)
+    monkeypatch.setattr(blockwise, "SCORES", 1 << 12)
+    small, large = way(512), way(2048)
+    assert large <= 4.2 * small
+    assert large < 2048**2 // 8
+
+
+def test_the_reference_would_be_caught():
+    q = torch.randn(1, HEADS, 256, WIDTH)
+    with Largest() as seen:
+        whence.attend(q, q, q, position=whence.Alibi(HEADS, learn=True), causal=True, backend="reference")
+    assert seen.numbers >= HEADS * 256**2

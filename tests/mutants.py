@@ -1,0 +1,103 @@
+"""Run each mutant of the sources against the tests that should catch it; print what survived, as JSON.
+
+Every mutant is one small wrong change. A forked child gets a copy of the sources with that change and runs the named
+tests; torch is loaded once, in the parent, so a mutant costs a second or two. The unchanged sources run first: red
+means nothing unless they are green.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+P, A = "position/", "attention/"
+REFERENCE = ["tests/attention/test_reference.py"]
+CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
+
+# file below src/whence, what stands there, what stands there instead, which tests must notice
+MUTANTS = [
+    # a dropped sign
+    (P + "alibi.py", "return -self.scale", "return self.scale", ["tests/position/test_alibi.py"]),
+    (P + "epar.py", "torch.exp(-self.beta()", "torch.exp(self.beta()", ["tests/position/test_epar.py"]),
+    (P + "kerple.py", "return -self.r1() * torch.log1p", "return self.r1() * torch.log1p", ["tests/position/test_kerple.py"]),
+    (P + "power_prior.py", "return -torch.where(none", "return torch.where(none", ["tests/position/test_power_prior.py"]),
+    (P + "shaw.py", "offset = -rows.distance", "offset = rows.distance", ["tests/position/test_shaw.py"]),
+    (P + "cope.py", "descending=True", "descending=False", ["tests/position/test_cope.py"]),
+    # a shift by one
+    (P + "recency.py", "distance + 1", "distance", ["tests/position/test_recency.py"]),
+    (P + "fire.py", "length.to(distance.dtype) - 1", "length.to(distance.dtype)", ["tests/position/test_fire.py"]),
+    (P + "t5.py", "(distance < 0)", "(distance > 0)", ["tests/position/test_t5.py"]),
+    (A + "layout.py", "distance >= 0", "distance > 0", REFERENCE),
+    (A + "layout.py", "distance.abs() < self.window", "distance.abs() <= self.window", REFERENCE),
+    (A + "layout.py", "[:, rows, None] + 1)", "[:, rows, None])", REFERENCE),
+    (A + "bands.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
+    (A + "bands.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
+    (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
+    (A + "cache.py", "[:, last] + 1", "[:, last] + 2", CHECKS),
+    (A + "cache.py", "self._used - (self.window - 1 + self.rollback)", "self._used - (self.window - 2 + self.rollback)", CHECKS),
+    # a forgotten scale, factor or temperature
+    (A + "reference.py", "scores = scale * (q @", "scores = (q @", REFERENCE),
+    (A + "reference.py", "(sink / temperature)", "(sink)", REFERENCE),
+    (A + "tiles.py", "settings.scale if tables.factor is not None else settings.scale * self.unit", "self.unit", REFERENCE),
+    (A + "tiles.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", CHECKS),
+    (A + "tiles.py", "dz.mul_(work.cut(work.factor, tile))", "pass", CHECKS),
+    (A + "tiles.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
+    (A + "tiles.py", "mul_(-delta)", "mul_(delta)", CHECKS),
+    (A + "sdpa.py", "scale=scale / temperature", "scale=scale", REFERENCE),
+    (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
+    # queries and keys changed places
+    (A + "attend.py", "position.rotate(q, k, layout.q_positions, layout.k_positions)", "position.rotate(q, k, layout.k_positions, layout.q_positions)", CHECKS),
+    (A + "layout.py", "return self.q_positions[:, rows, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - self.q_positions[:, rows, None]", REFERENCE),
+    (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
+    # masks and rows that see nothing
+    (A + "tiles.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
+    (A + "tiles.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
+    (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
+    (A + "layout.py", "real.long().argmax(-1, keepdim=True)", "0", CHECKS),
+]  # fmt: skip
+
+
+def run(change, tests):
+    """The exit code of pytest in a child with a changed copy of the sources: 0 green, 1 red."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        shutil.copytree(ROOT / "src" / "whence", folder / "whence", ignore=shutil.ignore_patterns("__pycache__"))
+        if change is not None:
+            file, old, new = change
+            text = (folder / "whence" / file).read_text()
+            if old not in text:
+                return f"'{old}' is not in {file} any more"
+            (folder / "whence" / file).write_text(text.replace(old, new))
+        child = os.fork()
+        if child == 0:
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            sys.path.insert(0, str(folder))
+            os.chdir(ROOT)
+            import pytest
+
+            os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=", *tests])))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        shutil.rmtree(folder)
+
+
+def main():
+    import torch
+    import transformers.models.llama.modeling_llama  # noqa: F401  what the tests import, once for all children
+
+    torch.set_num_threads(1)  # threads do not survive a fork
+    assert "whence" not in sys.modules
+    selections = {tuple(tests) for *_, tests in MUTANTS}
+    outcome = {"unchanged": max(run(None, tests) for tests in selections), "mutants": []}
+    for file, old, new, tests in MUTANTS:
+        outcome["mutants"].append({"change": f"{file}: {old} -> {new}", "exit": run((file, old, new), tests)})
+    print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()

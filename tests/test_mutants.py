@@ -1,0 +1,18 @@
+"""Checks that bite: small wrong changes of the sources must turn the tests red."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_every_mutant_is_caught():
+    script = Path(__file__).with_name("mutants.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["unchanged"] == 0, "the tests are red without any change"
+    survived = [m for m in outcome["mutants"] if m["exit"] != 1]
+    assert not survived, json.dumps(survived, indent=1)
