@@ -43,10 +43,12 @@ def test_cuda_is_the_reference(entry, mask):
     there = copy.deepcopy(position).cuda()
     given = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in MASKS[mask].items()}
     for backend in ("reference", "blockwise", "auto"):
-        for found, b, x in zip(results(there, [y.cuda() for y in inputs], given, backend), plain, exact, strict=True):
-            size = x.abs().max().clamp(min=0.1)
-            lost, baseline = ((y.cpu().double() - x).abs().max() / size for y in (found, b))
-            assert lost <= 4 * (baseline + 64 * torch.finfo(torch.float32).eps), backend
+        answers = results(there, [y.cuda() for y in inputs], given, backend)
+        for i, (found, b, x) in enumerate(zip(answers, plain, exact, strict=True)):
+            floor = 0.1 if i < 4 else 1.0  # a parameter sums thousands of terms of unit size, which may cancel
+            size = x.square().mean().sqrt().clamp(min=floor)
+            lost, baseline = ((y.cpu().double() - x).square().mean().sqrt() / size for y in (found, b))
+            assert lost <= 4 * (baseline + 16 * torch.finfo(torch.float32).eps), f"{backend}, result {i}"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
