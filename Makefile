@@ -33,7 +33,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 demo: $(READY)
 	$(BIN)/python -m whence.report.gallery --out build/gallery.html

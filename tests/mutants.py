@@ -1,4 +1,6 @@
-"""Run each mutant of the sources against the tests that should catch it; print what survived, as JSON.
+"""Run each mutant of the sources against the tests that should catch it; print the outcomes as JSON.
+
+    python tests/mutants.py 0 4     # the first of four shares
 
 Every mutant is one small wrong change. A forked child gets a copy of the sources with that change and runs the named
 tests; torch is loaded once, in the parent, so a mutant costs a second or two. The unchanged sources run first: red
@@ -36,7 +38,7 @@ MUTANTS = [
     (A + "bands.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "bands.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
-    (A + "cache.py", "[:, last] + 1", "[:, last] + 2", CHECKS),
+    (A + "cache.py", "plain + before + 1)", "plain + before + 2)", CHECKS),
     (A + "cache.py", "self._used - (self.window - 1 + self.rollback)", "self._used - (self.window - 2 + self.rollback)", CHECKS),
     # a forgotten scale, factor or temperature
     (A + "reference.py", "scores = scale * (q @", "scores = (q @", REFERENCE),
@@ -45,18 +47,19 @@ MUTANTS = [
     (A + "tiles.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", CHECKS),
     (A + "tiles.py", "dz.mul_(work.cut(work.factor, tile))", "pass", CHECKS),
     (A + "tiles.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
+    (A + "bands.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
     (A + "tiles.py", "mul_(-delta)", "mul_(delta)", CHECKS),
     (A + "sdpa.py", "scale=scale / temperature", "scale=scale", REFERENCE),
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
-    (A + "attend.py", "position.rotate(q, k, layout.q_positions, layout.k_positions)", "position.rotate(q, k, layout.k_positions, layout.q_positions)", CHECKS),
+    (A + "attend.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CHECKS),
     (A + "layout.py", "return self.q_positions[:, rows, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - self.q_positions[:, rows, None]", REFERENCE),
     (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing
     (A + "tiles.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
     (A + "tiles.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
-    (A + "layout.py", "real.long().argmax(-1, keepdim=True)", "0", CHECKS),
+    (A + "layout.py", "real.long().argmax(-1)", "0", CHECKS),
 ]  # fmt: skip
 
 
@@ -92,9 +95,11 @@ def main():
 
     torch.set_num_threads(1)  # threads do not survive a fork
     assert "whence" not in sys.modules
-    selections = {tuple(tests) for *_, tests in MUTANTS}
+    share, shares = int(sys.argv[1]), int(sys.argv[2])
+    mutants = MUTANTS[share::shares]
+    selections = {tuple(tests) for *_, tests in mutants}
     outcome = {"unchanged": max(run(None, tests) for tests in selections), "mutants": []}
-    for file, old, new, tests in MUTANTS:
+    for file, old, new, tests in mutants:
         outcome["mutants"].append({"change": f"{file}: {old} -> {new}", "exit": run((file, old, new), tests)})
     print(json.dumps(outcome))
 

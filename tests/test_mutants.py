@@ -6,11 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_every_mutant_is_caught():
+
+SHARES = 4  # so that workers can divide the work
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_mutant_is_caught(share):
     script = Path(__file__).with_name("mutants.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(script), str(share), str(SHARES)], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert outcome["unchanged"] == 0, "the tests are red without any change"

@@ -39,6 +39,16 @@ class Span:
             high = min(high, self.offset + last - 1 + self.window)
         return low, max(low, high)
 
+    def seen_by_all(self, first: int, last: int) -> tuple[int, int]:
+        """The keys that every one of the rows first..last-1 can see, as a range."""
+        low, high = 0, self.keys
+        if self.causal:
+            high = min(high, self.offset + first + 1)
+        if self.window is not None:
+            low = max(low, self.offset + last - self.window)
+            high = min(high, self.offset + first + self.window)
+        return low, max(low, high)
+
     def columns(self, block: int) -> tuple[int, int]:
         """The range of band columns that any tile of ``block`` rows uses."""
         low, high = 0, self.queries + self.keys

@@ -20,7 +20,7 @@ from whence.attention.bands import Span, fold, mask_table, spread
 
 LOG2E = math.log2(math.e)
 BLOCK = 128  # query rows in a tile
-TILE = 1 << 20  # scores in a tile: 4 MB in float32, so that a tile's passes stay in cache
+TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and large enough to hide Python
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class Work:
         self.plan = Plan(q, k, span)
         self.unit = LOG2E / settings.temperature
         self.q_scale = settings.scale if tables.factor is not None else settings.scale * self.unit
-        self.mask = mask_table(span, q)
+        mask = mask_table(span, q)
+        self.mask = None if mask is None or tables.bias is not None else spread(mask, span, self.plan.block)
+        self.masked_bias = tables.bias if mask is None or tables.bias is None else tables.bias + mask
         self.scratch = [q.new_empty(self.plan.scores) for _ in range(buffers)]
         self.factor: Tensor | None = None
         self.bias: Tensor | None = None
@@ -101,12 +103,9 @@ class Work:
     def lay_bands(self, groups: slice) -> slice:
         """Lay out the bands of some heads; the answer is those query heads."""
         heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
-        t, block = self.tables, self.plan.block
-        self.factor = None if t.factor is None else spread(t.factor[heads] * self.unit, self.span, block)
-        bias = self.mask
-        if t.bias is not None:
-            bias = t.bias[heads] * self.unit if bias is None else t.bias[heads] * self.unit + bias
-        self.bias = None if bias is None else spread(bias, self.span, block)
+        factor, bias, block = self.tables.factor, self.masked_bias, self.plan.block
+        self.factor = None if factor is None else spread(factor[heads] * self.unit, self.span, block)
+        self.bias = None if bias is None else spread(bias[heads] * self.unit, self.span, block)
         return heads
 
     def by_pair(self, x: Tensor) -> Tensor:
@@ -131,15 +130,30 @@ class Work:
         start = self.span.column(tile.rows.start, tile.keys.start) - self.plan.columns[0]
         return band[:, : tile.rows.stop - tile.rows.start, start : start + tile.keys.stop - tile.keys.start]
 
-    def logits(self, scores: Tensor, into: Tensor, tile: Tile) -> Tensor:
-        """Logits in units of log 2 as ``[B, H, rows, keys]``; ``into`` may be the scores themselves."""
+    def logits(self, scores: Tensor, into: Tensor, tile: Tile, less: Tensor | None = None) -> Tensor:
+        """Logits in units of log 2 as ``[B, H, rows, keys]``, less a number a row; ``into`` may be the scores."""
         s, z = self.by_head(scores, tile), self.by_head(into, tile)
-        if self.factor is not None:
+        if self.factor is not None and less is not None:
+            torch.addcmul(-less, s, self.cut(self.factor, tile), out=z)
+        elif self.factor is not None:
             torch.mul(s, self.cut(self.factor, tile), out=z)
+        elif less is not None:
+            torch.sub(s, less, out=z)
         if self.bias is not None:
             z.add_(self.cut(self.bias, tile))
+        elif self.mask is not None:
+            self.hide_edges(z, tile)
         hidden = self.hidden(tile)
         return z if hidden is None else z.masked_fill_(hidden[:, None], -torch.inf)
+
+    def hide_edges(self, z: Tensor, tile: Tile) -> None:
+        """Causality and window, on those keys of a tile that some of its rows do not see."""
+        assert self.mask is not None
+        band, (low, high) = self.cut(self.mask, tile), self.span.seen_by_all(tile.rows.start, tile.rows.stop)
+        first, count = tile.keys.start, tile.keys.stop - tile.keys.start
+        left, right = min(max(low - first, 0), count), min(max(high - first, 0), count)
+        for edge in (slice(0, left), slice(max(left, right), count)):
+            z[..., edge].add_(band[..., edge])
 
     def hidden(self, tile: Tile) -> Tensor | None:
         t, hidden = self.tables, None
@@ -206,15 +220,17 @@ def backward(
     """Gradients of q, k and v, and of the factor table, the bias table and the sink where they are wanted."""
     work = Work(q, k, span, tables, settings, buffers=2 if tables.factor is None else 3)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    dq = torch.zeros_like(q)
     d_factor = None if tables.factor is None or not wanted[0] else torch.zeros_like(tables.factor)
     d_bias = None if tables.bias is None or not wanted[1] else torch.zeros_like(tables.bias)
     delta = (grad * out).sum(-1)
     # what turns a gradient of a tile's logits into one of q.k, beyond the factor band and its unit
     back = settings.scale / LOG2E if tables.factor is not None else settings.scale / settings.temperature
     queries, grads, dqs = work.by_pair(q), work.by_pair(grad), work.by_pair(dq)
-    keys, dks, dvs = k.flatten(0, 1), dk.view(-1, *dk.shape[2:]), dv.view(-1, *dv.shape[2:])
-    keys_across, values_across = keys.transpose(1, 2).contiguous(), v.flatten(0, 1).transpose(1, 2).contiguous()
+    keys = k.flatten(0, 1)
+    # keys and values lie across, [pairs, width, keys], where that makes the faster matrix product
+    keys_across, values_across = (x.flatten(0, 1).transpose(1, 2).contiguous() for x in (k, v))
+    dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
     for groups in work.plan.head_groups():
         heads = work.lay_bands(groups)
         factor_sum = None if d_factor is None or work.factor is None else torch.zeros_like(work.factor)
@@ -224,8 +240,7 @@ def backward(
             scores, upstream = work.space(0, tile), work.space(1, tile)
             weights = scores if work.factor is None else work.space(2, tile)
             torch.bmm(q_rows * work.q_scale, keys_across[tile.pairs, :, tile.keys], out=scores)
-            p = work.logits(scores, weights, tile)
-            p.sub_(lse[tile.batch, heads, tile.rows, None]).exp2_()
+            p = work.logits(scores, weights, tile, lse[tile.batch, heads, tile.rows, None]).exp2_()
             torch.bmm(g_rows, values_across[tile.pairs, :, tile.keys], out=upstream)
             dz = work.by_head(upstream, tile)
             used = weights
@@ -233,7 +248,7 @@ def backward(
                 kept = work.kept(p, tile)
                 used = (p * kept).view_as(weights)
                 dz.mul_(kept)
-            dvs[tile.pairs, tile.keys].baddbmm_(used.transpose(1, 2), g_rows)
+            dv_across[tile.pairs, :, tile.keys].baddbmm_(g_rows.transpose(1, 2), used)
             dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
             if bias_sum is not None:
                 work.cut(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
@@ -243,7 +258,7 @@ def backward(
                 dz.mul_(work.cut(work.factor, tile))
             rows = torch.bmm(upstream, keys[tile.pairs, tile.keys]).mul_(back)
             dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
-            dks[tile.pairs, tile.keys].baddbmm_(upstream.transpose(1, 2), q_rows, alpha=back)
+            dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)
         if d_factor is not None and factor_sum is not None:
             d_factor[heads] = fold(factor_sum, span, work.plan.block).div_(settings.temperature)
         if d_bias is not None and bias_sum is not None:
@@ -251,6 +266,7 @@ def backward(
     d_sink = None
     if tables.sink is not None and wanted[2]:
         d_sink = torch.exp2(tables.sink * work.unit - lse).mul_(-delta).div_(settings.temperature)
+    dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
     return dq, dk, dv, d_factor, d_bias, d_sink
 
 
