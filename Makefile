@@ -15,7 +15,7 @@ help:
 	@echo "make demo    draw the gallery of all mechanisms into one page"
 	@echo "make test    linters, types, layers and tests"
 	@echo "make readme  write the generated tables of the README again"
-	@echo "make bench   measure time and memory on this CPU (about ten minutes; leave the machine alone)"
+	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 
 setup: $(READY)
 

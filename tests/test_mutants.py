@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-
 SHARES = 4  # so that workers can divide the work
 
 

@@ -142,3 +142,13 @@ def test_refuses_two_head_widths():
     with pytest.raises(WhenceError, match=text):
         Cope(8) + Affine(1.0, 0.0, head_width=4)
     assert (Cope(8) + Affine(1.0, 0.0, head_width=8)).effects >= {"content"}
+
+
+def test_the_hooks_of_a_sum_answer_for_all_parts():
+    """A sum can be asked like any mechanism; a fixed context stays its part's own."""
+    d = torch.tensor([0.0, 3.0])
+    both = Epar(context=10) + Epar(form="basic", length="query") + Alibi(2) + Alibi(2, form="symmetric")
+    one, two = Epar(context=10), Epar(form="basic", length="query")
+    torch.testing.assert_close(both.factor(d, 4), one.factor(d, 10) * two.factor(d, 4))
+    torch.testing.assert_close(both.bias(d, 4), 2 * Alibi(2).bias(d, None))
+    assert both.sink(d, 4) is None

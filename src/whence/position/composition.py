@@ -50,6 +50,24 @@ class Sum(Position):
             q, k = part.rotate(q, k, q_positions, k_positions)
         return q, k
 
+    def factor(self, distance: Tensor, length: Any) -> Tensor | None:
+        return self._together("factor", distance, length)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor | None:
+        return self._together("bias", distance, length)
+
+    def sink(self, position: Tensor, length: Any) -> Tensor | None:
+        return self._together("sink", position, length)
+
+    def _together(self, hook: str, places: Tensor, length: Any) -> Tensor | None:
+        """Factors multiplied, biases added; a part with a fixed context keeps it, the others get ``length``."""
+        total: Tensor | None = None
+        for part in self.parts:
+            if hook in part.effects:
+                out = getattr(part, hook)(places, part.context if part.length == "context" else length)
+                total = out if total is None else total * out if hook == "factor" else total + out
+        return total
+
     def content(self, rows: Rows) -> Tensor | None:
         return _total([part.content(rows) for part in self.parts if "content" in part.effects])
 
