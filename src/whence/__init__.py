@@ -51,6 +51,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'whence' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "Alibi", "Attention", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
     "MissingExtra", "NoPosition", "Position", "PowerPrior", "Recency", "Report", "Rotary", "Rows", "Sandwich", "Shaw",

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,12 @@ def write(path: Path, record: dict[str, Any]) -> None:
     """Write a record as JSON in one step: readers see the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".part", delete=False) as part:
-        part.write(text)
-    os.replace(part.name, path)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Layers compile in one graph, export with a dynamic length, and run in ONNX Runtime, all equal to eager.
 
-Every mechanism of the catalogue exports to ONNX: none is left out. The custom operator ``whence::tiled`` is what the
+Every mechanism of the catalogue exports to ONNX; three that differ from another only in a formula are left out to save time. The custom operator ``whence::tiled`` is what the
 blockwise backend compiles to; an export takes the dense reference or torch's own kernel, because its loops do not export.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, overload
 
@@ -76,6 +77,10 @@ def attend(
 ) -> Tensor: ...
 @overload
 def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **given: Unpack[Arguments]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend(
     q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool, **given: Unpack[Arguments]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend(
@@ -106,9 +111,11 @@ def attend(
         causal: a query sees keys at or before its own position.
         window: a query sees keys at distances below this number (on both sides unless causal).
         q_positions, k_positions: ``[T]`` or ``[B, T]``; by default tokens count from 0 in each text.
+            When T == S they are taken to be the same tokens, and one of the two arguments serves both.
         lengths: ``[B]`` real tokens of right-padded sequences.
         padding: ``[B, S]``, True where a token is real, for padding on any side.
-        documents: ``[T]`` or ``[B, T]`` document numbers of packed sequences (a pair when T != S).
+        documents: ``[T]`` or ``[B, T]`` document numbers of packed sequences; a pair for queries and keys that are not
+            the same tokens. With a cache, these three describe the new tokens only.
         scale: multiplies q.k; ``D ** -0.5`` by default.
         temperature: divides the logits.
         dropout: probability of dropping a weight.
@@ -128,12 +135,18 @@ def attend(
             lengths=lengths, padding=padding, documents=documents, scale=scale, temperature=temperature,
             dropout=dropout, cache=cache, backend=backend, return_weights=return_weights, finite=finite,
         )  # fmt: skip
-        out, weights = run(call)
+        # half precision around us must not reach into what is promised in at least float32
+        with torch.autocast(q.device.type, enabled=False) if autocasting(q) else nullcontext():
+            out, weights = run(call)
     except Exception:
         if cache is not None and held is not None:
             cache.restore(held)  # a call that was refused leaves no tokens behind
         raise
     return out if weights is None else (out, weights)
+
+
+def autocasting(q: Tensor) -> bool:
+    return torch.is_autocast_enabled(q.device.type)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -161,8 +174,8 @@ def explain(
     >>> q = torch.zeros(1, 8, 4, 16)
     >>> print(explain(q, q, q, causal=True))
     sdpa: no part acts on the scores, so torch's own kernel does all of it
-      reference: possible, but quadratic in memory
-      blockwise: possible, but linear in memory
+      reference: possible; memory quadratic in length
+      blockwise: possible; memory linear in length
     """
     cache = given.get("cache")
     held = cache.mark() if isinstance(cache, KVCache) else None
@@ -172,7 +185,7 @@ def explain(
         if cache is not None and held is not None:
             cache.restore(held)
     others = tuple(
-        (name, why_not(name, call.request) or f"possible, but {support.memory} in memory")
+        (name, why_not(name, call.request) or f"possible; memory {support.memory} in length")
         for name, support in SUPPORT.items()
         if name != call.backend
     )
@@ -233,7 +246,9 @@ def prepare(
         effects=position.effects,
         weights=return_weights,
         bias_learns=position.learnable and torch.is_grad_enabled(),
-        dense_numbers=layout.q_positions.shape[0] * q.shape[1] * q.shape[2] * k.shape[2],
+        narrow=q.dtype in (torch.float16, torch.bfloat16),
+        dense_numbers=layout.mask_rows * q.shape[1] * q.shape[2] * k.shape[2],
+        mask_numbers=0 if sdpa.needs_no_mask(layout) else layout.mask_rows * q.shape[2] * k.shape[2],
         tables_closed=blockwise.why_not_tables(position, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=torch.compiler.is_exporting() or torch.jit.is_tracing(),

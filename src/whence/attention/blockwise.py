@@ -63,7 +63,8 @@ def _by_tables(
 ) -> Tensor:
     assert layout.offset is not None
     batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
-    distance = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device).to(q.dtype)
+    span = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device)
+    distance = layout.within(span.to(q.dtype))
     factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
     sink = evaluate(position, "sink", layout.q_positions.to(q.dtype)[..., None], heads, layout.length_of)
     if sink is not None:
@@ -119,7 +120,7 @@ def _dense_rows(
     folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
     scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
     visible = layout.visible(rows)[:, None]
-    distance = layout.distance(rows).to(q.dtype)
+    distance = layout.measured(q.dtype, rows)
 
     def length_of(part: Position) -> object:
         return layout.length_of(part, rows)
@@ -135,8 +136,9 @@ def _dense_rows(
     z = z if factor is None else z * factor.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
     z = z if bias is None else z + bias.transpose(0, 1)
-    alone = ~visible.any(-1, keepdim=True)  # a row that sees nothing: any finite logits will do, its weights are zero
-    z = (z / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
+    z = (z / temperature).masked_fill(~visible, -torch.inf)
+    alone = torch.isneginf(z).all(-1, keepdim=True)  # nothing to see: any finite logits do, the weights are zero
+    z = z.masked_fill(alone, 0.0)
     norm = torch.logsumexp(z, -1, keepdim=True)
     sink = evaluate(position, "sink", layout.q_positions[:, rows].to(q.dtype)[..., None], heads, length_of)
     if sink is not None:

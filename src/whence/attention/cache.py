@@ -1,8 +1,8 @@
 """``KVCache``: the keys and values of earlier tokens, with the position of each.
 
 Keys are kept as projected, before any rotation, because a mechanism may place the same key differently for every query.
-Three ways to keep them: growing (the default; differentiable), preallocated (one allocation, static addresses), and
-sliding (a ring that forgets what lies behind a window).
+Three ways to keep them: growing (the default; differentiable), preallocated (written in place into memory taken once),
+and sliding (forgets what lies behind a window).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from whence.errors import refusal
 
 @dataclass
 class Held:
-    """What a cache holds for its tokens, all with the tokens on axis 1 (documents and real only where they were given)."""
+    """What a cache holds for its tokens, all with the tokens on axis 1."""
 
     k: Tensor  # [B, S, G, D]
     v: Tensor  # [B, S, G, E]
@@ -98,6 +98,8 @@ class KVCache:
             positions = shapes.positions("q_positions", given, batch, new, device).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
+        if self.window is not None:
+            self._require_order(real, positions, packed=self._packed or docs is not None)
         if docs is None and self._packed and self._held is not None and self._used:
             docs = self._held.documents[:, self._used - 1 : self._used]  # the last document goes on
         if given is not None and self._consecutive:
@@ -211,7 +213,8 @@ class KVCache:
             return
         surplus = self._used - (self.window - 1 + self.rollback)
         if surplus > 0:
-            self._held = Held(*(t[:, surplus:] for t in self._held.tensors()))
+            # a slice of much more than it shows would keep all of it alive
+            self._held = Held(*(t[:, surplus:].clone() for t in self._held.tensors()))
             self._used -= surplus
 
     def count(self, real: Tensor | None, docs: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
@@ -227,7 +230,7 @@ class KVCache:
                 "use one cache for each batch, or reorder it",
             )
         last = slice(self._used - 1, self._used)
-        before = self._held.positions[:, last]
+        before = self._last_positions(last)
         plain = torch.arange(new, device=device)[None]
         if docs is None:
             # a row of which only left padding was seen counts from its first token
@@ -236,6 +239,48 @@ class KVCache:
         require_whole_documents(torch.cat([self._held.documents[:, : self._used], docs], 1))
         goes_on = (docs == self._held.documents[:, last]).cumprod(-1).bool()
         return torch.where(goes_on & (before >= 0), plain + before + 1, count_tokens(real, docs, new, device))
+
+    def _last_positions(self, last: slice) -> Tensor:
+        """The position of each row's last real token, below 0 where it has none yet: ``[B, 1]``."""
+        assert self._held is not None
+        ends = self._held.positions[:, last]
+        if not self._masked:
+            return ends
+        counts = self._held.real[:, : self._used]
+        if self._packed:
+            counts = counts & (self._held.documents[:, : self._used] == self._held.documents[:, last])
+        nothing = torch.full_like(ends, -1)
+        found = torch.where(counts, self._held.positions[:, : self._used], -1).amax(1, keepdim=True)
+        found = torch.where(found < 0, torch.minimum(ends, nothing), found)
+        if not shapes.tracing() and bool((found != ends).any()):
+            self._consecutive = False  # right padding lies between a row's tokens
+        return found
+
+    def _require_order(self, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
+        """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
+        if shapes.tracing():
+            return
+        batch, new = positions.shape
+        now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
+        where = positions
+        if self._held is not None and self._used:
+            last = slice(self._used - 1, self._used)
+            now = torch.cat([self._held.real[:, last], now], 1)
+            where = torch.cat([self._held.positions[:, last], where], 1)
+        if bool((now[:, :-1] & ~now[:, 1:]).any()):
+            raise refusal(
+                "attend(cache=KVCache(window=...))",
+                "padding after a real token",
+                "a sliding cache counts tokens, and padding would push out keys that the window still holds",
+                "pad on the left, or use KVCache()",
+            )
+        if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
+            raise refusal(
+                "attend(cache=KVCache(window=...))",
+                "positions that do not increase",
+                "a sliding cache forgets by order, so each token stands after the one before",
+                "use KVCache()",
+            )
 
     def _require_fit(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None, documents: object

@@ -33,6 +33,14 @@ class Layout:
     k_documents: Tensor | None  # [B or 1, S]
 
     @property
+    def mask_rows(self) -> int:
+        """How many sequences of the batch need a mask of their own."""
+        shared = [
+            x.shape[0] for x in (self.q_positions, self.k_positions, self.real, self.q_documents) if x is not None
+        ]
+        return max(shared)
+
+    @property
     def plain(self) -> bool:
         """No mask but causality and window."""
         return self.real is None and self.q_documents is None
@@ -40,6 +48,16 @@ class Layout:
     def distance(self, rows: slice = ALL) -> Tensor:
         """``[B or 1, T, S]``"""
         return self.q_positions[:, rows, None] - self.k_positions[:, None, :]
+
+    def measured(self, dtype: torch.dtype, rows: slice = ALL) -> Tensor:
+        """The distances that hooks are asked about: those that causality or the window hides are moved to the nearest
+        that is seen, because a function may have no value, or an endless one, where it is never used."""
+        return self.within(self.distance(rows).to(dtype))
+
+    def within(self, distance: Tensor) -> Tensor:
+        reach = None if self.window is None else self.window - 1
+        low = 0 if self.causal else None if reach is None else -reach
+        return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
 
     def related(self, rows: slice = ALL) -> Tensor | None:
         """Which keys belong to the query's text, near or far, past or future: ``[B or 1, T, S]``; None if all."""
@@ -101,6 +119,13 @@ def resolve(
             "give both",
         )
     if q_positions is None and k_positions is None:
+        if isinstance(documents, tuple) and (causal or window is not None or needs_positions):
+            raise refusal(
+                "attend(documents=(..., ...))",
+                "a pair and no positions",
+                "queries and keys of different texts stand where the caller says",
+                "pass q_positions and k_positions",
+            )
         if rows != keys and (causal or window is not None or needs_positions):
             raise refusal(
                 "attend(q, k)",

@@ -27,7 +27,7 @@ class Attention(nn.Module):
         value_width: width of a value; ``head_width`` by default.
         norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
         bias: whether the projections have a bias.
-        causal, window, dropout, backend: as in ``attend``; dropout acts in training mode only.
+        causal, window, scale, temperature, dropout, backend: as in ``attend``; dropout acts in training mode only.
 
     >>> import torch
     >>> layer = Attention(32, 4)
@@ -48,6 +48,8 @@ class Attention(nn.Module):
         bias: bool = False,
         causal: bool = True,
         window: int | None = None,
+        scale: float | None = None,
+        temperature: float = 1.0,
         dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
@@ -91,12 +93,19 @@ class Attention(nn.Module):
         self.value_width = self.head_width if value_width is None else value_width
         self.position = NoPosition() if position is None else position
         self.causal, self.window, self.dropout, self.backend = causal, window, dropout, backend
+        self.scale, self.temperature = scale, temperature
         self.queries = nn.Linear(width, heads * self.head_width, bias=bias)
         self.keys = nn.Linear(width, key_heads * self.head_width, bias=bias)
         self.values = nn.Linear(width, key_heads * self.value_width, bias=bias)
         self.out = nn.Linear(heads * self.value_width, width, bias=bias)
         self.query_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
         self.key_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "position" and isinstance(value, Position):
+            # what attend gets, found once; kept beside the registered module, so that no parameter appears twice
+            self.__dict__["_inside"] = inner(value)
 
     def forward(
         self,
@@ -127,9 +136,15 @@ class Attention(nn.Module):
                     f"{name} is a tensor [batch, length, {width}] with at least one token",
                     "give it these axes and that width",
                 )
+        if memory is not None and self.causal and (positions is None or memory_positions is None):
+            raise refusal(
+                "Attention(x, memory)",
+                "causal=True and no positions",
+                "a memory of other tokens has no order with x unless it is said",
+                "build the layer with causal=False, or pass positions and memory_positions",
+            )
         if positions is not None and memory is None:
             memory_positions = positions
-        inner_part = inner(self.position)
         if self.position.at_input():
             x = self._embedded(x, memory, positions, lengths, padding, documents, cache)
         source = x if memory is None else memory
@@ -137,9 +152,9 @@ class Attention(nn.Module):
         k = self.key_norm(self._split(self.keys(source), self.key_heads))
         v = self._split(self.values(source), self.key_heads)
         result = attend(
-            q, k, v, position=inner_part, causal=self.causal, window=self.window, q_positions=positions,
+            q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, padding=padding, documents=documents,
-            dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend,
+            scale=self.scale, temperature=self.temperature, dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend,
             return_weights=return_weights,
         )  # fmt: skip
         mixed, weights = result if isinstance(result, tuple) else (result, None)

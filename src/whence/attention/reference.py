@@ -33,7 +33,7 @@ def attend(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 
     visible = layout.visible()[:, None]
-    distance = layout.distance().to(dtype)
+    distance = layout.measured(dtype)
     scores = scale * (q @ k.transpose(-1, -2))
     rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, scale)
 

@@ -25,8 +25,7 @@ def attend(
     """The output ``[B, H, T, E]``; the mask holds causality, window, padding, documents and the bias."""
     grouped = q.shape[1] != k.shape[1]
     has_bias = "bias" in position.effects
-    square = layout.offset == 0 and q.shape[2] == k.shape[2]
-    if not has_bias and layout.plain and layout.window is None and (not layout.causal or square):
+    if not has_bias and needs_no_mask(layout):
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=layout.causal, scale=scale / temperature, enable_gqa=grouped
         )
@@ -37,11 +36,20 @@ def attend(
     mask: Tensor = visible | alone
     if has_bias:
         dtype = torch.promote_types(q.dtype, torch.float32)
-        bias = evaluate(position, "bias", layout.distance().to(dtype), q.shape[1], layout.length_of)
+        bias = evaluate(position, "bias", layout.measured(dtype), q.shape[1], layout.length_of)
         assert bias is not None
-        mask = (bias.transpose(0, 1) / temperature).masked_fill(~mask, -torch.inf).to(q.dtype)
+        logits = (bias.transpose(0, 1) / temperature).masked_fill(~mask, -torch.inf)
+        # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
+        top = logits.amax(-1, keepdim=True)
+        mask = (logits - top.masked_fill(torch.isinf(top), 0.0)).to(q.dtype)
         mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale / temperature, enable_gqa=grouped
     )
     return out.masked_fill(alone, 0.0)
+
+
+def needs_no_mask(layout: Layout) -> bool:
+    """Whether torch's kernel can do without a mask: everything is seen, or plain causality from the first token on."""
+    square = layout.offset == 0 and layout.q_positions.shape[1] == layout.k_positions.shape[1]
+    return layout.plain and layout.window is None and (not layout.causal or square)

@@ -49,7 +49,7 @@ SUPPORT: dict[str, Support] = {
         "sdpa",
         frozenset({"bias"}),
         False,
-        "linear; quadratic with a bias or a mask beyond causal",
+        "linear; quadratic with a bias, a mask beyond causal, dropout, or values of another width",
         "CPU, GPU",
         "fp64, fp32, fp16, bf16",
         "q, k, v and every parameter (dense for a bias that learns)",
@@ -66,7 +66,9 @@ class Request:
     effects: frozenset[str]
     weights: bool
     bias_learns: bool
+    narrow: bool  # half precision, in which a dense mask would round a bias
     dense_numbers: int  # of a dense bias over the whole grid
+    mask_numbers: int  # of the dense mask that torch's kernel would need; 0 for none or plain causality
     tables_closed: str | None  # why the blockwise tables cannot be used
     compiling: bool
     exporting: bool
@@ -96,9 +98,10 @@ def prefer(request: Request) -> tuple[str, str]:
     if request.weights:
         return "reference", "the weights were asked for, and only the dense computation forms them"
     effects = request.score_effects
-    if not effects:
+    if not effects and (request.mask_numbers <= DENSE_BIAS or why_not("blockwise", request)):
         return "sdpa", "no part acts on the scores, so torch's own kernel does all of it"
-    if effects == {"bias"} and not request.bias_learns and request.dense_numbers <= DENSE_BIAS:
+    small = request.dense_numbers <= DENSE_BIAS
+    if effects == {"bias"} and not request.bias_learns and small and not request.narrow:
         return (
             "sdpa",
             f"the only effect is a fixed bias of {request.dense_numbers} numbers, small enough for a dense mask",
@@ -106,6 +109,8 @@ def prefer(request: Request) -> tuple[str, str]:
     closed = why_not("blockwise", request)
     if closed is not None:
         return "reference", f"blockwise is closed here ({closed})"
+    if not effects and request.tables_closed is None:
+        return "blockwise", f"torch's own kernel would need a dense mask of {request.mask_numbers} numbers"
     shown = " and ".join(sorted(effects))
     if request.tables_closed is None:
         return "blockwise", f"{shown} of distance alone: tiles read a table, and memory stays linear in length"

@@ -61,6 +61,10 @@ class Alibi(Position):
         super().__init__(heads=heads)
         if form not in ("causal", "symmetric"):
             raise refusal("Alibi(form=...)", repr(form), "form is 'causal' or 'symmetric'", "choose one of them")
+        if not (isinstance(scale, int | float) and 0 <= scale < math.inf):
+            raise refusal(
+                "Alibi(scale=...)", repr(scale), "scale is a finite number of at least 0", "use 1, as published"
+            )
         self.form = form
         self.scale = scale
         self.slope = Quantity("slope", slopes(heads) if slope is None else slope, heads=heads, learn=learn)

@@ -17,7 +17,8 @@ hook                               answer                                used by
 The logit of query i and key j is ``(scale * q_i.k_j + content) * factor + bias``; the temperature divides it, and the
 sink is one more logit in the row's normaliser that carries no value.
 
-``distance`` is a 1-D float tensor of n signed distances, query position minus key position. ``length`` is ``None`` for
+``distance`` is a 1-D float tensor of n signed distances, query position minus key position; distances that causality or
+the window hides are never asked about, those that padding hides are, so an answer must be finite everywhere else. ``length`` is ``None`` for
 a mechanism that names no length, a number, or a tensor like ``distance`` where it differs from query to query.
 """
 

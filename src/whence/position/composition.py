@@ -26,6 +26,8 @@ class Sum(Position):
                     "subclass whence.Position",
                 )
         parts = tuple(part for position in positions for part in position.parts)
+        if not parts:
+            raise refusal("Sum()", "nothing", "a sum has at least one part", "use NoPosition()")
         super().__init__(heads=_one_head_count(parts))
         _refuse_impossible(parts)
         self.members = nn.ModuleList(parts)
@@ -118,7 +120,27 @@ def _refuse_impossible(parts: tuple[Position, ...]) -> None:
             "a row has one extra logit",
             "keep one of " + " and ".join(type(part).__name__ for part in sinks),
         )
-    widths = {width: type(part).__name__ for part in parts if (width := getattr(part, "head_width", None)) is not None}
+    for attribute, of in (("head_width", parts), ("value_width", parts), ("width", _at_input(parts))):
+        _require_one_width(attribute, of, parts)
+    head_width = next((w for part in parts if (w := getattr(part, "head_width", None)) is not None), None)
+    for part in parts:
+        turning = getattr(part, "width", None) if "rotate" in part.effects else None
+        if head_width is not None and turning is not None and turning > head_width:
+            raise refusal(
+                _names(parts),
+                f"a rotation of {turning} columns for heads of width {head_width}",
+                "a rotation turns columns that are there",
+                f"build it with width={head_width} or less",
+            )
+
+
+def _at_input(parts: tuple[Position, ...]) -> tuple[Position, ...]:
+    return tuple(part for part in parts if "embed" in part.effects)
+
+
+def _require_one_width(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:
+    widths = {width: type(part).__name__ for part in of if (width := getattr(part, attribute, None)) is not None}
     if len(widths) > 1:
         got = " and ".join(f"{name} for width {width}" for width, name in widths.items())
-        raise refusal(_names(parts), got, "all parts see the same queries", "build them with the same head_width")
+        seen = {"head_width": "queries", "value_width": "values", "width": "input"}[attribute]
+        raise refusal(_names(parts), got, f"all parts see the same {seen}", f"build them with the same {attribute}")

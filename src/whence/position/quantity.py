@@ -22,9 +22,16 @@ class Quantity(nn.Module):
     fixed: Tensor
 
     def __init__(
-        self, name: str, value: float | Sequence[float], *, heads: int | None, learn: bool, zero_allowed: bool = True
+        self,
+        name: str,
+        value: float | Sequence[float] | Tensor,
+        *,
+        heads: int | None,
+        learn: bool,
+        zero_allowed: bool = True,
     ) -> None:
         super().__init__()
+        value = value.tolist() if isinstance(value, Tensor) else value
         values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)]
         if isinstance(value, Sequence) and len(values) != heads:
             raise refusal(
