@@ -34,7 +34,7 @@ MUTANTS = [
     (P + "t5.py", "(distance < 0)", "(distance > 0)", ["tests/position/test_t5.py"]),
     (A + "layout.py", "distance >= 0", "distance > 0", REFERENCE),
     (A + "layout.py", "distance.abs() < self.window", "distance.abs() <= self.window", REFERENCE),
-    (A + "layout.py", "[:, rows, None] + 1)", "[:, rows, None])", REFERENCE),
+    (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
     (A + "bands.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "bands.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
@@ -53,7 +53,7 @@ MUTANTS = [
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
     (A + "attend.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CHECKS),
-    (A + "layout.py", "return self.q_positions[:, rows, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - self.q_positions[:, rows, None]", REFERENCE),
+    (A + "layout.py", "return _cut(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - _cut(self.q_positions, rows)[:, :, None]", REFERENCE),
     (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing
     (A + "tiles.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),

@@ -38,7 +38,7 @@ VARIANTS = {
 def test_every_mechanism_of_the_list(entry):
     report = whence.check(entry.make(4, 8))
     assert len(report.passed) + len(report.skipped) == len(CHECKS)
-    assert len(report.skipped) <= 1
+    assert len(report.skipped) <= 2  # shift invariance and the other side, where they are not claimed
 
 
 @pytest.mark.parametrize("name", VARIANTS)

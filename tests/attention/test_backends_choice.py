@@ -109,7 +109,7 @@ def test_the_choice_and_its_reason(case):
 
 def test_the_whole_text_of_an_explanation():
     assert str(ask(Epar(H))) == (
-        f"blockwise: factor {TABLE}\n  reference: possible, but quadratic in memory\n  sdpa: it has no factor effect"
+        f"blockwise: factor {TABLE}\n  reference: possible; memory quadratic in length\n  sdpa: it has no factor effect"
     )
     assert str(ask(return_weights=True)) == (
         "reference: the weights were asked for, and only the dense computation forms them\n"
@@ -119,7 +119,7 @@ def test_the_whole_text_of_an_explanation():
 
 
 def test_the_limit_of_a_dense_bias_is_where_the_table_says():
-    request = Request(frozenset({"bias"}), False, False, DENSE_BIAS, None, False, False)
+    request = Request(frozenset({"bias"}), False, False, False, DENSE_BIAS, 0, None, False, False)
     assert prefer(request)[0] == "sdpa"
     assert prefer(dataclasses.replace(request, dense_numbers=DENSE_BIAS + 1))[0] == "blockwise"
 
@@ -236,7 +236,7 @@ def test_only_the_reference_gives_gradients_of_any_order():
 
 
 def test_what_compilers_and_exporters_may_use():
-    plain = Request(frozenset({"factor"}), False, True, 10, None, False, False)
+    plain = Request(frozenset({"factor"}), False, True, False, 10, 0, None, False, False)
     assert why_not("blockwise", plain) is None
     exporting = dataclasses.replace(plain, compiling=True, exporting=True)
     assert why_not("blockwise", exporting) == "its loops do not export"
@@ -256,6 +256,6 @@ def test_what_compilers_and_exporters_may_use():
     )),
 )  # fmt: skip
 def test_what_auto_prefers_can_always_run(effects, weights, learns, closed, compiling, exporting):
-    request = Request(frozenset(effects), weights, learns, 10, closed, compiling, exporting)
+    request = Request(frozenset(effects), weights, learns, False, 10, 0, closed, compiling, exporting)
     backend, _ = prefer(request)
     assert why_not(backend, request) is None

@@ -888,11 +888,11 @@ LAYERS = [
     (
         "memory of another length with causality",
         lambda: layer()(x(length=1), x()),
-        "attend(q, k) got 1 query for 3 keys and no positions, but where each query stands must be said when the lengths differ; if the queries are the last tokens, pass q_positions=torch.arange(2, 3) and k_positions=torch.arange(3).",
+        "Attention(x, memory) got causal=True and no positions, but a memory of other tokens has no order with x unless it is said; build the layer with causal=False, or pass positions and memory_positions.",
     ),
     (
         "an embedding with a memory",
-        lambda: layer(Sinusoidal(16))(x(), x()),
+        lambda: layer(Sinusoidal(16), causal=False)(x(), x()),
         "Attention(x, memory) got a position that acts on embeddings, but x and memory are embedded where they are made; embed both outside and use inner(position).",
     ),
     (

@@ -79,10 +79,6 @@ def attend(
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **given: Unpack[Arguments]
 ) -> tuple[Tensor, Tensor]: ...
-@overload
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool, **given: Unpack[Arguments]
-) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend(
     q: Tensor,
     k: Tensor,

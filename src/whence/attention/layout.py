@@ -12,8 +12,6 @@ from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position
 
-ALL = slice(None)
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -45,11 +43,11 @@ class Layout:
         """No mask but causality and window."""
         return self.real is None and self.q_documents is None
 
-    def distance(self, rows: slice = ALL) -> Tensor:
+    def distance(self, rows: slice | None = None) -> Tensor:
         """``[B or 1, T, S]``"""
-        return self.q_positions[:, rows, None] - self.k_positions[:, None, :]
+        return _cut(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]
 
-    def measured(self, dtype: torch.dtype, rows: slice = ALL) -> Tensor:
+    def measured(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor:
         """The distances that hooks are asked about: those that causality or the window hides are moved to the nearest
         that is seen, because a function may have no value, or an endless one, where it is never used."""
         return self.within(self.distance(rows).to(dtype))
@@ -59,15 +57,15 @@ class Layout:
         low = 0 if self.causal else None if reach is None else -reach
         return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
 
-    def related(self, rows: slice = ALL) -> Tensor | None:
+    def related(self, rows: slice | None = None) -> Tensor | None:
         """Which keys belong to the query's text, near or far, past or future: ``[B or 1, T, S]``; None if all."""
         seen = None if self.real is None else self.real[:, None, :]
         if self.q_documents is not None and self.k_documents is not None:
-            same = self.q_documents[:, rows, None] == self.k_documents[:, None, :]
+            same = _cut(self.q_documents, rows)[:, :, None] == self.k_documents[:, None, :]
             seen = same if seen is None else seen & same
         return seen
 
-    def visible(self, rows: slice = ALL) -> Tensor:
+    def visible(self, rows: slice | None = None) -> Tensor:
         """Which keys each query attends to: ``[B or 1, T, S]``."""
         distance = self.distance(rows)
         seen = self.related(rows)
@@ -79,19 +77,23 @@ class Layout:
             seen = seen & (distance.abs() < self.window)
         return seen
 
-    def length_of(self, part: Position, rows: slice = ALL) -> Any:
+    def length_of(self, part: Position, rows: slice | None = None) -> Any:
         """The length that a part's hooks receive: None, a number, or ``[B or 1, T, 1]``."""
         if part.length is None:
             return None
         if part.length == "context":
             return part.context
         if part.length == "query":
-            return (self.q_positions[:, rows, None] + 1).clamp(min=1)  # left padding stands before 0
+            return (_cut(self.q_positions, rows)[:, :, None] + 1).clamp(min=1)  # left padding stands before 0
         related = self.related(rows)
         if related is None:
             return self.k_positions.shape[1]
         count = related.sum(-1, keepdim=True).clamp(min=1)
-        return count.expand(-1, self.q_positions[:, rows].shape[1], -1)
+        return count.expand(-1, _cut(self.q_positions, rows).shape[1], -1)
+
+
+def _cut(x: Tensor, rows: slice | None) -> Tensor:
+    return x if rows is None else x[:, rows]
 
 
 def resolve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from whence import shapes
-from whence.attention.attend import Documents, attend
+from whence.attention.attend import Arguments, Documents, attend
 from whence.attention.cache import KVCache
 from whence.attention.layout import count_tokens, key_mask
 from whence.errors import refusal
@@ -101,6 +101,8 @@ class Attention(nn.Module):
         self.query_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
         self.key_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
 
+    _inside: Position
+
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "position" and isinstance(value, Position):
@@ -151,15 +153,17 @@ class Attention(nn.Module):
         q = self.query_norm(self._split(self.queries(x), self.heads))
         k = self.key_norm(self._split(self.keys(source), self.key_heads))
         v = self._split(self.values(source), self.key_heads)
-        result = attend(
-            q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
-            k_positions=memory_positions, lengths=lengths, padding=padding, documents=documents,
-            scale=self.scale, temperature=self.temperature, dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend,
-            return_weights=return_weights,
-        )  # fmt: skip
-        mixed, weights = result if isinstance(result, tuple) else (result, None)
-        out = self.out(mixed.transpose(1, 2).flatten(2))
-        return out if weights is None else (out, weights)
+        how: Arguments = {
+            "position": self._inside, "causal": self.causal, "window": self.window, "q_positions": positions,
+            "k_positions": memory_positions, "lengths": lengths, "padding": padding, "documents": documents,
+            "scale": self.scale, "temperature": self.temperature, "dropout": self.dropout if self.training else 0.0,
+            "cache": cache, "backend": self.backend,
+        }  # fmt: skip
+        if return_weights:
+            mixed, weights = attend(q, k, v, return_weights=True, **how)
+            return self.out(mixed.transpose(1, 2).flatten(2)), weights
+        mixed = attend(q, k, v, **how)
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
     def _embedded(
         self,
