@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from whence import shapes
@@ -103,7 +105,7 @@ class Attention(nn.Module):
 
     _inside: Position
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "position" and isinstance(value, Position):
             # what attend gets, found once; kept beside the registered module, so that no parameter appears twice
