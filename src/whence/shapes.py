@@ -271,3 +271,8 @@ def require_number(name: str, value: float, low: float, high: float = math.inf, 
 def tracing() -> bool:
     """Whether a compiler or exporter is looking, so that no tensor's numbers may be asked for."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def exporting() -> bool:
+    """Whether an exporter is looking. The flag is read itself: torch 2.11's compiler takes ``is_exporting()`` for True."""
+    return torch.compiler._is_exporting_flag or torch.jit.is_tracing()

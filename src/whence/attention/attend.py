@@ -247,7 +247,7 @@ def prepare(
         mask_numbers=0 if sdpa.needs_no_mask(layout) else layout.mask_rows * q.shape[2] * k.shape[2],
         tables_closed=blockwise.why_not_tables(position, layout),
         compiling=torch.compiler.is_compiling(),
-        exporting=torch.compiler.is_exporting() or torch.jit.is_tracing(),
+        exporting=shapes.exporting(),
     )
     name, why = prefer(request) if backend == "auto" else (backend, "it was asked for by name")
     closed = why_not(name, request)
