@@ -94,7 +94,7 @@ def speed(record: dict[str, Any]) -> str:
     head += ["whence, extra memory", "plain torch", "SDPA, dense bias"]
     note = (
         f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of width {spec['width']}, batch "
-        f"{spec['batch']}, causal, {spec['dtype']}, median of {spec['rounds']} turns on {spec['threads']} cores "
+        f"{spec['batch']}, causal, {spec['dtype']}, median of up to {spec['rounds']} turns on {spec['threads']} cores "
         f"({where['machine']['processor']}, torch {where['packages']['torch']}). A factor cannot be an SDPA mask. "
         f"Record: `benchmarks/records/cpu.json`; `make bench` measures again."
     )
