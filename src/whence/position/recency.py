@@ -45,7 +45,7 @@ class Recency(Position):
         self.table = nn.Parameter(torch.zeros(max_length if heads is None else (heads, max_length)))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
-        index = (distance + 1).clamp(0, self.max_length - 1).long()
+        index = (distance + 1).round().clamp(0, self.max_length - 1).long()
         return self.table[..., index]
 
     def settings(self) -> Iterator[tuple[str, object]]:
