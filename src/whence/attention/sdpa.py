@@ -40,7 +40,7 @@ def attend(
         assert bias is not None
         logits = (bias.transpose(0, 1) / temperature).masked_fill(~mask, -torch.inf)
         # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
-        top = logits.amax(-1, keepdim=True)
+        top = logits.detach().amax(-1, keepdim=True)
         mask = (logits - top.masked_fill(torch.isinf(top), 0.0)).to(q.dtype)
         mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
     out = F.scaled_dot_product_attention(
