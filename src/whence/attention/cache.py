@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
+from whence.attention.cache_rules import one_of, require_fit, require_order
 from whence.attention.layout import Layout, count_tokens, key_mask, require_whole_documents, run_offset
 from whence.errors import refusal
 
@@ -89,9 +90,12 @@ class KVCache:
         documents: Tensor | tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor, Layout]:
         """Append the tokens of k and v, and give back everything the queries of the same tokens look at."""
-        self._require_fit(q, k, v, causal, window, documents)
+        require_fit(
+            q, k, v, causal=causal, window=window, documents=documents, kept=self.window, capacity=self.capacity,
+            used=self._used, held=None if self._held is None else (self._held.k, self._held.v),
+        )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        given = _one_of(q_positions, k_positions)
+        given = one_of(q_positions, k_positions)
         real = key_mask(lengths, padding, batch, new, device)
         docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
         if given is not None:
@@ -99,7 +103,13 @@ class KVCache:
         else:
             positions = self.count(real, docs, batch, new, device)
         if self.window is not None:
-            self._require_order(real, positions, packed=self._packed or docs is not None)
+            end = slice(self._used - 1, self._used)
+            last = (
+                (self._held.real[:, end], self._held.positions[:, end])
+                if self._held is not None and self._used
+                else None
+            )
+            require_order(last, real, positions, packed=self._packed or docs is not None)
         if docs is None and self._packed and self._held is not None and self._used:
             docs = self._held.documents[:, self._used - 1 : self._used]  # the last document goes on
         if given is not None and self._consecutive:
@@ -255,104 +265,3 @@ class KVCache:
         if not shapes.tracing() and bool((found != ends).any()):
             self._consecutive = False  # right padding lies between a row's tokens
         return found
-
-    def _require_order(self, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
-        """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
-        if shapes.tracing():
-            return
-        batch, new = positions.shape
-        now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
-        where = positions
-        if self._held is not None and self._used:
-            last = slice(self._used - 1, self._used)
-            now = torch.cat([self._held.real[:, last], now], 1)
-            where = torch.cat([self._held.positions[:, last], where], 1)
-        if bool((now[:, :-1] & ~now[:, 1:]).any()):
-            raise refusal(
-                "attend(cache=KVCache(window=...))",
-                "padding after a real token",
-                "a sliding cache counts tokens, and padding would push out keys that the window still holds",
-                "pad on the left, or use KVCache()",
-            )
-        if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
-            raise refusal(
-                "attend(cache=KVCache(window=...))",
-                "positions that do not increase",
-                "a sliding cache forgets by order, so each token stands after the one before",
-                "use KVCache()",
-            )
-
-    def _require_fit(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None, documents: object
-    ) -> None:
-        new = k.shape[2]
-        if q.shape[2] != new:
-            raise refusal(
-                "attend(cache=...)",
-                f"{shapes.many(q.shape[2], 'query', 'queries')} with {shapes.many(new, 'new key')}",
-                "each cached token brings one query and one key",
-                "pass q, k and v of the same new tokens",
-            )
-        if not causal:
-            raise refusal(
-                "attend(cache=...)",
-                "causal=False",
-                "a token that was cached never saw the tokens after it",
-                "pass causal=True",
-            )
-        if isinstance(documents, tuple):
-            raise refusal(
-                "attend(cache=..., documents=...)",
-                "a pair",
-                "the new tokens are queries and keys at once",
-                "pass one tensor",
-            )
-        if self.window is not None and (window is None or window > self.window):
-            raise refusal(
-                "attend(cache=..., window=...)",
-                f"window={window} with a cache that keeps {self.window}",
-                "attention may not look behind what is kept",
-                f"pass window={self.window}",
-            )
-        if self.capacity is not None and self._used + new > self.capacity:
-            raise refusal(
-                "attend(cache=...)",
-                f"{shapes.many(new, 'token')} with {self._used} of {self.capacity} places taken",
-                "a preallocated cache does not grow",
-                "build it with a larger capacity or use KVCache()",
-            )
-        if self.capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
-            raise refusal(
-                "attend(cache=...)",
-                "keys that require a gradient",
-                "a preallocated cache overwrites its memory and carries no gradient",
-                "decode under torch.no_grad(), or use KVCache()",
-            )
-        if self._held is not None:
-            for name, mine, theirs in (("k", self._held.k, k), ("v", self._held.v, v)):
-                held, came = (
-                    (mine.shape[0], mine.shape[2], mine.shape[3]),
-                    (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
-                )
-                if held != came or mine.dtype != theirs.dtype or mine.device != theirs.device:
-                    raise refusal(
-                        f"attend({name}, cache=...)",
-                        f"[batch, heads, width] {list(came)} {theirs.dtype} on {theirs.device}",
-                        f"the cache holds {list(held)} {mine.dtype} on {mine.device}",
-                        "use one cache for each layer and batch",
-                    )
-
-
-def _one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
-    """The positions of new tokens, which are queries and keys at once."""
-    if q_positions is None or k_positions is None or q_positions is k_positions:
-        return k_positions if q_positions is None else q_positions
-    both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
-    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
-        return q_positions
-    raise refusal(
-        "attend(cache=..., q_positions=..., k_positions=...)",
-        "two that differ",
-        "the new tokens are queries and keys at once",
-        "pass one of them",
-    )

@@ -1,0 +1,121 @@
+"""What new tokens must satisfy before a cache takes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence import shapes
+from whence.errors import refusal
+
+
+def require_fit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    window: int | None,
+    documents: object,
+    kept: int | None,
+    capacity: int | None,
+    used: int,
+    held: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Refuse tokens that do not belong in a cache of that window, capacity and content."""
+    new = k.shape[2]
+    if q.shape[2] != new:
+        raise refusal(
+            "attend(cache=...)",
+            f"{shapes.many(q.shape[2], 'query', 'queries')} with {shapes.many(new, 'new key')}",
+            "each cached token brings one query and one key",
+            "pass q, k and v of the same new tokens",
+        )
+    if not causal:
+        raise refusal(
+            "attend(cache=...)",
+            "causal=False",
+            "a token that was cached never saw the tokens after it",
+            "pass causal=True",
+        )
+    if isinstance(documents, tuple):
+        raise refusal(
+            "attend(cache=..., documents=...)",
+            "a pair",
+            "the new tokens are queries and keys at once",
+            "pass one tensor",
+        )
+    if kept is not None and (window is None or window > kept):
+        raise refusal(
+            "attend(cache=..., window=...)",
+            f"window={window} with a cache that keeps {kept}",
+            "attention may not look behind what is kept",
+            f"pass window={kept}",
+        )
+    if capacity is not None and used + new > capacity:
+        raise refusal(
+            "attend(cache=...)",
+            f"{shapes.many(new, 'token')} with {used} of {capacity} places taken",
+            "a preallocated cache does not grow",
+            "build it with a larger capacity or use KVCache()",
+        )
+    if capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+        raise refusal(
+            "attend(cache=...)",
+            "keys that require a gradient",
+            "a preallocated cache overwrites its memory and carries no gradient",
+            "decode under torch.no_grad(), or use KVCache()",
+        )
+    if held is not None:
+        for name, mine, theirs in (("k", held[0], k), ("v", held[1], v)):
+            mine_is, came = (
+                (mine.shape[0], mine.shape[2], mine.shape[3]),
+                (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
+            )
+            if mine_is != came or mine.dtype != theirs.dtype or mine.device != theirs.device:
+                raise refusal(
+                    f"attend({name}, cache=...)",
+                    f"[batch, heads, width] {list(came)} {theirs.dtype} on {theirs.device}",
+                    f"the cache holds {list(mine_is)} {mine.dtype} on {mine.device}",
+                    "use one cache for each layer and batch",
+                )
+
+
+def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
+    """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
+    if shapes.tracing():
+        return
+    batch, new = positions.shape
+    now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
+    where = positions
+    if last is not None:
+        now, where = torch.cat([last[0], now], 1), torch.cat([last[1], where], 1)
+    if bool((now[:, :-1] & ~now[:, 1:]).any()):
+        raise refusal(
+            "attend(cache=KVCache(window=...))",
+            "padding after a real token",
+            "a sliding cache counts tokens, and padding would push out keys that the window still holds",
+            "pad on the left, or use KVCache()",
+        )
+    if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
+        raise refusal(
+            "attend(cache=KVCache(window=...))",
+            "positions that do not increase",
+            "a sliding cache forgets by order, so each token stands after the one before",
+            "use KVCache()",
+        )
+
+
+def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
+    """The positions of new tokens, which are queries and keys at once."""
+    if q_positions is None or k_positions is None or q_positions is k_positions:
+        return k_positions if q_positions is None else q_positions
+    both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
+    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
+        return q_positions
+    raise refusal(
+        "attend(cache=..., q_positions=..., k_positions=...)",
+        "two that differ",
+        "the new tokens are queries and keys at once",
+        "pass one of them",
+    )
