@@ -14,15 +14,20 @@ from typing import Any
 from whence.errors import refusal
 
 
-def environment(root: Path, packages: tuple[str, ...] = ("torch", "numpy")) -> dict[str, Any]:
-    """The machine, the versions, the commit and a hash of the sources under ``root / "src"``."""
+def environment(
+    root: Path, packages: tuple[str, ...] = ("torch", "numpy"), device: str | None = None
+) -> dict[str, Any]:
+    """The machine (with its accelerator, if one is named), the versions, the commit and a hash of the sources."""
+    changes = _git(root, "status", "--porcelain", "--", "src", "benchmarks")
+    machine = {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()}
     return {
-        "machine": {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()},
+        "machine": machine if device is None else machine | {"accelerator": device},
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
-        "commit": _git(root, "rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git(root, "status", "--porcelain", "--", "src", "benchmarks")),
+        # a lent machine has the sources but not their history: there the commit is handed over
+        "commit": _git(root, "rev-parse", "HEAD") or os.environ.get("WHENCE_COMMIT"),
+        "uncommitted_changes": None if changes is None else bool(changes),
         "source_hash": source_hash(root / "src"),
     }
 

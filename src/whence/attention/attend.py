@@ -12,6 +12,7 @@ from torch import Tensor
 from whence import shapes
 from whence.attention import blockwise, reference, sdpa
 from whence.attention.cache import KVCache
+from whence.attention.fused import backend as fused
 from whence.attention.layout import Layout, resolve
 from whence.attention.rules import require_numbers, require_position
 from whence.attention.support import SUPPORT, Request, prefer, why_not
@@ -34,6 +35,7 @@ class Call:
     scale: float
     temperature: float
     dropout: float
+    skip_far: bool
     request: Request
     backend: str
     why: str
@@ -68,6 +70,7 @@ class Arguments(TypedDict, total=False):
     dropout: float
     cache: KVCache | None
     backend: str
+    skip_far: bool
     finite: bool
 
 
@@ -97,6 +100,7 @@ def attend(
     dropout: float = 0.0,
     cache: KVCache | None = None,
     backend: str = "auto",
+    skip_far: bool = True,
     return_weights: bool = False,
     finite: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -116,7 +120,10 @@ def attend(
         temperature: divides the logits.
         dropout: probability of dropping a weight.
         cache: a ``KVCache`` to append k and v to; the queries then see all it holds. Keys are kept un-rotated.
-        backend: ``"auto"``, ``"reference"``, ``"blockwise"`` or ``"sdpa"``. A named backend runs or raises.
+        backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"`` or ``"sdpa"``. A named backend runs or
+            raises.
+        skip_far: let the ``triton`` backend leave out blocks of keys that provably cannot change the result, where a
+            mechanism's bias decays.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
         finite: refuse NaN and infinity in q, k and v.
 
@@ -129,7 +136,7 @@ def attend(
         call = prepare(
             q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
             lengths=lengths, padding=padding, documents=documents, scale=scale, temperature=temperature,
-            dropout=dropout, cache=cache, backend=backend, return_weights=return_weights, finite=finite,
+            dropout=dropout, cache=cache, backend=backend, skip_far=skip_far, return_weights=return_weights, finite=finite,
         )  # fmt: skip
         # half precision around us must not reach into what is promised in at least float32
         with torch.autocast(q.device.type, enabled=False) if autocasting(q) else nullcontext():
@@ -154,6 +161,12 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
             dropout=call.dropout,
         )  # fmt: skip
         return out.to(dtype), weights.to(dtype) if call.request.weights else None
+    if call.backend == "triton":
+        out = fused.attend(
+            *tensors, position=call.position, layout=call.layout, scale=call.scale, temperature=call.temperature,
+            dropout=call.dropout, skip_far=call.skip_far,
+        )  # fmt: skip
+        return out, None
     fast = {"blockwise": blockwise.attend, "sdpa": sdpa.attend}[call.backend]
     out = fast(
         *tensors, position=call.position, layout=call.layout, scale=call.scale, temperature=call.temperature,
@@ -172,6 +185,7 @@ def explain(
     sdpa: no part acts on the scores, so torch's own kernel does all of it
       reference: possible; memory quadratic in length
       blockwise: possible; memory linear in length
+      triton: it needs a CUDA device, and q is on cpu
     """
     cache = given.get("cache")
     held = cache.mark() if isinstance(cache, KVCache) else None
@@ -206,6 +220,7 @@ def prepare(
     dropout: float = 0.0,
     cache: KVCache | None = None,
     backend: str = "auto",
+    skip_far: bool = True,
     return_weights: bool = False,
     finite: bool = False,
 ) -> Call:
@@ -246,6 +261,7 @@ def prepare(
         dense_numbers=layout.mask_rows * q.shape[1] * q.shape[2] * k.shape[2],
         mask_numbers=0 if sdpa.needs_no_mask(layout) else layout.mask_rows * q.shape[2] * k.shape[2],
         tables_closed=blockwise.why_not_tables(position, layout),
+        fused_closed=fused.why_not_here(q, v),
         compiling=torch.compiler.is_compiling(),
         exporting=shapes.exporting(),
     )
@@ -259,4 +275,4 @@ def prepare(
             f"use backend={prefer(request)[0]!r}",
         )
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    return Call(q, k, v, position, layout, scale, temperature, dropout, request, name, why)
+    return Call(q, k, v, position, layout, scale, temperature, dropout, skip_far, request, name, why)

@@ -45,6 +45,17 @@ SUPPORT: dict[str, Support] = {
         "compile, where distance tables apply",
         "training and long inputs",
     ),
+    "triton": Support(
+        "triton",
+        frozenset({"factor", "bias", "sink"}),
+        False,
+        "linear",
+        "NVIDIA GPU",
+        "fp32, fp16, bf16",
+        "q, k, v and every parameter",
+        "compile",
+        "training, long inputs and decoding on a GPU",
+    ),
     "sdpa": Support(
         "sdpa",
         frozenset({"bias"}),
@@ -69,7 +80,8 @@ class Request:
     narrow: bool  # half precision, in which a dense mask would round a bias
     dense_numbers: int  # of a dense bias over the whole grid
     mask_numbers: int  # of the dense mask that torch's kernel would need; 0 for none or plain causality
-    tables_closed: str | None  # why the blockwise tables cannot be used
+    tables_closed: str | None  # why tables over distances cannot be used
+    fused_closed: str | None  # why the fused kernels cannot run on these tensors
     compiling: bool
     exporting: bool
 
@@ -86,6 +98,10 @@ def why_not(backend: str, request: Request) -> str | None:
         return f"it has no {' and no '.join(missing)} effect"
     if request.weights and not support.weights:
         return "it never forms the weights that return_weights asks for"
+    if backend == "triton" and (request.fused_closed or request.tables_closed) is not None:
+        return request.fused_closed or request.tables_closed
+    if backend == "triton" and request.exporting:
+        return "its kernels do not export"
     if backend == "blockwise" and request.exporting:
         return "its loops do not export"
     if backend == "blockwise" and request.compiling and request.tables_closed is not None:
@@ -98,8 +114,17 @@ def prefer(request: Request) -> tuple[str, str]:
     if request.weights:
         return "reference", "the weights were asked for, and only the dense computation forms them"
     effects = request.score_effects
-    if not effects and (request.mask_numbers <= DENSE_BIAS or why_not("blockwise", request)):
+    fused = why_not("triton", request) is None
+    if (
+        not effects
+        and (request.mask_numbers == 0 or not fused)
+        and (request.mask_numbers <= DENSE_BIAS or why_not("blockwise", request))
+    ):
         return "sdpa", "no part acts on the scores, so torch's own kernel does all of it"
+    if fused and not effects:
+        return "triton", f"torch's own kernel would need a dense mask of {request.mask_numbers} numbers"
+    if fused:
+        return "triton", f"{' and '.join(sorted(effects))} of distance alone: one fused kernel reads a table"
     small = request.dense_numbers <= DENSE_BIAS
     if effects == {"bias"} and not request.bias_learns and small and not request.narrow:
         return (

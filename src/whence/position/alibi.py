@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
 
 
@@ -48,6 +48,7 @@ class Alibi(Position):
     """
 
     needs_heads = True
+    decays = True
 
     def __init__(
         self,
@@ -72,6 +73,14 @@ class Alibi(Position):
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         return -self.scale * self.slope() * distance.abs()
+
+    def rates(self, distance: Tensor, length: Any) -> Rates:
+        slope = self.slope()
+        by_slope = -self.scale * distance.abs()
+        return Rates(None, slope.detach() * by_slope, (Rate(slope, "bias", by_slope),))
+
+    def slope_of_bias(self) -> Tensor:
+        return -self.scale * self.slope()
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -61,6 +61,24 @@ class Rows:
         return self.q_positions[:, :, None] - self.k_positions[:, None, :]
 
 
+@dataclass(frozen=True)
+class Rate:
+    """How fast a factor or bias changes with one of the numbers that shape it."""
+
+    number: Tensor  # one number, or one a head (``[heads, 1]``), that learns
+    hook: str  # "factor" or "bias"
+    table: Tensor | None  # the derivative at each distance, ``[n]`` or ``[heads, n]``; None: it scales the whole factor
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The answers of ``factor`` and ``bias`` together with their derivatives; see ``Position.rates``."""
+
+    factor: Tensor | None
+    bias: Tensor | None
+    each: tuple[Rate, ...]
+
+
 class Position(nn.Module):
     """How position shapes attention. Subclass it, override hooks, and ``whence.check`` the result.
 
@@ -78,6 +96,14 @@ class Position(nn.Module):
     causal_only: bool = False
     #: has parameters or constants for each head, so the number of heads must be given
     needs_heads: bool = False
+    #: the bias falls without end as distance grows, so far keys come to weigh nothing and kernels may leave them out
+    #: (where they can prove it); a promise about speed, never about the result
+    decays: bool = False
+    _overridden: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -135,11 +161,25 @@ class Position(nn.Module):
         """One extra logit per query row, with no value, at n query positions: ``[n]`` or ``[heads, n]``."""
         return None
 
+    # --- optional: what makes a fused kernel faster; ``whence.check`` holds both against the hooks -------------------
+
+    def rates(self, distance: Tensor, length: Any) -> Rates | None:
+        """``factor`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
+
+        With them a kernel sums up the numbers' gradients in registers; without, it forms the gradient of the whole
+        table and autograd goes on from there, which is as exact. Only the numbers need record gradients.
+        """
+        return None
+
+    def slope_of_bias(self) -> Tensor | None:
+        """The number, or ``[heads, 1]``, that times the distance is all of the bias for distances of at least 0."""
+        return None
+
     # --- what the rest of whence asks ------------------------------------------------------------------------------
     @property
     def effects(self) -> frozenset[str]:
         """The names of the hooks that this mechanism overrides."""
-        return frozenset(h for h in HOOKS if getattr(type(self), h) is not getattr(Position, h))
+        return self._overridden
 
     @property
     def parts(self) -> tuple[Position, ...]:
@@ -201,4 +241,4 @@ def render(value: object) -> str:
     return "<" + " x ".join(str(n) for n in value.shape) + ">"
 
 
-__all__ = ["HOOKS", "LENGTHS", "Position", "Rows", "WhenceError", "render"]
+__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
 
 Number = float | Sequence[float]
@@ -63,11 +63,27 @@ class Epar(Position):
             self.gamma = Quantity("gamma", gamma, heads=heads, learn=learn)
 
     def factor(self, distance: Tensor, length: Any) -> Tensor:
-        decay = torch.exp(-self.beta() * distance.abs() / length)
+        decay = torch.exp(-self.beta() * (distance.abs() / length))
         if self.form == "basic":
             return self.alpha() * decay
         gamma = self.gamma()
-        return self.alpha() * (1 + gamma * decay) / (1 + gamma)
+        lowest = self.alpha() / (1 + gamma)
+        return lowest + lowest * gamma * decay
+
+    def rates(self, distance: Tensor, length: Any) -> Rates:
+        alpha, beta = self.alpha(), self.beta()
+        gamma = self.gamma() if self.form == "enhanced" else None
+        with torch.no_grad():
+            far = distance.abs() / length
+            decay = torch.exp(-beta * far)
+            strength = Rate(alpha, "factor", None)
+            if gamma is None:
+                return Rates(alpha * decay, None, (strength, Rate(beta, "factor", -alpha * (far * decay))))
+            lowest = alpha / (1 + gamma)
+            span = lowest * gamma
+            by_gamma = lowest / (1 + gamma) * (decay - 1)
+            each = strength, Rate(beta, "factor", -span * (far * decay)), Rate(gamma, "factor", by_gamma)
+            return Rates(lowest + span * decay, None, each)
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
 
 Number = float | Sequence[float]
@@ -64,6 +64,19 @@ class Kerple(Position):
         here = far == 0
         power = torch.where(here, 1.0, far) ** self.r2()  # the slope of |d|**r2 at 0 is infinite for r2 < 1
         return -self.r1() * torch.where(here, 0.0, power)
+
+    def rates(self, distance: Tensor, length: Any) -> Rates:
+        r1, r2 = self.r1(), self.r2()
+        with torch.no_grad():
+            far = distance.abs()
+            if self.form == "log":
+                by_r1, by_r2 = -torch.log1p(r2 * far), -r1 * far / (1 + r2 * far)
+            else:
+                here = far == 0
+                log = torch.where(here, 1.0, far).log()
+                by_r1 = -torch.where(here, 0.0, torch.exp(r2 * log))
+                by_r2 = r1 * by_r1 * log
+            return Rates(None, r1 * by_r1, (Rate(r1, "bias", by_r1), Rate(r2, "bias", by_r2)))
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import Position
+from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
 from whence.position.sink import per_head
 
@@ -41,6 +41,8 @@ class PowerPrior(Position):
     tensor([-0.0000, -0.2500, -4.0000])
     """
 
+    decays = True
+
     def __init__(
         self, heads: int | None = None, *, alpha: Number = 1.0, beta: Number = 1.0, learn: bool = True
     ) -> None:
@@ -62,6 +64,19 @@ class PowerPrior(Position):
         power = torch.where(huge, 1.0, x) ** beta
         power = torch.where(huge, math.exp(HIGHEST), power)
         return -torch.where(none, 0.0, power)
+
+    def rates(self, distance: Tensor, length: Any) -> Rates:
+        alpha, beta = self.alpha, self.beta()
+        with torch.no_grad():
+            x = (alpha * distance).abs()
+            none = x < torch.finfo(x.dtype).tiny
+            log = torch.where(none, 1.0, x).log()
+            exponent = beta * log
+            huge = exponent > HIGHEST  # there the bias is held where it is
+            power = torch.exp(torch.where(none, -torch.inf, exponent.clamp(max=HIGHEST)))
+            moving = torch.where(huge, 0.0, power)
+            by_alpha = -beta * moving / torch.where(alpha == 0, 1.0, alpha)
+            return Rates(None, -power, (Rate(alpha, "bias", by_alpha), Rate(beta, "bias", -moving * log)))
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "alpha", self.alpha

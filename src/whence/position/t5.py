@@ -9,12 +9,11 @@ T5 itself does not scale its scores: attend with ``scale=1`` to reproduce it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from whence.errors import refusal
 from whence.position.base import Position
@@ -30,7 +29,7 @@ def bucket(distance: Tensor, form: str = "causal", buckets: int = 32, max_distan
     >>> bucket(torch.tensor([1, -1]), "bidirectional")
     tensor([ 1, 17])
     """
-    return _count(distance, form, first_distances(form, buckets, max_distance))
+    return _count(distance, form, torch.tensor(first_distances(form, buckets, max_distance), device=distance.device))
 
 
 def first_distances(form: str, buckets: int, max_distance: int) -> list[int]:
@@ -60,11 +59,11 @@ def first_distances(form: str, buckets: int, max_distance: int) -> list[int]:
     return firsts
 
 
-def _count(distance: Tensor, form: str, firsts: Sequence[int]) -> Tensor:
+def _count(distance: Tensor, form: str, firsts: Tensor) -> Tensor:
     near = distance.clamp(min=0) if form == "causal" else distance.abs()
     if near.is_floating_point():
         near = near.round()
-    found = torch.bucketize(near, torch.tensor(firsts, dtype=near.dtype, device=near.device), right=True)
+    found = torch.bucketize(near, firsts.to(near.dtype), right=True)
     return found if form == "causal" else found + (distance < 0).long() * (len(firsts) + 1)
 
 
@@ -83,6 +82,7 @@ class T5Bias(Position):
     """
 
     needs_heads = True
+    firsts: Tensor
 
     def __init__(
         self, heads: int, *, form: str = "causal", buckets: int = 32, max_distance: int = 128, std: float = 0.02
@@ -92,11 +92,14 @@ class T5Bias(Position):
         self.buckets = buckets
         self.max_distance = max_distance
         self.causal_only = form == "causal"
-        self.firsts = tuple(first_distances(form, buckets, max_distance))
+        firsts = first_distances(form, buckets, max_distance)
+        # on the device from the start: to send it there on each call would make the host wait
+        self.register_buffer("firsts", torch.tensor(firsts), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, heads) * std)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
-        return F.embedding(_count(distance, self.form, self.firsts), self.table).mT
+        # the gradient of index_select is one addition per distance, where an embedding's would sort them first
+        return self.table.mT.index_select(1, _count(distance, self.form, self.firsts))
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -1,0 +1,361 @@
+"""Time and memory of fused attention with position on a GPU, as ratios to position-free SDPA, in one run.
+
+    python benchmarks/gpu.py                       # about four minutes on an H200; writes benchmarks/records/gpu.json
+    python benchmarks/gpu.py --shapes 4,16,16,4096,64 --ways flash epar
+
+Causal attention in bfloat16. Each way is captured into a CUDA graph once and its replays are timed in turns, so that the
+numbers are the device's work and not the host's; the eager time (launches included) stands beside it. A way that learns
+has gradients for its parameters too. Before a way is timed, its output and every gradient are held against float64 on a
+shorter sequence; a way that fails is recorded as wrong and not timed. Memory is the peak over what stood there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import whence
+from whence import records
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPES = [(4, 16, 16, 4096, 64), (4, 16, 16, 4096, 128), (1, 16, 16, 16384, 128), (1, 32, 8, 32768, 128)]
+CHECKED = 512  # tokens of the comparison with float64
+DENSE = 24 * 2**30  # bytes of scores that a dense way may take
+ALLOWED = 2e-2  # relative error; bfloat16 computations stand near 3e-3, parameters up to a few times that
+
+
+class Bump(whence.Position):
+    """A user's own function with no derivatives supplied: a learnable bump in the scores around a learnable distance."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__(heads=heads)
+        self.centre = torch.nn.Parameter(torch.linspace(16, 512, heads)[:, None])
+        self.height = torch.nn.Parameter(torch.full((heads, 1), 0.5))
+
+    def factor(self, distance: Tensor, length: Any) -> Tensor:
+        return 1 + self.height * torch.exp(-(((distance - self.centre) / 128) ** 2))
+
+
+POSITIONS: dict[str, Callable[[int, int], whence.Position | None]] = {
+    "none": lambda heads, length: None,
+    "alibi": lambda heads, length: whence.Alibi(heads, learn=True),
+    "alibi, skipping": lambda heads, length: whence.Alibi(heads, learn=True),
+    "epar": lambda heads, length: whence.Epar(heads, learn=True, context=length, beta=4.0),
+    "power prior": lambda heads, length: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
+    "function": lambda heads, length: Bump(heads),
+    "t5": lambda heads, length: whence.T5Bias(heads, std=0.5),
+}
+TEXT = {
+    "flash": "SDPA flash, no position",
+    "cudnn": "SDPA cuDNN, no position",
+    "none": "whence, no position",
+    "alibi": "ALiBi, learnable slopes",
+    "alibi, skipping": "ALiBi, learnable slopes, provable skipping",
+    "epar": "EPAR, three learnable numbers a head",
+    "power prior": "power prior, two learnable numbers a head",
+    "function": "a user's own function, dense table gradients",
+    "t5": "T5 buckets",
+    "flex, fixed": "FlexAttention compiled, ALiBi fixed",
+    "flex, learnable": "FlexAttention compiled, ALiBi learnable slopes",
+    "eager": "plain torch, dense, ALiBi learnable slopes",
+}
+
+
+def tensors(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
+    batch, heads, groups, _, width = shape
+    made = [
+        torch.randn(batch, h, length, width, device="cuda").bfloat16().requires_grad_(True)
+        for h in (heads, groups, groups)
+    ]
+    return made, torch.randn(batch, heads, length, width, device="cuda").bfloat16()
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
+    """What one writes in plain torch."""
+    share = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(share, 1) for x in (k, v))
+    here = torch.arange(q.shape[2], device=q.device)
+    distance = here[:, None] - here[None, :]
+    scores = (q @ k.mT) * q.shape[3] ** -0.5 - (slope[:, None, None] * distance).to(q.dtype)
+    return torch.softmax(scores.masked_fill(distance < 0, -torch.inf), -1) @ v
+
+
+def flex(slope: Tensor) -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    fast = torch.compile(flex_attention, dynamic=False)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return s - slope[h] * (i - j)
+
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], q.shape[2], device="cuda")
+        return fast(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+    return run
+
+
+def way(name: str, shape: tuple[int, ...], length: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
+    """A function of q, k, v; the parameters that learn; and the Position whose float64 reference it must equal."""
+    heads, groups = shape[1], shape[2]
+    if name in ("flash", "cudnn"):
+        kernel = SDPBackend.FLASH_ATTENTION if name == "flash" else SDPBackend.CUDNN_ATTENTION
+
+        def stock(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with sdpa_kernel(kernel):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
+
+        return stock, [], None
+    if name in ("flex, fixed", "flex, learnable", "eager"):
+        position = whence.Alibi(heads, learn=True).cuda()
+        slope = position.slope().detach()[:, 0].clone().requires_grad_(name != "flex, fixed")
+        learnt = [slope] if name != "flex, fixed" else []
+        return (
+            (lambda q, k, v: plain(q, k, v, slope)) if name == "eager" else flex(slope), learnt,
+            whence.Alibi(heads, slope=slope.tolist()).cuda(),
+        )  # fmt: skip
+    made = POSITIONS[name](heads, length)
+    position = None if made is None else made.cuda()
+    learnt = [] if position is None else list(position.parameters())
+    skip = name.endswith("skipping")
+    return (
+        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_far=skip),
+        learnt, position,
+    )  # fmt: skip
+
+
+def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
+    """Relative errors of the output and the gradients against float64, on a shorter sequence with the same heads."""
+    torch.manual_seed(1)
+    run, learnt, position = way(name, (1, *shape[1:]), shape[3])
+    inputs, upstream = tensors((1, *shape[1:]), CHECKED)
+    out = run(*inputs)
+    found = [out, *torch.autograd.grad(out, [*inputs, *learnt], upstream)]
+    wide = None if position is None else copy.deepcopy(position).double()
+    exact_inputs = [x.detach().double().requires_grad_(True) for x in inputs]
+    exact_out = whence.attend(*exact_inputs, position=wide, causal=True, backend="reference")
+    own = [] if wide is None or not learnt else list(wide.parameters())
+    exact = [exact_out, *torch.autograd.grad(exact_out, [*exact_inputs, *own], upstream.double(), allow_unused=True)]
+    titles = ["out", "dq", "dk", "dv", *(f"parameter {i}" for i in range(len(learnt)))]
+    return {
+        title: ((a.double() - x.reshape(a.shape)).norm() / x.norm()).item()
+        for title, a, x in zip(titles, found, exact, strict=False)  # a stand-in's parameters are checked by its output
+        if x is not None and a is not None
+    }
+
+
+def captured(step: Callable[[], object]) -> Callable[[], None] | None:
+    """The step as a graph, or None where it cannot be captured."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except Exception as error:  # a stock kernel may refuse; the eager time remains
+        print(f"  not captured: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
+def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        step()
+        end.record()
+        times.append((begin, end))
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in times]
+
+
+def timed(step: Callable[[], object], seconds: float) -> dict[str, list[float]]:
+    """Replays and eager steps, as many as fit the time given."""
+    first = milliseconds(step, 2)[1]
+    repeats = max(2, min(25, int(seconds * 1000 / max(first, 1e-3))))
+    if first > 200:  # nothing to gain from a graph, and much to lose from recording it
+        return {"eager": milliseconds(step, 2), "device": []}
+    eager = milliseconds(step, repeats)
+    graph = captured(step)
+    return {"eager": eager, "device": [] if graph is None else milliseconds(graph, 2) and milliseconds(graph, repeats)}
+
+
+def measure(name: str, shape: tuple[int, ...], budget: float) -> dict[str, Any]:
+    """One way on one shape: errors first, then times and memory."""
+    row: dict[str, Any] = {"way": name, "shape": list(shape)}
+    batch, heads, _, length, _ = shape
+    if name == "eager" and batch * heads * length**2 * 2 * 6 > DENSE:
+        return row | {"left_out": "a dense matrix of scores would not fit"}
+    if name == "flex, learnable" and batch * heads * length**2 > 16 * 16384**2:
+        return row | {"left_out": "over the time budget at this length"}
+    row["errors"] = errors(name, shape)
+    if not max(row["errors"].values()) < ALLOWED:
+        return row | {"left_out": "wrong: the comparison with float64 failed"}
+    torch.manual_seed(0)
+    run, learnt, _ = way(name, shape, length)
+    inputs, upstream = tensors(shape, length)
+
+    def both() -> object:
+        return torch.autograd.grad(run(*inputs), [*inputs, *learnt], upstream)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return run(*inputs)
+
+    both()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    both()
+    torch.cuda.synchronize()
+    row["extra_megabytes"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    row["milliseconds"] = {"forward": timed(forward, budget / 3), "both": timed(both, budget)}
+    return row
+
+
+def decode(budget: float) -> list[dict[str, Any]]:
+    """One query a head against a long cache: bytes of keys and values over time, beside a plain copy's."""
+    batch, heads, groups, keys, width = 8, 32, 8, 65536, 128
+    torch.manual_seed(0)
+    k, v = (torch.randn(batch, groups, keys, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    q = torch.randn(batch, heads, 1, width, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(k)
+    copying = statistics.median(milliseconds(lambda: target.copy_(k), 20)[5:])
+    rows: list[dict[str, Any]] = [{"way": "copy", "milliseconds": copying, "bytes": 2 * k.nbytes}]
+    for name in ("none", "alibi", "epar", "t5"):
+        made = POSITIONS[name](heads, keys)
+        position = None if made is None else made.cuda()
+        cache = whence.KVCache(capacity=keys)
+        cache.extend(
+            q, k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None, k_positions=None, lengths=None,
+            padding=None, documents=None,
+        )  # fmt: skip
+        held = cache.mark()
+
+        def step(position: Any = position, cache: Any = cache, held: Any = held) -> Tensor:
+            cache.restore(held)
+            with torch.no_grad():
+                return whence.attend(
+                    q, k[:, :, -1:], v[:, :, -1:], position=position, causal=True, cache=cache, backend="triton"
+                )
+
+        out = step()
+        wide = None if position is None else copy.deepcopy(position).double()
+        places = torch.arange(keys, device="cuda")
+        exact = whence.attend(
+            q[:1].double(), k[:1].double(), v[:1].double(), position=wide, causal=True, q_positions=places[-1:],
+            k_positions=places, backend="reference",
+        )  # fmt: skip
+        error = ((out[:1].double() - exact).norm() / exact.norm()).item()
+        del exact
+        if error < ALLOWED:
+            times = timed(step, budget)
+            rows.append({"way": name, "milliseconds": times, "bytes": k.nbytes + v.nbytes, "error": error})
+        else:
+            rows.append({"way": name, "error": error, "left_out": "wrong: the comparison with float64 failed"})
+        del cache
+    return rows
+
+
+def middle(row: dict[str, Any], passes: str) -> float:
+    times = row["milliseconds"][passes]
+    return statistics.median(times["device"] or times["eager"])
+
+
+def table_of(rows: list[dict[str, Any]], decoding: list[dict[str, Any]]) -> str:
+    lines = []
+    for shape in dict.fromkeys(tuple(row["shape"]) for row in rows):
+        here = {row["way"]: row for row in rows if tuple(row["shape"]) == shape}
+        flash, cudnn = (here.get(name) for name in ("flash", "cudnn"))
+        batch, heads, groups, length, width = shape
+        lines.append(f"\nbatch {batch}, heads {heads}/{groups}, {length} tokens, width {width}; forward + backward")
+        lines.append(
+            f"{'':48}{'fwd ms':>9}{'both ms':>9}{'/flash':>8}{'/cuDNN':>8}{'eager ms':>10}{'MB':>8}{'error':>9}"
+        )
+        for name, row in here.items():
+            if "left_out" in row:
+                lines.append(f"{TEXT[name]:48}  {row['left_out']}")
+                continue
+            both = middle(row, "both")
+            ratios = "".join(
+                f"{both / middle(base, 'both'):>8.2f}" if base and "milliseconds" in base else f"{'':8}"
+                for base in (flash, cudnn)
+            )
+            eager = statistics.median(row["milliseconds"]["both"]["eager"])
+            lines.append(
+                f"{TEXT[name]:48}{middle(row, 'forward'):>9.3f}{both:>9.3f}{ratios}{eager:>10.3f}"
+                f"{row['extra_megabytes']:>8.0f}{max(row['errors'].values()):>9.1e}"
+            )
+    if decoding:
+        copying = decoding[0]["bytes"] / decoding[0]["milliseconds"] / 1e9
+        lines.append(f"\ndecoding, batch 8, heads 32/8, 65536 keys, width 128; a copy moves {copying:.2f} TB/s")
+        for row in decoding[1:]:
+            if "left_out" in row:
+                lines.append(f"{TEXT[row['way']]:48}  {row['left_out']}")
+                continue
+            times = row["milliseconds"]
+            took = statistics.median(times["device"] or times["eager"])
+            speed = row["bytes"] / took / 1e9
+            lines.append(f"{TEXT[row['way']]:48}{took:>9.3f} ms{speed:>7.2f} TB/s{speed / copying:>7.0%} of the copy")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", help="batch,heads,key heads,tokens,width")
+    parser.add_argument("--ways", nargs="+", default=list(TEXT), choices=list(TEXT), help="which to measure")
+    parser.add_argument("--budget", type=float, default=0.5, help="seconds of timed repeats for each way")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "gpu.json")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/gpu.py measures on a CUDA device, and there is none here")
+    shapes = [tuple(int(n) for n in text.split(",")) for text in given.shapes] if given.shapes else SHAPES
+    where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
+    rows: list[dict[str, Any]] = []
+    begun, todo = time.monotonic(), [(shape, name) for shape in shapes for name in given.ways]
+    for number, (shape, name) in enumerate(todo):
+        print(
+            f"[{number + 1}/{len(todo)}] {name}, {shape}, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True
+        )
+        try:
+            rows.append(measure(name, shape, given.budget))
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            rows.append({"way": name, "shape": list(shape), "left_out": f"failed: {reason}"})
+        gc.collect()
+        torch.cuda.empty_cache()
+    decoding = [] if given.shapes else decode(given.budget)
+    spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}
+    record = {
+        "command": "python benchmarks/gpu.py",
+        "spec": spec,
+        "environment": where,
+        "rows": rows,
+        "decode": decoding,
+    }
+    records.write(given.out, record)
+    print(table_of(rows, decoding))
+
+
+if __name__ == "__main__":
+    main()

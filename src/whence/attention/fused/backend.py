@@ -1,0 +1,168 @@
+"""The ``triton`` backend: distance tables from the mechanism, then one fused operator."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+
+import torch
+from torch import Tensor
+
+from whence import shapes
+from whence.attention.fused import ops
+from whence.attention.layout import Layout
+from whence.position.base import Position, Rate
+from whence.position.grid import evaluate, table
+
+WIDEST = 256
+MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
+
+
+def why_not_here(q: Tensor, v: Tensor) -> str | None:
+    """Why the kernels cannot run on these tensors, as a clause; None when they can."""
+    if q.device.type != "cuda" and not (q.device.type == "cpu" and interpreted()):
+        return f"it needs a CUDA device, and q is on {q.device.type}"
+    if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"it has no {str(q.dtype).removeprefix('torch.')}"
+    if max(q.shape[3], v.shape[3]) > WIDEST:
+        return f"it takes widths up to {WIDEST}, not {max(q.shape[3], v.shape[3])}"
+    return None
+
+
+def interpreted() -> bool:
+    """Whether Triton runs its kernels in Python, on the CPU: how they are tested without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    position: Position,
+    layout: Layout,
+    scale: float,
+    temperature: float,
+    dropout: float,
+    skip_far: bool,
+) -> Tensor:
+    """The output ``[B, H, T, E]`` in the dtype of q."""
+    assert layout.offset is not None
+    batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    first, last = distances(layout, rows, keys)
+    distance = torch.arange(first, last, device=q.device, dtype=torch.float32)
+    slope = slope_of(position, layout, heads) if q.dtype != torch.float32 else None  # see slope_of
+    factor = bias = numbers = None
+    found: tuple[Rate, ...] = ()
+    if slope is None:
+        few = few_numbers(position, distance, heads, keys)
+        if few is None:
+            factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
+        else:
+            factor, bias, numbers, found = few
+    factor, bias = (None if t is None else t.expand(heads, -1) for t in (factor, bias))
+    sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
+    if sink is not None:
+        sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
+    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if dropout > 0 else None
+    rates = [rate.table for rate in found if rate.table is not None]
+    return ops.fused(
+        q, k, v, factor, bias, slope, sink, numbers, rates, layout.real, layout.q_documents, layout.k_documents,
+        sum(rate.hook == "factor" and rate.table is not None for rate in found), any(r.table is None for r in found),
+        first, layout.offset, layout.causal, layout.window, scale, temperature, dropout, seed,
+        skip_far and decays(position) and can_skip(layout, rows, keys),
+    )  # fmt: skip
+
+
+def distances(layout: Layout, rows: int, keys: int) -> tuple[int, int]:
+    """The first distance any query sees and one past the last; at least one."""
+    assert layout.offset is not None
+    first, last = layout.offset - keys + 1, layout.offset + rows
+    if layout.causal:
+        first = max(first, 0)
+    if layout.window is not None:
+        first, last = max(first, 1 - layout.window), min(last, layout.window)
+    if last <= first:  # nobody sees anybody
+        return (0, 1) if layout.causal or layout.window is not None else (first, first + 1)
+    return first, last
+
+
+def decays(position: Position) -> bool:
+    """Whether any part says that its bias falls without end, so that far blocks may be left out."""
+    return any(part.decays for part in position.parts)
+
+
+def can_skip(layout: Layout, rows: int, keys: int) -> bool:
+    """Whether every query surely sees its own key, from which the bound is reckoned; few queries never skip."""
+    assert layout.offset is not None
+    own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
+    return own and layout.real is None and rows > 16
+
+
+def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
+    """``[H]``, where the whole effect on the scores is one number times the distance, and no distance is negative.
+
+    The kernel then adds the slope along a tile's keys and rows apart, which costs float32 its last two digits.
+    """
+    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
+    if len(acting) != 1 or "factor" in acting[0].effects or not layout.causal:
+        return None
+    slope = acting[0].slope_of_bias()
+    return None if slope is None else slope.float().reshape(-1).expand(heads)
+
+
+def few_numbers(
+    position: Position, distance: Tensor, heads: int, sequence: int
+) -> tuple[Tensor | None, Tensor | None, Tensor, tuple[Rate, ...]] | None:
+    """Factor and bias ``[H or 1, n]`` without gradients, the numbers ``[H, N]`` that shape them, and each one's rate.
+
+    None where nothing learns, a part gives no derivatives, or there are too many. Rates of the factor come first, then
+    those of the bias, then the number that scales the whole factor.
+    """
+    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
+    if not torch.is_grad_enabled() or not any(part.learnable for part in acting):
+        return None
+    factors: list[Tensor] = []
+    biases: list[Tensor] = []
+    rates: list[tuple[Rate, int]] = []  # with the place of the part's own factor
+    for part in acting:
+        if part.learnable:
+            length = part.context if part.length == "context" else sequence if part.length == "sequence" else None
+            own = part.rates(distance, length)
+            if own is None:
+                return None
+            answers, each = (own.factor, own.bias), own.each
+        else:
+            answers = tuple(table(part, hook, distance, heads, sequence) for hook in ("factor", "bias"))  # type: ignore[assignment]
+            each = ()
+        rates += [(rate, len(factors)) for rate in each]
+        for known, hook, answer in zip((factors, biases), ("factor", "bias"), answers, strict=True):
+            if answer is not None:
+                name = type(part).__name__
+                known.append(shapes.per_head(name, hook, answer.detach().float(), heads, distance.shape[0]))
+    scaling = [rate for rate, _ in rates if rate.table is None]
+    if len(rates) - len(scaling) > MOST_NUMBERS or len(scaling) > 1 or any(r.hook != "factor" for r in scaling):
+        return None
+    ordered = sorted(
+        (_rate_of_all(rate, place, factors, heads) for rate, place in rates if rate.table is not None),
+        key=lambda rate: rate.hook != "factor",
+    )
+    ordered += scaling
+    numbers = torch.stack([rate.number.float().reshape(-1).expand(heads) for rate in ordered], -1)
+    factor = functools.reduce(torch.mul, factors) if factors else None
+    bias = functools.reduce(torch.add, biases) if biases else None
+    return factor, bias, numbers, tuple(ordered)
+
+
+def _rate_of_all(rate: Rate, place: int, factors: list[Tensor], heads: int) -> Rate:
+    """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
+    assert rate.table is not None
+    whole = rate.table.detach().float()
+    if rate.hook == "factor":
+        for other, factor in enumerate(factors):
+            whole = whole if other == place else whole * factor
+    return Rate(rate.number, rate.hook, whole.expand(heads, -1))

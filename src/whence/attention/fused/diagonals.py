@@ -1,0 +1,156 @@
+"""Reading a distance table along the diagonals of a tile, and summing a tile along them, inside a kernel.
+
+A tile of scores ``[rows, columns]`` needs the table at ``row - column``: the same number all along a diagonal. The tile
+is seen as ``[rows / 16, 2, 8, columns / 8, 8]``, which is how a matrix unit's result lies in registers: the first, third
+and fifth axes are a thread's place, the second and fourth count the registers of one thread. Pointers are built as a
+part that depends on the thread plus a part that depends on the register alone, so the compiler turns the second into
+immediate offsets and loads each diagonal a thread meets once. The answer is right for any layout; only the speed is not.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.ops import MARGIN
+
+# inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
+PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
+PAD = tl.constexpr(MARGIN)  # a tile may overhang the table by its own size
+
+
+@triton.jit
+def read_one(pointer):
+    if PLAIN_LOADS:
+        return tl.load(pointer)
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.f32 $0, [$1];", "=f,l", [pointer.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def read_two(pointer):
+    if PLAIN_LOADS:
+        return tl.load(pointer), tl.load(pointer + 1)
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l", [pointer.to(tl.int64)],
+            dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def read_four(pointer):
+    if PLAIN_LOADS:
+        return tl.load(pointer), tl.load(pointer + 1), tl.load(pointer + 2), tl.load(pointer + 3)
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", [pointer.to(tl.int64)],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def thread_part(ROWS: tl.constexpr):
+    """``row - column`` as far as it depends on the thread: ``[ROWS / 16, 1, 8, 1, 8]``."""
+    group = tl.arange(0, ROWS // 16) * 16
+    inner = tl.arange(0, 8)
+    across = inner[None, None, :, None, None] - inner[None, None, None, None, :]
+    return group[:, None, None, None, None] + across
+
+
+@triton.jit
+def register_part(COLUMNS: tl.constexpr):
+    """``row - column`` as far as it depends on the register: ``[1, 2, 1, COLUMNS / 8, 1]``."""
+    half = tl.arange(0, 2) * 8
+    block = tl.arange(0, COLUMNS // 8) * 8
+    return half[None, :, None, None, None] - block[None, None, None, :, None]
+
+
+@triton.jit
+def diagonal(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, WIDTH: tl.constexpr):
+    """Pointers to ``base + SIGN * (row - column) * WIDTH``, as five axes."""
+    thread = thread_part(ROWS) * WIDTH
+    register = register_part(COLUMNS) * WIDTH
+    if SIGN > 0:
+        return (base + thread) + register
+    else:
+        return (base + (0 - thread)) + (0 - register)
+
+
+@triton.jit
+def factor_and_bias(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, FACTOR: tl.constexpr,
+                    BIAS: tl.constexpr):  # fmt: skip
+    """The factor tile and the bias tile ``[ROWS, COLUMNS]``; with one of them absent, the other twice."""
+    if FACTOR and BIAS:
+        one, two = read_two(diagonal(base, ROWS, COLUMNS, SIGN, 2))
+        return tl.reshape(one, [ROWS, COLUMNS]), tl.reshape(two, [ROWS, COLUMNS])
+    else:
+        one = tl.reshape(read_one(diagonal(base, ROWS, COLUMNS, SIGN, 1)), [ROWS, COLUMNS])
+        return one, one
+
+
+@triton.jit
+def in_thread_sum(x):
+    """The sum of a five-axis tile over a thread's registers: ``[rows / 16, 8, 8]``, with no exchange between threads."""
+    return tl.sum(tl.sum(x, 3), 1)
+
+
+@triton.jit
+def weigh_by_distance(tile, start, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add tile * (start + row - column), summed within threads."""
+    five = tl.reshape(tile, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
+    distance = (thread_part(ROWS) + start).to(tl.float32) + register_part(COLUMNS).to(tl.float32)
+    return total + in_thread_sum(five * distance)
+
+
+@triton.jit
+def contract(by_factor, by_bias, base, g0, g1, g2, g3, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+             FACTOR_RATES: tl.constexpr, BIAS_RATES: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """Add the tile's share of each number's gradient: its derivative table times the tile, summed within threads."""
+    for_factor = tl.reshape(by_factor, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
+    for_bias = tl.reshape(by_bias, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
+    COUNT: tl.constexpr = FACTOR_RATES + BIAS_RATES
+    pointers = diagonal(base, ROWS, COLUMNS, 1, WIDTH)
+    if COUNT == 1:
+        r0 = read_one(pointers)
+        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
+    elif COUNT == 2:
+        r0, r1 = read_two(pointers)
+        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
+        g1 += in_thread_sum((for_factor if FACTOR_RATES > 1 else for_bias) * r1)
+    else:
+        r0, r1, r2, r3 = read_four(pointers)
+        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
+        g1 += in_thread_sum((for_factor if FACTOR_RATES > 1 else for_bias) * r1)
+        g2 += in_thread_sum((for_factor if FACTOR_RATES > 2 else for_bias) * r2)
+        if COUNT == 4:
+            g3 += in_thread_sum((for_factor if FACTOR_RATES > 3 else for_bias) * r3)
+    return g0, g1, g2, g3
+
+
+@triton.jit
+def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sums of a tile along its diagonals, as two ``[ROWS / COLUMNS, COLUMNS]``.
+
+    Block b, entry t: the first holds ``row - column = b * COLUMNS + t``, the second the same less COLUMNS. Each row is
+    turned by its own number, so that a diagonal becomes a column; the flat gather goes through shared memory once.
+    """
+    BLOCKS: tl.constexpr = ROWS // COLUMNS
+    row = tl.arange(0, ROWS)[:, None]
+    turn = tl.arange(0, COLUMNS)
+    source = tl.reshape(row * COLUMNS + ((row - turn[None, :]) & (COLUMNS - 1)), [ROWS * COLUMNS])
+    turned = tl.reshape(tl.gather(tl.reshape(tile, [ROWS * COLUMNS]), source, 0), [BLOCKS, COLUMNS, COLUMNS])
+    unwrapped = (tl.arange(0, COLUMNS)[:, None] >= turn[None, :])[None, :, :]
+    upper = tl.sum(tl.where(unwrapped, turned, 0.0), 1)
+    return upper, tl.sum(turned, 1) - upper
+
+
+@triton.jit
+def add_diagonal_sums(tile, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add a tile's diagonal sums to a table in memory whose entry for ``row - column = 0`` is at base."""
+    upper, lower = diagonal_sums(tile, ROWS, COLUMNS)
+    where = tl.arange(0, ROWS // COLUMNS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    tl.atomic_add(base + where, upper, sem="relaxed")
+    tl.atomic_add(base + where - COLUMNS, lower, sem="relaxed")

@@ -1,0 +1,156 @@
+"""The backward kernel for keys and values: one program for a block of keys walks the rows of every head that reads them,
+so grouped heads add up in registers, in a fixed order."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.diagonals import PAD
+from whence.attention.fused.scores import kept, load_tile, logits, query_bounds, seen, store_tile
+
+
+@triton.jit
+def keys_step(
+    k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, h, row0, key0, heads, rows, line_stride, keys, offset,
+    first, window, stride, unit, k_id, dropout, seed,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
+    SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, IDS: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    row0 = tl.multiple_of(row0, BM)
+    pair = (b * heads + h).to(tl.int64)
+    line = pair * line_stride
+    start = offset + row0 - key0
+    row = tl.arange(0, BM)
+    column = tl.arange(0, BN)
+    q = load_tile(Q, b, h, row0, BM, BD)
+    grad = load_tile(GRAD, b, h, row0, BM, BE)
+    lse = tl.load(LSE + line + row0 + row)
+    delta = tl.load(DELTA + line + row0 + row)
+    qk = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BN, BM]
+    incline = 0.0
+    if SLOPED:  # what depends on the row goes with the row's normaliser
+        slope = tl.load(SLOPE + h)
+        incline = (slope * (0 - column).to(tl.float32))[:, None]
+        lse = lse - slope * (start + row).to(tl.float32)
+    WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
+    table = TABLE + (h.to(tl.int64) * stride + PAD - first + start) * WIDTH
+    z, factor = logits(qk, table, unit, incline, BN, BM, -1, FACTOR, BIAS, SLOPED)
+    p = tl.exp2(z - lse[None, :])
+    if MASKED:
+        q_id = 0
+        if IDS:
+            q_id = tl.load(Q_IDS + b * rows + row0 + row, mask=row0 + row < rows, other=0)[None, :]
+        distance = start + row[None, :] - column[:, None]
+        ok = seen(distance, (key0 + column)[:, None], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS)
+        p = tl.where(ok, p, 0.0)
+    used = p
+    keep = 1.0
+    if DROPOUT:
+        keep = kept(seed, pair, (row0 + row)[None, :], (key0 + column)[:, None], rows, keys, dropout)
+        used = p * keep
+    # which product comes first decides what stays in registers meanwhile; both orders were measured
+    if FACTOR or BD > 64:
+        dv = tl.dot(used.to(grad.dtype), grad, dv, input_precision=PRECISION)
+        dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+    else:
+        dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+        dv = tl.dot(used.to(grad.dtype), grad, dv, input_precision=PRECISION)
+    if DROPOUT:
+        dp = dp * keep
+    dz = p * (dp - delta[None, :])
+    if FACTOR:
+        dz = dz * factor
+    dk = tl.dot(dz.to(q.dtype), q, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def stretch(
+    k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, g, low, high, key0, heads, rows, line_stride, keys,
+    offset, first, window, stride, unit, k_id, dropout, seed,
+    SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr,
+    BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, IDS: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Rows low to high of all the heads that share these keys; one loop, which the compiler can stage."""
+    if SHARE == 1:
+        for row0 in tl.range(low, high, BM, num_stages=STAGES):
+            dk, dv = keys_step(
+                k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, g, row0, key0, heads, rows, line_stride,
+                keys, offset, first, window, stride, unit, k_id, dropout, seed, BM, BN, BD, BE, FACTOR, BIAS, SLOPED,
+                CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, MASKED,
+            )  # fmt: skip
+    else:
+        count = tl.maximum(tl.cdiv(high - low, BM), 0)
+        for step in tl.range(0, count * SHARE, num_stages=STAGES):
+            h = g * SHARE + step // count
+            dk, dv = keys_step(
+                k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, h, low + step % count * BM, key0, heads,
+                rows, line_stride, keys, offset, first, window, stride, unit, k_id, dropout, seed, BM, BN, BD, BE,
+                FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, MASKED,
+            )  # fmt: skip
+    return dk, dv
+
+
+@triton.jit(
+    do_not_specialize=["batch", "heads", "rows", "line_stride", "keys", "offset", "first", "window", "stride", "seed"]
+)
+def keys_kernel(
+    Q, K, V, GRAD, DK, DV, LSE, DELTA, TABLE, SLOPE, Q_IDS, K_IDS, RANGE, REACH, ORDER,
+    batch, heads, rows, line_stride, keys, offset, first, window, stride, unit, back, dropout, seed,
+    SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    IDS: tl.constexpr, SKIP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(keys, BN)
+    rank = tl.program_id(0) // blocks
+    block = tl.program_id(0) % blocks  # the first keys meet the most rows
+    groups = heads // SHARE
+    if SKIP and SHARE == 1:
+        g = tl.load(ORDER + rank // batch)
+        b = rank % batch
+    else:
+        g = rank % groups
+        b = rank // groups
+    key0 = block * BN
+    column = tl.arange(0, BN)
+    k = load_tile(K, b, g, key0, BN, BD)
+    v = load_tile(V, b, g, key0, BN, BE)
+    dk = tl.zeros([BN, BD], tl.float32)
+    dv = tl.zeros([BN, BE], tl.float32)
+    k_id = 0
+    ids_low = 0
+    ids_high = 0
+    if IDS:
+        k_id = tl.load(K_IDS + b * keys + key0 + column, mask=key0 + column < keys, other=-1)[:, None]
+        ids_low = tl.load(RANGE + (b * blocks + block) * 2)
+        ids_high = tl.load(RANGE + (b * blocks + block) * 2 + 1)
+    reach = 0
+    if SKIP:
+        for member in tl.static_range(SHARE):
+            reach = tl.maximum(reach, tl.load(REACH + g * SHARE + member))
+    low, high, full_low, full_high = query_bounds(
+        key0, offset, rows, window, reach, ids_low, ids_high, BN, BM, CAUSAL, WINDOWED, SKIP, IDS
+    )
+    if CAUSAL or WINDOWED or IDS:
+        dk, dv = stretch(
+            k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, g, low, full_low, key0, heads, rows,
+            line_stride, keys, offset, first, window, stride, unit, k_id, dropout, seed, SHARE, BM, BN, BD, BE, FACTOR,
+            BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, STAGES, True,
+        )  # fmt: skip
+    if not IDS:
+        dk, dv = stretch(
+            k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, g, full_low, full_high, key0, heads, rows,
+            line_stride, keys, offset, first, window, stride, unit, k_id, dropout, seed, SHARE, BM, BN, BD, BE, FACTOR,
+            BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, STAGES, False,
+        )  # fmt: skip
+    if WINDOWED and not IDS:
+        dk, dv = stretch(
+            k, v, Q, GRAD, LSE, DELTA, TABLE, SLOPE, Q_IDS, dk, dv, b, g, full_high, high, key0, heads, rows,
+            line_stride, keys, offset, first, window, stride, unit, k_id, dropout, seed, SHARE, BM, BN, BD, BE, FACTOR,
+            BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, STAGES, True,
+        )  # fmt: skip
+    store_tile(DV, b, g, key0, dv.to(DV.dtype), BN, BE)
+    store_tile(DK, b, g, key0, (dk * back).to(DK.dtype), BN, BD)

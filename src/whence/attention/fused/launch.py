@@ -1,0 +1,391 @@
+"""Launching the kernels: descriptors, units, masks and grids for one attention call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from whence.attention.fused import decode, skipping, tiling
+from whence.attention.fused.forward import forward_kernel
+from whence.attention.fused.gradient_keys import keys_kernel
+from whence.attention.fused.gradient_queries import queries_kernel
+from whence.attention.fused.gradient_tables import tables_kernel
+from whence.attention.fused.ops import MARGIN
+
+LOG2E = math.log2(math.e)
+FEW_QUERIES = 16  # up to here keys are split over programs
+NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a call fixes beside its tensors. ``first`` is the distance of a table's first entry."""
+
+    first: int
+    offset: int
+    causal: bool
+    window: int | None
+    scale: float
+    temperature: float
+    dropout: float
+    seed: int
+    skip: bool
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Tables ``[H, n]``, a slope ``[H]``, a sink ``[B, H, T]``, and which tokens belong together."""
+
+    factor: Tensor | None
+    bias: Tensor | None
+    slope: Tensor | None
+    sink: Tensor | None
+    real: Tensor | None
+    q_documents: Tensor | None
+    k_documents: Tensor | None
+
+
+class Work:
+    """One call on the device."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, effects: Effects, settings: Settings, table: Tensor | None = None
+    ) -> None:
+        self.q, self.k, self.v = q, k, v
+        self.effects, self.settings = effects, settings
+        self.batch, self.heads, self.rows, self.width = q.shape
+        self.groups, self.keys, self.value_width = k.shape[1], k.shape[2], v.shape[3]
+        self.share = self.heads // self.groups
+        self.wide, self.value_wide = (max(16, triton.next_power_of_2(w)) for w in (self.width, self.value_width))
+        self.widest = max(self.wide, self.value_wide)
+        self.unit = settings.scale * LOG2E / settings.temperature
+        self.bias_unit = LOG2E / settings.temperature
+        # fp32 inputs: three tf32 products that together keep float32's digits, unless torch is told to be faster
+        fast = torch.get_float32_matmul_precision() != "highest"
+        self.precision = "tf32" if q.dtype != torch.float32 or fast else "tf32x3"
+        self.nothing = q.new_empty(1, dtype=torch.float32)
+        #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
+        self.table = self._table() if table is None else table
+        self.stride = self.table.shape[1] if self.table.numel() else 0
+
+    # --- what kernels share ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def has_ids(self) -> bool:
+        return self.effects.real is not None or self.effects.q_documents is not None
+
+    @cached_property
+    def ids(self) -> tuple[Tensor, Tensor]:
+        """A number for each query ``[B, T]`` and key ``[B, S]``: equal numbers see each other, padding has one of its own."""
+        e, device = self.effects, self.q.device
+        if e.q_documents is None or e.k_documents is None:
+            queries = torch.zeros(1, self.rows, dtype=torch.int32, device=device)
+            keys = torch.zeros(1, self.keys, dtype=torch.int32, device=device)
+        else:
+            queries, keys = e.q_documents, e.k_documents
+        if e.real is not None:
+            keys = torch.where(e.real, keys, torch.iinfo(keys.dtype).min)
+        return (queries.expand(self.batch, -1).contiguous(), keys.expand(self.batch, -1).contiguous())
+
+    def ranges(self, of: Tensor, among: Tensor, block: int) -> Tensor:
+        """``[B, blocks, 2]``: for each block of one side, the stretch of the other that can hold an equal number."""
+        mine, theirs = _extremes(of, block), _extremes(among, 64)
+        meet = (mine[0][:, :, None] <= theirs[1][:, None, :]) & (mine[1][:, :, None] >= theirs[0][:, None, :])
+        index = torch.arange(meet.shape[2], device=of.device)
+        low = torch.where(meet, index, meet.shape[2]).amin(-1)
+        high = torch.where(meet, index + 1, 0).amax(-1)
+        return torch.stack([low.clamp(max=high), high], -1).mul(64).to(torch.int32).contiguous()
+
+    def _table(self) -> Tensor:
+        e = self.effects
+        both = [(t, u) for t, u in ((e.factor, self.unit), (e.bias, self.bias_unit)) if t is not None]
+        return pack([t for t, _ in both], [u for _, u in both]) if both else self.q.new_empty(0, dtype=torch.float32)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """In the kernels' unit: what one step of distance adds to a logit."""
+        return (
+            self.nothing if self.effects.slope is None else (self.effects.slope * self.bias_unit).float().contiguous()
+        )
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        e, s = self.effects, self.settings
+        return {
+            "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.factor is not None,
+            "BIAS": e.bias is not None, "SLOPED": e.slope is not None, "CAUSAL": s.causal,
+            "WINDOWED": s.window is not None, "IDS": self.has_ids, "DROPOUT": s.dropout > 0,
+            "PRECISION": self.precision,
+        }  # fmt: skip
+
+    def describe(self, x: Tensor, rows: int, wide: int) -> TensorDescriptor:
+        # an axis of one entry may carry any stride; the copy engine wants a fitting one all the same
+        steps = [step if size > 1 else wide for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
+        return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, wide])
+
+    def reach(self) -> Tensor:
+        """``[H]``: the farthest distance each head needs; empty when every distance is looked at."""
+        e, s = self.effects, self.settings
+        own_key = s.causal and s.offset >= 0 and s.offset + self.rows <= self.keys and e.real is None
+        if not (s.skip and own_key and (e.bias is not None or e.slope is not None)):
+            return self.q.new_empty(0, dtype=torch.int32)
+        q, k = (self.describe(x, skipping.BLOCK, self.wide) for x in (self.q, self.k))
+        shape = (self.batch, self.heads, self.groups, self.rows, self.keys)
+        bias = None if e.bias is None else e.bias * self.bias_unit
+        slope = None if e.slope is None else self.slope
+        return skipping.reach(
+            q, k, shape, self.wide, s.offset, self.unit, e.factor, bias, slope, s.first, self.q.device
+        )
+
+    def order(self, reach: Tensor) -> Tensor:
+        return reach.argsort(descending=True).to(torch.int32) if reach.numel() else self.nothing
+
+    # --- forward ---------------------------------------------------------------------------------------------------
+
+    def forward(self) -> tuple[Tensor, Tensor, Tensor]:
+        out = torch.empty_like(self.q) if self.width == self.value_width else self.q.new_empty(
+            *self.q.shape[:3], self.value_width
+        )  # fmt: skip
+        lse = self.q.new_empty(*self.q.shape[:2], line(self.rows), dtype=torch.float32)
+        if self.rows <= FEW_QUERIES and self.rows * self.share <= 128:
+            self._decode(out, lse)
+            return out, lse, self.q.new_empty(0, dtype=torch.int32)
+        reach = self.reach()
+        tile = tiling.forward_tile(self.widest, self.q.element_size(), self.stride > 0)
+        e, s = self.effects, self.settings
+        sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
+        q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
+        blocks = triton.cdiv(self.rows, tile.rows)
+        forward_kernel[(blocks * self.batch * self.heads,)](
+            self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
+            self.describe(self.v, tile.keys, self.value_wide), self.describe(out, tile.rows, self.value_wide),
+            lse, self.table, self.slope, sink, q_ids, k_ids, spans, reach if reach.numel() else self.nothing,
+            self.order(reach), *self._counts, self.unit, self.bias_unit, *sink.stride(), s.dropout, s.seed,
+            BM=tile.rows, BN=tile.keys, SINKED=e.sink is not None, SKIP=reach.numel() > 0, STAGES=tile.stages,
+            **self.flags, **tile.options,
+        )  # fmt: skip
+        return out, lse, reach
+
+    def _ids_for(self, block: int, by_query: bool) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.has_ids:
+            return self.nothing, self.nothing, self.nothing
+        queries, keys = self.ids
+        spans = self.ranges(queries, keys, block) if by_query else self.ranges(keys, queries, block)
+        return queries, keys, spans
+
+    def _decode(self, out: Tensor, lse: Tensor) -> None:
+        e, s = self.effects, self.settings
+        members = max(16, triton.next_power_of_2(self.rows * self.share))
+        tile = tiling.decode_tile(members, self.widest, self.q.element_size())
+        low, high = 0, self.keys
+        if s.causal:
+            high = max(0, min(high, s.offset + self.rows))
+        if s.window is not None:
+            low = max(0, s.offset - s.window + 1)
+            high = min(high, max(0, s.offset + self.rows - 1 + s.window))
+        low = min(low, high) // tile.keys * tile.keys
+        blocks = max(1, triton.cdiv(high - low, tile.keys))
+        wanted = max(1, triton.cdiv(processors(self.q.device) * 2, self.batch * self.groups))
+        each = triton.cdiv(blocks, min(wanted, blocks, 256)) * tile.keys
+        splits = triton.cdiv(blocks * tile.keys, each)
+        if line(self.rows) > self.rows:
+            lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass
+        parts = lse.new_empty(self.batch, self.heads, self.rows, splits, self.value_wide)
+        tops, totals = (lse.new_empty(self.batch, self.heads, self.rows, splits) for _ in range(2))
+        q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
+        decode.split_kernel[(self.batch * self.groups * splits,)](
+            self.q, self.describe(self.k, tile.keys, self.wide), self.describe(self.v, tile.keys, self.value_wide),
+            parts, tops, totals, self.table, self.slope, q_ids, k_ids, self.heads, self.rows, self.keys, s.offset, s.first,
+            s.window or 0, self.stride, self.unit, *self.q.stride()[:3], self.width, low, each, splits, s.dropout, s.seed,
+            BM=members, BN=tile.keys, STAGES=tile.stages, **self.flags, **tile.options,
+        )  # fmt: skip
+        sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
+        decode.join_kernel[(self.batch * self.heads * self.rows,)](
+            parts, tops, totals, sink, out, lse, self.heads, self.rows, line(self.rows), splits, self.bias_unit, *sink.stride(),
+            *out.stride()[:3], self.value_width, SINKED=e.sink is not None, BS=max(2, triton.next_power_of_2(splits)),
+            BE=self.value_wide,
+        )  # fmt: skip
+
+    # --- backward --------------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        grad: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        reach: Tensor,
+        rates: list[Tensor],
+        factor_rates: int,
+        amplitude: bool,
+        dense: tuple[bool, bool],
+        slope_grad: bool,
+        deterministic: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """dq, dk, dv, delta ``[B, H, line]``, sums ``[H, NUMBERS]``, and the dense gradients of factor and bias."""
+        apart = deterministic and any(dense)  # dense gradients by a kernel of their own
+        inside = dense if not apart else (False, False)
+        dq, delta, numbers, sums = self.queries(
+            grad, out, lse, reach, rates, factor_rates, amplitude, inside, slope_grad
+        )
+        dk, dv = self.keys_and_values(grad, lse, delta, reach)
+        entries = self.stride - 2 * MARGIN
+        found: list[Tensor | None] = [None, None]
+        if sums is not None:
+            whole = iter(sums.sum(1)[:, :, MARGIN : MARGIN + entries].unbind(0))
+            found = [next(whole) if d else None for d in dense]
+        elif apart:
+            found = self._tables(grad, lse, delta, reach, dense, entries)
+        s = self.settings
+        d_factor = None if found[0] is None else found[0] * (s.scale / s.temperature)
+        d_bias = None if found[1] is None else found[1] / s.temperature
+        return dq, dk, dv, delta, None if numbers is None else numbers.sum((0, 2)), d_factor, d_bias
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        s = self.settings
+        return (
+            self.batch, self.heads, self.rows, line(self.rows), self.keys, s.offset, s.first, s.window or 0,
+            self.stride,
+        )  # fmt: skip
+
+    @property
+    def _back(self) -> float:
+        """What turns a logit's gradient times the kernels' factor into one of q.k."""
+        s = self.settings
+        return math.log(2) if self.effects.factor is not None else s.scale / s.temperature
+
+    def queries(
+        self,
+        grad: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        reach: Tensor,
+        rates: list[Tensor],
+        factor_rates: int,
+        amplitude: bool,
+        dense: tuple[bool, bool],
+        slope_grad: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """dq, delta, each program's share of the numbers' gradients, and the dense sums per sequence and head."""
+        s, stride = self.settings, self.stride
+        tile = tiling.queries_tile(self.widest, self.q.element_size(), len(rates), sum(dense))
+        blocks = triton.cdiv(self.rows, tile.rows)
+        dq, delta = torch.empty_like(self.q), torch.empty_like(lse)
+        counting = bool(rates) or slope_grad or amplitude
+        numbers = lse.new_empty(self.batch, self.heads, blocks, NUMBERS) if counting else None
+        sums = lse.new_zeros(sum(dense), self.batch, self.heads, stride) if any(dense) else None
+        rate_table = pack(rates, [1.0] * len(rates)) if rates else self.nothing
+        q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
+        queries_kernel[(blocks * self.batch * self.heads,)](
+            self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
+            self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
+            self.describe(out, tile.rows, self.value_wide), self.describe(dq, tile.rows, self.wide), lse, delta, self.table,
+            rate_table, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
+            self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, self.order(reach), *self._counts,
+            self.batch * self.heads * stride, self.unit, self._back, s.dropout, s.seed,
+            BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
+            FACTOR_RATES=factor_rates, BIAS_RATES=len(rates) - factor_rates, RATE_WIDTH=(1, 1, 2, 4, 4)[len(rates)],
+            SLOPE_GRAD=slope_grad, AMPLITUDE=amplitude, STAGES=tile.stages, **self.flags, **tile.options,
+        )  # fmt: skip
+        return dq, delta, numbers, sums
+
+    def keys_and_values(self, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """dk and dv; delta comes from ``queries``."""
+        s = self.settings
+        tile = tiling.keys_tile(self.widest, self.q.element_size(), self.rows * self.share)
+        dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
+        q_ids, k_ids, spans = self._ids_for(tile.keys, by_query=False)
+        keys_kernel[(triton.cdiv(self.keys, tile.keys) * self.batch * self.groups,)](
+            self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
+            self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
+            self.describe(dk, tile.keys, self.wide), self.describe(dv, tile.keys, self.value_wide), lse, delta,
+            self.table, self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing,
+            self.order(reach), *self._counts, self.unit, self._back, s.dropout, s.seed,
+            BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, STAGES=tile.stages, **self.flags, **tile.options,
+        )  # fmt: skip
+        return dk, dv
+
+    def _tables(
+        self, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor, dense: tuple[bool, bool], entries: int
+    ) -> list[Tensor | None]:
+        """Dense gradients by block diagonals, with nothing added in memory."""
+        s = self.settings
+        tile = tiling.tables_tile(self.widest, self.q.element_size())
+        # a block diagonal holds distances offset + between - keys_in_tile < d < offset + between + rows_in_tile
+        lowest = (s.first - s.offset - tile.rows + 1) // tile.keys
+        highest = (s.first + entries - 1 - s.offset + tile.keys - 1) // tile.keys
+        lowest = max(lowest, -triton.cdiv(self.keys, tile.keys) + 1)
+        highest = min(highest, triton.cdiv(self.rows, tile.keys))
+        count = highest - lowest + 1
+        splits = max(1, min(self.batch, triton.cdiv(4 * processors(self.q.device), count * self.heads)))
+        parts = lse.new_zeros(splits, self.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
+        q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
+        flags = {name: value for name, value in self.flags.items() if name != "SLOPED"}
+        tables_kernel[(count, self.heads, splits)](
+            self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
+            self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide), lse,
+            delta, self.table, parts, q_ids, k_ids, reach if reach.numel() else self.nothing, *self._counts,
+            self.unit, s.dropout, s.seed, lowest, splits, BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
+            RAGGED=self.keys % tile.keys != 0 or self.rows % tile.rows != 0 or tile.rows != tile.keys,
+            STAGES=tile.stages, **flags, **tile.options,
+        )  # fmt: skip
+        summed = parts.sum(0)  # [H, diagonals, table, upper or lower, blocks, keys]
+        blocks = tile.rows // tile.keys
+        found: list[Tensor | None] = []
+        for which in range(2):
+            if not dense[which]:
+                found.append(None)
+                continue
+            # entry (block c + b, t) of `upper` is distance offset + (lowest + c + b) * keys + t; `lower` one block less
+            line = lse.new_zeros(self.heads, count + blocks, tile.keys)
+            for b in range(blocks):
+                line[:, b + 1 : b + 1 + count] += summed[:, :, which, 0, b]
+                line[:, b : b + count] += summed[:, :, which, 1, b]
+            start = s.first - (s.offset + (lowest - 1) * tile.keys)
+            line = line.flatten(1)
+            line = torch.nn.functional.pad(line, (max(0, -start), max(0, start + entries - line.shape[1])))
+            found.append(line[:, max(0, start) : max(0, start) + entries])
+        return found
+
+
+def pack(tables: list[Tensor], units: list[float]) -> Tensor:
+    """Tables ``[H, n]`` side by side with margins around: ``[H, MARGIN + n + MARGIN, 1, 2 or 4]``, float32."""
+    heads, entries = tables[0].shape
+    width = (1, 2, 4, 4)[len(tables) - 1]
+    target = torch.zeros(heads, entries + 2 * MARGIN, width, device=tables[0].device, dtype=torch.float32)
+    for column, (table, unit) in enumerate(zip(tables, units, strict=True)):
+        torch.mul(table, unit, out=target[:, MARGIN : MARGIN + entries, column])
+    return target
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x itself where the copy engine can read it: rows together, every step a multiple of 16 bytes; else a copy, of a
+    width that fits."""
+    whole = 16 // x.element_size()
+    steps = [stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step > 0 and step % whole == 0 for step in steps):
+        return x if x.shape[-1] % whole == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % whole))
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % whole)).contiguous()
+
+
+def line(rows: int) -> int:
+    """Room for the rows' normalisers: whole blocks of any tile."""
+    return triton.cdiv(rows, 128) * 128
+
+
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def _extremes(ids: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest number in each block, ``[B, blocks]`` each."""
+    short = -ids.shape[1] % block
+    blocks = torch.cat([ids, ids[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, block))
+    return blocks.amin(-1), blocks.amax(-1)

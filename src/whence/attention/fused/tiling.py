@@ -1,0 +1,68 @@
+"""Tile sizes, measured on an H200: small tiles of four warps, two or three programs on a processor at a time.
+
+Registers decide: the same tile can be a third slower with one table more. ``registers`` caps what a thread may take,
+where the compiler would otherwise trade the third program for fewer spills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int
+    keys: int
+    warps: int = 4
+    stages: int = 2
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        given = {"num_warps": self.warps}
+        return given if self.registers is None else given | {"maxnreg": self.registers}
+
+
+def forward_tile(width: int, bytes_each: int, tables: bool) -> Tile:
+    if bytes_each == 4:
+        return Tile(64, 32, 4, 2) if width <= 64 else Tile(64, 32, 8, 1)
+    if width > 128:
+        return Tile(64, 64, 8, 2)
+    return Tile(64, 64, 4, 2 if tables and width <= 64 else 3)
+
+
+def keys_tile(width: int, bytes_each: int, rows: int) -> Tile:
+    """``rows``: of all the heads that share a key."""
+    if bytes_each == 4:
+        return Tile(32, 64, 4, 1) if width <= 64 else Tile(32, 64, 8, 1)
+    if width > 128:
+        return Tile(32, 64, 8, 2)
+    if width > 64:
+        return Tile(64, 64, 4, 2) if rows > 8192 else Tile(64, 128, 8, 3)
+    return Tile(64, 64, 4, 3, 168)
+
+
+def queries_tile(width: int, bytes_each: int, rates: int, dense: int) -> Tile:
+    if bytes_each == 4:
+        return Tile(64, 32, 4, 1) if width <= 64 else Tile(64, 32, 8, 1)
+    if width > 128:
+        return Tile(64, 32, 8, 2)
+    if width > 64:
+        return Tile(64, 64, 4, 2) if dense or rates else Tile(128, 64, 8, 3)
+    if dense == 1:
+        return Tile(64, 64, 4, 2, 168)
+    return Tile(64, 64, 4, 3, 168) if rates else Tile(64, 64, 4, 3)
+
+
+def tables_tile(width: int, bytes_each: int) -> Tile:
+    if bytes_each == 4:
+        return Tile(64, 32, 4, 1) if width <= 64 else Tile(64, 32, 8, 1)
+    if width > 128:
+        return Tile(64, 64, 8, 1)
+    return Tile(128, 64, 8, 2) if width > 64 else Tile(64, 64, 4, 3)
+
+
+def decode_tile(rows: int, width: int, bytes_each: int) -> Tile:
+    if bytes_each == 4 or width > 128:
+        return Tile(rows, 32, 4, 2)
+    return Tile(rows, 128, 4, 3) if rows <= 32 else Tile(rows, 64, 4, 3)
