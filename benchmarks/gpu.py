@@ -92,24 +92,25 @@ def plain(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(distance < 0, -torch.inf), -1) @ v
 
 
-def flex(slope: Tensor) -> Callable[..., Tensor]:
+def flex(slope: Tensor, length: int) -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    torch.compiler.reset()  # every way is compiled afresh, or the compiler gives up after a few
     fast = torch.compile(flex_attention, dynamic=False)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return s - slope[h] * (i - j)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return s - slope[h] * (i - j)
-
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], q.shape[2], device="cuda")
         return fast(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
     return run
 
 
-def way(name: str, shape: tuple[int, ...], length: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
+def way(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
     """A function of q, k, v; the parameters that learn; and the Position whose float64 reference it must equal."""
-    heads, groups = shape[1], shape[2]
+    heads, groups, length = shape[1], shape[2], shape[3]
     if name in ("flash", "cudnn"):
         kernel = SDPBackend.FLASH_ATTENTION if name == "flash" else SDPBackend.CUDNN_ATTENTION
 
@@ -123,7 +124,7 @@ def way(name: str, shape: tuple[int, ...], length: int) -> tuple[Callable[..., T
         slope = position.slope().detach()[:, 0].clone().requires_grad_(name != "flex, fixed")
         learnt = [slope] if name != "flex, fixed" else []
         return (
-            (lambda q, k, v: plain(q, k, v, slope)) if name == "eager" else flex(slope), learnt,
+            (lambda q, k, v: plain(q, k, v, slope)) if name == "eager" else flex(slope, tokens), learnt,
             whence.Alibi(heads, slope=slope.tolist()).cuda(),
         )  # fmt: skip
     made = POSITIONS[name](heads, length)
@@ -139,7 +140,7 @@ def way(name: str, shape: tuple[int, ...], length: int) -> tuple[Callable[..., T
 def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     """Relative errors of the output and the gradients against float64, on a shorter sequence with the same heads."""
     torch.manual_seed(1)
-    run, learnt, position = way(name, (1, *shape[1:]), shape[3])
+    run, learnt, position = way(name, (1, *shape[1:]), CHECKED)
     inputs, upstream = tensors((1, *shape[1:]), CHECKED)
     out = run(*inputs)
     found = [out, *torch.autograd.grad(out, [*inputs, *learnt], upstream)]
@@ -190,10 +191,10 @@ def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:
 
 def timed(step: Callable[[], object], seconds: float) -> dict[str, list[float]]:
     """Replays and eager steps, as many as fit the time given."""
-    first = milliseconds(step, 2)[1]
-    repeats = max(2, min(25, int(seconds * 1000 / max(first, 1e-3))))
-    if first > 200:  # nothing to gain from a graph, and much to lose from recording it
-        return {"eager": milliseconds(step, 2), "device": []}
+    first = milliseconds(step, 1)
+    if first[0] > 200:  # nothing to gain from a graph, and one reading tells enough
+        return {"eager": first, "device": []}
+    repeats = max(3, min(25, int(seconds * 1000 / max(first[0], 1e-3))))
     eager = milliseconds(step, repeats)
     graph = captured(step)
     return {"eager": eager, "device": [] if graph is None else milliseconds(graph, 2) and milliseconds(graph, repeats)}
@@ -247,7 +248,7 @@ def decode(budget: float) -> list[dict[str, Any]]:
         position = None if made is None else made.cuda()
         cache = whence.KVCache(capacity=keys)
         cache.extend(
-            q, k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None, k_positions=None, lengths=None,
+            q.expand(-1, -1, keys - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None, k_positions=None, lengths=None,
             padding=None, documents=None,
         )  # fmt: skip
         held = cache.mark()
@@ -333,28 +334,24 @@ def main() -> None:
     where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
     rows: list[dict[str, Any]] = []
     begun, todo = time.monotonic(), [(shape, name) for shape in shapes for name in given.ways]
+    spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}
+    record = {"command": "python benchmarks/gpu.py", "spec": spec, "environment": where, "rows": rows, "decode": []}
     for number, (shape, name) in enumerate(todo):
-        print(
-            f"[{number + 1}/{len(todo)}] {name}, {shape}, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True
-        )
+        spent = time.monotonic() - begun
+        print(f"[{number + 1}/{len(todo)}] {name}, {shape}, {spent:.0f} s", file=sys.stderr, flush=True)
         try:
             rows.append(measure(name, shape, given.budget))
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             rows.append({"way": name, "shape": list(shape), "left_out": f"failed: {reason}"})
+        records.write(given.out, record)  # after each, so that nothing measured is lost
         gc.collect()
         torch.cuda.empty_cache()
-    decoding = [] if given.shapes else decode(given.budget)
-    spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}
-    record = {
-        "command": "python benchmarks/gpu.py",
-        "spec": spec,
-        "environment": where,
-        "rows": rows,
-        "decode": decoding,
-    }
-    records.write(given.out, record)
-    print(table_of(rows, decoding))
+    print(table_of(rows, []), flush=True)
+    if not given.shapes:
+        record["decode"] = decode(given.budget)
+        records.write(given.out, record)
+        print(table_of([], record["decode"]))
 
 
 if __name__ == "__main__":

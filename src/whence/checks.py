@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import Attention, KVCache
+from whence.derivatives import disagreement
 from whence.errors import WhenceError
 from whence.position.base import Position
 
@@ -255,8 +256,8 @@ def state(bench: Bench) -> None:
         raise AssertionError(f"repr does not name the mechanism: {text}")
     other = copy.deepcopy(bench.position)
     with torch.no_grad():
-        for tensor in (*other.parameters(), *other.buffers()):
-            tensor.add_(0.5)
+        for tensor in other.state_dict().values():
+            tensor.add_(1)
     other.load_state_dict(bench.position.state_dict())
     before = bench.run(bench.x)
     bench.layer.position = other
@@ -265,9 +266,19 @@ def state(bench: Bench) -> None:
         raise AssertionError("repr changed in a state_dict round trip")
 
 
+def supplied(bench: Bench) -> None:
+    """The optional derivatives of a mechanism against those of its hooks."""
+    for part in bench.position.parts:
+        reach = torch.arange(0 if part.causal_only else -40, 41, dtype=torch.float64)
+        found = disagreement(part, reach)
+        if found is not None:
+            raise AssertionError(f"{type(part).__name__}: {found}")
+
+
 CHECKS: dict[str, Callable[[Bench], None]] = {
     "shapes and dtypes of the answers": answers,
     "gradients against finite differences": gradients,
+    "supplied derivatives": supplied,
     "no look at later tokens": causality,
     "shift invariance": shift,
     "one pass = token by token": token_by_token,

@@ -39,6 +39,7 @@ def ask(position=None, length=6, causal=True, grad=True, **arguments):
 
 
 NO_EFFECT = "no part acts on the scores, so torch's own kernel does all of it"
+NO_GPU = "it needs a CUDA device, and q is on cpu"
 TABLE = "of distance alone: tiles read a table, and memory stays linear in length"
 
 CHOICES = {
@@ -109,17 +110,19 @@ def test_the_choice_and_its_reason(case):
 
 def test_the_whole_text_of_an_explanation():
     assert str(ask(Epar(H))) == (
-        f"blockwise: factor {TABLE}\n  reference: possible; memory quadratic in length\n  sdpa: it has no factor effect"
+        f"blockwise: factor {TABLE}\n  reference: possible; memory quadratic in length\n"
+        f"  triton: {NO_GPU}\n  sdpa: it has no factor effect"
     )
     assert str(ask(return_weights=True)) == (
         "reference: the weights were asked for, and only the dense computation forms them\n"
         "  blockwise: it never forms the weights that return_weights asks for\n"
+        "  triton: it never forms the weights that return_weights asks for\n"
         "  sdpa: it never forms the weights that return_weights asks for"
     )
 
 
 def test_the_limit_of_a_dense_bias_is_where_the_table_says():
-    request = Request(frozenset({"bias"}), False, False, False, DENSE_BIAS, 0, None, False, False)
+    request = Request(frozenset({"bias"}), False, False, False, DENSE_BIAS, 0, None, NO_GPU, False, False)
     assert prefer(request)[0] == "sdpa"
     assert prefer(dataclasses.replace(request, dense_numbers=DENSE_BIAS + 1))[0] == "blockwise"
 
@@ -186,10 +189,11 @@ def runs(backend, effects, weights=False):
     return out
 
 
+HERE = [name for name in SUPPORT if name != "triton"]  # tests/attention/fused has the same for the kernels
 ANY_EFFECTS = [c for n in range(len(HOOKS) + 1) for c in itertools.combinations(HOOKS, n)]
 
 
-@pytest.mark.parametrize("backend", SUPPORT)
+@pytest.mark.parametrize("backend", HERE)
 @pytest.mark.parametrize("effects", ANY_EFFECTS, ids=lambda c: "+".join(c) or "none")
 def test_support_says_yes_exactly_where_a_call_runs(backend, effects):
     out = runs(backend, effects)
@@ -199,12 +203,12 @@ def test_support_says_yes_exactly_where_a_call_runs(backend, effects):
         torch.testing.assert_close(out, runs("reference", effects), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", SUPPORT)
+@pytest.mark.parametrize("backend", HERE)
 def test_support_of_weights_is_what_happens(backend):
     assert (runs(backend, (), weights=True) is not None) == SUPPORT[backend].weights
 
 
-@pytest.mark.parametrize("backend", SUPPORT)
+@pytest.mark.parametrize("backend", HERE)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_every_backend_takes_the_dtypes_it_lists(backend, dtype):
     assert SUPPORT[backend].dtypes == "fp64, fp32, fp16, bf16"
@@ -216,7 +220,7 @@ def test_every_backend_takes_the_dtypes_it_lists(backend, dtype):
     torch.testing.assert_close(out.double(), exact, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("backend", SUPPORT)
+@pytest.mark.parametrize("backend", HERE)
 def test_every_backend_gives_gradients_to_every_parameter_it_can_run(backend):
     assert SUPPORT[backend].gradients.startswith("q, k, v and every parameter")
     position = Alibi(H, learn=True)
@@ -236,7 +240,7 @@ def test_only_the_reference_gives_gradients_of_any_order():
 
 
 def test_what_compilers_and_exporters_may_use():
-    plain = Request(frozenset({"factor"}), False, True, False, 10, 0, None, False, False)
+    plain = Request(frozenset({"factor"}), False, True, False, 10, 0, None, NO_GPU, False, False)
     assert why_not("blockwise", plain) is None
     exporting = dataclasses.replace(plain, compiling=True, exporting=True)
     assert why_not("blockwise", exporting) == "its loops do not export"
@@ -256,6 +260,18 @@ def test_what_compilers_and_exporters_may_use():
     )),
 )  # fmt: skip
 def test_what_auto_prefers_can_always_run(effects, weights, learns, closed, compiling, exporting):
-    request = Request(frozenset(effects), weights, learns, False, 10, 0, closed, compiling, exporting)
-    backend, _ = prefer(request)
-    assert why_not(backend, request) is None
+    for here in (NO_GPU, None):
+        request = Request(frozenset(effects), weights, learns, False, 10, 0, closed, here, compiling, exporting)
+        backend, _ = prefer(request)
+        assert why_not(backend, request) is None
+
+
+def test_on_a_gpu_tables_are_fused():
+    there = Request(frozenset({"factor"}), False, True, True, 10, 0, None, None, False, False)
+    assert prefer(there) == ("triton", "factor of distance alone: one fused kernel reads a table")
+    masked = dataclasses.replace(there, effects=frozenset(), mask_numbers=9)
+    assert prefer(masked) == ("triton", "torch's own kernel would need a dense mask of 9 numbers")
+    assert prefer(dataclasses.replace(masked, mask_numbers=0))[0] == "sdpa"
+    assert prefer(dataclasses.replace(there, tables_closed="of gaps"))[0] == "blockwise"
+    assert prefer(dataclasses.replace(there, exporting=True, compiling=True))[0] == "reference"
+    assert prefer(dataclasses.replace(there, weights=True))[0] == "reference"

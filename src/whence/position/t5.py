@@ -64,7 +64,7 @@ def _count(distance: Tensor, form: str, firsts: Tensor) -> Tensor:
     if near.is_floating_point():
         near = near.round()
     found = torch.bucketize(near, firsts.to(near.dtype), right=True)
-    return found if form == "causal" else found + (distance < 0).long() * (len(firsts) + 1)
+    return found if form == "causal" else found + (distance < 0).long() * (firsts.shape[0] + 1)
 
 
 class T5Bias(Position):

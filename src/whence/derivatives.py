@@ -1,0 +1,95 @@
+"""Whether the derivatives that a mechanism supplies for fast kernels are those of its own hooks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.position.base import Position
+
+#: as a share of the largest entry; both sides are float64
+TOLERANCE = 1e-9
+
+
+def disagreement(part: Position, distance: Tensor) -> str | None:
+    """What is wrong with ``rates`` or ``slope_of_bias`` at these distances, as a sentence; None when nothing is."""
+    length = {None: None, "context": part.context, "sequence": distance.shape[0], "query": None}[part.length]
+    if part.length == "query":
+        return None  # no table of distances, so nobody asks for rates
+    near = distance[distance >= 0]
+    slope = part.slope_of_bias()
+    if slope is not None:
+        bias = part.bias(near, length)
+        if bias is None:
+            return "slope_of_bias() answers and bias() does not"
+        found = _apart("slope_of_bias() times the distance and bias()", slope * near, bias)
+        if found is not None:
+            return found
+    rates = part.rates(distance, length)
+    if rates is None:
+        return None
+    for hook in ("factor", "bias"):
+        answer = getattr(part, hook)(distance, length)
+        if (answer is None) != (getattr(rates, hook) is None):
+            return f"rates() and {hook}() do not both answer"
+        if answer is None:
+            continue
+        found = _apart(f"{hook} in rates() and {hook}()", getattr(rates, hook), answer)
+        each = [rate for rate in rates.each if rate.hook == hook]
+        found = found or _chain_rule(hook, answer, each)
+        if found is not None:
+            return found
+    return None
+
+
+def _chain_rule(hook: str, answer: Tensor, each: list) -> str | None:
+    """Autograd from the answer to the parameters against autograd from the numbers, with the rates between them."""
+    torch.manual_seed(0)
+    weights = torch.randn_like(answer)
+    through_numbers = answer.new_zeros(())
+    for rate in each:
+        if rate.table is None and hook == "factor":
+            table = answer.detach() / rate.number.detach()
+        elif rate.table is None:
+            return f"a rate of {hook} has no table; only a number that scales the whole factor may leave it out"
+        else:
+            table = rate.table.detach()
+        through_numbers = through_numbers + (rate.number * (weights * table)).sum()
+    parameters = [p for p in _leaves(answer) if p.requires_grad]
+    if not parameters:
+        return None
+    exact = torch.autograd.grad((answer * weights).sum(), parameters, retain_graph=True, allow_unused=True)
+    supplied = torch.autograd.grad(through_numbers, parameters, allow_unused=True)
+    for a, b, parameter in zip(supplied, exact, parameters, strict=True):
+        found = _apart(
+            f"the gradient of {hook} through rates() and through {hook}()",
+            _or_zero(a, parameter),
+            _or_zero(b, parameter),
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _leaves(answer: Tensor) -> list[Tensor]:
+    """The parameters that an answer was computed from."""
+    seen, todo, leaves = set(), [answer.grad_fn], []
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        todo += [following for following, _ in node.next_functions]
+    return leaves
+
+
+def _or_zero(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if gradient is None else gradient
+
+
+def _apart(what: str, a: Tensor, b: Tensor) -> str | None:
+    a, b = torch.broadcast_tensors(a.detach(), b.detach())
+    difference, limit = float((a - b).abs().max()), TOLERANCE * (1 + float(b.abs().max()))
+    return None if difference <= limit else f"{what} differ by {difference:.2g}, allowed {limit:.2g}"
