@@ -9,13 +9,15 @@ ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help setup test lint unit demo readme bench clean
+.PHONY: help setup test lint unit demo readme bench gpu-test gpu-bench clean
 
 help:
 	@echo "make demo    draw the gallery of all mechanisms into one page"
 	@echo "make test    linters, types, layers and tests"
 	@echo "make readme  write the generated tables of the README again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
+	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
+	@echo "make gpu-bench  measure them (about ten minutes)"
 
 setup: $(READY)
 
@@ -43,6 +45,21 @@ readme: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py
+
+# on a GPU machine the python that already has torch for it is used: GPU_PYTHON=.venv/bin/python for this project's own
+GPU_PYTHON ?= python3
+GPU_JOBS ?= 12
+SANITIZER ?= compute-sanitizer
+
+gpu-test: export PYTHONPATH := src
+gpu-test:
+	$(GPU_PYTHON) -m pytest -o addopts= -q -ra -p no:cacheprovider -m gpu -n $(GPU_JOBS) --dist worksteal tests/attention
+	$(SANITIZER) --tool memcheck --error-exitcode 1 $(GPU_PYTHON) tests/attention/fused/small_case.py
+
+gpu-bench: export PYTHONPATH := src
+gpu-bench:
+	$(GPU_PYTHON) benchmarks/gpu.py
+	$(GPU_PYTHON) benchmarks/train_step.py
 
 clean:
 	rm -rf build $(VENV)

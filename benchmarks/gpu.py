@@ -5,8 +5,8 @@
 
 Causal attention in bfloat16. Each way is captured into a CUDA graph once and its replays are timed in turns, so that the
 numbers are the device's work and not the host's; the eager time (launches included) stands beside it. A way that learns
-has gradients for its parameters too. Before a way is timed, its output and every gradient are held against float64 on a
-shorter sequence; a way that fails is recorded as wrong and not timed. Memory is the peak over what stood there before.
+has gradients for its parameters too. Before anything is timed, the output and every gradient of each way are held against
+float64 on a shorter sequence, side by side in processes; a way that fails is recorded as wrong and not timed. Memory is the peak over what stood there before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import multiprocessing
 import statistics
 import sys
 import time
@@ -200,17 +201,37 @@ def timed(step: Callable[[], object], seconds: float) -> dict[str, list[float]]:
     return {"eager": eager, "device": [] if graph is None else milliseconds(graph, 2) and milliseconds(graph, repeats)}
 
 
-def measure(name: str, shape: tuple[int, ...], budget: float) -> dict[str, Any]:
-    """One way on one shape: errors first, then times and memory."""
+def prepared(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
+    """In a process of its own, beside others: the comparison with float64, which also leaves the kernels compiled."""
+    name, shape = job
     row: dict[str, Any] = {"way": name, "shape": list(shape)}
     batch, heads, _, length, _ = shape
     if name == "eager" and batch * heads * length**2 * 2 * 6 > DENSE:
         return row | {"left_out": "a dense matrix of scores would not fit"}
     if name == "flex, learnable" and batch * heads * length**2 > 16 * 16384**2:
         return row | {"left_out": "over the time budget at this length"}
-    row["errors"] = errors(name, shape)
+    try:
+        row["errors"] = errors(name, shape)
+        if name.startswith("flex"):  # compiled for one length only
+            run, learnt, _ = way(name, shape, length)
+            inputs, upstream = tensors(shape, length)
+            torch.autograd.grad(run(*inputs), [*inputs, *learnt], upstream)
+            with torch.no_grad():
+                run(*inputs)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return row | {"left_out": f"failed: {reason}"}
     if not max(row["errors"].values()) < ALLOWED:
         return row | {"left_out": "wrong: the comparison with float64 failed"}
+    return row
+
+
+def measure(row: dict[str, Any], budget: float) -> dict[str, Any]:
+    """Times and memory of a way that was found right."""
+    if "left_out" in row:
+        return row
+    name, shape = row["way"], tuple(row["shape"])
+    length = shape[3]
     torch.manual_seed(0)
     run, learnt, _ = way(name, shape, length)
     inputs, upstream = tensors(shape, length)
@@ -260,7 +281,7 @@ def decode(budget: float) -> list[dict[str, Any]]:
                     q, k[:, :, -1:], v[:, :, -1:], position=position, causal=True, cache=cache, backend="triton"
                 )
 
-        out = step()
+        out = step().clone()
         wide = None if position is None else copy.deepcopy(position).double()
         places = torch.arange(keys, device="cuda")
         exact = whence.attend(
@@ -336,14 +357,17 @@ def main() -> None:
     begun, todo = time.monotonic(), [(shape, name) for shape in shapes for name in given.ways]
     spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}
     record = {"command": "python benchmarks/gpu.py", "spec": spec, "environment": where, "rows": rows, "decode": []}
-    for number, (shape, name) in enumerate(todo):
+    print(f"comparing {len(todo)} ways with float64", file=sys.stderr, flush=True)
+    with multiprocessing.get_context("spawn").Pool(min(12, len(todo))) as pool:
+        ready = pool.map(prepared, [(name, shape) for shape, name in todo], chunksize=1)
+    for number, row in enumerate(ready):
         spent = time.monotonic() - begun
-        print(f"[{number + 1}/{len(todo)}] {name}, {shape}, {spent:.0f} s", file=sys.stderr, flush=True)
+        print(f"[{number + 1}/{len(todo)}] {row['way']}, {row['shape']}, {spent:.0f} s", file=sys.stderr, flush=True)
         try:
-            rows.append(measure(name, shape, given.budget))
+            rows.append(measure(row, given.budget))
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            rows.append({"way": name, "shape": list(shape), "left_out": f"failed: {reason}"})
+            rows.append(row | {"left_out": f"failed: {reason}"})
         records.write(given.out, record)  # after each, so that nothing measured is lost
         gc.collect()
         torch.cuda.empty_cache()

@@ -11,10 +11,11 @@ model is timed, its loss on a short text is held against the dense reference in 
 from __future__ import annotations
 
 import argparse
-import gc
+import multiprocessing
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,42 @@ def loss_error(way: str, backend: str) -> float:
     return abs(losses[0] - losses[1]) / losses[1]
 
 
-def measure(way: str, steps: int) -> dict[str, Any]:
+def measure(way: str, steps: int, ready: Any, turn: Any) -> dict[str, Any]:
+    """In a process of its own: everything is compiled before anybody is timed, and then one is timed after the other."""
+    try:
+        row, step = prepare(way)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        row, step = {"way": way, "left_out": f"failed: {reason}"}, None
+    torch.cuda.empty_cache()
+    print(f"  {WAYS[way]}: ready", file=sys.stderr, flush=True)
+    ready.wait(timeout=500)
+    if step is None:
+        return row
+    with turn:
+        step()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        times = []
+        for _ in range(steps):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            loss = step()
+            end.record()
+            times.append((begin, end))
+        torch.cuda.synchronize()
+        row["milliseconds"] = [begin.elapsed_time(end) for begin, end in times]
+    row["peak_megabytes"] = torch.cuda.max_memory_allocated() / 2**20
+    row["last_loss"] = loss.item()
+    return row
+
+
+def prepare(way: str) -> tuple[dict[str, Any], Callable[[], Tensor] | None]:
     backend = "sdpa" if way in ("flash", "cudnn") else "triton"
     choose_kernel(way)
     row: dict[str, Any] = {"way": way, "loss_error": loss_error(way, backend)}
     if not row["loss_error"] < 5e-3:
-        return row | {"left_out": "wrong: the loss differs from the reference's"}
+        return row | {"left_out": "wrong: the loss differs from the reference's"}, None
     model = build(way, backend, torch.bfloat16)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
@@ -123,21 +154,13 @@ def measure(way: str, steps: int) -> dict[str, Any]:
         return loss
 
     begun = time.monotonic()
-    losses = [step().item() for _ in range(3)]
+    row["first_losses"] = [step().item() for _ in range(3)]
     row["seconds_to_compile"] = time.monotonic() - begun
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(steps):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        loss = step()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    row["milliseconds"] = [begin.elapsed_time(end) for begin, end in times]
-    row["peak_megabytes"] = torch.cuda.max_memory_allocated() / 2**20
-    row["losses"] = [*losses, loss.item()]
-    return row
+    return row, step
+
+
+def worker(way: str, steps: int, ready: Any, turn: Any, results: Any) -> None:
+    results.put(measure(way, steps, ready, turn))
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
@@ -162,13 +185,16 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/train_step.py measures on a CUDA device, and there is none here")
     where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
-    rows = []
-    for number, way in enumerate(given.only):
-        print(f"[{number + 1}/{len(given.only)}] {WAYS[way]}", file=sys.stderr, flush=True)
-        rows.append(measure(way, given.steps))
-        torch.compiler.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
+    fresh = multiprocessing.get_context("spawn")
+    ready, turn, results = fresh.Barrier(len(given.only)), fresh.Lock(), fresh.Queue()
+    print("compiling the models, side by side", file=sys.stderr, flush=True)
+    workers = [fresh.Process(target=worker, args=(way, given.steps, ready, turn, results)) for way in given.only]
+    for process in workers:
+        process.start()
+    found = {row["way"]: row for row in (results.get(timeout=580) for _ in workers)}
+    for process in workers:
+        process.join()
+    rows = [found[way] for way in given.only]
     spec = {
         "layers": LAYERS, "width": WIDTH, "heads": HEADS, "tokens": TOKENS, "batch": BATCH, "vocabulary": VOCABULARY,
         "dtype": "bfloat16", "optimiser": "AdamW, fused", "ways": WAYS,

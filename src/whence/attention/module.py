@@ -29,7 +29,8 @@ class Attention(nn.Module):
         value_width: width of a value; ``head_width`` by default.
         norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
         bias: whether the projections have a bias.
-        causal, window, scale, temperature, dropout, backend: as in ``attend``; dropout acts in training mode only.
+        causal, window, scale, temperature, dropout, backend, skip_far: as in ``attend``; dropout acts in training mode
+            only.
 
     >>> import torch
     >>> layer = Attention(32, 4)
@@ -54,6 +55,7 @@ class Attention(nn.Module):
         temperature: float = 1.0,
         dropout: float = 0.0,
         backend: str = "auto",
+        skip_far: bool = True,
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
@@ -94,7 +96,8 @@ class Attention(nn.Module):
         self.head_width = width // heads if head_width is None else head_width
         self.value_width = self.head_width if value_width is None else value_width
         self.position = NoPosition() if position is None else position
-        self.causal, self.window, self.dropout, self.backend = causal, window, dropout, backend
+        self.causal, self.window, self.dropout = causal, window, dropout
+        self.backend, self.skip_far = backend, skip_far
         self.scale, self.temperature = scale, temperature
         self.queries = nn.Linear(width, heads * self.head_width, bias=bias)
         self.keys = nn.Linear(width, key_heads * self.head_width, bias=bias)
@@ -159,7 +162,7 @@ class Attention(nn.Module):
             "position": self._inside, "causal": self.causal, "window": self.window, "q_positions": positions,
             "k_positions": memory_positions, "lengths": lengths, "padding": padding, "documents": documents,
             "scale": self.scale, "temperature": self.temperature, "dropout": self.dropout if self.training else 0.0,
-            "cache": cache, "backend": self.backend,
+            "cache": cache, "backend": self.backend, "skip_far": self.skip_far,
         }  # fmt: skip
         if return_weights:
             mixed, weights = attend(q, k, v, return_weights=True, **how)

@@ -1,6 +1,6 @@
-"""The generated parts of the README: tables from the catalogue, the backends' support and the measurement record.
+"""The generated parts of the README: tables from the catalogue, the backends' support and the measurement records.
 
-python -m whence.report.readme           # write them into README.md, and draw docs/bell.png
+python -m whence.report.readme           # write them into README.md, and draw docs/bell.png and docs/gpu.png
 python -m whence.report.readme --check   # fail if they are not what they should be
 """
 
@@ -20,6 +20,7 @@ import torch
 from whence import records
 from whence.attention.support import SUPPORT
 from whence.position.catalogue import CATALOGUE
+from whence.report import gpu
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = {
@@ -101,6 +102,17 @@ def speed(record: dict[str, Any]) -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def fused() -> str:
+    """The GPU's tables, from two committed records."""
+    folder = ROOT / "benchmarks" / "records"
+    attention, training = records.read(folder / "gpu.json"), records.read(folder / "train_step.json")
+    tables = [
+        gpu.attention_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
+        gpu.memory_rows(attention),
+    ]  # fmt: skip
+    return "\n\n".join([*(markdown(head, rows) for head, rows in tables), gpu.note(attention, training)])
+
+
 def _ratio(row: dict[str, Any] | None, floor: float) -> str:
     if row is None:
         return "-"
@@ -116,6 +128,7 @@ def rendered(text: str) -> str:
     parts = {
         "mechanisms": mechanisms(),
         "backends": backends(),
+        "gpu": fused(),
         "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
     }
     for name, body in parts.items():
@@ -153,7 +166,8 @@ def main() -> None:
         sys.exit(0 if new == text else "README.md is not up to date; run: make readme")
     path.write_text(new)
     draw_example(new, ROOT / "docs" / "bell.png")
-    print("README.md and docs/bell.png are up to date")
+    gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
+    print("README.md, docs/bell.png and docs/gpu.png are up to date")
 
 
 if __name__ == "__main__":

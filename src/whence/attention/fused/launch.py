@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -63,7 +62,7 @@ class Work:
         self.batch, self.heads, self.rows, self.width = q.shape
         self.groups, self.keys, self.value_width = k.shape[1], k.shape[2], v.shape[3]
         self.share = self.heads // self.groups
-        self.wide, self.value_wide = (max(16, triton.next_power_of_2(w)) for w in (self.width, self.value_width))
+        self.wide, self.value_wide = (max(16, power_of_two(w)) for w in (self.width, self.value_width))
         self.widest = max(self.wide, self.value_wide)
         self.unit = settings.scale * LOG2E / settings.temperature
         self.bias_unit = LOG2E / settings.temperature
@@ -71,6 +70,7 @@ class Work:
         fast = torch.get_float32_matmul_precision() != "highest"
         self.precision = "tf32" if q.dtype != torch.float32 or fast else "tf32x3"
         self.nothing = q.new_empty(1, dtype=torch.float32)
+        self._described: dict[tuple[int, int, int], TensorDescriptor] = {}
         #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
         self.table = self._table() if table is None else table
         self.stride = self.table.shape[1] if self.table.numel() else 0
@@ -126,9 +126,13 @@ class Work:
         }  # fmt: skip
 
     def describe(self, x: Tensor, rows: int, wide: int) -> TensorDescriptor:
-        # an axis of one entry may carry any stride; the copy engine wants a fitting one all the same
-        steps = [step if size > 1 else wide for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
-        return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, wide])
+        """How the copy engine cuts ``[B, H, n, width]`` into tiles of some rows; kernels of one call share them."""
+        key = (x.data_ptr(), rows, wide)
+        if key not in self._described:
+            # an axis of one entry may carry any stride; the copy engine wants a fitting one all the same
+            steps = [step if size > 1 else wide for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
+            self._described[key] = TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, wide])
+        return self._described[key]
 
     def reach(self) -> Tensor:
         """``[H]``: the farthest distance each head needs; empty when every distance is looked at."""
@@ -162,7 +166,7 @@ class Work:
         e, s = self.effects, self.settings
         sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
         q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
-        blocks = triton.cdiv(self.rows, tile.rows)
+        blocks = ceil_div(self.rows, tile.rows)
         forward_kernel[(blocks * self.batch * self.heads,)](
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(out, tile.rows, self.value_wide),
@@ -182,7 +186,7 @@ class Work:
 
     def _decode(self, out: Tensor, lse: Tensor) -> None:
         e, s = self.effects, self.settings
-        members = max(16, triton.next_power_of_2(self.rows * self.share))
+        members = max(16, power_of_two(self.rows * self.share))
         tile = tiling.decode_tile(members, self.widest, self.q.element_size())
         low, high = 0, self.keys
         if s.causal:
@@ -191,10 +195,10 @@ class Work:
             low = max(0, s.offset - s.window + 1)
             high = min(high, max(0, s.offset + self.rows - 1 + s.window))
         low = min(low, high) // tile.keys * tile.keys
-        blocks = max(1, triton.cdiv(high - low, tile.keys))
-        wanted = max(1, triton.cdiv(processors(self.q.device) * 2, self.batch * self.groups))
-        each = triton.cdiv(blocks, min(wanted, blocks, 256)) * tile.keys
-        splits = triton.cdiv(blocks * tile.keys, each)
+        blocks = max(1, ceil_div(high - low, tile.keys))
+        wanted = max(1, ceil_div(processors(self.q.device) * 2, self.batch * self.groups))
+        each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
+        splits = ceil_div(blocks * tile.keys, each)
         if line(self.rows) > self.rows:
             lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass
         parts = lse.new_empty(self.batch, self.heads, self.rows, splits, self.value_wide)
@@ -209,7 +213,7 @@ class Work:
         sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
         decode.join_kernel[(self.batch * self.heads * self.rows,)](
             parts, tops, totals, sink, out, lse, self.heads, self.rows, line(self.rows), splits, self.bias_unit, *sink.stride(),
-            *out.stride()[:3], self.value_width, SINKED=e.sink is not None, BS=max(2, triton.next_power_of_2(splits)),
+            *out.stride()[:3], self.value_width, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
             BE=self.value_wide,
         )  # fmt: skip
 
@@ -276,7 +280,7 @@ class Work:
         """dq, delta, each program's share of the numbers' gradients, and the dense sums per sequence and head."""
         s, stride = self.settings, self.stride
         tile = tiling.queries_tile(self.widest, self.q.element_size(), len(rates), sum(dense))
-        blocks = triton.cdiv(self.rows, tile.rows)
+        blocks = ceil_div(self.rows, tile.rows)
         dq, delta = torch.empty_like(self.q), torch.empty_like(lse)
         counting = bool(rates) or slope_grad or amplitude
         numbers = lse.new_empty(self.batch, self.heads, blocks, NUMBERS) if counting else None
@@ -302,7 +306,7 @@ class Work:
         tile = tiling.keys_tile(self.widest, self.q.element_size(), self.rows * self.share)
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
         q_ids, k_ids, spans = self._ids_for(tile.keys, by_query=False)
-        keys_kernel[(triton.cdiv(self.keys, tile.keys) * self.batch * self.groups,)](
+        keys_kernel[(ceil_div(self.keys, tile.keys) * self.batch * self.groups,)](
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(dk, tile.keys, self.wide), self.describe(dv, tile.keys, self.value_wide), lse, delta,
@@ -321,10 +325,10 @@ class Work:
         # a block diagonal holds distances offset + between - keys_in_tile < d < offset + between + rows_in_tile
         lowest = (s.first - s.offset - tile.rows + 1) // tile.keys
         highest = (s.first + entries - 1 - s.offset + tile.keys - 1) // tile.keys
-        lowest = max(lowest, -triton.cdiv(self.keys, tile.keys) + 1)
-        highest = min(highest, triton.cdiv(self.rows, tile.keys))
+        lowest = max(lowest, -ceil_div(self.keys, tile.keys) + 1)
+        highest = min(highest, ceil_div(self.rows, tile.keys))
         count = highest - lowest + 1
-        splits = max(1, min(self.batch, triton.cdiv(4 * processors(self.q.device), count * self.heads)))
+        splits = max(1, min(self.batch, ceil_div(4 * processors(self.q.device), count * self.heads)))
         parts = lse.new_zeros(splits, self.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
         q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
         flags = {name: value for name, value in self.flags.items() if name != "SLOPED"}
@@ -375,9 +379,18 @@ def aligned(x: Tensor) -> Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % whole)).contiguous()
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)  # triton's own, made for kernels, costs the host twenty times as much
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
 def line(rows: int) -> int:
     """Room for the rows' normalisers: whole blocks of any tile."""
-    return triton.cdiv(rows, 128) * 128
+    return ceil_div(rows, 128) * 128
 
 
 def processors(device: torch.device) -> int:

@@ -1,0 +1,142 @@
+"""What the README says about speed on a GPU: tables and a picture from the committed records."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+ORDER = ("alibi", "alibi, skipping", "epar", "power prior", "function", "t5")
+OTHERS = ("flex, fixed", "flex, learnable", "eager")
+
+
+def middle(row: dict[str, Any], passes: str = "both") -> float:
+    """Median milliseconds on the device; eager steps where no graph could be recorded."""
+    times = row["milliseconds"][passes]
+    return statistics.median(times["device"] or times["eager"])
+
+
+def shape_text(shape: list[int]) -> str:
+    """A shape in words.
+
+    >>> shape_text([4, 16, 16, 4096, 64]), shape_text([1, 32, 8, 32768, 128])
+    ('4 x 16 heads, 4096 tokens, width 64', '1 x 32/8 heads, 32768 tokens, width 128')
+    """
+    batch, heads, groups, length, width = shape
+    shown = f"{heads}" if heads == groups else f"{heads}/{groups}"
+    return f"{batch} x {shown} heads, {length} tokens, width {width}"
+
+
+def by_shape(record: dict[str, Any]) -> list[tuple[list[int], dict[str, dict[str, Any]]]]:
+    shapes = [list(s) for s in dict.fromkeys(tuple(row["shape"]) for row in record["rows"])]
+    return [(shape, {row["way"]: row for row in record["rows"] if row["shape"] == shape}) for shape in shapes]
+
+
+def attention_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Forward and backward as multiples of position-free SDPA flash, one column a shape."""
+    shapes = by_shape(record)
+    head = ["forward + backward, times SDPA flash", *(shape_text(shape) for shape, _ in shapes)]
+    rows = [["SDPA flash, no position", *(f"{middle(here['flash']):.2f} ms" for _, here in shapes)]]
+    for name in ("cudnn", "none", *ORDER, *OTHERS):
+        cells = [record["spec"]["ways"][name]]
+        for _, here in shapes:
+            cells.append(_cell(here.get(name), middle(here["flash"])))
+        rows.append(cells)
+    return head, rows
+
+
+def _cell(row: dict[str, Any] | None, flash: float) -> str:
+    if row is None or "milliseconds" not in row:
+        return "-"
+    ratio = middle(row) / flash
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
+
+
+def memory_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Peak memory of forward and backward, beyond inputs."""
+    shapes = by_shape(record)
+    head = ["peak extra memory", *(shape_text(shape) for shape, _ in shapes)]
+    rows = []
+    for name in ("flash", "epar", "function", "flex, fixed", "eager"):
+        cells = [record["spec"]["ways"][name]]
+        for _, here in shapes:
+            found = here.get(name, {}).get("extra_megabytes")
+            cells.append("-" if found is None else f"{found:.0f} MB")
+        rows.append(cells)
+    return head, rows
+
+
+def decode_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    copy, *ways = record["decode"]
+    speed = copy["bytes"] / copy["milliseconds"] / 1e9
+    head = ["one query a head against 65536 keys (batch 8, 32/8 heads, width 128)", "ms", "of copy bandwidth"]
+    rows = [["a plain copy", "", f"{speed:.2f} TB/s"]]
+    for row in ways:
+        if "milliseconds" not in row:
+            continue
+        took = statistics.median(row["milliseconds"]["device"] or row["milliseconds"]["eager"])
+        rows.append([record["spec"]["ways"][row["way"]], f"{took:.2f}", f"{row['bytes'] / took / 1e9 / speed:.0%}"])
+    return head, rows
+
+
+def training_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    known = {row["way"]: row for row in record["rows"] if "milliseconds" in row}
+    flash, cudnn = (statistics.median(known[name]["milliseconds"]) for name in ("flash", "cudnn"))
+    spec = record["spec"]
+    head = [
+        f"one step of a decoder: {spec['layers']} layers, {spec['width']} wide, {spec['batch']} x {spec['tokens']} tokens",
+        "ms", "/ rotary on flash", "/ rotary on cuDNN", "peak memory",
+    ]  # fmt: skip
+    rows = []
+    for name, row in known.items():
+        took = statistics.median(row["milliseconds"])
+        memory = f"{row['peak_megabytes'] / 1024:.1f} GB"
+        rows.append([spec["ways"][name], f"{took:.1f}", f"{took / flash:.2f}x", f"{took / cudnn:.2f}x", memory])
+    return head, rows
+
+
+def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
+    where = attention["environment"]
+    machine = where["machine"].get("accelerator", "a GPU")
+    packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+    return (
+        f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times are medians of CUDA "
+        "graph replays, the work of the device without the host's; the records hold the eager times beside them. Each way "
+        "was timed only after its output and gradients agreed with float64 in the same run; a dash is a way that was left "
+        "out, with the reason in the record. Records: `benchmarks/records/gpu.json` and "
+        f"`benchmarks/records/train_step.json` (commits {str(where['commit'])[:9]} and "
+        f"{str(training['environment']['commit'])[:9]}); `make gpu-bench` measures again."
+    )
+
+
+def draw(record: dict[str, Any], out: Path) -> None:
+    """Bars of every way over the shapes, against flash and cuDNN."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shapes = by_shape(record)
+    figure, axes = plt.subplots(1, len(shapes), figsize=(13, 3.9), sharey=True, layout="constrained")
+    names = list(reversed(("none", *ORDER)))
+    for axis, (shape, here) in zip(axes, shapes, strict=True):
+        flash = middle(here["flash"])
+        lengths = [middle(here[n]) / flash if "milliseconds" in here.get(n, {}) else 0.0 for n in names]
+        axis.barh(
+            range(len(names)), lengths, color=["#9aa7b1" if n == "none" else "#2b6ca3" for n in names], height=0.66
+        )
+        for place, length in enumerate(lengths):
+            axis.text(length + 0.02, place, f"{length:.2f}" if length else "left out", va="center", fontsize=8)
+        axis.axvline(1.0, color="#b5541c", linewidth=1.4)
+        axis.axvline(middle(here["cudnn"]) / flash, color="#6a6a6a", linewidth=1.2, linestyle="--")
+        axis.set_title(shape_text(shape).replace(" heads, ", " heads\n"), fontsize=9)
+        axis.set_xlim(0, 1.35)
+        axis.set_yticks(range(len(names)), [record["spec"]["ways"][n] for n in names], fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(axis="x", labelsize=8)
+    figure.supxlabel(
+        "forward + backward over position-free SDPA flash (orange); dashed: position-free SDPA cuDNN; shorter is faster",
+        fontsize=9,
+    )
+    figure.savefig(out, dpi=130, metadata={"Software": None})
+    plt.close(figure)

@@ -1,0 +1,42 @@
+"""A small case of every kernel, forward and backward, for a memory checker: compute-sanitizer python small_case.py"""
+
+import torch
+
+import whence
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    positions = [
+        None,
+        whence.Alibi(4, learn=True),
+        whence.Epar(4, learn=True, context=64),
+        whence.T5Bias(4),
+        whence.Epar(4, learn=True, context=64) + whence.T5Bias(4) + whence.Sink(4),
+        whence.PowerPrior(4),
+    ]
+    masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]
+    for position in positions:
+        position = None if position is None else position.cuda()
+        for given in masks:
+            q, k, v = (
+                torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2)
+            )
+            out = whence.attend(q, k, v, position=position, causal=True, backend="triton", **given)
+            out.square().sum().backward()
+    places = torch.arange(300, device="cuda")
+    q, k, v = (torch.randn(2, h, n, 64, device="cuda", dtype=torch.bfloat16) for h, n in ((4, 3), (2, 300), (2, 300)))
+    for position in positions:
+        with torch.no_grad():
+            whence.attend(
+                q, k, v, position=position, causal=True, q_positions=places[-3:], k_positions=places, backend="triton"
+            )
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    q, k, v = (torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2))
+    whence.attend(q, k, v, position=positions[4], causal=True, backend="triton").square().sum().backward()
+    torch.cuda.synchronize()
+    print("every kernel ran")
+
+
+if __name__ == "__main__":
+    main()

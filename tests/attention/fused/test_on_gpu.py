@@ -1,0 +1,333 @@
+"""The compiled kernels on a GPU: every mechanism they take, in every mask and precision, against the float64 reference.
+
+The error allowed is derived from data: what an eager computation in the same precision loses on the same numbers, and a
+few roundings. Memory is filled with NaN before each call, so that a number that no kernel wrote cannot pass unseen.
+"""
+
+import math
+
+import pytest
+import torch
+from against_reference import compare, inputs, run, stirred
+
+import whence
+from whence import Alibi, Epar, Kerple, PowerPrior, Recency, Rotary, Sink, StableMask, T5Bias, attend
+from whence.position.catalogue import CATALOGUE
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
+]
+DEVICE = "cuda"
+HALVES = (torch.bfloat16, torch.float16)
+TAKEN = {"factor", "bias", "sink", "rotate"}
+HEADS, WIDTH = 4, 64
+
+MECHANISMS = {
+    entry.name: entry.make
+    for entry in CATALOGUE
+    if entry.make(2, 8).effects <= TAKEN and entry.make(2, 8).length != "query"
+} | {
+    "Alibi, learnt": lambda h, d: Alibi(h, form="symmetric", learn=True),
+    "T5Bias, both sides": lambda h, d: T5Bias(h, form="bidirectional", std=1.0),
+    "Epar + T5Bias": lambda h, d: Epar(h, context=64, learn=True) + T5Bias(h, form="bidirectional", std=1.0),
+    "Epar + PowerPrior": lambda h, d: Epar(h, context=64, learn=True) + PowerPrior(h, alpha=0.1, beta=0.8),
+    "Alibi + Sink": lambda h, d: Alibi(h, learn=True) + Sink(h),
+    "Rotary + Epar + Sink": lambda h, d: Rotary() + Epar(h, context=64, learn=True) + Sink(h),
+    "Kerple + Alibi": lambda h, d: Kerple(h) + Alibi(h, form="symmetric", learn=True),
+}
+MASKS = ("causal", "both sides", "window", "lengths", "documents", "left padding", "later queries")
+
+
+def arguments(mask, batch, queries, keys):
+    given = {"causal": mask != "both sides"}
+    if queries != keys:
+        given |= {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+    if mask == "window":
+        given["window"] = 45
+    if mask == "lengths":
+        given["lengths"] = (keys - 90 * torch.arange(batch)).clamp(min=0)
+    if mask == "left padding":
+        given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 77
+    if mask == "documents":
+        given["documents"] = torch.arange(keys) // 83
+    return {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+
+
+def poison():
+    """Fill the memory that the allocator will hand out next with NaN: large blocks, and the small ones of its other pool."""
+    if DEVICE == "cuda":
+        held = [torch.full((1 << 28,), torch.nan, device=DEVICE)]
+        held += [torch.full((1 << 17,), torch.nan, device=DEVICE) for _ in range(400)]
+        held += [torch.full((1 << 22,), torch.nan, device=DEVICE) for _ in range(16)]
+        del held
+
+
+def built(name, heads=HEADS, width=WIDTH):
+    torch.manual_seed(1)
+    return stirred(MECHANISMS[name](heads, width)).to(DEVICE)
+
+
+def check(name, shape, given, dtype, **about):
+    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
+    position = built(name, shape[1], shape[5])
+    poison()
+    return compare(position, tensors, upstream, given, **about)
+
+
+CASES = [
+    (name, mask)
+    for name in MECHANISMS
+    for mask in MASKS
+    if not (mask == "both sides" and MECHANISMS[name](2, 8).causal_only)
+]
+
+
+@pytest.mark.parametrize("name, mask", CASES)
+def test_every_mechanism_under_every_mask(name, mask):
+    # all in bfloat16, and by turns in one of the others; 333 rows and keys fill no block
+    shape = (2, HEADS, 2, 150 if mask == "later queries" else 333, 333, WIDTH, WIDTH)
+    given = arguments(mask, 2, *shape[3:5])
+    other = (torch.float16, torch.float32)[(CASES.index((name, mask)) + MASKS.index(mask)) % 2]
+    for dtype in (torch.bfloat16, other):
+        check(name, shape, given, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink"])
+@pytest.mark.parametrize("width, value_width", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
+def test_widths(width, value_width, name, dtype):
+    check(name, (1, 2, 1, 200, 200, width, value_width), {"causal": True}, dtype)
+
+
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("name", ["Epar", "T5Bias, both sides"])
+def test_lengths(length, name):
+    for causal in (True, False):
+        check(name, (1, 2, 2, length, length, WIDTH, WIDTH), {"causal": causal}, torch.bfloat16)
+
+
+DECODED = ["NoPosition", "Epar", "Alibi", "Epar + T5Bias", "Alibi + Sink", "StableMask"]
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16])
+@pytest.mark.parametrize("name", DECODED)
+def test_few_queries_against_many_keys(name, queries):
+    # 8 heads share 2 keys; 3000 keys are split over many programs
+    shape = (2, 8, 2, queries, 3000, WIDTH, WIDTH)
+    for mask, dtype in (("causal", torch.float32), ("causal", torch.bfloat16), ("lengths", torch.bfloat16)):
+        check(name, shape, arguments(mask, 2, queries, 3000), dtype)
+    check(name, shape, arguments("window", 2, queries, 3000), torch.float16)
+
+
+def test_a_cache_is_decoded_as_the_whole_is_computed():
+    position = built("Alibi + Sink")
+    q, k, v, _ = inputs(2, HEADS, 2, 300, 300, WIDTH, WIDTH, dtype=torch.bfloat16, device=DEVICE)
+    given = {"position": position, "causal": True, "backend": "triton"}
+    with torch.no_grad():
+        whole = attend(q, k, v, **given)
+        for cache in (whence.KVCache(), whence.KVCache(capacity=300)):
+            pieces = zip(*(x.split([200, 1, 1, 16, 82], 2) for x in (q, k, v)), strict=True)
+            steps = torch.cat([attend(*piece, cache=cache, **given) for piece in pieces], 2)
+            torch.testing.assert_close(steps, whole, rtol=2**-6, atol=2**-7)
+
+
+# --- memory layouts and size --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [64, 20])
+def test_heads_of_one_projection(width):
+    def split(qkv):
+        return [x.transpose(1, 2) for x in qkv.unbind(2)]
+
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 200, 3, HEADS, width, device=DEVICE).bfloat16()
+    upstream = torch.randn(2, HEADS, 200, width, device=DEVICE).bfloat16()
+    poison()
+    compare(built("Epar + T5Bias"), [qkv], upstream, {"causal": True}, view=split)
+
+
+def test_more_keys_than_a_32_bit_number_can_count():
+    # 8 heads of 4 million keys of width 64: more than 2 ** 31 numbers in k, and as many in v
+    heads, keys, width = 8, 2**22 + 70, 64
+    torch.manual_seed(0)
+    k, v = (torch.randn(1, heads, keys, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    q = torch.randn(1, heads, 1, width, device=DEVICE, dtype=torch.bfloat16)
+    assert k.numel() > 2**31
+    position = Epar(heads, context=keys, alpha=2.0, beta=1.0).to(DEVICE)
+    planted = keys - 3
+    k[0, -1, planted] = q[0, -1, 0] * 1.5  # a key near the end that stands out among the others
+    where = {"q_positions": torch.tensor([keys - 1], device=DEVICE), "k_positions": torch.arange(keys, device=DEVICE)}
+    with torch.no_grad():
+        out = attend(q, k, v, position=position, causal=True, backend="triton", **where)
+        for head in (0, heads - 1):
+            distance = torch.arange(keys - 1, -1, -1, device=DEVICE).double()
+            scores = (k[0, head].float() @ q[0, head, 0].float()).double() * width**-0.5
+            weights = torch.softmax(scores * position.double().factor(distance, keys)[head], -1)
+            position.float()
+            exact = sum(
+                w.float() @ x.float() for w, x in zip(weights.split(1 << 20), v[0, head].split(1 << 20), strict=True)
+            )
+            torch.testing.assert_close(out[0, head, 0].float(), exact, rtol=2**-6, atol=2**-9)
+            del scores, weights
+
+
+def test_more_rows_and_gradients_than_a_32_bit_number_can_count():
+    heads, length, width, window, tail = 16, 2**21 + 200, 64, 128, 512
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, heads, length, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(4)]
+    *leaves, upstream = tensors
+    assert upstream.numel() > 2**31
+    for x in leaves:
+        x.requires_grad_()
+    position = Alibi(heads).to(DEVICE)
+    out = attend(*leaves, position=position, causal=True, window=window, backend="triton")
+    grads = torch.autograd.grad(out, leaves, upstream)
+    # the last tokens of the last head depend on the last tokens alone
+    last = [x.detach()[:, -1:, -tail:].clone() for x in (*leaves, upstream)]
+    slope = [float(position.slope().reshape(-1)[-1])]
+    exact = run(
+        Alibi(1, slope=slope).double().to(DEVICE), [x.double() for x in last[:3]], last[3].double(),
+        {"causal": True, "window": window}, backend="reference",
+    )  # fmt: skip
+    for found, expected in zip((out, *grads), exact, strict=True):
+        ours = found.detach()[:, -1:, -tail + window :].double()
+        torch.testing.assert_close(ours, expected[:, :, window:], rtol=2**-5, atol=2**-5)
+
+
+# --- compilation, determinism -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Rotary + Epar + Sink", "Epar + T5Bias", "Alibi, learnt"])
+def test_a_compiled_layer_is_the_eager_one(name):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = whence.Attention(256, HEADS, built(name), key_heads=2, backend="triton").to(DEVICE, torch.bfloat16)
+    layer.position.float()
+    x = torch.randn(2, 200, 256, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    wanted = [x, *layer.parameters()]
+    results = []
+    for call in (layer, torch.compile(layer, fullgraph=True)):
+        poison()
+        out = call(x)
+        results.append([out, *torch.autograd.grad(out.float().square().sum(), wanted)])
+    for eager, compiled in zip(*results, strict=True):
+        assert torch.isfinite(compiled).all()
+        size = eager.float().square().mean().sqrt()
+        assert (compiled.float() - eager.float()).square().mean().sqrt() <= 2**-6 * size  # it may fuse what is around
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+ORDERED = [
+    ("T5Bias", "causal", 64),
+    ("T5Bias", "lengths", 80),
+    ("T5Bias, both sides", "both sides", 64),
+    ("Epar + T5Bias", "window", 128),
+    ("Epar + T5Bias", "documents", 64),
+    ("Epar + PowerPrior", "causal", 64),
+    ("Alibi + Sink", "left padding", 64),
+    ("Recency", "later queries", 256),
+]
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name, mask, width", ORDERED)
+def test_two_runs_give_the_same_bits(name, mask, width, dtype):
+    queries = 150 if mask == "later queries" else 333
+    shape, given = (3, HEADS, 2, queries, 333, width, width), arguments(mask, 3, queries, 333)
+    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
+    position = built(name, HEADS, width)
+    results = []
+    for _ in range(2):
+        poison()
+        results.append(run(position, tensors, upstream, given, backend="triton"))
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name, mask, width", ORDERED[:5])
+def test_deterministic_gradients_are_right(name, mask, width, dtype, request):
+    shape, given = (3, HEADS, 2, 333, 333, width, width), arguments(mask, 3, 333, 333)
+    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
+    position = built(name, HEADS, width)
+    plain = run(position, tensors, upstream, given, backend="triton")
+    compare(position, tensors, upstream, given)
+    request.getfixturevalue("deterministic")
+    poison()
+    ordered = run(position, tensors, upstream, given, backend="triton")
+    for a, b in zip(plain, ordered, strict=True):  # the same products, added in another order
+        size = a.double().square().mean().sqrt().clamp(min=1e-3)
+        assert (a.double() - b.double()).square().mean().sqrt() <= 64 * torch.finfo(torch.float32).eps * size
+
+
+# --- dropout and far keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Epar", "Alibi", "T5Bias"])
+def test_dropout_drops_its_share_and_the_same_in_the_gradient(name):
+    # with the unit vectors as values the output is the weights; the gradient of the values is their transpose
+    keys, share = 200, 0.3
+    q, k, *_ = inputs(1, 2, 2, keys, keys, 64, 64, dtype=torch.float32, device=DEVICE)
+    units = torch.eye(keys, device=DEVICE).expand(1, 2, -1, -1).contiguous().requires_grad_()
+    position = built(name, 2)
+    torch.manual_seed(3)
+    out = attend(q, k, units, position=position, causal=True, backend="triton", dropout=share)
+    (back,) = torch.autograd.grad(out, units, torch.eye(keys, device=DEVICE).expand_as(out))
+    torch.testing.assert_close(back, out.mT.detach(), rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        whole = attend(q, k, units, position=position, causal=True, backend="triton")
+    kept, seen = out != 0, whole > 1e-30
+    torch.testing.assert_close(out[kept], (whole / (1 - share))[kept], rtol=1e-3, atol=1e-5)
+    assert abs(kept[seen].float().mean() - (1 - share)) < 5 * math.sqrt(share * (1 - share) / int(seen.sum()))
+
+
+STEEP = {
+    "Alibi": lambda: Alibi(2, slope=[0.5, 0.1], learn=True),
+    "PowerPrior": lambda: PowerPrior(2, alpha=[0.5, -0.1], beta=[1.0, 1.1]),
+    "Epar + Alibi + Sink": lambda: Epar(2, context=64, learn=True) + Alibi(2, slope=[0.5, 0.1]) + Sink(2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("mechanism", STEEP)
+def test_leaving_out_far_keys_changes_nothing(mechanism, dtype):
+    *tensors, upstream = inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
+    position = STEEP[mechanism]().to(DEVICE)
+    poison()
+    found = compare(position, tensors, upstream, {"causal": True, "skip_far": True})
+    everything = run(position, tensors, upstream, {"causal": True, "skip_far": False}, backend="triton")
+    for a, b in zip(found, everything, strict=True):
+        size = b.double().square().mean().sqrt()
+        assert (a.double() - b.double()).square().mean().sqrt() <= 16 * torch.finfo(torch.float32).eps * size
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("mechanism", STEEP)
+def test_a_far_key_that_matters_is_not_left_out(mechanism, dtype):
+    *tensors, upstream = inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
+    aim = torch.nn.functional.normalize(torch.ones(64, device=DEVICE), dim=0).to(dtype)
+    tensors[0][:, :, 2000:] = 16 * aim  # the last rows look for one key at the very beginning
+    tensors[1][:, :, 2] = 1000 * aim
+    position = STEEP[mechanism]().to(DEVICE)
+    with torch.no_grad():
+        _, weights = attend(*tensors, position=position, causal=True, backend="reference", return_weights=True)
+    assert weights[:, :, 2000:, 2].min() > 0.9
+    # logits of thousands leave few digits behind the point, and a parameter's share of them is as large
+    compare(position, tensors, upstream, {"causal": True}, slack=4)
+
+
+def test_half_precisions_are_both_there():
+    q = torch.zeros(1, 1, 4, 16, device=DEVICE)
+    for dtype in (*HALVES, torch.float32):
+        assert attend(*[q.to(dtype)] * 3, position=Recency(8).to(DEVICE), causal=True, backend="triton").dtype == dtype
+    position = StableMask(1, context=8).to(DEVICE)
+    assert whence.explain(q, q, q, position=position, causal=True).backend == "triton"

@@ -1,0 +1,254 @@
+"""The fused operator among torch's own: its registration, compilation, what stays unloaded, and where it is closed."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from against_reference import inputs, randoms, stirred
+
+from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
+
+HEADS = 2
+
+# --- torch's rules for operators ------------------------------------------------------------------------------------------
+
+
+def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0, queries=20, grad=True, layout=None):
+    """Arguments of the operator as the backend gives them: distances from ``first`` on, queries at the end of the keys."""
+    torch.manual_seed(0)
+    keys, offset = 24, 24 - queries
+    first = 0 if causal else offset - keys + 1
+    entries = offset + queries - first
+
+    def random(*shape):
+        return torch.randn(*shape, requires_grad=grad)
+
+    q, k, v = random(2, HEADS, queries, 16), random(2, 1, keys, 16), random(2, 1, keys, 8)
+    if layout is not None:
+        q, k, v = (layout(t).detach().requires_grad_(grad) for t in (q, k, v))
+    tables = [random(HEADS, entries) if name in effects else None for name in ("factor", "bias")]
+    slope = random(HEADS) if "slope" in effects else None
+    sink = random(2, HEADS, queries) if "sink" in effects else None
+    numbers = rates = None
+    if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
+        numbers, rates = random(HEADS, 4), [torch.randn(HEADS, entries) for _ in range(3)]
+        tables = [t if t is None else t.detach() for t in tables]
+    real = q_documents = k_documents = None
+    if masks:
+        real = torch.arange(keys) < torch.tensor([[keys], [15]])
+        k_documents = (torch.arange(keys) // 10)[None]
+        q_documents = k_documents[:, offset:]
+    seed = torch.tensor(3) if dropout else None
+    return (
+        q, k, v, *tables, slope, sink, numbers, rates or [], real, q_documents, k_documents, 2 if rates else 0,
+        rates is not None, first, offset, causal, window, 0.25, 1.3, dropout, seed, "skip" in effects,
+    )  # fmt: skip
+
+
+def heads_last(t):
+    return t.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def turned(t):
+    return t.mT.contiguous().mT
+
+
+CHECKED = {
+    "no table": {},
+    "factor": {"effects": ("factor",)},
+    "factor, bias and sink": {"effects": ("factor", "bias", "sink")},
+    "few numbers": {"effects": ("factor", "bias", "numbers")},
+    "a slope": {"effects": ("slope", "sink")},
+    "leaving out far keys": {"effects": ("bias", "skip")},
+    "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
+    "both sides": {"effects": ("factor", "bias"), "causal": False},
+    "few queries": {"effects": ("factor", "bias", "sink"), "queries": 3},
+    "no gradient": {"effects": ("factor", "bias"), "grad": False},
+    "heads last": {"effects": ("bias",), "layout": heads_last},
+    "width not together": {"effects": ("bias",), "layout": turned},
+}
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("case", CHECKED)
+def test_the_fused_operator_keeps_torchs_rules(case):
+    # schema, autograd registration, fake tensors with the right shapes and strides, and a traced forward and backward
+    about = dict(CHECKED[case])
+    parts = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
+    results = torch.library.opcheck(torch.ops.whence.fused.default, arguments(**about), test_utils=parts)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("layout", [None, heads_last, turned], ids=["contiguous", "heads last", "width not together"])
+def test_gradients_have_the_strides_the_operator_announces(layout):
+    # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
+    given = arguments(effects=("factor", "bias", "sink"), grad=False, layout=layout)
+    answers = torch.ops.whence.fused(*given)
+    whole = [torch.ones_like(answers[0]), *answers, *given]
+    real = torch.ops.whence.fused_backward(*whole, [True, True, False, True, False])
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
+        announced = torch.ops.whence.fused_backward(*fakes, [True, True, False, True, False])
+    for i, (a, b) in enumerate(zip(real, announced, strict=True)):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), i
+        assert a.numel() == 0 or a.stride() == b.stride(), i
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_second_derivative_is_refused_aloud():
+    q, *rest = inputs(1, 1, 1, 5, 5, 16, 16)
+    q.requires_grad_()
+    out = attend(q, *rest[:2], position=Epar(1, context=9), causal=True, backend="triton")
+    (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError):  # not a silent zero
+        torch.autograd.grad(first.square().sum(), q)
+
+
+# --- compilation ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+COMPILED = {
+    "no position": (lambda: None, {"causal": True, "window": 7}),
+    "few numbers": (lambda: Epar(HEADS, context=9, learn=True) + PowerPrior(HEADS, alpha=0.1), {"causal": True}),
+    "dense": (lambda: T5Bias(HEADS, std=1.0) + Sink(HEADS), {"causal": True, "lengths": torch.tensor([20, 11])}),
+    "fixed": (lambda: Alibi(HEADS), {"causal": True, "documents": torch.arange(20) // 8}),
+}
+
+
+@pytest.mark.usefixtures("interpreted", "fresh_compiler")
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_in_one_graph_it_is_what_it_is_eagerly(case):
+    make, given = COMPILED[case]
+    position = make() if make() is None else stirred(make())
+    *tensors, upstream = inputs(2, HEADS, 1, 20, 20, 16, 24)
+    learnt = [] if position is None else [p for p in position.parameters() if p.requires_grad]
+
+    def function(q, k, v):
+        return attend(q * 1.0, k, v, position=position, backend="triton", **given)
+
+    results = []
+    for call in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        out = call(*leaves)
+        results.append([out, *torch.autograd.grad(out, [*leaves, *learnt], upstream)])
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted", "fresh_compiler")
+def test_it_compiles_to_one_operator():
+    seen = []
+
+    def spy(graph, _):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    q, k, v, _ = inputs(1, HEADS, 1, 20, 20, 16, 16)
+    position = Epar(HEADS, context=9, learn=True)
+    torch.compile(
+        lambda: attend(q, k, v, position=position, causal=True, backend="triton"), fullgraph=True, backend=spy
+    )()
+    assert sum("whence.fused" in name for name in seen) == 1
+
+
+# --- what stays unloaded ------------------------------------------------------------------------------------------------------
+
+
+def fresh(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_and_explain_leave_triton_alone():
+    code = (
+        "import sys, torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
+        "whence.explain(q, q, q, position=whence.Alibi(2), causal=True)\n"
+        "whence.attend(q, q, q, position=whence.Alibi(2), causal=True)\n"
+        "print('triton' in sys.modules)"
+    )
+    assert fresh(code) == "False"
+
+
+def test_without_triton_the_backend_says_so():
+    code = (
+        "import os, sys\nos.environ['TRITON_INTERPRET'] = '1'\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'triton' else find(name, *a)\n"
+        "import torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
+        "print(dict(whence.explain(q, q, q, position=whence.Alibi(2), causal=True).others)['triton'])"
+    )
+    assert fresh(code) == "triton is not installed"
+
+
+# --- where it is closed, and why ------------------------------------------------------------------------------------------------
+
+
+def tokens(width=16, **about):
+    return randoms((1, HEADS, 6, width), **about)[0]
+
+
+CLOSED = {
+    "values of their own": (
+        lambda: ({"position": Shaw(16)}, tokens()),
+        "it has no content and no values effect",
+    ),
+    "content": (lambda: ({"position": Cope(16)}, tokens()), "it has no content effect"),
+    "a length for each query": (
+        lambda: ({"position": Epar(HEADS, length="query")}, tokens()),
+        "Epar has length='query', so a distance weighs differently for each query",
+    ),
+    "Fire as published": (
+        lambda: ({"position": Fire(HEADS)}, tokens()),
+        "Fire has length='query', so a distance weighs differently for each query",
+    ),
+    "a sequence length of padded texts": (
+        lambda: ({"position": Epar(HEADS, length="sequence"), "lengths": torch.tensor([4])}, tokens()),
+        "Epar has length='sequence', which differs between padded or packed texts",
+    ),
+    "scattered positions": (
+        lambda: ({"q_positions": torch.tensor([0, 1, 2, 3, 4, 9])}, tokens()),
+        "the positions are not one consecutive run",
+    ),
+    "float64": (lambda: ({}, tokens(dtype=torch.float64)), "it has no float64"),
+    "width": (lambda: ({}, tokens(width=300)), "it takes widths up to 256, not 300"),
+    "weights": (
+        lambda: ({"return_weights": True}, tokens()),
+        "it never forms the weights that return_weights asks for",
+    ),
+}
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("case", CLOSED)
+def test_it_says_why_it_is_closed_and_refuses(case):
+    make, reason = CLOSED[case]
+    given, q = make()
+    assert dict(explain(q, q, q, causal=True, **given).others)["triton"] == reason
+    with pytest.raises(WhenceError) as caught:
+        attend(q, q, q, causal=True, backend="triton", **given)
+    assert f"a call it cannot run: {reason}" in str(caught.value)
+
+
+def test_a_processor_without_the_interpreter_is_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    q, reason = tokens(), "it needs a CUDA device, and q is on cpu"
+    assert dict(explain(q, q, q, position=Alibi(HEADS), causal=True).others)["triton"] == reason
+    with pytest.raises(WhenceError, match=reason):
+        attend(q, q, q, position=Alibi(HEADS), causal=True, backend="triton")
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_where_it_is_open_auto_takes_it():
+    q = tokens()
+    assert explain(q, q, q, position=Alibi(HEADS), causal=True).backend == "triton"
+    assert explain(q, q, q, causal=True).backend == "sdpa"

@@ -1,0 +1,211 @@
+"""What mechanisms tell the kernels beside their hooks is true of the hooks: derivatives, slopes and decay."""
+
+import pytest
+import torch
+from against_reference import stirred
+
+from whence import Alibi, Epar, Kerple, Position, PowerPrior, Sink, T5Bias, WhenceError
+from whence.attention.fused import backend
+from whence.position.base import Rate, Rates
+from whence.position.catalogue import CATALOGUE
+
+HEADS, LENGTH = 3, 50
+
+
+def mechanisms():
+    """Every mechanism of the catalogue, and every other form that has derivatives or a slope of its own."""
+    yield from ((entry.name, entry.make(HEADS, 8)) for entry in CATALOGUE)
+    yield "Alibi, learnt", Alibi(HEADS, learn=True)
+    yield "Alibi, symmetric and scaled", Alibi(HEADS, form="symmetric", scale=2.5, learn=True)
+    yield "Epar, one for all heads", Epar(None, context=64, learn=True)
+    yield "Epar, sequence length", Epar(HEADS, length="sequence", learn=True)
+    yield "PowerPrior, one for all heads", PowerPrior(None, alpha=0.2, beta=1.3)
+    yield "PowerPrior of a negative alpha", PowerPrior(HEADS, alpha=[-0.3, -1.0, -2.0], beta=[0.5, 1.0, 2.0])
+    yield "PowerPrior, beyond its lowest", PowerPrior(HEADS, alpha=1e5, beta=[3.0, 5.0, 9.0])
+    yield "Kerple, steep", Kerple(HEADS, form="power", r1=2.0, r2=1.9)
+
+
+def overriding(hook):
+    found = {name: p for name, p in mechanisms() if getattr(type(p), hook) is not getattr(Position, hook)}
+    assert found
+    return found
+
+
+DISTANCES = torch.cat([torch.arange(-70, 71), torch.tensor([1000, 5000])]).double()
+
+
+def distances(position):
+    return DISTANCES[DISTANCES >= 0] if position.causal_only else DISTANCES
+
+
+def length_of(position):
+    return position.context if position.length == "context" else LENGTH if position.length else None
+
+
+LEARNING = [name for name, position in overriding("rates").items() if position.learnable]
+
+
+def prepared(name, stir):
+    torch.manual_seed(0)
+    position = overriding("rates")[name].double()
+    return stirred(position) if stir and "beyond" not in name else position
+
+
+@pytest.mark.parametrize("stir", [False, True], ids=["at its start", "later"])
+@pytest.mark.parametrize("name", overriding("rates"))
+def test_the_answers_that_come_with_the_rates_are_the_hooks(name, stir):
+    position = prepared(name, stir)
+    for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        distance, length = distances(position).to(dtype), length_of(position)
+        found = position.to(dtype).rates(distance, length)
+        for hook in ("factor", "bias"):
+            answer, expected = getattr(found, hook), getattr(position, hook)(distance, length)
+            assert (answer is None) == (expected is None)
+            if answer is not None:
+                assert answer.shape == expected.shape and answer.dtype == expected.dtype
+                torch.testing.assert_close(answer, expected.detach(), rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("stir", [False, True], ids=["at its start", "later"])
+@pytest.mark.parametrize("name", LEARNING)
+def test_each_rate_is_what_autograd_finds(name, stir):
+    """At every distance: each parameter's gradient through the hooks is the one through its number, times the rate.
+
+    A parameter stands behind one number only, so no two mistakes can cancel.
+    """
+    position = prepared(name, stir)
+    wanted = list(position.parameters())
+    distance, length = distances(position), length_of(position)
+    rates = position.rates(distance, length).each
+    assert rates and all(rate.hook in position.effects for rate in rates)
+    for hook in ("factor", "bias"):
+        if hook not in position.effects:
+            continue
+        answer = getattr(position, hook)(distance, length)
+        through = torch.zeros(answer.shape, dtype=answer.dtype)
+        for rate in rates:
+            if rate.hook != hook:
+                continue
+            assert rate.number.requires_grad and rate.number.shape in {(), (HEADS, 1)}
+            # None: a number that scales the whole factor
+            table = answer.detach() / rate.number.detach() if rate.table is None else rate.table
+            assert not table.requires_grad
+            through = through + rate.number * table
+        # at one distance and one head at a time, all gradients
+        for place in range(answer.numel()):
+            pair = [
+                torch.autograd.grad(x.reshape(-1)[place], wanted, retain_graph=True, allow_unused=True)
+                for x in (answer, through)
+            ]
+            for a, b, p in zip(*pair, wanted, strict=True):
+                a, b = (torch.zeros_like(p) if g is None else g for g in (a, b))
+                torch.testing.assert_close(
+                    b, a, rtol=1e-9, atol=1e-12, msg=f"{hook} at {distance[place % len(distance)]}"
+                )
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_the_rates_name_every_number_that_learns(name):
+    # a number left out would silently get no gradient at all
+    position = overriding("rates")[name]
+    rates = position.rates(distances(position).float(), length_of(position)).each
+    total = sum(rate.number.sum() for rate in rates)
+    grads = torch.autograd.grad(total, list(position.parameters()), allow_unused=True)
+    assert all(g is not None and (g != 0).all() for g in grads)
+
+
+@pytest.mark.parametrize("name", overriding("rates"))
+def test_rates_are_finite_in_float32(name):
+    position = overriding("rates")[name]
+    distance = distances(position).float()
+    for rate in position.rates(distance, length_of(position)).each:
+        if rate.table is not None:
+            assert torch.isfinite(rate.table).all()
+            assert rate.table.shape in {(len(distance),), (HEADS, len(distance))}
+
+
+@pytest.mark.parametrize("name", overriding("slope_of_bias"))
+def test_the_slope_times_the_distance_is_the_bias(name):
+    position = stirred(overriding("slope_of_bias")[name].double())
+    distance = DISTANCES[DISTANCES >= 0]
+    slope = position.slope_of_bias()
+    torch.testing.assert_close(slope * distance, position.bias(distance, length_of(position)), rtol=1e-12, atol=0)
+    if position.learnable:  # it carries the gradient of the parameters behind it
+        wanted = list(position.parameters())
+        weights = torch.linspace(-1, 1, HEADS * len(distance), dtype=torch.float64).view(HEADS, -1)
+        pair = [
+            torch.autograd.grad((b * weights).sum(), wanted) for b in (slope * distance, position.bias(distance, None))
+        ]
+        torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize(
+    "name, position", [(n, p) for n, p in mechanisms() if p.decays], ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_what_decays_falls(name, position):
+    bias = position.double().bias(torch.tensor([0.0, 10.0, 100.0, 1e4], dtype=torch.float64), None).detach()
+    falls = bias.diff(dim=-1)
+    assert (falls <= 0).all() and (bias[..., -1] < bias[..., 0]).all()
+
+
+# --- how the backend puts the numbers of several parts together -----------------------------------------------------------
+
+
+def few(position, heads=HEADS):
+    return backend.few_numbers(position, torch.arange(0.0, 9.0), heads, 9)
+
+
+def test_factor_rates_come_first_then_bias_rates_then_the_scale():
+    factor, bias, numbers, rates = few(PowerPrior(HEADS, alpha=0.1, beta=0.8) + Epar(HEADS, context=64, learn=True))
+    assert [(rate.hook, rate.table is None) for rate in rates] == [
+        ("factor", False), ("factor", False), ("bias", False), ("bias", False), ("factor", True),
+    ]  # fmt: skip
+    assert numbers.shape == (HEADS, 5) and numbers.requires_grad
+    assert not any(t.requires_grad for t in (factor, bias, *(r.table for r in rates if r.table is not None)))
+
+
+def test_one_number_for_all_heads_is_given_to_each():
+    _, _, numbers, rates = few(PowerPrior(None, alpha=0.5, beta=1.5))
+    assert numbers.shape == (HEADS, 2) and all(rate.table.shape == (HEADS, 9) for rate in rates)
+    torch.testing.assert_close(numbers[:, 0], torch.full((HEADS,), 0.5))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
+    epar, fixed = Epar(HEADS, context=64, learn=True), Epar(HEADS, context=5, beta=2.0)
+    factor, _, _, alone = few(epar)
+    whole, _, _, together = few(epar + fixed if first else fixed + epar)
+    other = fixed.factor(torch.arange(0.0, 9.0), 5)
+    torch.testing.assert_close(whole, factor * other)
+    for a, b in zip(alone, together, strict=True):
+        assert (a.table is None) == (b.table is None)
+        if a.table is not None:
+            torch.testing.assert_close(b.table, a.table * other)
+
+
+NOT_FEW = {
+    "a part without rates": lambda: T5Bias(HEADS) + Alibi(HEADS, learn=True),
+    "two that scale the factor": lambda: Epar(HEADS, learn=True) + Epar(HEADS, learn=True, context=7),
+    "five tables": lambda: Kerple(HEADS) + PowerPrior(HEADS) + Alibi(HEADS, learn=True),
+    "nothing that learns": lambda: Epar(HEADS) + Alibi(HEADS),
+    "only a sink learns": lambda: Alibi(HEADS) + Sink(HEADS),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FEW)
+def test_dense_gradients_where_numbers_are_not_few(case):
+    assert few(NOT_FEW[case]()) is None
+
+
+def test_without_recording_no_numbers_are_asked_for():
+    with torch.no_grad():
+        assert few(Epar(HEADS, learn=True)) is None
+
+
+def test_an_answer_of_a_wrong_shape_is_refused():
+    class Wrong(Alibi):
+        def rates(self, distance, length):
+            return Rates(None, torch.zeros(2, 3), (Rate(self.slope(), "bias", -distance.abs()),))
+
+    with pytest.raises(WhenceError, match="Wrong"):
+        few(Wrong(HEADS, learn=True))
