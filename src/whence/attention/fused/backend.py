@@ -100,7 +100,8 @@ def can_skip(layout: Layout, rows: int, keys: int) -> bool:
     """Whether every query surely sees its own key, from which the bound is reckoned; few queries never skip."""
     assert layout.offset is not None
     own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
-    return own and layout.real is None and rows > 16
+    same_texts = layout.q_documents is layout.k_documents  # a pair of numberings may hide a query's own key
+    return own and layout.real is None and same_texts and rows > 16
 
 
 def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
@@ -128,7 +129,7 @@ def few_numbers(
         return None
     factors: list[Tensor] = []
     biases: list[Tensor] = []
-    rates: list[tuple[Rate, int]] = []  # with the place of the part's own factor
+    rates: list[tuple[Rate, Position, int]] = []  # with the part, and the place of its own factor
     for part in acting:
         if part.learnable:
             length = part.context if part.length == "context" else sequence if part.length == "sequence" else None
@@ -139,16 +140,20 @@ def few_numbers(
         else:
             answers = tuple(table(part, hook, distance, heads, sequence) for hook in ("factor", "bias"))  # type: ignore[assignment]
             each = ()
-        rates += [(rate, len(factors)) for rate in each]
+        rates += [(rate, part, len(factors)) for rate in each]
         for known, hook, answer in zip((factors, biases), ("factor", "bias"), answers, strict=True):
             if answer is not None:
                 name = type(part).__name__
                 known.append(shapes.per_head(name, hook, answer.detach().float(), heads, distance.shape[0]))
-    scaling = [rate for rate, _ in rates if rate.table is None]
+    scaling = [rate for rate, _, _ in rates if rate.table is None]
     if len(rates) - len(scaling) > MOST_NUMBERS or len(scaling) > 1 or any(r.hook != "factor" for r in scaling):
         return None
     ordered = sorted(
-        (_rate_of_all(rate, place, factors, heads) for rate, place in rates if rate.table is not None),
+        (
+            _rate_of_all(rate, part, place, factors, heads, distance.shape[0])
+            for rate, part, place in rates
+            if rate.table is not None
+        ),
         key=lambda rate: rate.hook != "factor",
     )
     ordered += scaling
@@ -158,10 +163,10 @@ def few_numbers(
     return factor, bias, numbers, tuple(ordered)
 
 
-def _rate_of_all(rate: Rate, place: int, factors: list[Tensor], heads: int) -> Rate:
+def _rate_of_all(rate: Rate, part: Position, place: int, factors: list[Tensor], heads: int, entries: int) -> Rate:
     """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
     assert rate.table is not None
-    whole = rate.table.detach().float()
+    whole = shapes.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
     if rate.hook == "factor":
         for other, factor in enumerate(factors):
             whole = whole if other == place else whole * factor

@@ -70,6 +70,7 @@ class Work:
         fast = torch.get_float32_matmul_precision() != "highest"
         self.precision = "tf32" if q.dtype != torch.float32 or fast else "tf32x3"
         self.nothing = q.new_empty(1, dtype=torch.float32)
+        self.ragged = line(self.rows) != self.rows
         self._described: dict[tuple[int, int, int], TensorDescriptor] = {}
         #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
         self.table = self._table() if table is None else table
@@ -137,8 +138,7 @@ class Work:
     def reach(self) -> Tensor:
         """``[H]``: the farthest distance each head needs; empty when every distance is looked at."""
         e, s = self.effects, self.settings
-        own_key = s.causal and s.offset >= 0 and s.offset + self.rows <= self.keys and e.real is None
-        if not (s.skip and own_key and (e.bias is not None or e.slope is not None)):
+        if not (s.skip and (e.bias is not None or e.slope is not None)):
             return self.q.new_empty(0, dtype=torch.int32)
         q, k = (self.describe(x, skipping.BLOCK, self.wide) for x in (self.q, self.k))
         shape = (self.batch, self.heads, self.groups, self.rows, self.keys)
@@ -158,6 +158,8 @@ class Work:
             *self.q.shape[:3], self.value_width
         )  # fmt: skip
         lse = self.q.new_empty(*self.q.shape[:2], line(self.rows), dtype=torch.float32)
+        if self.ragged:
+            lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass
         if self.rows <= FEW_QUERIES and self.rows * self.share <= 128:
             self._decode(out, lse)
             return out, lse, self.q.new_empty(0, dtype=torch.int32)
@@ -199,8 +201,6 @@ class Work:
         wanted = max(1, ceil_div(processors(self.q.device) * 2, self.batch * self.groups))
         each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
         splits = ceil_div(blocks * tile.keys, each)
-        if line(self.rows) > self.rows:
-            lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass
         parts = lse.new_empty(self.batch, self.heads, self.rows, splits, self.value_wide)
         tops, totals = (lse.new_empty(self.batch, self.heads, self.rows, splits) for _ in range(2))
         q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
@@ -281,7 +281,8 @@ class Work:
         s, stride = self.settings, self.stride
         tile = tiling.queries_tile(self.widest, self.q.element_size(), len(rates), sum(dense))
         blocks = ceil_div(self.rows, tile.rows)
-        dq, delta = torch.empty_like(self.q), torch.empty_like(lse)
+        dq = torch.empty_like(self.q)
+        delta = torch.zeros_like(lse) if self.ragged else torch.empty_like(lse)
         counting = bool(rates) or slope_grad or amplitude
         numbers = lse.new_empty(self.batch, self.heads, blocks, NUMBERS) if counting else None
         sums = lse.new_zeros(sum(dense), self.batch, self.heads, stride) if any(dense) else None

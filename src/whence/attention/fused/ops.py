@@ -49,9 +49,9 @@ def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
     return Work(aligned(q), aligned(k), aligned(v), effects, settings, table)
 
 
-def _fit(x: Tensor, like: Tensor) -> Tensor:
-    """x, computed at a width that fits the copy engine, in the shape and order of like."""
-    return x if x.shape == like.shape else torch.empty_like(like).copy_(x[..., : like.shape[-1]])
+def _fit(x: Tensor, target: Tensor) -> Tensor:
+    """What was computed from a copy that fits the copy engine, in the shape and order of the original."""
+    return target.copy_(x[..., : target.shape[-1]])
 
 
 def _empty_out(q: Tensor, v: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, v = arguments[0], arguments[2]
     work = _work(arguments)
     out, lse, reach = work.forward()
-    if out.shape[-1] != v.shape[-1]:
+    if work.q is not q or work.v is not v:
         out = _fit(out, _empty_out(q, v))
     return out, lse, reach, work.table
 
@@ -101,7 +101,9 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tens
     tables = (
         lse.new_empty(0) if d is None else d.to(t.dtype).contiguous() for d, t in ((d_factor, factor), (d_bias, bias))
     )
-    return _fit(dq, q), _fit(dk, k), _fit(dv, v), *tables, d_slope, d_sink, d_numbers
+    three = ((dq, work.q, q), (dk, work.k, k), (dv, work.v, v))
+    dq, dk, dv = (d if used is x else _fit(d, torch.empty_like(x)) for d, used, x in three)
+    return dq, dk, dv, *tables, d_slope, d_sink, d_numbers
 
 
 # --- shapes, for tracing -------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def key_bounds(row0, offset, keys, window, reach, ids_low, ids_high, ROWS: tl.co
         low = tl.maximum(low, ids_low)
         high = tl.minimum(high, ids_high)
     high = tl.maximum(high, 0)
-    low = tl.minimum(low, high) // BLOCK * BLOCK
+    low = tl.where(low < high, low // BLOCK * BLOCK, high)  # an empty stretch has no block, not even a masked one
     if IDS:
         full_low = high
         full_high = high
@@ -116,7 +116,7 @@ def query_bounds(key0, offset, rows, window, reach, ids_low, ids_high, COLUMNS: 
         low = tl.maximum(low, ids_low)
         high = tl.minimum(high, ids_high)
     high = tl.maximum(high, 0)
-    low = tl.minimum(low, high) // BLOCK * BLOCK
+    low = tl.where(low < high, low // BLOCK * BLOCK, high)  # an empty stretch has no block, not even a masked one
     if IDS:
         full_low = high
         full_high = high
