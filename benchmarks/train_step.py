@@ -4,8 +4,9 @@
     python benchmarks/train_step.py --only epar --steps 3
 
 12 layers, 768 wide, 12 heads, 4096 tokens, bfloat16, the whole model in one ``torch.compile`` graph, AdamW. The same
-model with: rotary on SDPA's flash kernel, rotary on SDPA's cuDNN kernel, learnable EPAR, learnable power prior. Before a
-model is timed, its loss on a short text is held against the dense reference in float32.
+model with: rotary as it is commonly written on SDPA's flash kernel, the same on its cuDNN kernel, rotary through whence,
+learnable EPAR, learnable power prior. Before a model is timed, its loss on a short text is held against the dense
+reference in float32.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ LAYERS, WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 12, 768, 12, 4096, 4, 50304
 WAYS = {
     "flash": "rotary, SDPA flash",
     "cudnn": "rotary, SDPA cuDNN",
+    "rotary": "rotary through whence, SDPA flash",
     "epar": "EPAR, learnable",
     "power prior": "power prior, learnable",
 }
@@ -44,19 +46,50 @@ def position_of(way: str) -> whence.Position:
     return whence.Rotary()
 
 
-class Block(nn.Module):
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary as it is commonly written: halves of each head, cosines from a table."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class Stock(nn.Module):
+    """Rotary from a table, then torch's own attention: what whence is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        frequencies = 10000.0 ** (-torch.arange(0, WIDTH // HEADS, 2) / (WIDTH // HEADS))
+        angle = torch.arange(TOKENS)[:, None] * frequencies
+        angle = torch.cat((angle, angle), -1)
+        self.register_buffer("cos", angle.cos().bfloat16())
+        self.register_buffer("sin", angle.sin().bfloat16())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        cos, sin = (table[: q.shape[2]].to(q.dtype) for table in (self.cos, self.sin))
+        return F.scaled_dot_product_attention(turned(q, cos, sin), turned(k, cos, sin), v, is_causal=True)
+
+
+class Whence(nn.Module):
     def __init__(self, position: whence.Position, backend: str) -> None:
+        super().__init__()
+        self.position, self.backend = position, backend
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return whence.attend(q, k, v, position=self.position, causal=True, backend=self.backend)
+
+
+class Block(nn.Module):
+    def __init__(self, attend: nn.Module) -> None:
         super().__init__()
         self.before, self.between = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
         self.project = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.back = nn.Linear(WIDTH, WIDTH, bias=False)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
-        self.position, self.backend = position, backend
+        self.attend = attend
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens = x.shape[:2]
         q, k, v = self.project(self.before(x)).view(batch, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        out = whence.attend(q, k, v, position=self.position, causal=True, backend=self.backend)
+        out = self.attend(q, k, v)
         x = x + self.back(out.transpose(1, 2).reshape(batch, tokens, WIDTH))
         return x + self.down(F.gelu(self.up(self.between(x))))
 
@@ -65,7 +98,10 @@ class Decoder(nn.Module):
     def __init__(self, way: str, backend: str) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block(position_of(way), backend) for _ in range(LAYERS))
+        stock = backend == "stock"
+        self.blocks = nn.ModuleList(
+            Block(Stock() if stock else Whence(position_of(way), backend)) for _ in range(LAYERS)
+        )
         self.norm = nn.RMSNorm(WIDTH)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -136,7 +172,7 @@ def measure(way: str, steps: int, ready: Any, turn: Any) -> dict[str, Any]:
 
 
 def prepare(way: str) -> tuple[dict[str, Any], Callable[[], Tensor] | None]:
-    backend = "sdpa" if way in ("flash", "cudnn") else "triton"
+    backend = {"flash": "stock", "cudnn": "stock", "rotary": "sdpa"}.get(way, "triton")
     choose_kernel(way)
     row: dict[str, Any] = {"way": way, "loss_error": loss_error(way, backend)}
     if not row["loss_error"] < 5e-3:

@@ -15,8 +15,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-P, A = "position/", "attention/"
+P, A, F = "position/", "attention/", "attention/fused/"
 REFERENCE = ["tests/attention/test_reference.py"]
+RATES = ["tests/attention/fused/test_rates.py"]
+FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
 
 # file below src/whence, what stands there, what stands there instead, which tests must notice
@@ -28,6 +30,15 @@ MUTANTS = [
     (P + "power_prior.py", "return -torch.where(none", "return torch.where(none", ["tests/position/test_power_prior.py"]),
     (P + "shaw.py", "offset = -rows.distance", "offset = rows.distance", ["tests/position/test_shaw.py"]),
     (P + "cope.py", "descending=True", "descending=False", ["tests/position/test_cope.py"]),
+    # derivatives supplied for fast kernels
+    (P + "epar.py", "* (decay - 1)", "* (decay + 1)", RATES),
+    (P + "power_prior.py", "-moving * log", "moving * log", RATES),
+    (P + "kerple.py", "far / (1 + r2 * far)", "far / (1 - r2 * far)", RATES),
+    # the fused kernels, interpreted
+    (F + "scores.py", "ok & (distance >= 0)", "ok & (distance > 0)", FUSED),
+    (F + "gradient_keys.py", "dz = dz * factor", "dz = dz * 1.0", FUSED),
+    (F + "gradient_queries.py", "acc = acc * back", "acc = acc * 1.0", FUSED),
+    (F + "backend.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
     # a shift by one
     (P + "recency.py", "distance + 1", "distance", ["tests/position/test_recency.py"]),
     (P + "fire.py", "length.to(distance.dtype) - 1", "length.to(distance.dtype)", ["tests/position/test_fire.py"]),

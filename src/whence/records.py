@@ -18,15 +18,15 @@ def environment(
     root: Path, packages: tuple[str, ...] = ("torch", "numpy"), device: str | None = None
 ) -> dict[str, Any]:
     """The machine (with its accelerator, if one is named), the versions, the commit and a hash of the sources."""
-    changes = _git(root, "status", "--porcelain", "--", "src", "benchmarks")
+    changes = None if "WHENCE_COMMIT" in os.environ else _git(root, "status", "--porcelain", "--", "src", "benchmarks")
     machine = {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()}
     return {
         "machine": machine if device is None else machine | {"accelerator": device},
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
-        # a lent machine has the sources but not their history: there the commit is handed over
-        "commit": _git(root, "rev-parse", "HEAD") or os.environ.get("WHENCE_COMMIT"),
+        # a lent machine has the sources but not their history, or an older one: there the commit is handed over
+        "commit": os.environ.get("WHENCE_COMMIT") or _git(root, "rev-parse", "HEAD"),
         "uncommitted_changes": None if changes is None else bool(changes),
         "source_hash": source_hash(root / "src"),
     }

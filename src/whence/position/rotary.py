@@ -15,9 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position
 from whence.position.rotary_scaling import Scaling
+
+# A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
+# again and again: one opaque step keeps them apart.
+library = torch.library.Library("whence", "FRAGMENT")
+library.define("cos_sin(Tensor angle) -> (Tensor, Tensor)")
+library.impl("cos_sin", lambda angle: (angle.cos(), angle.sin()), "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "whence::cos_sin", lambda angle: (torch.empty_like(angle), torch.empty_like(angle)), lib=library
+)
 
 
 class Rotary(Position):
@@ -100,7 +110,11 @@ class Rotary(Position):
     def _turn(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
         width = 2 * frequencies.shape[-1]
         angle = positions[:, None, :, None] * frequencies
-        cos, sin = angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+        if torch.compiler.is_compiling() and not shapes.exporting() and not angle.requires_grad:
+            cos, sin = torch.ops.whence.cos_sin.default(angle)
+        else:
+            cos, sin = angle.cos(), angle.sin()
+        cos, sin = cos * self.attention_factor, sin * self.attention_factor
         if self.layout == "half":
             first, second = x[..., : width // 2], x[..., width // 2 : width]
             turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
