@@ -3,14 +3,16 @@
 Triton decides while it is imported, and while a kernel is decorated, whether kernels are compiled or interpreted. Some
 other test or a library may import it first, so it is imported here, before any test, with the variable set. The variable
 then goes again, because whence reads it at each call: the rest of the suite must see a CPU as users see it, where the
-triton backend is closed. Tests that want the interpreter ask for the fixture ``interpreted`` (tests/attention/fused),
-which sets it back. On a machine with a GPU nothing happens here, and the kernels are compiled.
+triton backend is closed. Tests that want the interpreter ask for the fixture ``interpreted`` (below), which sets it
+back. On a machine with a GPU nothing happens here, and the kernels are compiled.
 """
 
 import importlib
 import importlib.util
 import os
 
+import numpy as np
+import pytest
 import torch
 
 if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
@@ -23,3 +25,82 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
+
+
+# Fixtures for the fused kernels without a GPU: the interpreter, and two guards that make silent mistakes loud.
+#
+# A kernel may touch memory that is not its own and mask the answer afterwards: on a GPU that is an illegal access on some
+# days. A kernel may also leave a number unwritten and read it later: whether that shows depends on what lay there. Under
+# the interpreter both can be seen for certain.
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Kernels run in Python on CPU tensors, and every address they touch is checked."""
+    pytest.importorskip("triton")
+    from whence.attention.fused.forward import forward_kernel
+
+    if type(forward_kernel).__name__ != "InterpretedFunction":
+        pytest.skip("the kernels are compiled here: a GPU is present, and test_on_gpu.py runs them there")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    watch_addresses(monkeypatch)
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that is handed out empty holds NaN, or a number that no index may be."""
+
+    def filled(make):
+        def made(*arguments, **about):
+            out = make(*arguments, **about)
+            return out.fill_(torch.nan if out.is_floating_point() else 2**30)
+
+        return made
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
+
+
+def watch_addresses(monkeypatch):
+    """Raise where a kernel loads, stores or adds outside the tensors it was given."""
+    from triton.runtime import interpreter
+
+    starts, ends = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+    prepare = interpreter.GridExecutor._init_args_hst
+
+    def note(executor, arguments, named):
+        nonlocal starts, ends
+        ready = prepare(executor, arguments, named)
+        bases = [getattr(x, "base", x) for x in (*ready[0], *ready[1].values())]
+        spans = sorted(extent(x) for x in bases if isinstance(x, torch.Tensor) and x.numel())
+        starts, ends = (np.array(side, np.uint64) for side in zip(*spans, strict=True))
+        # tensors may overlap: an address is fine when any of those that start before it reaches beyond it
+        ends = np.maximum.accumulate(ends)
+        return ready
+
+    def check(pointers, mask):
+        used = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)]
+        place = np.searchsorted(starts, used, side="right").astype(np.int64) - 1
+        wild = (place < 0) | (used >= ends[place])
+        if wild.any():
+            raise IndexError(f"{wild.sum()} of {used.size} addresses lie outside every tensor of this kernel")
+
+    def checked(method, pointers_at, mask_at):
+        original = getattr(interpreter.InterpreterBuilder, method)
+
+        def call(builder, *arguments, **about):
+            check(arguments[pointers_at], arguments[mask_at])
+            return original(builder, *arguments, **about)
+
+        monkeypatch.setattr(interpreter.InterpreterBuilder, method, call)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", note)
+    checked("create_masked_load", 0, 1)
+    checked("create_masked_store", 0, 2)
+    checked("create_atomic_rmw", 1, 3)
+
+
+def extent(x):
+    """The first address of a tensor and one past its last, as far as its own elements go."""
+    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()

@@ -7,6 +7,7 @@ tests; torch is loaded once, in the parent, so a mutant costs a second or two. T
 means nothing unless they are green.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -101,9 +102,13 @@ def run(change, tests):
 
 
 def main():
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401  what the tests import, once for all children
 
+    if importlib.util.find_spec("triton") is not None:
+        importlib.import_module("triton.language")
+    del os.environ["TRITON_INTERPRET"]
     torch.set_num_threads(1)  # threads do not survive a fork
     assert "whence" not in sys.modules
     share, shares = int(sys.argv[1]), int(sys.argv[2])

@@ -44,8 +44,7 @@ def disagreement(part: Position, distance: Tensor) -> str | None:
 
 def _chain_rule(hook: str, answer: Tensor, each: list) -> str | None:
     """Autograd from the answer to the parameters against autograd from the numbers, with the rates between them."""
-    torch.manual_seed(0)
-    weights = torch.randn_like(answer)
+    weights = torch.randn(answer.shape, dtype=answer.dtype, generator=torch.Generator().manual_seed(0))
     through_numbers = answer.new_zeros(())
     for rate in each:
         if rate.table is None and hook == "factor":
@@ -58,6 +57,8 @@ def _chain_rule(hook: str, answer: Tensor, each: list) -> str | None:
     parameters = [p for p in _leaves(answer) if p.requires_grad]
     if not parameters:
         return None
+    if not each:
+        return f"rates() has no number for the parameters of {hook}()"
     exact = torch.autograd.grad((answer * weights).sum(), parameters, retain_graph=True, allow_unused=True)
     supplied = torch.autograd.grad(through_numbers, parameters, allow_unused=True)
     for a, b, parameter in zip(supplied, exact, parameters, strict=True):

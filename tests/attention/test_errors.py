@@ -344,7 +344,7 @@ SETTINGS = [
     (
         "an unknown backend",
         lambda: call(backend="flash"),
-        "attend(backend=...) got 'flash', but backend is one of auto, reference, blockwise, sdpa; choose one of them.",
+        "attend(backend=...) got 'flash', but backend is one of auto, reference, blockwise, triton, sdpa; choose one of them.",
     ),
     (
         "window of zero",

@@ -261,7 +261,7 @@ def prepare(
         dense_numbers=layout.mask_rows * q.shape[1] * q.shape[2] * k.shape[2],
         mask_numbers=0 if sdpa.needs_no_mask(layout) else layout.mask_rows * q.shape[2] * k.shape[2],
         tables_closed=blockwise.why_not_tables(position, layout),
-        fused_closed=fused.why_not_here(q, v),
+        fused_closed=fused.why_not_here(q, v, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=shapes.exporting(),
     )

@@ -186,10 +186,10 @@ def _documents(
             "documents is one tensor or a pair, for the queries and for the keys",
             "pass one or two",
         )
-    if isinstance(given, Tensor):
-        numbers = shapes.documents(given, batch, rows, device)
-        return numbers, numbers
-    return shapes.documents(given[0], batch, rows, device), shapes.documents(given[1], batch, keys, device)
+    if isinstance(given, tuple):
+        return shapes.documents(given[0], batch, rows, device), shapes.documents(given[1], batch, keys, device)
+    numbers = shapes.documents(given, batch, rows, device)
+    return numbers, numbers
 
 
 def count_tokens(real: Tensor | None, documents: Tensor | None, length: int, device: torch.device) -> Tensor:

@@ -67,7 +67,8 @@ class Rate:
 
     number: Tensor  # one number, or one a head (``[heads, 1]``), that learns
     hook: str  # "factor" or "bias"
-    table: Tensor | None  # the derivative at each distance, ``[n]`` or ``[heads, n]``; None: it scales the whole factor
+    table: Tensor | None  # the derivative at each distance, ``[n]`` or ``[heads, n]``
+    # None instead of a table: the number multiplies the whole factor and is never 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class Position(nn.Module):
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
+        if {"factor", "bias"} & cls.__dict__.keys():  # what a parent supplies for its own hooks is not true of new ones
+            for supplied in ("rates", "slope_of_bias"):
+                if supplied not in cls.__dict__:
+                    setattr(cls, supplied, getattr(Position, supplied))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -167,7 +172,8 @@ class Position(nn.Module):
         """``factor`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
 
         With them a kernel sums up the numbers' gradients in registers; without, it forms the gradient of the whole
-        table and autograd goes on from there, which is as exact. Only the numbers need record gradients.
+        table and autograd goes on from there, which is as exact. Only the numbers need record gradients, and a
+        parameter that no number comes from gets none.
         """
         return None
 

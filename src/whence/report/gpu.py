@@ -49,7 +49,8 @@ def _cell(row: dict[str, Any] | None, flash: float) -> str:
     if row is None or "milliseconds" not in row:
         return "-"
     ratio = middle(row) / flash
-    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
+    star = "" if row["milliseconds"]["both"]["device"] else "*"
+    return (f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x") + star
 
 
 def memory_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -101,9 +102,11 @@ def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
     return (
         f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times are medians of CUDA "
-        "graph replays, the work of the device without the host's; the records hold the eager times beside them. Each way "
-        "was timed only after its output and gradients agreed with float64 in the same run; a dash is a way that was left "
-        "out, with the reason in the record. Records: `benchmarks/records/gpu.json` and "
+        "graph replays, the work of the device without the host's (a star: eager steps, where no graph was recorded); the "
+        "records hold the eager times beside them. Each way of attention was timed only after its output and all gradients "
+        "agreed with float64 in the same run, each model after its gradients agreed with the dense reference; a dash is a "
+        "way that was left out, with the reason in the record. The models with EPAR and the power prior do not rotate, the "
+        "others do. A copy reads and writes, decoding reads. Records: `benchmarks/records/gpu.json` and "
         f"`benchmarks/records/train_step.json` (commits {str(where['commit'])[:9]} and "
         f"{str(training['environment']['commit'])[:9]}); `make gpu-bench` measures again."
     )
@@ -119,6 +122,7 @@ def draw(record: dict[str, Any], out: Path) -> None:
     shapes = by_shape(record)
     figure, axes = plt.subplots(1, len(shapes), figsize=(13, 3.9), sharey=True, layout="constrained")
     names = list(reversed(("none", *ORDER)))
+    plate = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # so that no line runs through a number
     for axis, (shape, here) in zip(axes, shapes, strict=True):
         flash = middle(here["flash"])
         lengths = [middle(here[n]) / flash if "milliseconds" in here.get(n, {}) else 0.0 for n in names]
@@ -126,11 +130,19 @@ def draw(record: dict[str, Any], out: Path) -> None:
             range(len(names)), lengths, color=["#9aa7b1" if n == "none" else "#2b6ca3" for n in names], height=0.66
         )
         for place, length in enumerate(lengths):
-            axis.text(length + 0.02, place, f"{length:.2f}" if length else "left out", va="center", fontsize=8)
+            axis.text(
+                length + 0.02,
+                place,
+                f"{length:.2f}" if length else "left out",
+                va="center",
+                fontsize=8,
+                zorder=3,
+                bbox=plate,
+            )
         axis.axvline(1.0, color="#b5541c", linewidth=1.4)
         axis.axvline(middle(here["cudnn"]) / flash, color="#6a6a6a", linewidth=1.2, linestyle="--")
         axis.set_title(shape_text(shape).replace(" heads, ", " heads\n"), fontsize=9)
-        axis.set_xlim(0, 1.35)
+        axis.set_xlim(0, max(1.35, 1.2 * max(lengths)))
         axis.set_yticks(range(len(names)), [record["spec"]["ways"][n] for n in names], fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(axis="x", labelsize=8)

@@ -17,15 +17,23 @@ from whence.position.base import Position, Rate
 from whence.position.grid import evaluate, table
 
 WIDEST = 256
+FARTHEST = 2**29  # kernels count distances in 32 bits
 MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
 
 
-def why_not_here(q: Tensor, v: Tensor) -> str | None:
+def why_not_here(q: Tensor, v: Tensor, layout: Layout) -> str | None:
     """Why the kernels cannot run on these tensors, as a clause; None when they can."""
+    if layout.offset is not None and abs(layout.offset) >= FARTHEST:
+        return f"queries and keys lie {abs(layout.offset)} apart, and its distances end at {FARTHEST}"
     if q.device.type != "cuda" and not (q.device.type == "cpu" and interpreted()):
         return f"it needs a CUDA device, and q is on {q.device.type}"
     if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    if q.device.type == "cuda" and not torch.compiler.is_compiling():
+        if torch.version.hip is not None:
+            return "its kernels are for NVIDIA's GPUs"
+        if torch.cuda.get_device_capability(q.device) < (9, 0):
+            return "it needs a GPU of compute capability 9.0 or newer, whose copy engine its kernels use"
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it has no {str(q.dtype).removeprefix('torch.')}"
     if max(q.shape[3], v.shape[3]) > WIDEST:
@@ -73,7 +81,7 @@ def attend(
     return ops.fused(
         q, k, v, factor, bias, slope, sink, numbers, rates, layout.real, layout.q_documents, layout.k_documents,
         sum(rate.hook == "factor" and rate.table is not None for rate in found), any(r.table is None for r in found),
-        first, layout.offset, layout.causal, layout.window, scale, temperature, dropout, seed,
+        first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout, seed,
         skip_far and decays(position) and can_skip(layout, rows, keys),
     )  # fmt: skip
 
@@ -89,6 +97,13 @@ def distances(layout: Layout, rows: int, keys: int) -> tuple[int, int]:
     if last <= first:  # nobody sees anybody
         return (0, 1) if layout.causal or layout.window is not None else (first, first + 1)
     return first, last
+
+
+def window_of(layout: Layout, rows: int, keys: int) -> int | None:
+    """The window, unless it hides nothing; a number that kernels can add to."""
+    assert layout.offset is not None
+    farthest = max(abs(layout.offset - keys + 1), abs(layout.offset + rows - 1))
+    return None if layout.window is None or layout.window > farthest else layout.window
 
 
 def decays(position: Position) -> bool:
@@ -136,15 +151,23 @@ def few_numbers(
             own = part.rates(distance, length)
             if own is None:
                 return None
-            answers, each = (own.factor, own.bias), own.each
+            name, n = type(part).__name__, distance.shape[0]
+            answers = tuple(
+                None if answer is None else shapes.per_head(name, hook, answer, heads, n)
+                for hook, answer in (("factor", own.factor), ("bias", own.bias))
+            )
+            each = own.each
         else:
-            answers = tuple(table(part, hook, distance, heads, sequence) for hook in ("factor", "bias"))  # type: ignore[assignment]
+            answers = (table(part, "factor", distance, heads, sequence), table(part, "bias", distance, heads, sequence))
             each = ()
+            if any(answer is not None and answer.requires_grad for answer in answers):
+                return None  # its gradient goes elsewhere than into parameters of its own
         rates += [(rate, part, len(factors)) for rate in each]
-        for known, hook, answer in zip((factors, biases), ("factor", "bias"), answers, strict=True):
+        for known, answer in zip((factors, biases), answers, strict=True):
             if answer is not None:
-                name = type(part).__name__
-                known.append(shapes.per_head(name, hook, answer.detach().float(), heads, distance.shape[0]))
+                known.append(answer.detach().float())
+    if not rates:
+        return None
     scaling = [rate for rate, _, _ in rates if rate.table is None]
     if len(rates) - len(scaling) > MOST_NUMBERS or len(scaling) > 1 or any(r.hook != "factor" for r in scaling):
         return None

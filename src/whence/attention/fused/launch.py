@@ -16,9 +16,12 @@ from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.gradient_keys import keys_kernel
 from whence.attention.fused.gradient_queries import queries_kernel
 from whence.attention.fused.gradient_tables import tables_kernel
+from whence.attention.fused.memory import ceil_div, line, pack, power_of_two, processors
 from whence.attention.fused.ops import MARGIN
+from whence.attention.fused.texts import Texts
 
 LOG2E = math.log2(math.e)
+STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
 FEW_QUERIES = 16  # up to here keys are split over programs
 NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
 
@@ -67,11 +70,11 @@ class Work:
         self.unit = settings.scale * LOG2E / settings.temperature
         self.bias_unit = LOG2E / settings.temperature
         # fp32 inputs: three tf32 products that together keep float32's digits, unless torch is told to be faster
-        fast = torch.get_float32_matmul_precision() != "highest"
-        self.precision = "tf32" if q.dtype != torch.float32 or fast else "tf32x3"
+        exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+        self.precision = "tf32x3" if exact else "tf32"
         self.nothing = q.new_empty(1, dtype=torch.float32)
         self.ragged = line(self.rows) != self.rows
-        self._described: dict[tuple[int, int, int], TensorDescriptor] = {}
+        self._described: dict[tuple[Any, ...], TensorDescriptor] = {}
         #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
         self.table = self._table() if table is None else table
         self.stride = self.table.shape[1] if self.table.numel() else 0
@@ -79,30 +82,11 @@ class Work:
     # --- what kernels share ----------------------------------------------------------------------------------------
 
     @cached_property
-    def has_ids(self) -> bool:
-        return self.effects.real is not None or self.effects.q_documents is not None
-
-    @cached_property
-    def ids(self) -> tuple[Tensor, Tensor]:
-        """A number for each query ``[B, T]`` and key ``[B, S]``: equal numbers see each other, padding has one of its own."""
-        e, device = self.effects, self.q.device
-        if e.q_documents is None or e.k_documents is None:
-            queries = torch.zeros(1, self.rows, dtype=torch.int32, device=device)
-            keys = torch.zeros(1, self.keys, dtype=torch.int32, device=device)
-        else:
-            queries, keys = e.q_documents, e.k_documents
-        if e.real is not None:
-            keys = torch.where(e.real, keys, torch.iinfo(keys.dtype).min)
-        return (queries.expand(self.batch, -1).contiguous(), keys.expand(self.batch, -1).contiguous())
-
-    def ranges(self, of: Tensor, among: Tensor, block: int) -> Tensor:
-        """``[B, blocks, 2]``: for each block of one side, the stretch of the other that can hold an equal number."""
-        mine, theirs = _extremes(of, block), _extremes(among, 64)
-        meet = (mine[0][:, :, None] <= theirs[1][:, None, :]) & (mine[1][:, :, None] >= theirs[0][:, None, :])
-        index = torch.arange(meet.shape[2], device=of.device)
-        low = torch.where(meet, index, meet.shape[2]).amin(-1)
-        high = torch.where(meet, index + 1, 0).amax(-1)
-        return torch.stack([low.clamp(max=high), high], -1).mul(64).to(torch.int32).contiguous()
+    def texts(self) -> Texts | None:
+        e = self.effects
+        if e.real is None and e.q_documents is None:
+            return None
+        return Texts(self.batch, self.rows, self.keys, self.q.device, e.real, e.q_documents, e.k_documents)
 
     def _table(self) -> Tensor:
         e = self.effects
@@ -112,9 +96,10 @@ class Work:
     @cached_property
     def slope(self) -> Tensor:
         """In the kernels' unit: what one step of distance adds to a logit."""
-        return (
-            self.nothing if self.effects.slope is None else (self.effects.slope * self.bias_unit).float().contiguous()
-        )
+        if self.effects.slope is None:
+            return self.nothing
+        # beyond STEEPEST one step of distance weighs 0 in any precision, while rows and keys apart would cancel digits
+        return (self.effects.slope * self.bias_unit).float().clamp(-STEEPEST, STEEPEST).contiguous()
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -122,13 +107,13 @@ class Work:
         return {
             "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.factor is not None,
             "BIAS": e.bias is not None, "SLOPED": e.slope is not None, "CAUSAL": s.causal,
-            "WINDOWED": s.window is not None, "IDS": self.has_ids, "DROPOUT": s.dropout > 0,
+            "WINDOWED": s.window is not None, "IDS": self.texts is not None, "DROPOUT": s.dropout > 0,
             "PRECISION": self.precision,
         }  # fmt: skip
 
     def describe(self, x: Tensor, rows: int, wide: int) -> TensorDescriptor:
         """How the copy engine cuts ``[B, H, n, width]`` into tiles of some rows; kernels of one call share them."""
-        key = (x.data_ptr(), rows, wide)
+        key = (x.data_ptr(), x.shape, x.stride(), rows, wide)
         if key not in self._described:
             # an axis of one entry may carry any stride; the copy engine wants a fitting one all the same
             steps = [step if size > 1 else wide for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
@@ -180,11 +165,9 @@ class Work:
         return out, lse, reach
 
     def _ids_for(self, block: int, by_query: bool) -> tuple[Tensor, Tensor, Tensor]:
-        if not self.has_ids:
+        if self.texts is None:
             return self.nothing, self.nothing, self.nothing
-        queries, keys = self.ids
-        spans = self.ranges(queries, keys, block) if by_query else self.ranges(keys, queries, block)
-        return queries, keys, spans
+        return self.texts.queries, self.texts.keys, self.texts.stretches(block, by_query)
 
     def _decode(self, out: Tensor, lse: Tensor) -> None:
         e, s = self.effects, self.settings
@@ -203,7 +186,7 @@ class Work:
         splits = ceil_div(blocks * tile.keys, each)
         parts = lse.new_empty(self.batch, self.heads, self.rows, splits, self.value_wide)
         tops, totals = (lse.new_empty(self.batch, self.heads, self.rows, splits) for _ in range(2))
-        q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
+        q_ids, k_ids = (self.nothing, self.nothing) if self.texts is None else (self.texts.queries, self.texts.keys)
         decode.split_kernel[(self.batch * self.groups * splits,)](
             self.q, self.describe(self.k, tile.keys, self.wide), self.describe(self.v, tile.keys, self.value_wide),
             parts, tops, totals, self.table, self.slope, q_ids, k_ids, self.heads, self.rows, self.keys, s.offset, s.first,
@@ -329,9 +312,11 @@ class Work:
         lowest = max(lowest, -ceil_div(self.keys, tile.keys) + 1)
         highest = min(highest, ceil_div(self.rows, tile.keys))
         count = highest - lowest + 1
+        if count < 1:  # nobody sees anybody
+            return [lse.new_zeros(self.heads, entries) if d else None for d in dense]
         splits = max(1, min(self.batch, ceil_div(4 * processors(self.q.device), count * self.heads)))
         parts = lse.new_zeros(splits, self.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
-        q_ids, k_ids = self.ids if self.has_ids else (self.nothing, self.nothing)
+        q_ids, k_ids = (self.nothing, self.nothing) if self.texts is None else (self.texts.queries, self.texts.keys)
         flags = {name: value for name, value in self.flags.items() if name != "SLOPED"}
         tables_kernel[(count, self.heads, splits)](
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
@@ -358,48 +343,3 @@ class Work:
             line = torch.nn.functional.pad(line, (max(0, -start), max(0, start + entries - line.shape[1])))
             found.append(line[:, max(0, start) : max(0, start) + entries])
         return found
-
-
-def pack(tables: list[Tensor], units: list[float]) -> Tensor:
-    """Tables ``[H, n]`` side by side with margins around: ``[H, MARGIN + n + MARGIN, 1, 2 or 4]``, float32."""
-    heads, entries = tables[0].shape
-    width = (1, 2, 4, 4)[len(tables) - 1]
-    target = torch.zeros(heads, entries + 2 * MARGIN, width, device=tables[0].device, dtype=torch.float32)
-    for column, (table, unit) in enumerate(zip(tables, units, strict=True)):
-        torch.mul(table, unit, out=target[:, MARGIN : MARGIN + entries, column])
-    return target
-
-
-def aligned(x: Tensor) -> Tensor:
-    """x itself where the copy engine can read it: rows together, every step a multiple of 16 bytes; else a copy, of a
-    width that fits."""
-    whole = 16 // x.element_size()
-    steps = [stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
-    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step > 0 and step % whole == 0 for step in steps):
-        return x if x.shape[-1] % whole == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % whole))
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % whole)).contiguous()
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)  # triton's own, made for kernels, costs the host twenty times as much
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def line(rows: int) -> int:
-    """Room for the rows' normalisers: whole blocks of any tile."""
-    return ceil_div(rows, 128) * 128
-
-
-def processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-def _extremes(ids: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest number in each block, ``[B, blocks]`` each."""
-    short = -ids.shape[1] % block
-    blocks = torch.cat([ids, ids[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, block))
-    return blocks.amin(-1), blocks.amax(-1)

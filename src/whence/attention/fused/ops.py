@@ -38,7 +38,8 @@ def fused(*arguments: Any) -> Tensor:
 
 
 def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
-    from whence.attention.fused.launch import Effects, Settings, Work, aligned
+    from whence.attention.fused.launch import Effects, Settings, Work
+    from whence.attention.fused.memory import aligned
 
     q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs = arguments[:TENSORS]
     _, _, first, offset, causal, window, scale, temperature, dropout, seed, skip = arguments[TENSORS:]
@@ -62,8 +63,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The output; each row's normaliser in units of log 2; how far each head had to look (empty: everywhere); the table
     in the kernels' units."""
     q, v = arguments[0], arguments[2]
-    work = _work(arguments)
-    out, lse, reach = work.forward()
+    with torch.cuda.device_of(q):  # kernels go to the current device, which need not be where q is
+        work = _work(arguments)
+        out, lse, reach = work.forward()
     if work.q is not q or work.v is not v:
         out = _fit(out, _empty_out(q, v))
     return out, lse, reach, work.table
@@ -71,18 +73,20 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, factor, bias, slope, sink and numbers; empty where none is wanted."""
-    from whence.attention.fused.launch import LOG2E, aligned
+    from whence.attention.fused.launch import LOG2E
+    from whence.attention.fused.memory import aligned
 
     *given, wanted = rest
     arguments = tuple(given)
     q, k, v, factor, bias, slope, sink, numbers, rates = arguments[:9]
     factor_rates, amplitude = arguments[TENSORS : TENSORS + 2]
     want_factor, want_bias, want_slope, want_sink, few = wanted
-    work = _work(arguments, table)
-    dq, dk, dv, delta, sums, d_factor, d_bias = work.backward(
-        aligned(grad), aligned(out), lse, reach, list(rates) if few else [], factor_rates if few else 0,
-        amplitude and few, (want_factor, want_bias), want_slope, torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
+    with torch.cuda.device_of(q):
+        work = _work(arguments, table)
+        dq, dk, dv, delta, sums, d_factor, d_bias = work.backward(
+            aligned(grad), aligned(out), lse, reach, list(rates) if few else [], factor_rates if few else 0,
+            amplitude and few, (want_factor, want_bias), want_slope, torch.are_deterministic_algorithms_enabled(),
+        )  # fmt: skip
     s = work.settings
     d_slope, d_sink, d_numbers = (lse.new_empty(0) for _ in range(3))  # an operator's answers may not be one tensor
     if want_slope:
@@ -90,7 +94,7 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tens
     if want_sink:
         rows = slice(sink.shape[2])
         share = torch.exp2(sink * (LOG2E / s.temperature) - lse[:, :, rows])
-        d_sink = share.mul_(-delta[:, :, rows]).div_(s.temperature).to(sink.dtype)
+        d_sink = share.mul_(-delta[:, :, rows]).div_(s.temperature).to(sink.dtype).contiguous()
     if few:
         d_numbers = sums[:, : len(rates)] / s.temperature
         if factor_rates:
@@ -170,9 +174,30 @@ def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:
         return torch.ops.whence.fused.default(*arguments)
 
 
+class Once(torch.autograd.Function):
+    """The backward operator in a graph of its own: it runs, and a second derivative through it is refused aloud."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.whence.fused_backward.default(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError("whence's fused attention has no second derivative; use backend='reference', which has")
+
+
+def _without_second_derivative(*arguments: Any) -> tuple[Tensor, ...]:
+    if torch.is_grad_enabled():
+        return Once.apply(*arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.whence.fused_backward.default(*arguments)
+
+
 for _device in ("CPU", "CUDA"):
     library.impl("fused", _forward, _device)
     library.impl("fused_backward", _backward, _device)
 library.impl("fused", _with_gradients, "Autograd")
+library.impl("fused_backward", _without_second_derivative, "Autograd")
 torch.library.register_fake("whence::fused", _forward_shapes, lib=library)
 torch.library.register_fake("whence::fused_backward", _backward_shapes, lib=library)

@@ -23,12 +23,18 @@ FAR = 2**30
 
 
 @triton.jit
+def endless(x):
+    """NaN as infinity: a maximum would lose it, and nothing may be left out beside it."""
+    return tl.where(x != x, float("inf"), x)
+
+
+@triton.jit
 def key_norm_kernel(K, NORMS, keys, groups, BN: tl.constexpr, BD: tl.constexpr):
     blocks = tl.cdiv(keys, BN)
     block = tl.program_id(0) % blocks
     rank = tl.program_id(0) // blocks
     k = load_tile(K, rank // groups, rank % groups, block * BN, BN, BD).to(tl.float32)
-    tl.store(NORMS + rank * blocks + block, tl.sqrt(tl.max(tl.sum(k * k, 1), 0)))
+    tl.store(NORMS + rank * blocks + block, tl.sqrt(tl.max(endless(tl.sum(k * k, 1)), 0)))
 
 
 @triton.jit
@@ -51,9 +57,9 @@ def query_bound_kernel(Q, K, NORMS, BOUNDS, rows, keys, heads, offset, sign, SHA
     own = load_tile(K, b, g, block * BM + offset, BM, BD).to(tl.float32)
     size = tl.sqrt(tl.sum(q * q, 1)) * longest
     inside = block * BM + tl.arange(0, BM) < rows
-    above = tl.where(inside, size - sign * tl.sum(q * own, 1), 0.0)
+    above = endless(tl.where(inside, size - sign * tl.sum(q * own, 1), 0.0))
     tl.store(BOUNDS + (rank * blocks + block) * 2, tl.max(above, 0))
-    tl.store(BOUNDS + (rank * blocks + block) * 2 + 1, tl.max(tl.where(inside, size, 0.0), 0))
+    tl.store(BOUNDS + (rank * blocks + block) * 2 + 1, tl.max(endless(tl.where(inside, size, 0.0)), 0))
 
 
 def reach(

@@ -1,0 +1,197 @@
+"""What a reviewer broke in the fused backend, kept from breaking again. All under Triton's interpreter."""
+
+import sys
+
+import pytest
+import torch
+from against_reference import compare, inputs
+
+from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
+from whence.attention.fused.backend import few_numbers
+from whence.position.base import Position, Rate, Rates
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def both(*tensors, **given):
+    """The fused answer, and the reference's in float64."""
+    wide = dict(given)
+    if wide.get("position") is not None:
+        import copy
+
+        wide["position"] = copy.deepcopy(wide["position"]).double()
+    exact = attend(*(t.double() for t in tensors), backend="reference", **wide)
+    return attend(*tensors, backend="triton", **given), exact
+
+
+def close(found, exact, allowed=1e-5):
+    assert (found.double() - exact).norm() <= allowed * exact.norm()
+
+
+def test_views_of_one_memory_are_told_apart():
+    x = torch.randn(1, 2, 40, 16)
+    close(*both(x[:, :, :20], x, x, q_positions=torch.arange(20), k_positions=torch.arange(40), position=Kerple(2)))
+    y = torch.randn(1, 4, 40, 16)
+    close(*both(y, y[:, ::2], y[:, ::2], causal=True, position=Alibi(4)))
+    close(*both(y[..., :8], y[..., :8], y, causal=True))
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_new_bias_drops_what_its_parent_supplied(learn):
+    class Bumpy(Alibi):
+        def bias(self, distance, length):
+            return super().bias(distance, length) + 3.0 * (distance == 5)
+
+    q, k, v = (torch.randn(1, 2, 40, 16) for _ in range(3))
+    close(*both(q, k, v, position=Bumpy(2, learn=learn), causal=True))
+    halves = [t.half() for t in (q, k, v)]
+    close(*both(*halves, position=Bumpy(2, learn=learn), causal=True), allowed=3e-3)
+    assert Bumpy(2).rates(torch.arange(3.0), None) is None and Bumpy(2).slope_of_bias() is None
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_beyond_all_numbers_hides_nothing(causal):
+    *tensors, upstream = inputs(1, 2, 2, 40, 40, 16, 16)
+    for window in (2**31 - 1, sys.maxsize):
+        compare(Kerple(2), tensors, upstream, {"causal": causal, "window": window})
+
+
+def test_positions_too_far_apart_are_refused():
+    q = torch.randn(1, 1, 3, 16)
+    places = {"q_positions": torch.arange(3) + 2**31, "k_positions": torch.arange(3)}
+    with pytest.raises(Exception, match="apart, and its distances end at"):
+        attend(q, q, q, position=Kerple(1), causal=True, backend="triton", **places)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_padding_stays_padding_whatever_numbers_documents(dtype):
+    q, k, v = (torch.randn(2, 2, 40, 16) for _ in range(3))
+    documents = (torch.arange(40) // 20).to(dtype)
+    given = {"documents": documents, "lengths": torch.tensor([40, 10]), "causal": True, "position": Kerple(2)}
+    close(*both(q, k, v, **given))
+
+
+def test_a_table_from_elsewhere_keeps_its_gradient():
+    class Given(Position):
+        slopes = None
+
+        def bias(self, distance, length):
+            return -self.slopes * distance
+
+    source = torch.tensor([[0.3], [0.1]], requires_grad=True)
+    given = Given(heads=2)
+    given.slopes = source * 2
+    q, k, v = (torch.randn(1, 2, 30, 16) for _ in range(3))
+    found = []
+    for backend in ("triton", "reference"):
+        given.slopes = source * 2
+        out = attend(q, k, v, position=given + Alibi(2, learn=True), causal=True, backend=backend)
+        found.append(torch.autograd.grad(out.square().sum(), source)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("slope", [1e3, 1e6, 1e37])
+def test_slopes_as_steep_as_numbers_go(slope):
+    q, k, v = (torch.randn(1, 1, 70, 16).half() for _ in range(3))
+    out, exact = both(q, k, v, position=Alibi(1, slope=[slope]) + Sink(1), causal=True)
+    assert out.isfinite().all()
+    close(out, exact, allowed=3e-3)
+
+
+def test_a_key_that_is_no_number_is_not_left_out():
+    q, k, v = (torch.randn(1, 1, 200, 16) for _ in range(3))
+    k[0, 0, 0, 0] = torch.nan
+    given = {"position": Alibi(1, slope=[3.0]), "causal": True, "backend": "triton"}
+    rows = attend(q, k, v, **given).isnan().any(-1).sum()
+    assert rows == attend(q, k, v, skip_far=False, **given).isnan().any(-1).sum() == 200
+
+
+MIXED = {
+    "fixed, shared by heads, and a slope": lambda: Epar(context=40) + Alibi(2, learn=True),
+    "fixed, shared by heads, and two numbers": lambda: Epar(context=40) + Kerple(2),
+    "fixed, shared by heads, and a table": lambda: Epar(context=40) + T5Bias(2),
+    "a learning factor and a fixed bias": lambda: Epar(2, learn=True, context=40) + PowerPrior(alpha=0.1, learn=False),
+    "learning, shared by heads": lambda: Epar(context=40, learn=True) + PowerPrior(alpha=0.1),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_parts_that_learn_and_parts_that_do_not(case):
+    *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
+    compare(MIXED[case](), tensors, upstream, {"causal": True})
+
+
+def test_numbers_that_shape_only_the_sink_are_no_rates():
+    class Quiet(Position):
+        def __init__(self):
+            super().__init__(heads=2)
+            self.level = torch.nn.Parameter(torch.zeros(2, 1))
+
+        def bias(self, distance, length):
+            return -0.1 * distance
+
+        def sink(self, position, length):
+            return self.level + 0 * position
+
+        def rates(self, distance, length):
+            return Rates(None, -0.1 * distance, ())
+
+    assert few_numbers(Quiet(), torch.arange(9.0), 2, 9) is None
+    *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
+    compare(Quiet(), tensors, upstream, {"causal": True})
+
+
+def test_rates_of_a_wrong_shape_are_named():
+    class Crooked(Position):
+        def __init__(self):
+            super().__init__(heads=2)
+            self.number = torch.nn.Parameter(torch.ones(2, 1))
+
+        def bias(self, distance, length):
+            return -self.number * distance
+
+        def rates(self, distance, length):
+            return Rates(None, self.bias(distance, length), (Rate(self.number, "bias", -distance[:3]),))
+
+    q = torch.randn(1, 2, 9, 16)
+    with pytest.raises(Exception, match=r"Crooked\.rates"):
+        attend(q, q, q, position=Crooked(), causal=True, backend="triton")
+
+
+def test_sinks_that_follow_the_positions_compile():
+    torch._dynamo.reset()
+    q, k, v = (torch.randn(2, 2, 20, 16, requires_grad=True) for _ in range(3))
+    padding = torch.arange(20) >= torch.tensor([[0], [4]])
+    position = StableMask(2, context=64, learn=True)
+
+    def step(q, k, v):
+        return attend(q, k, v, position=position, causal=True, padding=padding, backend="triton")
+
+    learnt = [q, k, v, *position.parameters()]
+    eager = torch.autograd.grad(step(q, k, v).square().sum(), learnt)
+    compiled = torch.autograd.grad(torch.compile(step, backend="aot_eager")(q, k, v).square().sum(), learnt)
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_nobody_sees_anybody_in_order():
+    torch.use_deterministic_algorithms(True)
+    try:
+        q, k, v = (torch.randn(1, 1, 20, 16, requires_grad=True) for _ in range(3))
+        position = T5Bias(1)
+        places = {"q_positions": torch.arange(20), "k_positions": torch.arange(1000, 1020)}
+        out = attend(q, k, v, position=position, causal=True, backend="triton", **places)
+        (learnt,) = torch.autograd.grad(out.sum(), position.table)
+        assert (out == 0).all() and (learnt == 0).all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_torchs_newer_switch_for_tf32_is_understood():
+    before = torch.backends.cuda.matmul.fp32_precision
+    q = torch.randn(1, 1, 20, 16)
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        close(*both(q, q, q, position=Kerple(1), causal=True), allowed=1e-2)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
