@@ -1,0 +1,1 @@
+"""Experiments: tasks, training, studies, and the records they leave."""

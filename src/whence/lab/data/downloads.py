@@ -1,0 +1,106 @@
+"""Fetch a public data set into the data folder, once: ``python -m whence.lab.data.downloads NAME``.
+
+Tasks never download. They read the folder, so that a study does not depend on a server, and its hash says what it read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from whence.errors import MissingExtra, WhenceError, refusal
+from whence.lab.data.folder import data_folder
+from whence.lab.data.packages import needed
+
+GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
+GLUE_SST2_CHECKSUM = "md5:9f81648d4199384278b86e315dac217c"
+
+#: names of the parts here, and at the place they come from
+WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+
+
+def fetch(name: str) -> list[Path]:
+    """Download a data set into the folder of WHENCE_DATA; files that are there already stay as they are."""
+    asked = f'fetch("{name}")'
+    if name not in SETS:
+        raise refusal(asked, "an unknown name", f"it knows {', '.join(SETS)}", "give one of these")
+    return SETS[name](asked, data_folder(asked))
+
+
+def _wikitext2(asked: str, folder: Path) -> list[Path]:
+    return _wikitext(asked, folder, 2)
+
+
+def _wikitext103(asked: str, folder: Path) -> list[Path]:
+    return _wikitext(asked, folder, 103)
+
+
+def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
+    datasets = needed("datasets", asked)
+    written = []
+    for part, split in WIKITEXT_SPLITS.items():
+        path = folder / f"wikitext{size}" / f"{part}.txt"
+        if path.exists():
+            continue
+        try:
+            rows = datasets.load_dataset("Salesforce/wikitext", f"wikitext-{size}-v1", split=split)["text"]
+        except Exception as error:  # every library below has its own class for "no answer": all mean the same here
+            raise _unreachable(asked, error) from error
+        _write_whole(path, "".join(rows).encode())
+        written.append(path)
+    return written
+
+
+def _sst2(asked: str, folder: Path) -> list[Path]:
+    pooch = needed("pooch", asked)
+    target = folder / "glue" / "SST-2"
+    # the published test part has no labels, so it stays in the archive
+    wanted = {"SST-2/train.tsv": target / "train_full.tsv", "SST-2/dev.tsv": target / "dev.tsv"}
+    missing = {inside: path for inside, path in wanted.items() if not path.exists()}
+    if not missing:
+        return []
+    try:
+        archive = pooch.retrieve(GLUE_SST2, known_hash=GLUE_SST2_CHECKSUM, progressbar=False)
+    except Exception as error:  # no answer, or another file than the checksum's
+        raise _unreachable(asked, error) from error
+    with zipfile.ZipFile(archive) as packed:
+        for inside, path in missing.items():
+            _write_whole(path, packed.read(inside))
+    return list(missing.values())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    shutil.move(part, path)
+
+
+def _unreachable(asked: str, error: Exception) -> WhenceError:
+    return refusal(
+        asked,
+        f"{type(error).__name__} from its server",
+        "a download needs the network and the file of the known checksum",
+        "run it again where there is a network, and copy the folder",
+    )
+
+
+SETS: dict[str, Callable[[str, Path], list[Path]]] = {
+    "wikitext2": _wikitext2,
+    "wikitext103": _wikitext103,
+    "sst2": _sst2,
+}
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(f"give one or more of: {', '.join(SETS)}")
+    try:
+        for requested in sys.argv[1:]:
+            for path in fetch(requested):
+                print(path)
+    except (WhenceError, MissingExtra) as error:
+        sys.exit(str(error))

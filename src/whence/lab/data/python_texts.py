@@ -1,0 +1,109 @@
+"""Text that comes with every Python: the language's reference, and the standard library with its docstrings.
+
+It differs from version to version, so a task records a hash of what it read. The parts are told apart by name: a topic
+or a file is in training or in test, whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from whence.errors import refusal
+from whence.lab.data.folder import held_out
+
+#: larger files take long to parse, and the small ones are text enough
+LARGEST_FILE = 30_000
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Texts by the name of their topic or file."""
+
+    train: dict[str, str]
+    test: dict[str, str]
+
+
+def topics(asked: str) -> Parts:
+    """The help topics of ``pydoc_data``, each paragraph once.
+
+    Topics quote one another: some hold whole other topics. A paragraph that stands in a test topic is therefore taken
+    out of all training topics, and a paragraph that comes again on the same side is left out.
+    """
+    try:
+        texts: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        raise refusal(
+            asked, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
+        ) from None
+    seen: set[str] = set()
+    test = {name: _unseen(texts[name], seen) for name in sorted(texts) if held_out(name)}
+    train = {name: _unseen(texts[name], seen) for name in sorted(texts) if not held_out(name)}
+    return Parts(train, test)
+
+
+def paragraphs(text: str) -> Iterator[tuple[str, str]]:
+    """The paragraphs of a text, each with the form in which two are compared: spaces and line breaks do not count.
+
+    >>> list(paragraphs("One\\n  line.\\n\\n\\nTwo."))
+    [('One line.', 'One\\n  line.'), ('Two.', 'Two.')]
+    """
+    for paragraph in text.split("\n\n"):
+        bare = " ".join(paragraph.split())
+        if bare:
+            yield bare, paragraph.strip("\n")
+
+
+def library(asked: str) -> tuple[Parts, Parts]:
+    """The standard library's top-level modules as (code without docstrings, docstrings), by file."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(path for path in folder.glob("*.py") if path.stat().st_size <= LARGEST_FILE)
+    if not files:
+        raise refusal(
+            asked,
+            "a Python without the sources of its library",
+            "it reads them",
+            "install a Python that has its library as files, not zipped",
+        )
+    code, prose = Parts({}, {}), Parts({}, {})
+    for path in files:
+        bare, docstrings = _apart(path.read_text(encoding="utf-8", errors="replace"))
+        name = path.name
+        (code.test if held_out(name) else code.train)[name] = bare
+        (prose.test if held_out(name) else prose.train)[name] = docstrings
+    return code, prose
+
+
+def _unseen(text: str, seen: set[str]) -> str:
+    kept = []
+    for bare, paragraph in paragraphs(text):
+        if bare not in seen:
+            seen.add(bare)
+            kept.append(paragraph)
+    return "\n\n".join(kept) + "\n"
+
+
+def _apart(source: str) -> tuple[str, str]:
+    """Source text without its docstrings, and the docstrings.
+
+    >>> _apart('def f():\\n    "Say so."\\n    return 1\\n')
+    ('def f():\\n    return 1\\n', 'Say so.\\n')
+    """
+    lines = source.splitlines(keepends=True)
+    docstrings = []
+    gone: set[int] = set()
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop(0)
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        waiting.extend(node.body)
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            docstrings.append(ast.get_docstring(node) or "")
+            gone.update(range(first.lineno - 1, first.end_lineno or first.lineno))
+    return "".join(line for number, line in enumerate(lines) if number not in gone), "\n\n".join(docstrings) + "\n"

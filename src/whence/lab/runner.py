@@ -1,0 +1,176 @@
+"""Running a study: every arm with every seed, each record written once, gone on from wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.errors import WhenceError, refusal
+from whence.lab import checkpoints, tasks, training
+from whence.lab.arms import Fit
+from whence.lab.study import Run, Study
+from whence.models import ModelSpec, build
+from whence.position.base import render
+
+ROOT = Path(__file__).resolve().parents[3]
+Notify = Callable[[Run, training.Progress], None]
+
+
+@dataclass
+class Outcome:
+    """What a call of ``run_study`` found and did."""
+
+    folder: Path
+    done: list[Run] = field(default_factory=list)  # now
+    found: list[Run] = field(default_factory=list)  # before
+    diverged: list[Run] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # records that are corrupt or foreign, and runs that failed
+
+
+def folder_of(study: Study, base: Path) -> Path:
+    return base / f"{study.name}-{study.hash}"
+
+
+def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambda run, progress: None) -> Outcome:
+    """Run what has no record yet. Everything that can be refused is refused before anything is trained."""
+    folder = folder_of(study, base)
+    require_sound(study)
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_spec(study, folder)
+    outcome = Outcome(folder)
+    todo: list[Run] = []
+    for run in study.runs():
+        path = folder / run.file_name
+        if not path.exists():
+            todo.append(run)
+            continue
+        problem = problem_of(path, run)
+        if problem is None:
+            outcome.found.append(run)
+        else:
+            outcome.problems.append(problem)
+    if jobs == 1:
+        for run in todo:
+            _sort(outcome, run, execute(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
+    else:
+        _side_by_side(todo, folder, jobs, outcome, notify)
+    return outcome
+
+
+def require_sound(study: Study) -> None:
+    """Build the task and every arm's model once, so that a bad spec fails now and not after hours."""
+    task = tasks.load(study.task, **study.task_settings)
+    if study.decision.split not in task.splits():
+        raise refusal(
+            "study.decision",
+            f"split {study.decision.split!r}",
+            f"{study.task} has {', '.join(task.splits())}",
+            "choose one of them",
+        )
+    for run in study.runs()[: len(study.arms)]:
+        model_for(run, task)
+
+
+def keep_spec(study: Study, folder: Path) -> None:
+    path = folder / "study.json"
+    if not path.exists():
+        records.write(path, {"hash": study.hash, "spec": study.spec(), "about": study.about})
+    elif records.read(path).get("hash") != study.hash:
+        raise refusal(
+            "run", f"{path.parent.name}/study.json of another study", "a folder holds one study", "move it away"
+        )
+
+
+def problem_of(path: Path, run: Run) -> str | None:
+    """What is wrong with an existing record, as a sentence; it is never touched."""
+    try:
+        record = records.read(path)
+    except WhenceError as error:
+        return f"{path.name} is left alone: {error}"
+    if record.get("hash") != run.study.hash or record.get("seed") != run.seed or record.get("arm") != run.arm.name:
+        return f"{path.name} is left alone: it belongs to another study, arm or seed"
+    return None
+
+
+def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
+    """The model of an arm, with weights that its seed decides."""
+    kind = "encoder" if task.kind == "classify" else "decoder"
+    given: dict[str, Any] = {"vocabulary": task.vocabulary, "kind": kind}
+    if kind == "encoder":
+        given["classes"] = task.classes
+    spec = ModelSpec(**(given | dict(run.study.model)))
+    fit = Fit(spec.heads, spec.width // spec.heads, spec.width, task.context, kind == "decoder")
+    # build's own seed gives all arms of a seed the same weights but for what their positions bring
+    model = build(spec, lambda layer: run.arm.build(fit), seed=run.seed)
+    torch.manual_seed(run.seed)  # dropout
+    return model
+
+
+def execute(
+    run: Run, folder: Path, notify: Callable[[training.Progress], None] = lambda progress: None
+) -> dict[str, Any]:
+    """Train one arm with one seed and write its record; the record's content is the answer."""
+    torch.set_num_threads(1)  # sums are added in another order by more threads; runs go side by side instead
+    task = tasks.load(run.study.task, **run.study.task_settings)
+    model = model_for(run, task)
+    started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+    before = numbers_of(model)
+    state = folder / "checkpoints" / run.file_name.removesuffix(".json")
+    result: dict[str, Any]
+    try:
+        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, notify)
+    except training.Diverged as error:
+        kept = state.name if state.exists() else None
+        result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": kept}
+    record = {
+        "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
+        "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
+        "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
+        "wall_seconds": time.monotonic() - began, "environment": records.environment(ROOT, ("torch", "accelerate")),
+    }  # fmt: skip
+    if result["status"] == "done":
+        checkpoints.save_weights(folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors", model)
+        shutil.rmtree(state, ignore_errors=True)
+    path = folder / run.file_name
+    if path.exists():
+        raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
+    records.write(path, json.loads(json.dumps(record)))
+    return record
+
+
+def numbers_of(model: torch.nn.Module) -> dict[str, str]:
+    """What each layer's position says about itself, for a table of what was learned."""
+    found = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "effects") and hasattr(module, "settings") and not name.endswith("members"):
+            found[name] = "; ".join(f"{key}={render(value)}" for key, value in module.settings())
+    return found
+
+
+def _sort(outcome: Outcome, run: Run, record: dict[str, Any]) -> None:
+    (outcome.done if record["result"]["status"] == "done" else outcome.diverged).append(run)
+
+
+def _side_by_side(todo: list[Run], folder: Path, jobs: int, outcome: Outcome, notify: Notify) -> None:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(execute, run, folder): run for run in todo}
+        for future in as_completed(waiting):
+            run = waiting[future]
+            try:
+                record = future.result()
+            except Exception as error:
+                outcome.problems.append(f"{run.file_name} failed: {error}")
+                continue
+            _sort(outcome, run, record)
+            steps = record["result"].get("steps", 0)
+            notify(run, training.Progress(steps, steps, float("nan")))

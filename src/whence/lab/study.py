@@ -1,0 +1,133 @@
+"""A study: everything that decides what is run, frozen before anything runs; its hash names the results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from whence.errors import refusal
+from whence.lab.arms import Arm
+
+SCHEDULES = ("constant", "cosine")
+OPTIMISERS = ("Adam", "AdamW")
+PRECISIONS = ("no", "bf16")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and how an arm trains; the same for all arms of a study."""
+
+    steps: int | None = None  # either steps ...
+    epochs: int | None = None  # ... or whole passes over the training data
+    batch: int = 16
+    rate: float = 1e-3
+    optimiser: str = "AdamW"
+    weight_decay: float = 0.01
+    warmup: int = 0  # steps
+    schedule: str = "constant"
+    clip: float | None = 1.0
+    accumulate: int = 1
+    precision: str = "no"
+    evaluate_every: int | None = None  # steps, or epochs if those are counted; None: at the end only
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise _refused("budget", f"steps={self.steps}, epochs={self.epochs}", "one of them counts", "give one")
+        whole = {
+            name: getattr(self, name) for name in ("steps", "epochs", "batch", "accumulate", "evaluate_every")
+        }  # fmt: skip
+        for name, value in whole.items():
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise _refused(f"budget.{name}", repr(value), "it is a whole number of at least 1", "give one")
+        if not isinstance(self.warmup, int) or self.warmup < 0:
+            raise _refused("budget.warmup", repr(self.warmup), "it is a number of steps, at least 0", "give one")
+        if not self.rate > 0 or self.weight_decay < 0 or (self.clip is not None and not self.clip > 0):
+            got = f"rate={self.rate}, weight_decay={self.weight_decay}, clip={self.clip}"
+            raise _refused("budget", got, "rate and clip are above 0, weight decay is at least 0", "correct them")
+        for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise _refused(
+                    f"budget.{name}", repr(getattr(self, name)), f"it is one of {', '.join(known)}", "choose"
+                )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What will be concluded from which numbers, said before there are any."""
+
+    split: str = "test"
+    baseline: str = ""
+    alpha: float = 0.05
+    comparisons: int | None = None  # m of the correction; None: all arms but the baseline
+
+
+@dataclass(frozen=True)
+class Study:
+    """One task, one model, several arms."""
+
+    name: str
+    question: str
+    task: str
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    budget: Budget
+    decision: Decision
+    model: Mapping[str, Any] = field(default_factory=dict)  # settings of whence.models.ModelSpec
+    task_settings: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""  # notes for the report; no part of the hash
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if not names or len(set(names)) < len(names):
+            raise _refused("study.arms", repr(names), "a study has arms, and each its own name", "rename one")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise _refused("study.seeds", repr(self.seeds), "a study has seeds, each once", "give others")
+        if self.decision.baseline not in names:
+            got = f"baseline {self.decision.baseline!r} with arms {', '.join(names)}"
+            raise _refused("study.decision", got, "the baseline is one of the arms", "name one of them")
+        if self.decision.comparisons is not None and self.decision.comparisons < len(names) - 1:
+            got = f"{self.decision.comparisons} comparisons with {len(names)} arms"
+            raise _refused("study.decision", got, "every arm is compared with the baseline", "count them all")
+
+    @property
+    def comparisons(self) -> int:
+        """How many comparisons the correction counts."""
+        return self.decision.comparisons or max(1, len(self.arms) - 1)
+
+    def spec(self) -> dict[str, Any]:
+        """All that decides the results, as plain JSON."""
+        whole = asdict(self)
+        del whole["about"]
+        return json.loads(json.dumps(whole))
+
+    @property
+    def hash(self) -> str:
+        text = json.dumps(self.spec(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def runs(self) -> list[Run]:
+        """Every arm and seed: seeds outermost, so that an interrupted study has whole seeds."""
+        return [Run(self, arm, seed) for seed in self.seeds for arm in self.arms]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm with one seed."""
+
+    study: Study
+    arm: Arm
+    seed: int
+
+    @property
+    def file_name(self) -> str:
+        """Readable, and unique whatever an arm is called."""
+        plain = "".join(c if c.isalnum() else "-" for c in self.arm.name).strip("-")[:40]
+        mark = hashlib.sha256(f"{self.arm.name}\0{self.arm.position}".encode()).hexdigest()[:6]
+        return f"{plain}-{mark}-seed{self.seed}.json"
+
+
+def _refused(asked: str, got: str, rule: str, mend: str) -> Exception:
+    return refusal(asked, got, rule, mend)

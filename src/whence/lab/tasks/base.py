@@ -1,0 +1,137 @@
+"""What a task is to a trainer: batches to learn from, fixed batches to be scored on, and what it was built from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+
+#: marks a place where no answer is asked; the value that torch's cross entropy leaves out
+NOT_ASKED = -100
+
+#: at most so many tokens go into one evaluation batch, so that long inputs need no more memory than short ones
+EVALUATION_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and what is asked of them."""
+
+    tokens: Tensor  # [B, T] int64
+    targets: Tensor  # [B] for classification; [B, T] otherwise, NOT_ASKED where nothing is asked
+    padding: Tensor | None = None  # [B, T] bool, True where a token is real; None when nothing is hidden
+
+
+class Task:
+    """The base of all tasks. ``settings`` goes into the record, and with it a hash of the data."""
+
+    name: str
+    kind: str  # "classify", "lm" or "retrieve"
+    vocabulary: int
+    classes: int | None = None
+    context: int  # tokens of the longest training input
+    metric: str  # "accuracy" or "perplexity"
+    settings: dict[str, Any]
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.metric == "accuracy"
+
+    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
+        """A random batch, decided by the generator's state alone."""
+        raise NotImplementedError
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Everything once in random order; the last batch may be smaller."""
+        raise refusal(
+            f"{self.name}.epoch",
+            "a task that makes up its inputs",
+            "an epoch goes once through a fixed training set",
+            "draw train_batch as often as needed",
+        )
+
+    def splits(self) -> dict[str, int]:
+        """The names of the evaluations, each with the length of its inputs."""
+        raise NotImplementedError
+
+    def evaluation(self, split: str) -> list[Batch]:
+        """The batches of an evaluation, the same at every call."""
+        raise NotImplementedError
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        """Each token as text, for the axes of an attention map."""
+        raise NotImplementedError
+
+    def examples(self, count: int) -> list[Batch]:
+        """A few test inputs, each a batch of one, to draw attention maps for; spread over the first evaluation."""
+        batches = self.evaluation(next(iter(self.splits())))
+        rows = [(batch, row) for batch in batches for row in range(len(batch.tokens))]
+        chosen = [rows[len(rows) * number // count] for number in range(min(count, len(rows)))]
+        return [row_of(batch, row) for batch, row in chosen]
+
+    def known_split(self, split: str) -> int:
+        """The length of a split's inputs; an unknown one is refused."""
+        lengths = self.splits()
+        if split not in lengths:
+            raise refusal(
+                f"{self.name}.evaluation",
+                f"the split {split!r}",
+                f"this task has {', '.join(lengths)}",
+                "give one of these",
+            )
+        return lengths[split]
+
+
+def row_of(batch: Batch, row: int) -> Batch:
+    """One row as a batch of its own."""
+    padding = None if batch.padding is None else batch.padding[row : row + 1]
+    return Batch(batch.tokens[row : row + 1], batch.targets[row : row + 1], padding)
+
+
+def as_numbers(tokens: Tensor | Iterable[int]) -> list[int]:
+    """Tokens as plain integers, from a tensor or anything else."""
+    return [int(token) for token in (tokens.flatten().tolist() if isinstance(tokens, Tensor) else tokens)]
+
+
+def batch_rows(length: int) -> int:
+    """How many inputs of a length make an evaluation batch.
+
+    >>> batch_rows(64), batch_rows(512), batch_rows(100_000)
+    (128, 16, 1)
+    """
+    return max(1, EVALUATION_TOKENS // length)
+
+
+def at_least(task: str, setting: str, got: int, least: int) -> None:
+    """Refuse a setting that is too small to make a task of."""
+    if got < least:
+        raise refusal(f'load("{task}")', f"{setting}={got}", f"it must be at least {least}", "give a larger one")
+
+
+def one_of(task: str, setting: str, got: str, choices: tuple[str, ...]) -> None:
+    """Refuse a setting that is none of its choices."""
+    if got not in choices:
+        raise refusal(
+            f'load("{task}")', f"{setting}={got!r}", f"it is one of {', '.join(map(repr, choices))}", "give one of them"
+        )
+
+
+def fixed_generator(*names: object) -> torch.Generator:
+    """Randomness decided by names, for evaluations that must be the same in every process."""
+    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
+
+
+def longer(context: int, factors: Iterable[int] = (1, 2, 4, 8)) -> dict[str, int]:
+    """The usual evaluations: at the training length, and at multiples of it that training never saw.
+
+    >>> longer(64)
+    {'test': 64, '2x': 128, '4x': 256, '8x': 512}
+    """
+    return {"test" if factor == 1 else f"{factor}x": factor * context for factor in factors}

@@ -1,0 +1,188 @@
+"""One plain training loop. Data of a step depend on the seed and the step alone, so every arm of a seed sees the same
+data, and a run that was stopped goes on as if it had not been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from whence.errors import missing_extra
+from whence.lab import checkpoints
+from whence.lab.study import Budget
+from whence.lab.tasks import Batch, Task
+
+NOTHING_ASKED = -100
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for whoever watches it."""
+
+    step: int
+    steps: int
+    loss: float
+    values: dict[str, float] | None = None  # of an evaluation, by split
+
+
+class Diverged(Exception):
+    """A loss that is not a number; the step and the last good checkpoint are in the record."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"the loss became {loss} at step {step}")
+        self.step = step
+
+
+def accelerator_for(budget: Budget) -> Any:
+    """Hugging Face accelerate: one device here, several under ``accelerate launch`` or ``torchrun``, the same spec."""
+    try:
+        from accelerate import Accelerator
+    except ImportError:
+        raise missing_extra("training", "lab", "accelerate") from None
+    return Accelerator(mixed_precision=budget.precision, cpu=not torch.cuda.is_available())
+
+
+def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+    logits = model(batch.tokens, padding=batch.padding)
+    if batch.targets.ndim == 1:
+        return F.cross_entropy(logits.float(), batch.targets)
+    return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NOTHING_ASKED)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: list[Batch], metric: str, device: torch.device) -> dict[str, float]:
+    """The metric's value over all that is asked in a split, with what it was counted from."""
+    was_training = model.training
+    model.eval()
+    asked = right = 0
+    surprise = 0.0
+    for batch in batches:
+        batch = moved(batch, device)
+        logits = model(batch.tokens, padding=batch.padding).float()
+        logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1)
+        counts = targets != NOTHING_ASKED
+        asked += int(counts.sum())
+        right += int((logits.argmax(-1) == targets)[counts].sum())
+        surprise += float(F.cross_entropy(logits, targets, ignore_index=NOTHING_ASKED, reduction="sum"))
+    model.train(was_training)
+    mean = surprise / asked
+    value = right / asked if metric == "accuracy" else math.exp(min(mean, 700.0))
+    return {"value": value, "asked": asked, "right": right, "surprise": mean}
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    padding = None if batch.padding is None else batch.padding.to(device)
+    return Batch(batch.tokens.to(device), batch.targets.to(device), padding)
+
+
+def share(batch: Batch, index: int, count: int) -> Batch:
+    """The rows of one of several processes."""
+    padding = None if batch.padding is None else batch.padding[index::count]
+    return Batch(batch.tokens[index::count], batch.targets[index::count], padding)
+
+
+def drawn(seed: int, number: int) -> torch.Generator:
+    """Randomness for a step or an epoch, the same whenever it is asked for."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
+
+
+class Schedule:
+    """How many steps there are, and the learning rate of each."""
+
+    def __init__(self, task: Task, budget: Budget) -> None:
+        self.budget = budget
+        self.an_epoch = 0
+        if budget.epochs is not None:
+            self.an_epoch = sum(1 for _ in task.epoch(budget.batch, drawn(0, 0)))
+        self.steps = budget.steps if budget.steps is not None else self.an_epoch * (budget.epochs or 0)
+        every = budget.evaluate_every
+        self.every = None if every is None else every * (self.an_epoch or 1)
+
+    def rate(self, step: int) -> float:
+        b = self.budget
+        if step < b.warmup:
+            return b.rate * (step + 1) / b.warmup
+        if b.schedule == "constant":
+            return b.rate
+        done = (step - b.warmup) / max(1, self.steps - b.warmup)
+        return b.rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+    def evaluates_after(self, step: int) -> bool:
+        return step + 1 == self.steps or (self.every is not None and (step + 1) % self.every == 0)
+
+
+def batches(task: Task, budget: Budget, schedule: Schedule, seed: int, first: int) -> Iterator[Batch]:
+    """The batches of all steps from ``first`` on."""
+    if budget.epochs is None:
+        for step in range(first, schedule.steps):
+            yield task.train_batch(budget.batch, drawn(seed, step))
+        return
+    for epoch in range(first // schedule.an_epoch, budget.epochs):
+        for number, batch in enumerate(task.epoch(budget.batch, drawn(seed, epoch))):
+            if epoch * schedule.an_epoch + number >= first:
+                yield batch
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    budget: Budget,
+    seed: int,
+    folder: Path,
+    notify: Callable[[Progress], None] = lambda progress: None,
+    save_every: float = 60.0,
+) -> dict[str, Any]:
+    """Train a model in place and give back its curves. A checkpoint in the folder is gone on from."""
+    import time
+
+    accelerator = accelerator_for(budget)
+    kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
+    optimiser = kind(model.parameters(), lr=budget.rate, weight_decay=budget.weight_decay)
+    schedule = Schedule(task, budget)
+    before = checkpoints.load(folder, model, optimiser) or {"step": 0, "losses": [], "evaluations": []}
+    model, optimiser = accelerator.prepare(model, optimiser)
+    losses, evaluations, first = before["losses"], before["evaluations"], before["step"]
+    model.train()
+    saved = time.monotonic()
+    recent: list[float] = []
+    for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
+        for group in optimiser.param_groups:
+            group["lr"] = schedule.rate(step)
+        total = 0.0
+        for part in range(budget.accumulate):
+            mine = share(batch, part, budget.accumulate) if budget.accumulate > 1 else batch
+            mine = share(mine, accelerator.process_index, accelerator.num_processes)
+            with accelerator.autocast():
+                loss = loss_of(model, moved(mine, accelerator.device)) / budget.accumulate
+            accelerator.backward(loss)
+            total += float(loss.detach())
+        if not math.isfinite(total):
+            raise Diverged(step, total)
+        if budget.clip is not None:
+            accelerator.clip_grad_norm_(model.parameters(), budget.clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        recent.append(total)
+        values = None
+        if schedule.evaluates_after(step):
+            found = {
+                split: evaluate(model, task.evaluation(split), task.metric, accelerator.device)
+                for split in task.splits()
+            }
+            evaluations.append({"step": step + 1, "splits": found})
+            losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
+            recent = []
+            values = {split: row["value"] for split, row in found.items()}
+        notify(Progress(step + 1, schedule.steps, total, values))
+        # only where the mean of recent losses is empty, so that what is resumed is what would have been
+        if not recent and accelerator.is_main_process and time.monotonic() - saved > save_every:
+            progress = {"step": step + 1, "losses": losses, "evaluations": evaluations}
+            checkpoints.save(folder, accelerator.unwrap_model(model), optimiser.optimizer, progress)
+            saved = time.monotonic()
+    return {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}

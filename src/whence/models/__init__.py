@@ -1,0 +1,15 @@
+"""Small transformers around any Position: an encoder that classifies and a decoder that predicts the next token."""
+
+from whence.models.build import build
+from whence.models.caches import Caches
+from whence.models.decoder import Decoder
+from whence.models.encoder import Encoder
+from whence.models.maps import attention_maps
+from whence.models.parameters import ParameterTable, Part, parameter_table
+from whence.models.placing import PerLayer
+from whence.models.spec import ModelSpec
+
+__all__ = [
+    "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "attention_maps", "build",
+    "parameter_table",
+]  # fmt: skip

@@ -1,0 +1,206 @@
+"""Several arms against one baseline, corrected for the number of comparisons, each with a verdict in plain words.
+
+Two tests are made of each arm. The t-test decides (Welch's, or that of the differences when the seeds are paired),
+after Bonferroni's correction. The permutation test, which assumes no distribution, stands beside it and has a veto:
+where it could not reach the corrected level with so few seeds, however clear the result, nothing is claimed, because
+a smaller p of the t-test would rest on the assumed normal tails alone. Where the t-test is not defined, because there
+is one seed or nothing varies between seeds, the permutation test decides, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from whence.errors import refusal
+from whence.statistics.corrections import bonferroni
+from whence.statistics.rearrangements import Rearrangement, permutation, smallest_p, smallest_paired_p
+from whence.statistics.rearrangements import paired as sign_flips
+from whence.statistics.samples import Interval, Plain, Summary, checked, checked_level, summary
+from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
+
+
+@dataclass(frozen=True)
+class Arm(Plain):
+    """One arm against the baseline. Differences are arm minus baseline, whichever direction is better."""
+
+    summary: Summary
+    difference: float
+    test: Difference | None  # None with one seed, which has no spread
+    corrected_interval: Interval | None  # at level 1 - alpha / m: without zero exactly when corrected_p <= alpha
+    corrected_p: float | None  # of the t-test
+    permutation: Rearrangement
+    corrected_permutation_p: float
+    smallest_p: float  # the permutation test cannot give less, before correction
+    effect: Effect | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison(Plain):
+    """Every arm against the baseline, and the terms of the comparison."""
+
+    baseline: str
+    baseline_summary: Summary
+    arms: dict[str, Arm]
+    m: int
+    level: float
+    higher_is_better: bool
+    paired: bool
+    decides: str
+
+    def text(self) -> str:
+        """One line an arm: the verdict, and beside it what the permutation test says and the least it could say."""
+        return "\n".join(
+            f"{name}: {arm.verdict} [uncorrected permutation p = {arm.permutation.p:.2g}; "
+            f"these seeds cannot give less than {arm.smallest_p:.2g}]"
+            for name, arm in self.arms.items()
+        )
+
+
+@dataclass(frozen=True)
+class _Terms:
+    baseline: str
+    m: int
+    alpha: float
+    higher_is_better: bool
+    paired: bool
+    unit: str
+
+
+def compare(
+    arms: Mapping[str, Sequence[float]],
+    baseline: str,
+    m: int,
+    higher_is_better: bool,
+    level: float = 0.95,
+    paired: bool = False,
+    *,
+    unit: str = "",
+    seed: int = 0,
+) -> Comparison:
+    """Compare every arm with the baseline.
+
+    Args:
+        arms: the results by name, one number for each seed.
+        baseline: the arm to which the others are compared.
+        m: comparisons the whole study makes, those made elsewhere included; p is corrected for so many.
+        higher_is_better: whether a larger number is a better one.
+        level: of the intervals; a claim needs a corrected p of at most 1 - level.
+        paired: whether equal places share a seed in all arms.
+        unit: what follows a difference in the verdicts, such as "points".
+        seed: of the permutation test, used only where there are too many splits to try all.
+
+    >>> found = compare({"none": [70.1, 70.4, 69.8, 70.0, 70.2], "rotary": [72.0, 72.5, 72.2, 72.4, 71.9]}, "none", 5, True)
+    >>> found.arms["rotary"].verdict
+    'better than none by 2.1 (p < 0.0001 after correction for 5 comparisons)'
+    """
+    checked_level("compare(level=...)", level)
+    values = _checked_arms(arms, baseline, m, paired)
+    alpha = round(1 - level, 15)  # 1 - 0.95 is a little more than 0.05
+    terms = _Terms(baseline, m, alpha, higher_is_better, paired, unit)
+    others = {name: _arm(own, values[baseline], level, seed, terms) for name, own in values.items() if name != baseline}
+    decides = (
+        f"the {'paired t' if paired else 'Welch'} test after Bonferroni's correction for m = {m}; "
+        f"nothing is claimed where the permutation test cannot reach {alpha:g} / {m}"
+    )
+    return Comparison(baseline, summary(values[baseline], level), others, m, level, higher_is_better, paired, decides)
+
+
+def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, paired: bool) -> dict[str, list[float]]:
+    if not isinstance(arms, Mapping) or not arms:
+        got = f"{len(arms)} arms" if isinstance(arms, Mapping) else f"a {type(arms).__name__}"
+        raise refusal("compare(arms)", got, "arms maps names to results", "pass a dict with a list for each arm")
+    if baseline not in arms:
+        raise refusal("compare(baseline=...)", repr(baseline), f"the arms are {', '.join(arms)}", "name one of them")
+    values = {name: checked(f"compare(arms[{name!r}])", own) for name, own in arms.items()}
+    made = len(arms) - 1
+    if made == 0:
+        raise refusal("compare(arms)", f"{baseline!r} alone", "a baseline is compared to something", "add another arm")
+    if not isinstance(m, int) or m < made:
+        raise refusal(
+            "compare(m=...)",
+            repr(m),
+            f"m counts all comparisons of the study, and {made} {'is' if made == 1 else 'are'} made here",
+            f"pass m={made} or the larger number of the study",
+        )
+    for name, own in values.items():
+        if paired and len(own) != len(values[baseline]):
+            raise refusal(
+                f"compare(arms[{name!r}], paired=True)",
+                f"{len(own)} values against {len(values[baseline])} of {baseline!r}",
+                "a pair is two results of one seed",
+                "keep the seeds both arms have, in one order, or pass paired=False",
+            )
+    return values
+
+
+def _arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> Arm:
+    shuffled = (sign_flips if terms.paired else permutation)(own, base, seed=seed)
+    floor = smallest_paired_p(len(own)) if terms.paired else smallest_p(len(own), len(base))
+    test = corrected_test = effect = None
+    if min(len(own), len(base)) > 1:
+        t_test = paired_t if terms.paired else welch
+        test = t_test(own, base, level)
+        corrected_test = t_test(own, base, 1 - terms.alpha / terms.m)
+        effect = cohen_d(own, base, level)
+        if terms.paired:
+            effect = replace(effect, interval=None, note=effect.note or "its interval is not known for paired seeds")
+    difference = shuffled.difference if test is None else test.difference
+    p = None if test is None or test.p is None else bonferroni(test.p, terms.m)
+    shuffled_p = bonferroni(shuffled.p, terms.m)
+    return Arm(
+        summary=summary(own, level),
+        difference=difference,
+        test=test,
+        corrected_interval=None if corrected_test is None else corrected_test.interval,
+        corrected_p=p,
+        permutation=shuffled,
+        corrected_permutation_p=shuffled_p,
+        smallest_p=floor,
+        effect=effect,
+        verdict=_verdict(difference, p, shuffled_p, floor, len(own), len(base), terms),
+    )
+
+
+def _verdict(
+    difference: float, p: float | None, shuffled_p: float, floor: float, own: int, base: int, terms: _Terms
+) -> str:
+    seeds = f"{own} paired seeds" if terms.paired else f"{own} against {base} seeds"
+    if floor * terms.m > terms.alpha:
+        return (
+            f"with {seeds} no permutation test can reach {terms.alpha:g} / {terms.m}; more seeds are needed to claim "
+            f"anything ({_enough(terms)} would do)"
+        )
+    decisive, how = (shuffled_p, "permutation p") if p is None else (p, "p")
+    many = "1 comparison" if terms.m == 1 else f"{terms.m} comparisons"
+    because = f"{how} {_in_words(decisive, terms.alpha)} after correction for {many}"
+    if p is None:
+        why = "one seed has no spread" if min(own, base) == 1 else "nothing varies from seed to seed"
+        because = f"{why}, so the t-test is not defined; {because}"
+    if decisive > terms.alpha:
+        with_seeds = f"{own} seeds" if own == base and not terms.paired else seeds
+        return f"no difference from {terms.baseline} can be claimed with {with_seeds} ({because})"
+    direction = "better" if (difference > 0) == terms.higher_is_better else "worse"
+    size = float(f"{abs(difference):.3g}")
+    return f"{direction} than {terms.baseline} by {size:g}{' ' if terms.unit else ''}{terms.unit} ({because})"
+
+
+def _enough(terms: _Terms) -> str:
+    """The fewest seeds with which the permutation test could reach the corrected level."""
+    for n in count(2):
+        if (smallest_paired_p(n) if terms.paired else smallest_p(n, n)) * terms.m <= terms.alpha:
+            return f"{n} paired seeds" if terms.paired else f"{n} each"
+    raise AssertionError("unreachable: the smallest p goes to zero")
+
+
+def _in_words(p: float, alpha: float) -> str:
+    """p in two digits, or in as many more as show on which side of alpha it lies."""
+    if p < 0.0001:
+        return "< 0.0001"
+    for digits in (2, 3, 4, 6, 9):
+        text = f"{p:.{digits}g}"
+        if (float(text) <= alpha) == (p <= alpha):
+            break
+    return f"= {text}"

@@ -1,0 +1,168 @@
+"""Missing data says what is missing, where it was looked for and what to run; so do missing packages and downloads."""
+
+import lzma
+import sys
+import types
+import zipfile
+
+import pytest
+import torch
+
+from whence import MissingExtra, WhenceError
+from whence.lab.data import downloads
+from whence.lab.data.folder import held_out
+from whence.lab.tasks import TASKS, load
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    return tmp_path
+
+
+def refused(call, *arguments, **settings):
+    with pytest.raises(WhenceError) as error:
+        call(*arguments, **settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in TASKS.items() if not entry.embedded])
+def test_without_the_variable(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
+    monkeypatch.delenv("WHENCE_DATA", raising=False)
+    assert refused(load, name) == (
+        f'load("{name}") got no WHENCE_DATA, but real data is read from the folder which that environment variable '
+        "names; set WHENCE_DATA to a folder and fill it."
+    )
+
+
+@pytest.mark.parametrize(
+    "name, path, mend",
+    [
+        ("sst2", "glue/SST-2/train_full.tsv", "run: python -m whence.lab.data.downloads sst2"),
+        (
+            "wikitext2",
+            "wikitext2/train.txt",
+            'run: python -m whence.lab.data.downloads wikitext2, or load("wikitext2", train_part="valid")',
+        ),
+        (
+            "wikitext103",
+            "wikitext103/train.txt",
+            'run: python -m whence.lab.data.downloads wikitext103, or load("wikitext103", train_part="valid")',
+        ),
+        ("books", "books/train.txt.xz", "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books"),
+        (
+            "speeches_lm",
+            "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt",
+            "run: python -m nltk.downloader -d $WHENCE_DATA/nltk_data punkt_tab",
+        ),
+    ],
+)
+def test_an_empty_folder(folder, monkeypatch, name, path, mend):
+    monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
+    assert refused(load, name) == (
+        f'load("{name}") got no {path} in {folder}, but WHENCE_DATA names the folder that holds it; {mend}.'
+    )
+
+
+def test_without_nltk(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(MissingExtra) as error:
+        load("speeches_classify")
+    assert str(error.value) == (
+        'load("speeches_classify") needs nltk, which is not installed; run: pip install "whence[lab]".'
+    )
+
+
+@pytest.mark.parametrize("name, package", [("wikitext103", "datasets"), ("sst2", "pooch")])
+def test_downloads_without_their_package_or_network(folder, monkeypatch, name, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra) as error:
+        downloads.fetch(name)
+    assert str(error.value) == (
+        f'fetch("{name}") needs {package}, which is not installed; run: pip install "whence[lab]".'
+    )
+
+    def offline(*arguments, **settings):
+        raise ConnectionError("no route")
+
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(load_dataset=offline, retrieve=offline))
+    assert refused(downloads.fetch, name) == (
+        f'fetch("{name}") got ConnectionError from its server, but a download needs the network and the file of the '
+        "known checksum; run it again where there is a network, and copy the folder."
+    )
+    assert not list(folder.rglob("*.*"))
+
+
+def test_downloads_need_a_known_name():
+    assert refused(downloads.fetch, "everything") == (
+        'fetch("everything") got an unknown name, but it knows wikitext2, wikitext103, sst2; give one of these.'
+    )
+
+
+def test_a_downloaded_wikitext_is_a_task(folder, monkeypatch):
+    lines = [" \n", " = Title = \n", *(f" word{number % 7} <unk> the end . \n" for number in range(300))]
+    asked = []
+
+    def load_dataset(path, configuration, split):
+        asked.append((path, configuration, split))
+        return {"text": lines}
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    (folder / "wikitext103").mkdir()
+    (folder / "wikitext103" / "test.txt").write_text("".join(lines))
+    written = downloads.fetch("wikitext103")
+    assert [path.name for path in written] == ["train.txt", "valid.txt"]  # what was there stays
+    assert asked == [("Salesforce/wikitext", "wikitext-103-v1", split) for split in ("train", "validation")]
+    assert downloads.fetch("wikitext103") == []
+    task = load("wikitext103", context=8)
+    assert task.vocabulary == 2 + 3 + 3 + 7  # padding, unknown; the, end, full stop; newline, =, Title; word0 to word6
+    assert task.settings["train_part"] == "train"
+    texts = task.decode(task.train[:8])
+    assert texts[:4] == ["\\n", "=", "Title", "="]
+
+
+def test_a_downloaded_sst2_is_a_task(folder, monkeypatch, tmp_path_factory):
+    archive = tmp_path_factory.mktemp("server") / "SST-2.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("SST-2/train.tsv", "sentence\tlabel\ngood film \t1\nbad \t0\n")
+        packed.writestr("SST-2/dev.tsv", "sentence\tlabel\ngood , good , good \t1\n")
+
+    def retrieve(url, known_hash, progressbar):
+        assert url.startswith("https://") and known_hash.startswith("md5:")
+        return str(archive)
+
+    monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
+    assert len(downloads.fetch("sst2")) == 2 and downloads.fetch("sst2") == []
+    task = load("sst2", context=4)
+    assert task.splits() == {"dev": 4}  # no labelled test part, so no such split
+    batch = task.evaluation("dev")[0]
+    assert task.decode(batch.tokens) == ["good", "<unk>", "good", "<unk>"]
+    assert batch.targets.tolist() == [1]
+    rows = next(task.epoch(2, torch.Generator().manual_seed(0)))
+    assert rows.padding.sum(1).tolist() == [2 if label else 1 for label in rows.targets.tolist()]
+    assert load("sst2", mask_padding="none").evaluation("dev")[0].padding is None
+    assert refused(load, "sst2", mask_padding="all") == (
+        "load(\"sst2\") got mask_padding='all', but it is one of 'none', 'keys'; give one of them."
+    )
+
+
+def test_broken_files_are_named(folder):
+    (folder / "glue" / "SST-2").mkdir(parents=True)
+    (folder / "glue" / "SST-2" / "train_full.tsv").write_text("sentence\tlabel\na sentence without a label\n")
+    assert refused(load, "sst2") == (
+        "load(\"sst2\") got line 2 of train_full.tsv ending with 'hout a label', but a line is a sentence, a tab and a "
+        "label 0 or 1; fetch the file again."
+    )
+    (folder / "books").mkdir()
+    packed = lzma.compress(b"many words " * 1000)
+    for part in ("train", "test"):
+        (folder / "books" / f"{part}.txt.xz").write_bytes(packed[: len(packed) // 2])
+    assert refused(load, "books") == (
+        'load("books") got a broken train.txt.xz, but it is a whole xz file; fetch it again.'
+    )
+
+
+def test_the_test_part_is_a_matter_of_names():
+    names = [f"module{number}.py" for number in range(1000)]
+    assert 150 < sum(held_out(name) for name in names) < 250

@@ -1,0 +1,136 @@
+"""What holds for every task that needs no files: the interface a trainer relies on, and the same batches everywhere."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from whence import WhenceError
+from whence.lab.tasks import NOT_ASKED, TASKS, load
+
+EMBEDDED = [name for name, entry in TASKS.items() if entry.embedded]
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return {name: load(name) for name in EMBEDDED}
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def fingerprint(task):
+    """One hash over training and evaluation batches."""
+    total = hashlib.sha256()
+    generator = seeded(5)
+    batches = [task.train_batch(8, generator) for _ in range(2)]
+    if task.kind != "retrieve":
+        batches.append(next(iter(task.epoch(8, generator))))
+    batches += [batch for split in task.splits() for batch in task.evaluation(split)]
+    for batch in batches:
+        total.update(batch.tokens.numpy().tobytes() + batch.targets.numpy().tobytes())
+    return total.hexdigest()
+
+
+def test_the_tasks_that_need_no_files():
+    assert EMBEDDED == ["retrieval", "copy", "topics", "sources"]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_interface(tasks, name):
+    task = tasks[name]
+    assert task.name == name
+    assert task.kind in ("classify", "lm", "retrieve")
+    assert task.metric == ("perplexity" if task.kind == "lm" else "accuracy")
+    assert task.higher_is_better is (task.kind != "lm")
+    assert (task.classes is not None) is (task.kind == "classify")
+    lengths = task.splits()
+    assert list(lengths)[:3] == ["test", "2x", "4x"]
+    assert lengths["test"] == task.context
+    assert json.loads(json.dumps(task.settings, allow_nan=False)) == task.settings
+    assert task.settings["task"] == name and len(task.settings["data_hash"]) == 16
+    batches = [(task.context, task.train_batch(8, seeded(0)))]
+    batches += [(length, batch) for split, length in lengths.items() for batch in task.evaluation(split)]
+    for length, batch in batches:
+        assert batch.tokens.dtype == batch.targets.dtype == torch.int64
+        assert batch.tokens.shape == (len(batch.tokens), length)
+        assert batch.targets.shape == (batch.tokens.shape[:1] if task.classes else batch.tokens.shape)
+        assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocabulary
+        asked = batch.targets[batch.targets != NOT_ASKED]
+        assert len(asked) and asked.min() >= 0 and asked.max() < (task.classes or task.vocabulary)
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_examples_are_test_inputs_that_can_be_read(tasks, name):
+    task = tasks[name]
+    test_rows = {tuple(row) for batch in task.evaluation("test") for row in batch.tokens.tolist()}
+    examples = task.examples(3)
+    assert len(examples) == 3
+    for example in examples:
+        assert tuple(example.tokens[0].tolist()) in test_rows
+        texts = task.decode(example.tokens[0])
+        assert len(texts) == task.context
+        assert all(text and "\n" not in text for text in texts)
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_batches_follow_the_generator(tasks, name):
+    task = tasks[name]
+    generator = seeded(3)
+    first, second = task.train_batch(8, generator), task.train_batch(8, generator)
+    assert torch.equal(first.tokens, task.train_batch(8, seeded(3)).tokens)
+    assert not torch.equal(first.tokens, second.tokens)
+    torch.manual_seed(0)  # the global generator has no part in it
+    assert torch.equal(first.targets, task.train_batch(8, seeded(3)).targets)
+
+
+def test_another_process_draws_the_same(tasks):
+    here = os.path.dirname(__file__)
+    code = (
+        f"import sys; sys.path.insert(0, {here!r})\n"
+        "from test_every_task import EMBEDDED, fingerprint, load\n"
+        "for name in EMBEDDED: task = load(name); print(task.settings['data_hash'], fingerprint(task))"
+    )
+    # with another order of sets and dicts of strings, where one could have slipped in
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == [
+        f"{task.settings['data_hash']} {fingerprint(task)}" for task in tasks.values()
+    ]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_loading_is_quick(name):
+    # processor time: what others do on the machine does not count
+    began = time.process_time()
+    load(name)
+    assert time.process_time() - began < 2
+
+
+def test_unknown_names_and_settings():
+    with pytest.raises(WhenceError) as error:
+        load("topic")
+    assert str(error.value) == (
+        'load("topic") got an unknown task, but there are retrieval, copy, topics, sources, speeches_classify, '
+        "speeches_lm, wikitext2, wikitext103, books, sst2; give one of these."
+    )
+    with pytest.raises(WhenceError) as error:
+        load("copy", length=3)
+    assert str(error.value) == (
+        'load("copy") got the setting length, but it knows string, symbols, items, seed; leave it out or rename it.'
+    )
+
+
+def test_unknown_split(tasks):
+    with pytest.raises(WhenceError) as error:
+        tasks["topics"].evaluation("16x")
+    assert str(error.value) == (
+        "topics.evaluation got the split '16x', but this task has test, 2x, 4x, 8x; give one of these."
+    )

@@ -1,0 +1,200 @@
+"""Studies run to the end, whatever stops them in between, and their records say what was run."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from whence import WhenceError, records
+from whence.lab import runner, training
+from whence.lab.arms import Arm, Fit, arm
+from whence.lab.study import Budget, Decision, Study
+
+ARMS = (arm("none"), arm("alibi"), Arm("EPAR", "Epar(learn=True)"))
+
+
+def small(**changes):
+    made = Study(
+        name="small",
+        question="does it run",
+        task="retrieval",
+        task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
+        model={"width": 16, "heads": 2, "layers": 1, "hidden": 16},
+        arms=ARMS,
+        seeds=(0, 1),
+        budget=Budget(steps=6, batch=8, evaluate_every=2),
+        decision=Decision(baseline="none"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def values(folder):
+    return {
+        path.name: json.loads(path.read_text())["result"] for path in sorted(folder.glob("*seed*.json"))
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    base = tmp_path_factory.mktemp("results")
+    return base, runner.run_study(small(), base)
+
+
+def test_every_arm_and_seed_has_a_record(finished):
+    _, outcome = finished
+    assert (len(outcome.done), outcome.found, outcome.problems) == (6, [], [])
+    for run in small().runs():
+        record = records.read(outcome.folder / run.file_name)
+        assert record["spec"] == small().spec() and record["hash"] == small().hash
+        assert [row["step"] for row in record["result"]["evaluations"]] == [2, 4, 6]
+        assert set(record["result"]["evaluations"][0]["splits"]) == {"test", "2x", "4x", "8x"}
+        assert record["environment"]["source_hash"] and record["wall_seconds"] > 0
+        weights = outcome.folder / "weights" / (run.file_name.removesuffix(".json") + ".safetensors")
+        assert weights.stat().st_size > 0
+
+
+def test_what_was_learned_is_noted_before_and_after(finished):
+    _, outcome = finished
+    run = next(r for r in small().runs() if r.arm.name == "EPAR")
+    numbers = records.read(outcome.folder / run.file_name)["numbers"]
+    assert numbers["before"] != numbers["after"] and "alpha=" in next(iter(numbers["after"].values()))
+
+
+def test_a_second_call_finds_everything_and_touches_nothing(finished):
+    base, outcome = finished
+    before = {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
+    again = runner.run_study(small(), base)
+    assert len(again.found) == 6 and not again.done
+    assert before == {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
+
+
+def test_several_processes_find_the_same_numbers(finished, tmp_path):
+    _, outcome = finished
+    several = runner.run_study(small(), tmp_path, jobs=2)
+    assert not several.problems and values(several.folder) == values(outcome.folder)
+
+
+def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, tmp_path):
+    _, outcome = finished
+    folder = runner.folder_of(small(), tmp_path)
+    folder.mkdir()
+    first, second, *rest = small().runs()
+    (folder / first.file_name).write_text("{broken")
+    (folder / second.file_name).write_text(json.dumps({"hash": "of something else"}))
+    for run in rest:
+        (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
+    again = runner.run_study(small(), tmp_path)
+    assert len(again.problems) == 2 and len(again.found) == 4 and not again.done
+    assert first.file_name in again.problems[0] and "broken" in again.problems[0]
+    assert "belongs to another" in again.problems[1]
+    assert (folder / first.file_name).read_text() == "{broken"
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_runner import small
+from whence.lab import runner, training
+from whence.lab.study import Budget
+original = training.train
+def saving(*a, **k):
+    return original(*a, **k, save_every=0.0)
+runner.training.train = saving
+runner.run_study(small(budget=Budget(steps=60, batch=8, evaluate_every=2), seeds=(0,)), Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name, kills in (("whole", 0), ("killed", 2)):
+        for attempt in range(kills + 1):
+            process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / name)], env=environment)
+            if attempt < kills:
+                # once something is on disk, at no particular moment
+                deadline = time.monotonic() + 120
+                while not list((tmp_path / name).rglob("progress.json")) and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                time.sleep(0.3 * (attempt + 1))
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            else:
+                assert process.wait(timeout=300) == 0
+    study = small(budget=Budget(steps=60, batch=8, evaluate_every=2), seeds=(0,))
+    whole, killed = (values(runner.folder_of(study, tmp_path / name)) for name in ("whole", "killed"))
+    assert len(whole) == 3 and whole == killed
+    assert not list((tmp_path / "killed").rglob("*.part"))
+
+
+def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
+    original, count = training.loss_of, iter(range(100))
+    monkeypatch.setattr(training, "loss_of", lambda *a: original(*a) * (float("nan") if next(count) == 3 else 1.0))
+    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
+    (run,) = outcome.diverged
+    record = records.read(outcome.folder / run.file_name)
+    assert record["result"]["status"] == "diverged" and record["result"]["step"] == 3
+    assert not outcome.done
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"arms": ()}, "a study has arms"),
+        ({"seeds": (1, 1)}, "each once"),
+        ({"decision": Decision(baseline="rotary")}, "the baseline is one of the arms"),
+        ({"decision": Decision(baseline="none", comparisons=1)}, "count them all"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_when_written(changes, said):
+    with pytest.raises(WhenceError, match=said):
+        small(**changes)
+
+
+def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
+    for study, said in (
+        (small(decision=Decision(baseline="none", split="9x")), "split '9x'"),
+        (small(model={"width": 15, "heads": 2}), "width"),
+        (small(task="nothing"), "nothing"),
+    ):
+        with pytest.raises(WhenceError, match=said):
+            runner.run_study(study, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}])
+def test_budgets_that_cannot_be(given):
+    with pytest.raises(WhenceError):
+        Budget(**given)
+
+
+def test_the_hash_names_all_that_decides():
+    assert small().hash == small(about="other words").hash
+    assert small().hash != small(seeds=(0, 2)).hash != small(seeds=(0, 1), task_settings={}).hash
+    assert Study(**{f.name: getattr(small(), f.name) for f in dataclasses.fields(Study)}).hash == small().hash
+
+
+def test_schedules():
+    class Some:
+        def epoch(self, size, generator):
+            return iter(range(5))
+
+    warm = training.Schedule(Some(), Budget(steps=10, rate=1.0, warmup=4, schedule="cosine"))
+    assert [round(warm.rate(s), 3) for s in (0, 3, 4, 7)] == [0.25, 1.0, 1.0, 0.5]
+    epochs = training.Schedule(Some(), Budget(epochs=3, evaluate_every=1))
+    assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
+
+
+def test_arms_fit_the_model_they_are_built_for():
+    fit = Fit(4, 16, 64, 32, causal=False)
+    assert arm("alibi").build(fit).form == "symmetric" and arm("t5").build(fit).form == "bidirectional"
+    assert arm("epar").build(fit).context == 32 and arm("Epar(context=99)").build(fit).context == 99
+    for text, said in (("flurb", "no mechanism flurb"), ("Alibi(2)", "no expression"), ("Alibi(x=1)", "a setting 'x'")):
+        with pytest.raises(WhenceError, match=said):
+            arm(text)

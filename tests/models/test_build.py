@@ -1,0 +1,162 @@
+"""Each layer has its own position, embeddings act once at the input, and what cannot run is refused before it is built."""
+
+import pytest
+import torch
+from small_models import HEAD_WIDTH, HEADS, WIDTH, assert_same, decoder, decoder_spec, encoder_spec, tokens
+
+from whence import (
+    Alibi,
+    Cope,
+    Epar,
+    Fire,
+    Learned,
+    NoPosition,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+    StableMask,
+    T5Bias,
+    WhenceError,
+)
+from whence.models import Decoder, Encoder, build
+from whence.position.catalogue import CATALOGUE
+
+
+def test_the_kind_decides():
+    assert isinstance(build(decoder_spec()), Decoder) and isinstance(build(encoder_spec()), Encoder)
+
+
+def test_each_layer_learns_a_copy_and_the_one_given_is_left_alone():
+    given = Epar(HEADS, learn=True, context=64)
+    model = build(decoder_spec(layers=3), given)
+    numbers = [list(layer.attention.position.parameters()) for layer in model.body.layers]
+    assert len({id(p) for own in [*numbers, list(given.parameters())] for p in own}) == 4 * len(numbers[0])
+    for own in numbers:
+        for mine, original in zip(own, given.parameters(), strict=True):
+            assert torch.equal(mine, original)
+
+
+def test_a_function_makes_the_position_of_each_layer():
+    model = build(decoder_spec(layers=3), lambda layer: Rotary() if layer % 2 else Alibi(HEADS))
+    assert [type(layer.attention.position).__name__ for layer in model.body.layers] == ["Alibi", "Rotary", "Alibi"]
+
+
+def test_a_function_that_returns_one_object_shares_it():
+    shared = T5Bias(HEADS)
+    model = build(decoder_spec(), lambda layer: shared)
+    assert all(layer.attention.position is shared for layer in model.body.layers)
+
+
+def test_parts_that_act_on_embeddings_act_once_at_the_input():
+    model = decoder(Sinusoidal(WIDTH) + Alibi(HEADS)).eval()
+    assert [type(part).__name__ for part in model.body.at_input] == ["Sinusoidal"]
+    assert all(isinstance(layer.attention.position, Alibi) for layer in model.body.layers)
+    seen = []
+    model.body.layers[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model(tokens())
+    wanted = Sinusoidal(WIDTH).embed(model.body.embedding(tokens()), torch.arange(9)[None])
+    assert_same(seen[0], wanted)
+
+
+def test_a_function_may_bring_the_same_embedding_for_each_layer():
+    model = build(decoder_spec(), lambda layer: Learned(WIDTH, 32))
+    assert len(model.body.at_input) == 1
+    assert all(isinstance(layer.attention.position, NoPosition) for layer in model.body.layers)
+
+
+def test_one_seed_gives_one_model_and_leaves_torchs_own_numbers_alone():
+    before = torch.get_rng_state()
+    first, second = (build(decoder_spec(), lambda layer: Fire(HEADS), seed=3) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    other = build(decoder_spec(), lambda layer: Fire(HEADS), seed=4)
+    for (name, a), b, c in zip(first.state_dict().items(), second.state_dict().values(), other.state_dict().values(), strict=True):  # fmt: skip
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c) or "norm" in name or name.endswith((".c", ".multiplier"))
+
+
+def test_without_a_seed_torchs_own_decides():
+    models = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        models.append(build(decoder_spec(), Alibi(HEADS)))
+    for a, b in zip(*(model.state_dict().values() for model in models), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("initial", ["torch", "scaled"])
+def test_models_of_one_seed_differ_in_position_alone(initial):
+    spec = decoder_spec(initial=initial)
+    plain = build(spec, seed=0).state_dict()
+    for entry in CATALOGUE:
+        state = build(spec, lambda layer, entry=entry: entry.make(HEADS, HEAD_WIDTH), seed=0).state_dict()
+        assert plain.keys() <= state.keys()
+        assert all(torch.equal(plain[name], state[name]) for name in plain)
+
+
+def test_the_scaled_start():
+    model = build(
+        decoder_spec(width=128, heads=2, hidden=256, layers=8, initial="scaled"), Shaw(64, clip=4, std=1.0), seed=0
+    )
+    layer = model.body.layers[0]
+    for weight in (layer.attention.queries.weight, layer.feed_forward.into.weight, model.output.weight):
+        assert 0.018 < weight.std() < 0.022
+    for weight in (layer.attention.out.weight, layer.feed_forward.out.weight):
+        assert 0.0045 < weight.std() < 0.0055  # a quarter: sixteen of them add up
+    for linear in (layer.attention.queries, layer.attention.out, layer.feed_forward.out, model.output):
+        assert not linear.bias.any()
+    assert layer.attention.position.key_table.std() > 0.5  # position keeps its own start
+
+
+def refused(spec, position, **about):
+    with pytest.raises(WhenceError) as error:
+        build(spec, position, **about)
+    return str(error.value)
+
+
+def test_what_sees_the_past_only_is_refused_in_an_encoder():
+    assert refused(encoder_spec(), Alibi(HEADS)) == (
+        "attend(position=Alibi) got causal=False, which brings negative distances, but Alibi is defined for keys at or "
+        "before the query; pass causal=True, or use its symmetric form if it has one."
+    )
+    for position in (
+        T5Bias(HEADS),
+        Fire(HEADS),
+        Cope(HEAD_WIDTH),
+        StableMask(HEADS, context=64),
+        Rotary() + Fire(HEADS),
+    ):
+        assert "causal=False, which brings negative distances" in refused(encoder_spec(), position)
+
+
+def test_what_was_made_for_another_model_is_refused():
+    assert refused(decoder_spec(), Alibi(4)) == (
+        "attend(position=Alibi) got 4 heads with 2 in q, but a mechanism has the heads of the queries; build it with heads=2."
+    )
+    assert "head_width 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
+    assert "an input of width 16" in refused(decoder_spec(), Sinusoidal(32))
+    assert "head_width 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
+
+
+def test_what_is_no_position_is_refused():
+    assert refused(decoder_spec(), 3) == (
+        "build(position=...) got int, but position is a whence.Position or a function from a layer's number to one; "
+        "pass one of them."
+    )
+    assert refused(decoder_spec(), lambda layer: None) == (
+        "build(position=make) got NoneType from make(0), but make(layer) returns a whence.Position; "
+        "return one for every layer."
+    )
+    assert refused(decoder_spec(), lambda layer: Sinusoidal(WIDTH) if layer else NoPosition()) == (
+        "build(position=make) got Sinusoidal from make(1) and nothing from make(0), but parts that act on embeddings act "
+        "once, at the model's input, and are those of layer 0; return them for layer 0."
+    )
+
+
+def test_other_arguments_are_refused_too():
+    assert (
+        refused({"kind": "decoder"}, None)
+        == "build(spec) got dict, but spec is a ModelSpec; pass ModelSpec(**settings)."
+    )
+    assert refused(decoder_spec(), None, seed=0.5) == (
+        "build(seed=...) got 0.5, but seed is a whole number; give one, or leave it out."
+    )

@@ -1,0 +1,70 @@
+"""A decoder compiles in one graph to the same answer, and its weights come back from a safetensors file."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_models import HEAD_WIDTH, HEADS, WIDTH, assert_same, decoder, encoder, tokens
+
+from whence import Epar, Learned, Rotary, Shaw, Sink, T5Bias
+from whence.position.catalogue import CATALOGUE
+
+COMPILED = {
+    "Epar": lambda: Epar(HEADS, learn=True, context=64),
+    "Learned + Rotary": lambda: Learned(WIDTH, 32) + Rotary(),
+    "Shaw + Sink": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5) + Sink(HEADS),
+    "T5Bias": lambda: T5Bias(HEADS, std=1.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def answers(model, function, *given):
+    out = function(*given)
+    grads = torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)
+    return [out, *(torch.zeros_like(p) if g is None else g for p, g in zip(model.parameters(), grads, strict=True))]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_in_one_graph_it_is_what_it_is_eagerly(name):
+    model = decoder(COMPILED[name](), dropout=0.0)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for a, b in zip(answers(model, compiled, tokens()), answers(model, model, tokens()), strict=True):
+        assert_same(a, b)
+
+
+def test_an_encoder_compiles_with_its_mask():
+    model = encoder(COMPILED["Learned + Rotary"](), dropout=0.0)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    real = torch.arange(9).lt(6).expand(2, 9)
+    for a, b in zip(answers(model, compiled, tokens(), real), answers(model, model, tokens(), real), strict=True):
+        assert_same(a, b)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_come_back_from_a_file(entry, tied, tmp_path):
+    model = decoder(entry.make(HEADS, HEAD_WIDTH), tied=tied).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.01)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = decoder(entry.make(HEADS, HEAD_WIDTH), tied=tied).eval()
+    assert not torch.equal(other(tokens()), model(tokens()))
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(other(tokens()), model(tokens()))
+
+
+def test_a_copy_is_a_model_of_its_own():
+    model = decoder(COMPILED["Learned + Rotary"]()).eval()
+    other = copy.deepcopy(model)
+    assert torch.equal(model(tokens()), other(tokens()))
+    with torch.no_grad():
+        other.body.embedding.weight.zero_()
+    assert not torch.equal(model(tokens()), other(tokens()))

@@ -1,0 +1,164 @@
+"""One pass, chunks and single tokens are one computation; generation is greedy or drawn, and leaves the model as it was."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import HEAD_WIDTH, HEADS, VOCABULARY, WIDTH, assert_same, decoder, tokens
+
+from whence import Learned, Rotary, Sinusoidal, WhenceError
+from whence.models import Caches
+from whence.models.sampling import choose
+from whence.position.catalogue import CATALOGUE
+
+MECHANISMS = {entry.name: entry.make(HEADS, HEAD_WIDTH) for entry in CATALOGUE}
+MECHANISMS |= {"Learned + Rotary": Learned(WIDTH, 64) + Rotary()}
+CHOSEN = ("Sinusoidal", "Learned", "Rotary", "Shaw", "Cope", "Fire", "Epar, query length", "Sink", "Learned + Rotary")
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_from_caches_it_is_what_it_is_at_once(name):
+    model = decoder(MECHANISMS[name], key_heads=1).eval()
+    text = tokens()
+    with torch.no_grad():
+        whole = model(text)
+        for caches in (model.caches(), model.caches(capacity=9)):
+            parts = [model(part, cache=caches) for part in text.split([4, 1, 1, 3], 1)]
+            assert_same(torch.cat(parts, 1), whole)
+            assert caches.seen == 9
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_left_padding_and_packing_change_nothing(name):
+    model = decoder(MECHANISMS[name]).eval()
+    text, other = tokens(length=5), tokens(length=4, seed=7)
+    real = torch.arange(9).ge(4).expand(2, 9)
+    assert_same(model(torch.cat([other, text], 1), padding=real)[:, 4:], model(text))
+    packed = model(torch.cat([other, text], 1), documents=torch.tensor([0] * 4 + [1] * 5))
+    assert_same(packed, torch.cat([model(other), model(text)], 1))
+
+
+def test_left_padding_through_caches():
+    model = decoder(MECHANISMS["Learned + Rotary"]).eval()
+    text, filler = tokens(length=5), tokens(length=4, seed=7)
+    caches = model.caches()
+    model(torch.cat([filler, text[:, :3]], 1), padding=torch.arange(7).ge(4).expand(2, 7), cache=caches)
+    assert_same(model(text[:, 3:], cache=caches), model(text)[:, 3:])
+
+
+def test_no_token_sees_the_future():
+    model = decoder(Sinusoidal(WIDTH)).eval()
+    text = tokens(batch=1)
+    other = text.clone()
+    other[0, 5] = (other[0, 5] + 1) % VOCABULARY
+    assert_same(model(text)[:, :5], model(other)[:, :5])
+    assert not torch.allclose(model(text)[:, 5:], model(other)[:, 5:])
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_greedy_generation_is_the_best_token_each_time(name):
+    model = decoder(MECHANISMS[name])
+    text = tokens(length=4)
+    made = model.generate(text, 5, temperature=0)
+    model.eval()
+    for _ in range(5):
+        text = torch.cat([text, model(text)[:, -1:].argmax(-1)], 1)
+    assert torch.equal(made, text)
+
+
+def test_generation_keeps_the_mode_and_records_no_gradient():
+    model = decoder(Rotary())
+    model.body.layers[1].eval()
+    before = [module.training for module in model.modules()]
+    made = model.generate(tokens(), 2)
+    assert [module.training for module in model.modules()] == before and not made.requires_grad
+
+
+def test_draws_come_from_the_generator():
+    model = decoder(Rotary())
+    first, second, other = (
+        model.generate(tokens(), 12, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second) and not torch.equal(first, other)
+    assert torch.equal(first[:, :9], tokens()) and first.shape == (2, 21)
+
+
+def test_draws_follow_the_scores():
+    model = decoder(Rotary())
+    prompt = tokens(batch=1, length=3).expand(4000, 3)
+    made = model.generate(prompt, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))[:, -1]
+    model.eval()
+    wanted = (model(prompt[:1])[0, -1] / 0.7).softmax(-1).float()
+    assert (made.bincount(minlength=VOCABULARY) / 4000 - wanted).abs().max() < 0.03
+
+
+def test_top_k_and_low_temperatures_narrow_the_draw():
+    model = decoder(Rotary())
+    prompt = tokens(batch=1, length=3).expand(500, 3)
+    model.eval()
+    scores = model(prompt[:1])[0, -1]
+    drawn = model.generate(prompt, 1, temperature=5.0, top_k=3)[:, -1].unique()
+    assert set(drawn.tolist()) == set(scores.topk(3).indices.tolist())
+    assert choose(torch.tensor([[99.0, 100.0]]), 1e-308, None, None).item() == 1
+    assert torch.equal(model.generate(prompt, 2, top_k=1), model.generate(prompt, 2, temperature=0))
+
+
+def test_a_stop_token_ends_a_row_and_all_of_them_end_generation():
+    model, script = decoder(), iter(torch.tensor([[5, 2], [7, 3], [7, 5], [7, 7]]))
+    model.forward = lambda new, cache: F.one_hot(next(script), VOCABULARY)[:, None]
+    made = model.generate(torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, stop=5)  # in a prompt it stops nothing
+    assert made.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
+
+
+def test_no_steps_give_the_prompt_back():
+    assert torch.equal(decoder().generate(tokens(), 0), tokens())
+
+
+def test_caches_roll_back_reorder_and_forget_together():
+    model = decoder(Rotary()).eval()
+    text = tokens()
+    with torch.no_grad():
+        whole, caches = model(text), model.caches()
+        model(text, cache=caches)
+        caches.crop(6)
+        assert_same(model(text[:, 6:], cache=caches), whole[:, 6:])
+        caches.crop(6)
+        caches.reorder(torch.tensor([1, 0]))
+        assert_same(model(text.flip(0)[:, 6:], cache=caches), whole.flip(0)[:, 6:])
+        caches.reset()
+        assert caches.seen == 0
+        assert_same(model(text, cache=caches), whole)
+    assert repr(caches) == "Caches(2 x KVCache(growing, 9 tokens held of 9 seen))"
+
+
+def test_a_refused_call_leaves_nothing_in_any_layer():
+    model = decoder(Rotary()).eval()
+    caches = model.caches()
+    model(tokens(length=3), cache=caches)
+    model.body.layers[1].attention.backend = "nonsense"  # so that layer 0 has taken the tokens when layer 1 refuses
+    with pytest.raises(WhenceError):
+        model(tokens(length=2), cache=caches)
+    assert [len(cache) for cache in caches] == [3, 3]
+
+
+REFUSED = {
+    "model(tokens) got torch.float32 [1, 2], but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m(torch.zeros(1, 2)),
+    "model(tokens) got torch.int64 [3], but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m(torch.arange(3)),
+    "model(tokens) got list, but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m.generate([1], 2),
+    "model(tokens) got token 13, but the vocabulary has tokens 0 to 12; map unknown tokens to one of them, or build the model with a larger vocabulary.": lambda m: m(torch.tensor([[13]])),
+    "model(tokens) got token -1, but the vocabulary has tokens 0 to 12; map unknown tokens to one of them, or build the model with a larger vocabulary.": lambda m: m(torch.tensor([[-1]])),
+    "model(cache=...) got caches for 3 layers, but each of the 2 layers has a cache of its own; make them with model.caches().": lambda m: m(tokens(), cache=Caches(3)),
+    "model(cache=...) got list, but each of the 2 layers has a cache of its own; make them with model.caches().": lambda m: m(tokens(), cache=[]),
+    "Caches(layers) got 0, but layers is a whole number of at least 1; give the model's layers.": lambda m: Caches(0),
+    "generate(steps=...) got -1, but steps is a whole number of at least 0; give a number of tokens.": lambda m: m.generate(tokens(), -1),
+    "generate(temperature=...) got -1.0, but temperature is a finite number of at least 0; use 0 for the best token each time.": lambda m: m.generate(tokens(), 1, temperature=-1.0),
+    "generate(temperature=...) got nan, but temperature is a finite number of at least 0; use 0 for the best token each time.": lambda m: m.generate(tokens(), 1, temperature=float("nan")),
+    "generate(top_k=...) got 14, but top_k is a whole number from 1 to the 13 tokens there are; leave it out to draw from all.": lambda m: m.generate(tokens(), 1, top_k=14),
+    "generate(stop=...) got 13, but stop is a token, 0 to 12; leave it out to generate every step.": lambda m: m.generate(tokens(), 1, stop=13),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_it_cannot_do_is_refused(text):
+    with pytest.raises(WhenceError) as refused:
+        REFUSED[text](decoder())
+    assert str(refused.value) == text
