@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from whence import WhenceError, records
 from whence.lab import runner, training
@@ -80,6 +81,15 @@ def test_several_processes_find_the_same_numbers(finished, tmp_path):
     assert not several.problems and values(several.folder) == values(outcome.folder)
 
 
+def test_numbers_drawn_by_others_change_nothing(finished, tmp_path, monkeypatch):
+    # a library that is imported for the first time may draw from torch's randomness
+    original = training.accelerator_for
+    monkeypatch.setattr(training, "accelerator_for", lambda budget: (torch.rand(7), original(budget))[1])
+    _, outcome = finished
+    again = runner.run_study(small(), tmp_path)
+    assert values(again.folder) == values(outcome.folder)
+
+
 def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, tmp_path):
     _, outcome = finished
     folder = runner.folder_of(small(), tmp_path)
@@ -120,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
             if attempt < kills:
                 # once something is on disk, at no particular moment
                 deadline = time.monotonic() + 120
-                while not list((tmp_path / name).rglob("progress.json")) and time.monotonic() < deadline:
+                while not list((tmp_path / name).rglob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
                     time.sleep(0.02)
                 time.sleep(0.3 * (attempt + 1))
                 process.send_signal(signal.SIGKILL)

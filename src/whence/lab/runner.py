@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -111,9 +110,7 @@ def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
     spec = ModelSpec(**(given | dict(run.study.model)))
     fit = Fit(spec.heads, spec.width // spec.heads, spec.width, task.context, kind == "decoder")
     # build's own seed gives all arms of a seed the same weights but for what their positions bring
-    model = build(spec, lambda layer: run.arm.build(fit), seed=run.seed)
-    torch.manual_seed(run.seed)  # dropout
-    return model
+    return build(spec, lambda layer: run.arm.build(fit), seed=run.seed)
 
 
 def execute(
@@ -125,7 +122,7 @@ def execute(
     model = model_for(run, task)
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     before = numbers_of(model)
-    state = folder / "checkpoints" / run.file_name.removesuffix(".json")
+    state = folder / "checkpoints" / f"{run.file_name.removesuffix('.json')}.safetensors"
     result: dict[str, Any]
     try:
         result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, notify)
@@ -140,7 +137,7 @@ def execute(
     }  # fmt: skip
     if result["status"] == "done":
         checkpoints.save_weights(folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors", model)
-        shutil.rmtree(state, ignore_errors=True)
+        checkpoints.remove(state)
     path = folder / run.file_name
     if path.exists():
         raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")

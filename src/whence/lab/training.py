@@ -134,19 +134,22 @@ def train(
     task: Task,
     budget: Budget,
     seed: int,
-    folder: Path,
+    state: Path,
     notify: Callable[[Progress], None] = lambda progress: None,
     save_every: float = 60.0,
 ) -> dict[str, Any]:
-    """Train a model in place and give back its curves. A checkpoint in the folder is gone on from."""
+    """Train a model in place and give back its curves. A checkpoint in the file ``state`` is gone on from."""
     import time
 
     accelerator = accelerator_for(budget)
     kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
     optimiser = kind(model.parameters(), lr=budget.rate, weight_decay=budget.weight_decay)
     schedule = Schedule(task, budget)
-    before = checkpoints.load(folder, model, optimiser) or {"step": 0, "losses": [], "evaluations": []}
     model, optimiser = accelerator.prepare(model, optimiser)
+    torch.manual_seed(seed)  # last of all before the loop: what was loaded until here may have drawn numbers of its own
+    before = checkpoints.load(state, accelerator.unwrap_model(model), optimiser.optimizer) or {
+        "step": 0, "losses": [], "evaluations": [],
+    }  # fmt: skip
     losses, evaluations, first = before["losses"], before["evaluations"], before["step"]
     model.train()
     saved = time.monotonic()
@@ -183,6 +186,6 @@ def train(
         # only where the mean of recent losses is empty, so that what is resumed is what would have been
         if not recent and accelerator.is_main_process and time.monotonic() - saved > save_every:
             progress = {"step": step + 1, "losses": losses, "evaluations": evaluations}
-            checkpoints.save(folder, accelerator.unwrap_model(model), optimiser.optimizer, progress)
+            checkpoints.save(state, accelerator.unwrap_model(model), optimiser.optimizer, progress)
             saved = time.monotonic()
     return {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}

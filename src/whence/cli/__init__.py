@@ -1,0 +1,19 @@
+"""The command line: one file a command; what is heavy is imported when the command runs."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """The entry point ``whence``; without the extra it says which one is missing."""
+    try:
+        from whence.cli.app import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich", "click"):
+            raise
+        from whence.errors import missing_extra
+
+        print(missing_extra("the command line", "lab", str(error.name)), file=sys.stderr)
+        sys.exit(2)
+    run()

@@ -1,0 +1,43 @@
+"""The commands together, and how each of them ends: 0 done, 1 something failed, 2 a bad request, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from whence.cli import comparing, doctoring, reporting, running, showing
+from whence.errors import WhenceError
+
+app = typer.Typer(
+    help="What position does to attention: compare mechanisms, see them, run studies.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("compare", help=comparing.HELP, epilog=comparing.EXAMPLES)(comparing.compare)
+app.command("studies", help=running.STUDIES_HELP)(running.studies)
+app.command("run", help=running.HELP, epilog=running.EXAMPLES)(running.run)
+app.command("report", help=reporting.HELP, epilog=reporting.EXAMPLES)(reporting.report)
+app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
+app.command("doctor", help=doctoring.HELP)(doctoring.doctor)
+
+
+def run() -> None:
+    try:
+        app(standalone_mode=False)
+    except WhenceError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("\nstopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        shown = getattr(error, "show", None)  # what typer itself has to say about a bad option
+        if shown is None:
+            raise
+        shown()
+        sys.exit(2)

@@ -1,0 +1,78 @@
+"""``whence compare``: the same positions on a classification, a language model and a retrieval task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whence.errors import refusal
+from whence.lab.arms import Arm, arm
+from whence.lab.study import Budget, Decision, Study
+
+POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
+
+#: what each task of the default comparison asks and how long it trains, so that all of it takes minutes on two cores
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "sources": {
+        "question": "Does it tell where a piece of text comes from?",
+        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "budget": {"steps": 200, "batch": 32, "rate": 2e-3, "evaluate_every": 50},
+        "settings": {},
+    },
+    "topics": {
+        "question": "How well does it predict the next byte of prose, also in longer texts than it was trained on?",
+        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "budget": {"steps": 250, "batch": 16, "rate": 3e-3, "evaluate_every": 125},
+        "settings": {"context": 64, "blocks": 32},
+    },
+    "retrieval": {
+        "question": "Does it find the value of a key, also in longer lists than it was trained on?",
+        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "budget": {"steps": 400, "batch": 32, "rate": 3e-3, "evaluate_every": 100},
+        "settings": {"pairs": 4, "keys": 32, "values": 8, "items": 128},
+    },
+}
+
+
+def studies(
+    tasks: tuple[str, ...] = tuple(QUESTIONS),
+    positions: tuple[str, ...] = POSITIONS,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    steps: int | None = None,
+    baseline: str | None = None,
+) -> list[Study]:
+    """One study a task, all with the same arms and seeds.
+
+    >>> [study.name for study in studies()]
+    ['compare-sources', 'compare-topics', 'compare-retrieval']
+    """
+    arms = tuple(arm(text) for text in positions)
+    chosen = baseline or arms[0].name
+    return [_study(task, arms, seeds, steps, chosen) for task in tasks]
+
+
+def _study(task: str, arms: tuple[Arm, ...], seeds: tuple[int, ...], steps: int | None, baseline: str) -> Study:
+    from whence.lab.tasks import TASKS
+
+    if task not in TASKS:
+        raise refusal("compare(task=...)", repr(task), f"a task is one of {', '.join(TASKS)}", "choose one of them")
+    asked = QUESTIONS.get(task, {})
+    budget = {"steps": 300, "batch": 16, "rate": 1e-3} | asked.get("budget", {})
+    if steps is not None:
+        budget["steps"] = steps
+        if budget.get("evaluate_every"):
+            budget["evaluate_every"] = max(1, steps // 4)
+    return Study(
+        name=f"compare-{task}",
+        question=asked.get("question", f"Which position does best on {task}?"),
+        task=task,
+        task_settings=asked.get("settings", {}),
+        model=asked.get("model", {}),
+        arms=arms,
+        seeds=seeds,
+        budget=Budget(**budget),
+        decision=Decision(baseline=baseline, split=_first_split(task)),
+    )
+
+
+def _first_split(task: str) -> str:
+    return {"speeches_lm": "obama", "sst2": "dev"}.get(task, "test")

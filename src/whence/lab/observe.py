@@ -1,0 +1,85 @@
+"""Looking into trained models: attention maps of a few examples, and how much attention goes how far."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import records
+from whence.lab import checkpoints, runner, tasks
+from whence.lab.study import Run, Study
+from whence.models import attention_maps
+
+EXAMPLES = 3
+LONGEST = 64  # tokens of an example that is drawn: a map grows with the square
+
+
+def observations(study: Study, folder: Path) -> dict[str, Any]:
+    """Of each arm's first seed that has weights; written beside the records once, and read again from there."""
+    path = folder / "observations.json"
+    if path.exists():
+        return records.read(path)["arms"]
+    task = tasks.load(study.task, **study.task_settings)
+    arms: dict[str, Any] = {}
+    for arm in study.arms:
+        runs = [run for run in study.runs() if run.arm == arm and weights_of(run, folder).exists()]
+        if runs:
+            arms[arm.name] = observed(runs[0], task, folder)
+    if len(arms) == len(study.arms):  # a study that is not finished is looked at anew next time
+        records.write(path, {"hash": study.hash, "arms": arms})
+    return arms
+
+
+def weights_of(run: Run, folder: Path) -> Path:
+    return folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors"
+
+
+def observed(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
+    """Maps of some examples and the mean attention by distance, of one trained model."""
+    model = runner.model_for(run, task)
+    checkpoints.load_weights(weights_of(run, folder), model)
+    examples = []
+    for batch in task.examples(EXAMPLES):
+        tokens = batch.tokens[:, :LONGEST]
+        padding = None if batch.padding is None else batch.padding[:, :LONGEST]
+        maps = attention_maps(model, tokens, padding)[:, 0]  # type: ignore[arg-type]
+        examples.append(
+            {
+                "tokens": task.decode(tokens[0]),
+                "padding": None if padding is None else [not real for real in padding[0].tolist()],
+                "maps": [[_packed(head) for head in layer] for layer in maps],
+            }
+        )
+    split = next(iter(task.splits()))
+    batch = task.evaluation(split)[0]
+    rows = slice(0, max(1, 4096 // batch.tokens.shape[1]))
+    some = tasks.Batch(
+        batch.tokens[rows], batch.targets[rows], None if batch.padding is None else batch.padding[rows]
+    )  # fmt: skip
+    weights = attention_maps(model, some.tokens, some.padding).mean(2)  # type: ignore[arg-type]
+    return {"seed": run.seed, "examples": examples, "mass": mass_by_distance(weights, some.padding)}
+
+
+def mass_by_distance(weights: Tensor, padding: Tensor | None) -> dict[str, Any]:
+    """The share of a row's attention that goes to each distance, ``|query - key|``, averaged over rows: ``[layers, B, T, T]``.
+
+    >>> mass_by_distance(torch.eye(3).reshape(1, 1, 3, 3), None)
+    {'distance': [0, 1, 2], 'by_layer': [[1.0, 0.0, 0.0]]}
+    """
+    length = weights.shape[-1]
+    here = torch.arange(length)
+    apart = (here[:, None] - here[None, :]).abs()
+    # a padded query looks nowhere in particular
+    rows = torch.ones(weights.shape[1], length) if padding is None else padding.float()
+    counted = weights * rows[None, :, :, None]
+    sums = torch.stack([(counted * (apart == d)).sum((1, 2, 3)) for d in range(length)], -1) / rows.sum()
+    return {"distance": here.tolist(), "by_layer": [[round(x, 6) for x in layer] for layer in sums.tolist()]}
+
+
+def _packed(weights: Tensor) -> str:
+    """Weights from 0 to 1 as one byte each, for a page."""
+    return base64.b64encode(weights.mul(255).round().clamp(0, 255).byte().numpy().tobytes()).decode()

@@ -1,0 +1,114 @@
+"""From the records of a study to what they say: values by arm, split and seed, the comparison, and what was learned."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from whence import records
+from whence.errors import WhenceError, refusal
+from whence.lab import runner, tasks
+from whence.lab.arms import Arm
+from whence.lab.observe import observations
+from whence.lab.study import Budget, Decision, Study
+from whence.statistics import compare
+
+
+def study_in(folder: Path) -> Study:
+    """The study whose records a folder holds."""
+    kept = records.read(folder / "study.json")
+    spec = dict(kept["spec"])
+    study = Study(
+        name=spec["name"], question=spec["question"], task=spec["task"],
+        arms=tuple(Arm(**arm) for arm in spec["arms"]), seeds=tuple(spec["seeds"]), budget=Budget(**spec["budget"]),
+        decision=Decision(**spec["decision"]), model=spec["model"], task_settings=spec["task_settings"],
+        about=kept.get("about", ""),
+    )  # fmt: skip
+    if study.hash != kept["hash"]:
+        raise refusal(
+            "report",
+            f"{folder.name}/study.json, whose spec does not have its hash",
+            "a spec is never changed after a run",
+            "restore it, or run the study anew",
+        )
+    return study
+
+
+def findings_of(study: Study, folder: Path) -> dict[str, Any]:
+    """All that a report shows of one study, as plain JSON; runs that are missing are missing."""
+    task = tasks.load(study.task, **study.task_settings)
+    arms = [arm_of(study, arm, folder) for arm in study.arms]
+    comparison, why_not = judged(study, arms, task)
+    return {
+        "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
+        "about": study.about, "metric": task.metric, "higher_is_better": task.higher_is_better,
+        "split": study.decision.split, "lengths": task.splits(), "trained_length": task.context, "arms": arms,
+        "comparison": comparison, "why_no_comparison": why_not, "observations": observations(study, folder) or None,
+    }  # fmt: skip
+
+
+def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
+    """What an arm's records hold, every seed with its own value."""
+    values: dict[str, dict[str, float]] = {}
+    curves: dict[str, Any] = {}
+    diverged: list[dict[str, Any]] = []
+    seconds: list[float] = []
+    parameters = 0
+    numbers: dict[str, Any] = {"before": {}, "after": {}}
+    for run in study.runs():
+        path = folder / run.file_name
+        if run.arm != arm or not path.exists() or runner.problem_of(path, run) is not None:
+            continue
+        record = records.read(path)
+        result, seed = record["result"], str(run.seed)
+        parameters = record["parameters"]
+        seconds.append(record["wall_seconds"])
+        if result["status"] != "done":
+            diverged.append({"seed": run.seed, "step": result["step"], "reason": result["reason"]})
+            continue
+        if not values:
+            numbers = record["numbers"]
+        for split, row in result["evaluations"][-1]["splits"].items():
+            values.setdefault(split, {})[seed] = row["value"]
+        curves[seed] = {
+            "losses": result["losses"],
+            "evaluations": [
+                {"step": e["step"], "splits": {s: row["value"] for s, row in e["splits"].items()}}
+                for e in result["evaluations"]
+            ],
+        }
+    return {
+        "name": arm.name, "position": arm.position, "parameters": parameters, "values": values, "diverged": diverged,
+        "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,
+    }  # fmt: skip
+
+
+def judged(study: Study, arms: list[dict[str, Any]], task: tasks.Task) -> tuple[dict[str, Any] | None, str | None]:
+    """The comparison that the spec announced, or why there is none."""
+    split, baseline = study.decision.split, study.decision.baseline
+    unfinished = [arm["name"] for arm in arms if len(arm["values"].get(split, {})) < len(study.seeds)]
+    if unfinished:
+        return None, f"not every seed of {', '.join(unfinished)} has a value"
+    if len(arms) < 2:
+        return None, "there is one arm only"
+    given = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
+    percent = task.metric == "accuracy"
+    scaled = {name: [100 * v for v in values] for name, values in given.items()} if percent else given
+    try:
+        found = compare(
+            scaled, baseline, study.comparisons, task.higher_is_better, level=1 - study.decision.alpha,
+            unit="points" if percent else "",
+        )  # fmt: skip
+    except WhenceError as error:
+        return None, str(error)
+    return found.to_json(), None
+
+
+def findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
+    """The findings of several studies together, ready for a page."""
+    studies = [findings_of(study_in(folder), folder) for folder in folders]
+    return {
+        "title": title, "command": command, "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "environment": records.environment(runner.ROOT, ("torch", "accelerate", "scipy")), "studies": studies,
+    }  # fmt: skip

@@ -1,0 +1,30 @@
+"""Sinusoidal against ALiBi: part 3 of the speeches assignment, as it was described and with the mask it forgot.
+
+AdamW at 1e-4, weight decay 0.1, 100 epochs, ALiBi with slopes times 1.1. The source reports 85.20 % and 87.60 %, one run
+of each on 750 sentences: a difference of 18 sentences, which one run cannot tell from none.
+"""
+
+from whence.lab.arms import Arm, arm
+from whence.lab.study import Budget, Decision, Study
+
+SEEDS = (0, 1, 2, 3, 4)
+MODEL = {"width": 64, "heads": 2, "layers": 4, "hidden": 100, "dropout": 0.1}
+BUDGET = Budget(epochs=100, batch=16, rate=1e-4, optimiser="AdamW", weight_decay=0.1, clip=None, evaluate_every=10)
+
+
+def studies() -> list[Study]:
+    return [
+        Study(
+            name=f"speeches-alibi-{mask}",
+            question="Does ALiBi tell the presidents apart better than sinusoidal position?",
+            about=f"Padding mask: {mask}. The source has none.",
+            task="speeches_classify",
+            task_settings={"mask_padding": mask},
+            model=MODEL,
+            arms=(arm("sinusoidal"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)")),
+            seeds=SEEDS,
+            budget=BUDGET,
+            decision=Decision(baseline="sinusoidal"),
+        )
+        for mask in ("none", "keys")
+    ]

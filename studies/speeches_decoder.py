@@ -1,0 +1,27 @@
+"""What comes next: the decoder of the speeches assignment, part 2.
+
+The same layers, causal, sinusoidal position, Adam at 1e-3 for 500 steps of 16 blocks of 32 tokens. The source reports
+perplexities of 371, 452 and 399 on the three presidents' test files, of one run.
+"""
+
+from whence.lab.arms import arm
+from whence.lab.study import Budget, Decision, Study
+
+SEEDS = (0, 1, 2, 3, 4)
+MODEL = {"width": 64, "heads": 2, "layers": 4, "hidden": 100, "dropout": 0.1}
+BUDGET = Budget(steps=500, batch=16, rate=1e-3, optimiser="Adam", weight_decay=0.0, clip=None, evaluate_every=100)
+
+
+def studies() -> list[Study]:
+    return [
+        Study(
+            name="speeches-decoder",
+            question="How well does it predict the next word of each president?",
+            task="speeches_lm",
+            model=MODEL,
+            arms=(arm("sinusoidal"),),
+            seeds=SEEDS,
+            budget=BUDGET,
+            decision=Decision(baseline="sinusoidal", split="obama"),
+        )
+    ]
