@@ -12,7 +12,7 @@ endif
 .PHONY: help setup test lint unit demo readme bench gpu-test gpu-bench clean
 
 help:
-	@echo "make demo    draw the gallery of all mechanisms into one page"
+	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about seven minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
 	@echo "make readme  write the generated tables of the README again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
@@ -39,6 +39,7 @@ unit: $(READY)
 
 demo: $(READY)
 	$(BIN)/python -m whence.report.gallery --out build/gallery.html
+	OMP_NUM_THREADS=1 $(BIN)/whence compare --out build/compare
 
 readme: $(READY)
 	$(BIN)/python -m whence.report.readme

@@ -15,7 +15,9 @@ EXAMPLES = """Examples:
 
 whence compare
 
-whence compare --task retrieval --position rotary --position "Rotary() + Epar(learn=True)" --seeds 5
+whence compare --task retrieval --position none --position rotary --seeds 5
+
+whence compare --position none --position "Rotary() + Epar(learn=True)"
 
 whence compare --config mine.toml --jobs 2"""
 

@@ -1,0 +1,58 @@
+"""What was run and how to run it again."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from whence.report.comparison.tables import definitions
+
+
+def rerun(findings: dict[str, Any]) -> str:
+    """The command, where it ran, and each study's whole specification."""
+    place = findings.get("environment") or {}
+    packages = ", ".join(f"{name} {version}" for name, version in (place.get("packages") or {}).items())
+    rows = [
+        ("when", html.escape(findings["when"])),
+        ("commit", _commit(place)),
+        ("source hash", f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>"),
+        (
+            "versions",
+            html.escape(f"Python {place.get('python', 'not recorded')}" + (f", {packages}" if packages else "")),
+        ),
+        ("machine", html.escape(_machine(place))),
+    ]
+    studies = "".join(
+        f"<details><summary>{html.escape(study['name'])}: task {html.escape(study['task'])}, specification "
+        f"<code>{html.escape(study['hash'])}</code></summary><pre><code>{_json(study['spec'])}</code></pre></details>"
+        for study in findings["studies"]
+    )
+    return (
+        '<section aria-labelledby="again"><h2 id="again">What was run, and how to run it again</h2>'
+        f"<pre><code>{html.escape(findings['command'])}</code></pre>{definitions(rows)}"
+        "<h3>Specifications</h3><p>All that decides the results; the hash is of this text, and names the records.</p>"
+        f"{studies}<details><summary>The environment as it was recorded</summary><pre><code>{_json(place)}</code></pre>"
+        "</details></section>"
+    )
+
+
+def _commit(place: dict[str, Any]) -> str:
+    changed = place.get("uncommitted_changes")
+    words = "whether there were uncommitted changes is not known"
+    if changed is not None:
+        words = "with uncommitted changes" if changed else "without uncommitted changes"
+    kind = ' class="warning"' if changed else ""
+    return f"<code>{html.escape(str(place.get('commit') or 'not recorded'))}</code>, <span{kind}>{words}</span>"
+
+
+def _machine(place: dict[str, Any]) -> str:
+    machine = place.get("machine") or {}
+    parts = [str(machine[key]) for key in ("accelerator", "processor", "architecture") if machine.get(key)]
+    if machine.get("cores"):
+        parts.append(f"{machine['cores']} cores")
+    return ", ".join([*parts, *([str(place["system"])] if place.get("system") else [])]) or "not recorded"
+
+
+def _json(data: Any) -> str:
+    return html.escape(json.dumps(data, indent=2, ensure_ascii=False))
