@@ -12,12 +12,12 @@ endif
 .PHONY: help setup test lint unit demo readme bench gpu-test gpu-bench clean
 
 help:
-	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about seven minutes on two cores)"
+	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
 	@echo "make readme  write the generated tables of the README again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
-	@echo "make gpu-bench  measure them (about ten minutes)"
+	@echo "make gpu-bench  measure them"
 
 setup: $(READY)
 

@@ -1,6 +1,6 @@
 """Time and memory of fused attention with position on a GPU, as ratios to position-free SDPA, in one run.
 
-    python benchmarks/gpu.py                       # about four minutes on an H200; writes benchmarks/records/gpu.json
+    python benchmarks/gpu.py                       # minutes on an H200; writes benchmarks/records/gpu.json
     python benchmarks/gpu.py --shapes 4,16,16,4096,64 --ways flash epar
 
 Causal attention in bfloat16. Each way is captured into a CUDA graph once and its replays are timed in turns, so that the

@@ -1,6 +1,6 @@
 """The time of one training step of a small decoder: learnable position against rotary on torch's own kernels.
 
-    python benchmarks/train_step.py                # about five minutes on an H200; writes benchmarks/records/train_step.json
+    python benchmarks/train_step.py                # minutes on an H200; writes benchmarks/records/train_step.json
     python benchmarks/train_step.py --only epar --steps 3
 
 12 layers, 768 wide, 12 heads, 4096 tokens, bfloat16, the whole model in one ``torch.compile`` graph, AdamW. The same

@@ -29,7 +29,7 @@ def aligned(x: Tensor) -> Tensor:
 
 
 def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)  # triton's own, made for kernels, costs the host twenty times as much
+    return -(-a // b)  # triton's own, made for kernels, costs the host far more
 
 
 def power_of_two(n: int) -> int:
