@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Batch:
     padding: Tensor | None = None  # [B, T] bool, True where a token is real; None when nothing is hidden
 
 
-class Task:
+class Task(ABC):
     """The base of all tasks. ``settings`` goes into the record, and with it a hash of the data."""
 
     name: str
@@ -43,9 +44,9 @@ class Task:
     def higher_is_better(self) -> bool:
         return self.metric == "accuracy"
 
+    @abstractmethod
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
         """A random batch, decided by the generator's state alone."""
-        raise NotImplementedError
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
         """Everything once in random order; the last batch may be smaller."""
@@ -56,17 +57,17 @@ class Task:
             "draw train_batch as often as needed",
         )
 
+    @abstractmethod
     def splits(self) -> dict[str, int]:
         """The names of the evaluations, each with the length of its inputs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluation(self, split: str) -> list[Batch]:
         """The batches of an evaluation, the same at every call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         """Each token as text, for the axes of an attention map."""
-        raise NotImplementedError
 
     def examples(self, count: int) -> list[Batch]:
         """A few test inputs, each a batch of one, to draw attention maps for; spread over the first evaluation."""

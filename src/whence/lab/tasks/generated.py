@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -23,13 +24,13 @@ class Generated(Task):
         drawn = (batch.tokens.numpy().tobytes() for batch in self.evaluation("test"))
         self.settings = {"task": self.name, **settings, "data_hash": content_hash(drawn)}
 
+    @abstractmethod
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
         """Inputs by the rule."""
-        raise NotImplementedError
 
+    @abstractmethod
     def length(self, amount: int) -> int:
         """Tokens of an input."""
-        raise NotImplementedError
 
     def amounts(self) -> dict[str, int]:
         return {"test": self.amount, "2x": 2 * self.amount, "4x": 4 * self.amount, "8x": 8 * self.amount}
