@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from whence.position.base import Position
+from whence.position.grid import one_length
 
 #: as a share of the largest entry; both sides are float64
 TOLERANCE = 1e-9
@@ -13,9 +14,9 @@ TOLERANCE = 1e-9
 
 def disagreement(part: Position, distance: Tensor) -> str | None:
     """What is wrong with ``rates`` or ``slope_of_bias`` at these distances, as a sentence; None when nothing is."""
-    length = {None: None, "context": part.context, "sequence": distance.shape[0], "query": None}[part.length]
     if part.length == "query":
         return None  # no table of distances, so nobody asks for rates
+    length = one_length(part, distance.shape[0])
     near = distance[distance >= 0]
     slope = part.slope_of_bias()
     if slope is not None:

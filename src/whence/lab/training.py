@@ -16,9 +16,7 @@ from torch.nn import functional as F
 from whence.errors import missing_extra
 from whence.lab import checkpoints
 from whence.lab.study import Budget
-from whence.lab.tasks import Batch, Task
-
-NOTHING_ASKED = -100
+from whence.lab.tasks import NOT_ASKED, Batch, Task
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(batch.tokens, padding=batch.padding)
     if batch.targets.ndim == 1:
         return F.cross_entropy(logits.float(), batch.targets)
-    return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NOTHING_ASKED)
+    return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NOT_ASKED)
 
 
 @torch.no_grad()
@@ -66,10 +64,10 @@ def evaluate(model: nn.Module, batches: list[Batch], metric: str, device: torch.
         batch = moved(batch, device)
         logits = model(batch.tokens, padding=batch.padding).float()
         logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1)
-        counts = targets != NOTHING_ASKED
+        counts = targets != NOT_ASKED
         asked += int(counts.sum())
         right += int((logits.argmax(-1) == targets)[counts].sum())
-        surprise += float(F.cross_entropy(logits, targets, ignore_index=NOTHING_ASKED, reduction="sum"))
+        surprise += float(F.cross_entropy(logits, targets, ignore_index=NOT_ASKED, reduction="sum"))
     model.train(was_training)
     mean = surprise / asked
     value = right / asked if metric == "accuracy" else math.exp(min(mean, 700.0))

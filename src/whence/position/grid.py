@@ -59,8 +59,9 @@ def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, .
 
 def table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
     """A factor or bias at 1-D distances as ``[heads or 1, n]``, where no length differs per query."""
+    return evaluate(position, hook, distance, heads, lambda part: one_length(part, sequence))
 
-    def length_of(part: Position) -> Any:
-        return part.context if part.length == "context" else sequence if part.length == "sequence" else None
 
-    return evaluate(position, hook, distance, heads, length_of)
+def one_length(part: Position, sequence: int) -> int | None:
+    """The length that a part's hooks receive where it is the same for every query."""
+    return part.context if part.length == "context" else sequence if part.length == "sequence" else None

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from whence import shapes
 from whence.attention.fused import ops
+from whence.attention.fused.memory import FEW_QUERIES
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rate
-from whence.position.grid import evaluate, table
+from whence.position.grid import evaluate, one_length, table
 
 WIDEST = 256
 FARTHEST = 2**29  # kernels count distances in 32 bits
@@ -116,7 +117,7 @@ def can_skip(layout: Layout, rows: int, keys: int) -> bool:
     assert layout.offset is not None
     own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
     same_texts = layout.q_documents is layout.k_documents  # a pair of numberings may hide a query's own key
-    return own and layout.real is None and same_texts and rows > 16
+    return own and layout.real is None and same_texts and rows > FEW_QUERIES
 
 
 def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
@@ -147,8 +148,7 @@ def few_numbers(
     rates: list[tuple[Rate, Position, int]] = []  # with the part, and the place of its own factor
     for part in acting:
         if part.learnable:
-            length = part.context if part.length == "context" else sequence if part.length == "sequence" else None
-            own = part.rates(distance, length)
+            own = part.rates(distance, one_length(part, sequence))
             if own is None:
                 return None
             name, n = type(part).__name__, distance.shape[0]

@@ -16,13 +16,20 @@ from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.gradient_keys import keys_kernel
 from whence.attention.fused.gradient_queries import queries_kernel
 from whence.attention.fused.gradient_tables import tables_kernel
-from whence.attention.fused.memory import ceil_div, line, pack, power_of_two, processors
-from whence.attention.fused.ops import MARGIN
+from whence.attention.fused.memory import (
+    FEW_QUERIES,
+    MARGIN,
+    ceil_div,
+    empty_out,
+    line,
+    pack,
+    power_of_two,
+    processors,
+)
 from whence.attention.fused.texts import Texts
 
 LOG2E = math.log2(math.e)
 STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
-FEW_QUERIES = 16  # up to here keys are split over programs
 NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
 
 
@@ -139,9 +146,7 @@ class Work:
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def forward(self) -> tuple[Tensor, Tensor, Tensor]:
-        out = torch.empty_like(self.q) if self.width == self.value_width else self.q.new_empty(
-            *self.q.shape[:3], self.value_width
-        )  # fmt: skip
+        out = empty_out(self.q, self.v)
         lse = self.q.new_empty(*self.q.shape[:2], line(self.rows), dtype=torch.float32)
         if self.ragged:
             lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.attention.fused.ops import MARGIN
+MARGIN = 256  # entries before and after a packed table: a tile may overhang it by its own size
+FEW_QUERIES = 16  # up to here keys are split over programs, and nothing is skipped
 
 
 def pack(tables: list[Tensor], units: list[float]) -> Tensor:
@@ -26,6 +27,11 @@ def aligned(x: Tensor) -> Tensor:
     if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step > 0 and step % whole == 0 for step in steps):
         return x if x.shape[-1] % whole == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % whole))
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % whole)).contiguous()
+
+
+def empty_out(q: Tensor, v: Tensor) -> Tensor:
+    """Room for the output, in the order of q where it has the shape of q."""
+    return torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(*q.shape[:3], v.shape[3])
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.attention.fused.memory import MARGIN, aligned, empty_out, line
+
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? factor, Tensor? bias, Tensor? slope, Tensor? sink, Tensor? numbers, "
     "Tensor[] rates, Tensor? real, Tensor? q_documents, Tensor? k_documents, int factor_rates, bool amplitude, "
@@ -19,7 +21,6 @@ _ARGUMENTS = (
 )
 LEARNT = slice(3, 8)  # factor, bias, slope, sink and numbers, among the arguments
 TENSORS = 12  # arguments up to the documents; the rest are plain settings
-MARGIN = 256  # entries before and after a packed table, as the kernels have it
 
 library = torch.library.Library("whence", "FRAGMENT")
 library.define(f"fused({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
@@ -39,7 +40,6 @@ def fused(*arguments: Any) -> Tensor:
 
 def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
     from whence.attention.fused.launch import Effects, Settings, Work
-    from whence.attention.fused.memory import aligned
 
     q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs = arguments[:TENSORS]
     _, _, first, offset, causal, window, scale, temperature, dropout, seed, skip = arguments[TENSORS:]
@@ -55,10 +55,6 @@ def _fit(x: Tensor, target: Tensor) -> Tensor:
     return target.copy_(x[..., : target.shape[-1]])
 
 
-def _empty_out(q: Tensor, v: Tensor) -> Tensor:
-    return torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(*q.shape[:3], v.shape[3])
-
-
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The output; each row's normaliser in units of log 2; how far each head had to look (empty: everywhere); the table
     in the kernels' units."""
@@ -67,14 +63,13 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         work = _work(arguments)
         out, lse, reach = work.forward()
     if work.q is not q or work.v is not v:
-        out = _fit(out, _empty_out(q, v))
+        out = _fit(out, empty_out(q, v))
     return out, lse, reach, work.table
 
 
 def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, factor, bias, slope, sink and numbers; empty where none is wanted."""
     from whence.attention.fused.launch import LOG2E
-    from whence.attention.fused.memory import aligned
 
     *given, wanted = rest
     arguments = tuple(given)
@@ -116,10 +111,10 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tens
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, v, factor, bias, slope, skip = arguments[0], *arguments[2:6], arguments[-1]
     reach = q.new_empty(q.shape[1] if skip and (bias is not None or slope is not None) else 0, dtype=torch.int32)
-    lse = q.new_empty(*q.shape[:2], (q.shape[2] + 127) // 128 * 128, dtype=torch.float32)
+    lse = q.new_empty(*q.shape[:2], line(q.shape[2]), dtype=torch.float32)
     present = [t for t in (factor, bias) if t is not None]
     size = (q.shape[1], present[0].shape[1] + 2 * MARGIN, len(present)) if present else (0,)
-    return _empty_out(q, v), lse, reach, q.new_empty(size, dtype=torch.float32)
+    return empty_out(q, v), lse, reach, q.new_empty(size, dtype=torch.float32)
 
 
 def _backward_shapes(
