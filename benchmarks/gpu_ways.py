@@ -1,0 +1,127 @@
+"""The contenders of ``benchmarks/gpu.py``: each a function of q, k and v, with what learns in it and the Position whose
+float64 reference it must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import whence
+
+
+class Slope(whence.Position):
+    """ALiBi with the slope itself as the parameter, as the ways in plain torch and FlexAttention have it."""
+
+    decays = True
+
+    def __init__(self, slope: Tensor) -> None:
+        super().__init__(heads=slope.shape[0])
+        self.slope = torch.nn.Parameter(slope)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        return -self.slope[:, None] * distance
+
+
+class Bump(whence.Position):
+    """A user's own function with no derivatives supplied: a learnable bump in the scores around a learnable distance."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__(heads=heads)
+        self.centre = torch.nn.Parameter(torch.linspace(16, 512, heads)[:, None])
+        self.height = torch.nn.Parameter(torch.full((heads, 1), 0.5))
+
+    def factor(self, distance: Tensor, length: Any) -> Tensor:
+        return 1 + self.height * torch.exp(-(((distance - self.centre) / 128) ** 2))
+
+
+POSITIONS: dict[str, Callable[[int, int], whence.Position | None]] = {
+    "none": lambda heads, length: None,
+    "alibi": lambda heads, length: whence.Alibi(heads, learn=True),
+    "alibi, skipping": lambda heads, length: whence.Alibi(heads, learn=True),
+    "epar": lambda heads, length: whence.Epar(heads, learn=True, context=length, beta=4.0),
+    "power prior": lambda heads, length: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
+    "function": lambda heads, length: Bump(heads),
+    "t5": lambda heads, length: whence.T5Bias(heads, std=0.5),
+}
+TEXT = {
+    "flash": "SDPA flash, no position",
+    "cudnn": "SDPA cuDNN, no position",
+    "none": "whence, no position",
+    "alibi": "ALiBi, learnable slopes",
+    "alibi, skipping": "ALiBi, learnable slopes, provable skipping",
+    "epar": "EPAR, three learnable numbers a head",
+    "power prior": "power prior, two learnable numbers a head",
+    "function": "a user's own function, dense table gradients",
+    "t5": "T5 buckets",
+    "flex, fixed": "FlexAttention compiled, ALiBi fixed",
+    "flex, learnable": "FlexAttention compiled, ALiBi learnable slopes",
+    "eager": "plain torch, dense, ALiBi learnable slopes",
+}
+
+
+def tensors(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
+    batch, heads, groups, _, width = shape
+    made = [
+        torch.randn(batch, h, length, width, device="cuda").bfloat16().requires_grad_(True)
+        for h in (heads, groups, groups)
+    ]
+    return made, torch.randn(batch, heads, length, width, device="cuda").bfloat16()
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
+    """What one writes in plain torch."""
+    share = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(share, 1) for x in (k, v))
+    here = torch.arange(q.shape[2], device=q.device)
+    distance = here[:, None] - here[None, :]
+    scores = (q @ k.mT) * q.shape[3] ** -0.5 - (slope[:, None, None] * distance).to(q.dtype)
+    return torch.softmax(scores.masked_fill(distance < 0, -torch.inf), -1) @ v
+
+
+def flex(slope: Tensor, length: int) -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.compiler.reset()  # every way is compiled afresh, or the compiler gives up after a few
+    fast = torch.compile(flex_attention, dynamic=False)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return s - slope[h] * (i - j)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return fast(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+    return run
+
+
+def way(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
+    """A function of q, k, v; the parameters that learn; and the Position whose float64 reference it must equal."""
+    heads, groups, length = shape[1], shape[2], shape[3]
+    if name in ("flash", "cudnn"):
+        kernel = SDPBackend.FLASH_ATTENTION if name == "flash" else SDPBackend.CUDNN_ATTENTION
+
+        def stock(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with sdpa_kernel(kernel):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
+
+        return stock, [], None
+    if name in ("flex, fixed", "flex, learnable", "eager"):
+        slope = whence.Alibi(heads).cuda().slope()[:, 0].clone().requires_grad_(name != "flex, fixed")
+        learnt = [slope] if name != "flex, fixed" else []
+        return (
+            (lambda q, k, v: plain(q, k, v, slope)) if name == "eager" else flex(slope, tokens), learnt,
+            Slope(slope.detach().clone()),
+        )  # fmt: skip
+    made = POSITIONS[name](heads, length)
+    position = None if made is None else made.cuda()
+    learnt = [] if position is None else list(position.parameters())
+    skip = name.endswith("skipping")
+    return (
+        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_far=skip),
+        learnt, position,
+    )  # fmt: skip
