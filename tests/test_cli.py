@@ -53,6 +53,15 @@ def test_a_small_comparison_and_its_page(tmp_path):
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
 
 
+def test_on_a_terminal_there_are_bars(tmp_path):
+    # a terminal takes another way than a pipe, and users have terminals
+    code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+    run = [sys.executable, "-c", "from whence.cli import main; main()", "compare", *SMALL, "--jobs", "1"]
+    done = subprocess.run([sys.executable, "-c", code, *run], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout[-800:]
+    assert "2/2" in done.stdout and "report: build/compare/report.html" in done.stdout
+
+
 def test_options_from_a_file(tmp_path):
     (tmp_path / "mine.toml").write_text('task = ["retrieval"]\nposition = ["none"]\nseeds = 1\nsteps = 2\n')
     assert whence("compare", "--config", "mine.toml", "--jobs", "1", cwd=tmp_path).returncode == 0

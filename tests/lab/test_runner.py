@@ -104,15 +104,19 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     _, outcome = finished
     folder = runner.folder_of(small(), tmp_path)
     folder.mkdir()
-    first, second, *rest = small().runs()
+    first, second, third, *rest = small().runs()
     (folder / first.file_name).write_text("{broken")
     (folder / second.file_name).write_text(json.dumps({"hash": "of something else"}))
+    record = records.read(outcome.folder / third.file_name)
+    (folder / third.file_name).write_text(
+        json.dumps(record | {"hash": "0" * 12})
+    )  # the same arm and seed, another spec
     for run in rest:
         (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
     again = runner.run_study(small(), tmp_path)
-    assert len(again.problems) == 2 and len(again.found) == 4 and not again.done
+    assert len(again.problems) == 3 and len(again.found) == 3 and not again.done
     assert first.file_name in again.problems[0] and "broken" in again.problems[0]
-    assert "belongs to another" in again.problems[1]
+    assert all("belongs to another" in problem for problem in again.problems[1:])
     assert (folder / first.file_name).read_text() == "{broken"
 
 

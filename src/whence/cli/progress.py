@@ -30,14 +30,15 @@ def _bars(study: Study, already: int) -> Iterator[Notify]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         whole = progress.add_task(study.name, total=len(study.runs()), completed=already)
-        bars: dict[Run, Any] = {}
+        bars: dict[str, Any] = {}  # by file name: a spec holds plain dicts, so a run has no hash
 
         def notify(run: Run, at: Any) -> None:
-            if run not in bars:
-                bars[run] = progress.add_task(f"  {run.arm.name}, seed {run.seed}", total=at.steps)
-            progress.update(bars[run], completed=at.step)
+            name = run.file_name
+            if name not in bars:
+                bars[name] = progress.add_task(f"  {run.arm.name}, seed {run.seed}", total=at.steps)
+            progress.update(bars[name], completed=at.step)
             if at.step >= at.steps:
-                progress.remove_task(bars[run])
+                progress.remove_task(bars[name])
                 progress.advance(whole)
 
         yield notify
