@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from whence.lab.runner import Notify
+from whence.lab.processes import Notify
 from whence.lab.study import Run, Study
 
 

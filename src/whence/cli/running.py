@@ -18,7 +18,9 @@ EXAMPLES = """Examples:
 
 whence run speeches_encoder
 
-whence run studies/mine.py --jobs 2 --out results"""
+whence run studies/mine.py --jobs 2 --out results
+
+accelerate launch --num_processes 4 -m whence run mine"""
 
 
 def studies(folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies")) -> None:
@@ -55,17 +57,21 @@ def run_all(made: list[Study], out: Path, jobs: int | None, title: str, command:
     """Run several studies and write one report; exit with 1 where something is missing."""
     from whence.cli.progress import watching
     from whence.cli.reporting import write_report
-    from whence.lab import runner
+    from whence.lab import processes, runner
 
+    together, first = processes.count() > 1, processes.rank() == 0
+    jobs = jobs or (1 if together else os.cpu_count() or 1)
     folders, problems = [], []
     for study in made:
         folder = runner.folder_of(study, out)
         already = sum((folder / run.file_name).exists() for run in study.runs())
         with watching(study, already) as notify:
-            outcome = runner.run_study(study, out, jobs=jobs or os.cpu_count() or 1, notify=notify)
+            outcome = runner.run_study(study, out, jobs=jobs, notify=notify)
         folders.append(outcome.folder)
         problems += outcome.problems
         problems += [f"{run.arm.name}, seed {run.seed} of {study.name} diverged" for run in outcome.diverged]
+    if not first:
+        return
     for problem in problems:
         print(problem, file=sys.stderr)
     page = write_report(folders, out / "report.html", title, command)

@@ -21,22 +21,43 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def save(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Replace a checkpoint in one step: a reader sees the old one or the new one, whenever the writer is killed."""
-    tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    state = optimiser.state_dict()
-    for number, values in state["state"].items():
-        for name, value in values.items():
-            tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
-    tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
-    _write(path, tensors, {"progress": json.dumps(progress | {"groups": groups})})
+def _options() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=True)  # whole tensors, whoever holds which part of them
+
+
+def weights_in(model: nn.Module) -> dict[str, Tensor]:
+    """All weights, also of a model that several processes share; every process must ask."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    weights: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return weights
+
+
+def save(
+    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: dict[str, Any], *, write: bool = True
+) -> None:
+    """Replace a checkpoint in one step: a reader sees the old one or the new one, whenever the writer is killed.
+
+    Of several processes all must call this, and one writes.
+    """
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    both: Any = get_state_dict(model, optimiser, options=_options())
+    tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in both[0].items()}
+    for weight, values in both[1]["state"].items():
+        tensors |= {f"optimiser.{weight}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    for rank, states in enumerate(_from_all(_randomness())):
+        tensors |= {f"random.{rank}.{name}": states[name] for name in states}
+    if write:
+        _write(path, tensors, {"progress": json.dumps(progress)})
 
 
 def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
     """Put a checkpoint back into a model and its optimiser; the progress noted with it, or None where there is none."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
     if not path.exists():
         return None
     try:
@@ -50,19 +71,43 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict
             "a checkpoint is read whole or not at all",
             "delete that file to begin the run anew",
         ) from None
-    model.load_state_dict({k.removeprefix("model."): t for k, t in tensors.items() if k.startswith("model.")})
-    state: dict[int, dict[str, Tensor]] = {}
+    state: Any = get_state_dict(model, optimiser, options=_options())[1]  # its settings: no checkpoint changes those
+    state["state"] = {}
     for key, tensor in tensors.items():
         if key.startswith("optimiser."):
-            _, number, name = key.split(".", 2)
-            state.setdefault(int(number), {})[name] = tensor
-    current = optimiser.state_dict()
-    groups = [now | before for now, before in zip(current["param_groups"], progress.pop("groups"), strict=True)]
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
-    torch.set_rng_state(tensors["random"].cpu())
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
+            weight, name = key.removeprefix("optimiser.").rsplit(".", 1)
+            state["state"].setdefault(weight, {})[name] = tensor
+    weights = {key.removeprefix("model."): t for key, t in tensors.items() if key.startswith("model.")}
+    set_state_dict(
+        model,
+        optimiser,
+        model_state_dict=weights,
+        optim_state_dict=state,
+        options=_options(),
+    )
+    mine = f"random.{_rank()}."
+    if f"{mine}cpu" in tensors:  # with more processes than before, the new ones keep their fresh randomness
+        torch.set_rng_state(tensors[f"{mine}cpu"])
+    if f"{mine}cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors[f"{mine}cuda"])
     return progress
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def _randomness() -> dict[str, Tensor]:
+    on_gpu = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+    return {"cpu": torch.get_rng_state()} | on_gpu
+
+
+def _from_all(mine: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    if not torch.distributed.is_initialized():
+        return [mine]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, mine)
+    return found
 
 
 def remove(path: Path) -> None:

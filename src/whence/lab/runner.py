@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,14 @@ import torch
 
 from whence import records
 from whence.errors import WhenceError, refusal
-from whence.lab import checkpoints, tasks, training
+from whence.lab import checkpoints, processes, tasks, training
 from whence.lab.arms import Fit
+from whence.lab.processes import Notify, side_by_side
 from whence.lab.study import Run, Study
 from whence.models import ModelSpec, build
 from whence.position.base import render
 
 ROOT = Path(__file__).resolve().parents[3]
-Notify = Callable[[Run, training.Progress], None]
 
 
 @dataclass
@@ -42,10 +40,18 @@ def folder_of(study: Study, base: Path) -> Path:
 
 def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambda run, progress: None) -> Outcome:
     """Run what has no record yet. Everything that can be refused is refused before anything is trained."""
+    if jobs > 1 and processes.count() > 1:
+        raise refusal(
+            "run_study",
+            f"jobs={jobs} in {processes.count()} processes that train together",
+            "either runs go side by side, or processes share one run",
+            "leave out jobs",
+        )
     folder = folder_of(study, base)
     require_sound(study)
-    folder.mkdir(parents=True, exist_ok=True)
-    keep_spec(study, folder)
+    if processes.rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_spec(study, folder)
     outcome = Outcome(folder)
     todo: list[Run] = []
     for run in study.runs():
@@ -62,7 +68,11 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
         for run in todo:
             _sort(outcome, run, execute(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
     else:
-        _side_by_side(todo, folder, jobs, outcome, notify)
+        for run, record in side_by_side(execute, todo, folder, jobs, notify):
+            if isinstance(record, Exception):
+                outcome.problems.append(f"{run.file_name} failed: {record}")
+            else:
+                _sort(outcome, run, record)
     return outcome
 
 
@@ -123,9 +133,11 @@ def execute(
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     before = numbers_of(model)
     state = folder / "checkpoints" / f"{run.file_name.removesuffix('.json')}.safetensors"
+    first = processes.rank() == 0
+    tell = notify if first else lambda progress: None
     result: dict[str, Any]
     try:
-        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, notify)
+        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, tell)
     except training.Diverged as error:
         kept = state.name if state.exists() else None
         result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": kept}
@@ -133,8 +145,10 @@ def execute(
         "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
         "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
-        "wall_seconds": time.monotonic() - began, "environment": records.environment(ROOT, ("torch", "accelerate")),
+        "wall_seconds": time.monotonic() - began, "processes": processes.count(), "environment": records.environment(ROOT, ("torch", "accelerate")),
     }  # fmt: skip
+    if not first:
+        return record
     if result["status"] == "done":
         checkpoints.save_weights(folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors", model)
         checkpoints.remove(state)
@@ -156,18 +170,3 @@ def numbers_of(model: torch.nn.Module) -> dict[str, str]:
 
 def _sort(outcome: Outcome, run: Run, record: dict[str, Any]) -> None:
     (outcome.done if record["result"]["status"] == "done" else outcome.diverged).append(run)
-
-
-def _side_by_side(todo: list[Run], folder: Path, jobs: int, outcome: Outcome, notify: Notify) -> None:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(execute, run, folder): run for run in todo}
-        for future in as_completed(waiting):
-            run = waiting[future]
-            try:
-                record = future.result()
-            except Exception as error:
-                outcome.problems.append(f"{run.file_name} failed: {error}")
-                continue
-            _sort(outcome, run, record)
-            steps = record["result"].get("steps", 0)
-            notify(run, training.Progress(steps, steps, float("nan")))

@@ -31,6 +31,7 @@ class Budget:
     clip: float | None = 1.0
     accumulate: int = 1
     precision: str = "no"
+    compiled: bool = False  # torch.compile: pays off in long runs on a GPU
     evaluate_every: int | None = None  # steps, or epochs if those are counted; None: at the end only
 
     def __post_init__(self) -> None:

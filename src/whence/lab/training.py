@@ -4,6 +4,7 @@ data, and a run that was stopped goes on as if it had not been."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from whence.errors import missing_extra
 from whence.lab import checkpoints
 from whence.lab.study import Budget
-from whence.lab.tasks import NOT_ASKED, Batch, Task
+from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,16 @@ def accelerator_for(budget: Budget) -> Any:
     return Accelerator(mixed_precision=budget.precision, cpu=not torch.cuda.is_available())
 
 
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    logits = model(batch.tokens, padding=batch.padding)
-    if batch.targets.ndim == 1:
-        return F.cross_entropy(logits.float(), batch.targets)
-    return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=NOT_ASKED)
+def asked_of(batch: Batch) -> int:
+    """How many answers a batch asks for."""
+    return int((batch.targets != NOT_ASKED).sum())
+
+
+def loss_of(model: nn.Module, batch: Batch, asked: int) -> Tensor:
+    """The surprise at a batch over the number of answers asked for in all of which it is a part."""
+    logits = model(batch.tokens, padding=batch.padding).float()
+    logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.flatten()
+    return F.cross_entropy(logits, targets, ignore_index=NOT_ASKED, reduction="sum") / asked
 
 
 @torch.no_grad()
@@ -80,9 +86,15 @@ def moved(batch: Batch, device: torch.device) -> Batch:
 
 
 def share(batch: Batch, index: int, count: int) -> Batch:
-    """The rows of one of several processes."""
+    """One part of several, by rows; where there are too few rows, one that asks nothing, since every part must run."""
+    if count == 1:
+        return batch
     padding = None if batch.padding is None else batch.padding[index::count]
-    return Batch(batch.tokens[index::count], batch.targets[index::count], padding)
+    mine = Batch(batch.tokens[index::count], batch.targets[index::count], padding)
+    if len(mine.tokens) > 0:
+        return mine
+    first = row_of(batch, 0)
+    return Batch(first.tokens, torch.full_like(first.targets, NOT_ASKED), first.padding)
 
 
 def drawn(seed: int, number: int) -> torch.Generator:
@@ -137,53 +149,62 @@ def train(
     save_every: float = 60.0,
 ) -> dict[str, Any]:
     """Train a model in place and give back its curves. A checkpoint in the file ``state`` is gone on from."""
-    import time
-
     accelerator = accelerator_for(budget)
+    processes, index = accelerator.num_processes, accelerator.process_index
     kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
-    optimiser = kind(model.parameters(), lr=budget.rate, weight_decay=budget.weight_decay)
+    optimiser = kind(model.parameters(), lr=budget.rate, weight_decay=budget.weight_decay, fused=True)
     schedule = Schedule(task, budget)
-    model, optimiser = accelerator.prepare(model, optimiser)
-    torch.manual_seed(seed)  # last of all before the loop: what was loaded until here may have drawn numbers of its own
-    before = checkpoints.load(state, accelerator.unwrap_model(model), optimiser.optimizer) or {
-        "step": 0, "losses": [], "evaluations": [],
-    }  # fmt: skip
+    ready, optimiser = accelerator.prepare(model, optimiser)
+    stepped: Any = torch.compile(ready) if budget.compiled else ready
+    # last of all before the loop: what was loaded until here may have drawn numbers of its own
+    torch.manual_seed(seed + 1_000_000_007 * index)
+    before = checkpoints.load(state, ready, optimiser.optimizer) or {"step": 0, "losses": [], "evaluations": []}
     losses, evaluations, first = before["losses"], before["evaluations"], before["step"]
-    model.train()
+    ready.train()
     saved = time.monotonic()
     recent: list[float] = []
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
         for group in optimiser.param_groups:
             group["lr"] = schedule.rate(step)
-        total = 0.0
+        asked, total = asked_of(batch), torch.zeros((), device=accelerator.device)
         for part in range(budget.accumulate):
-            mine = share(batch, part, budget.accumulate) if budget.accumulate > 1 else batch
-            mine = share(mine, accelerator.process_index, accelerator.num_processes)
+            mine = share(share(batch, part, budget.accumulate), index, processes)
             with accelerator.autocast():
-                loss = loss_of(model, moved(mine, accelerator.device)) / budget.accumulate
-            accelerator.backward(loss)
-            total += float(loss.detach())
-        if not math.isfinite(total):
-            raise Diverged(step, total)
+                loss = loss_of(stepped, moved(mine, accelerator.device), asked)
+            accelerator.backward(loss * processes)  # gradients of several processes are averaged
+            total += loss.detach()
+        mean = float(accelerator.reduce(total, "sum"))
+        if not math.isfinite(mean):
+            raise Diverged(step, mean)
         if budget.clip is not None:
-            accelerator.clip_grad_norm_(model.parameters(), budget.clip)
+            accelerator.clip_grad_norm_(ready.parameters(), budget.clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        recent.append(total)
+        recent.append(mean)
         values = None
         if schedule.evaluates_after(step):
             found = {
-                split: evaluate(model, task.evaluation(split), task.metric, accelerator.device)
+                split: evaluate(ready, task.evaluation(split), task.metric, accelerator.device)
                 for split in task.splits()
             }
             evaluations.append({"step": step + 1, "splits": found})
             losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
             recent = []
             values = {split: row["value"] for split, row in found.items()}
-        notify(Progress(step + 1, schedule.steps, total, values))
+        notify(Progress(step + 1, schedule.steps, mean, values))
         # only where the mean of recent losses is empty, so that what is resumed is what would have been
-        if not recent and accelerator.is_main_process and time.monotonic() - saved > save_every:
+        if not recent and _agreed(accelerator, time.monotonic() - saved > save_every):
             progress = {"step": step + 1, "losses": losses, "evaluations": evaluations}
-            checkpoints.save(state, accelerator.unwrap_model(model), optimiser.optimizer, progress)
+            checkpoints.save(state, ready, optimiser.optimizer, progress, write=accelerator.is_main_process)
             saved = time.monotonic()
+    accelerator.wait_for_everyone()
+    model.load_state_dict(checkpoints.weights_in(ready))
     return {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}
+
+
+def _agreed(accelerator: Any, mine: bool) -> bool:
+    """What the first process thinks: clocks differ, and saving needs all."""
+    if accelerator.num_processes == 1:
+        return mine
+    said = torch.tensor(float(mine and accelerator.is_main_process), device=accelerator.device)
+    return bool(accelerator.reduce(said, "sum") > 0)

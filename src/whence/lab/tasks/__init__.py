@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whence.errors import refusal
-from whence.lab.tasks.base import NOT_ASKED, Batch, Task
+from whence.lab.tasks.base import NOT_ASKED, Batch, Task, row_of
 from whence.lab.tasks.books import Books
 from whence.lab.tasks.copying import Copying
 from whence.lab.tasks.retrieval import Retrieval
@@ -18,7 +18,7 @@ from whence.lab.tasks.sst2 import Sst2
 from whence.lab.tasks.topics import Topics
 from whence.lab.tasks.wikitext import WikiText2, WikiText103
 
-__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Task", "load"]
+__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Task", "load", "row_of"]
 
 
 @dataclass(frozen=True)
