@@ -51,6 +51,10 @@ def test_a_small_comparison_and_its_page(tmp_path):
     assert "1 of 2" in done.stderr
     again = whence("report", "build/compare", "--out", "again.html", cwd=tmp_path)
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
+    record = next((tmp_path / "build" / "compare").glob("*/*seed0.json"))
+    record.write_text("{")
+    broken = whence("compare", *SMALL, "--jobs", "1", cwd=tmp_path)
+    assert broken.returncode == 1 and f"{record.name} is left alone" in broken.stderr
 
 
 def test_on_a_terminal_there_are_bars(tmp_path):

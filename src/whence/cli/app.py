@@ -24,20 +24,23 @@ app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
 app.command("doctor", help=doctoring.HELP)(doctoring.doctor)
 
 
+STOPPED = 130
+
+
 def run() -> None:
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # typer answers with the code of an Exit, and of an interrupt, in this mode
     except WhenceError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    except typer.Exit as ending:
-        sys.exit(ending.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        print("\nstopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+    except typer.Abort:
+        code = STOPPED
     except Exception as error:
         shown = getattr(error, "show", None)  # what typer itself has to say about a bad option
         if shown is None:
             raise
         shown()
         sys.exit(2)
+    if code == STOPPED:
+        print("\nstopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -50,7 +50,7 @@ def observed(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
         examples.append(
             {
                 "tokens": task.decode(tokens[0]),
-                "padding": None if padding is None else [not real for real in padding[0].tolist()],
+                "padding": None if task.pad is None else (tokens[0] == task.pad).tolist(),  # marked, hidden or not
                 "maps": [[_packed(head) for head in layer] for layer in maps],
             }
         )

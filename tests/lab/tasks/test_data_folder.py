@@ -1,9 +1,15 @@
 """Missing data says what is missing, where it was looked for and what to run; so do missing packages and downloads."""
 
+import functools
+import hashlib
 import lzma
+import os
 import sys
+import threading
 import types
 import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,9 +100,67 @@ def test_downloads_without_their_package_or_network(folder, monkeypatch, name, p
     assert not list(folder.rglob("*.*"))
 
 
+@pytest.fixture
+def server(tmp_path_factory):
+    """A real server of files on this machine: its folder and its address."""
+    served = tmp_path_factory.mktemp("served")
+    handler = functools.partial(QuietHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as answering:
+        threading.Thread(target=answering.serve_forever, daemon=True).start()
+        yield served, f"http://127.0.0.1:{answering.server_port}"
+        answering.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+def test_downloads_take_the_file_of_the_checksum_and_no_other(folder, server, monkeypatch):
+    served, address = server
+    pooch = pytest.importorskip("pooch")
+    monkeypatch.setattr(pooch.core, "os_cache", lambda name: served / "cache")
+    monkeypatch.setattr(downloads, "SPEECHES", address)
+    checksums = {}
+    for name in downloads.SPEECHES_CHECKSUMS:
+        (served / name).write_text(f"the text of {name}")
+        checksums[name] = f"sha256:{pooch.file_hash(str(served / name))}"
+    monkeypatch.setattr(downloads, "SPEECHES_CHECKSUMS", checksums)
+    (served / "train_LM.txt").write_text("another text")
+    assert "the file of the known checksum" in refused(downloads.fetch, "speeches")
+    assert not list(folder.rglob("*"))  # all of a set or nothing
+    (served / "train_LM.txt").write_text("the text of train_LM.txt")
+    written = downloads.fetch("speeches")
+    assert sorted(path.name for path in written) == sorted(checksums)
+    assert all(path.read_text() == f"the text of {path.name}" for path in written)
+    assert downloads.fetch("speeches") == []  # what is there stays as it is
+
+
+def test_the_checksums_are_those_of_the_real_files():
+    real = os.environ.get("WHENCE_DATA")
+    if not real or not (Path(real) / "speeches").is_dir():
+        pytest.skip("WHENCE_DATA names no folder with speeches")
+    for name, checksum in downloads.SPEECHES_CHECKSUMS.items():
+        content = (Path(real) / "speeches" / name).read_bytes()
+        assert checksum == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_downloads_through_datasets_are_written_as_parts(folder, monkeypatch):
+    rows = {"train": ["a\n", "b\n"], "validation": ["c\n"], "test": ["d\n"]}
+    asked = []
+
+    def load_dataset(name, part, split):
+        asked.append((name, part, split))
+        return {"text": rows[split]}
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert [path.read_text() for path in downloads.fetch("wikitext2")] == ["a\nb\n", "c\n", "d\n"]
+    assert asked[0] == ("Salesforce/wikitext", "wikitext-2-v1", "train")
+
+
 def test_downloads_need_a_known_name():
     assert refused(downloads.fetch, "everything") == (
-        'fetch("everything") got an unknown name, but it knows wikitext2, wikitext103, sst2; give one of these.'
+        'fetch("everything") got an unknown name, but it knows speeches, wikitext2, wikitext103, sst2; give one of these.'
     )
 
 

@@ -18,6 +18,18 @@ from whence.lab.data.packages import needed
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 GLUE_SST2_CHECKSUM = "md5:9f81648d4199384278b86e315dac217c"
 
+SPEECHES = (
+    "https://raw.githubusercontent.com/yasho191/ScratchLLM/c410378c4350641e973b1836ff40ec558da7f43d/speechesdataset"
+)
+SPEECHES_CHECKSUMS = {
+    "train_CLS.tsv": "sha256:7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e",
+    "test_CLS.tsv": "sha256:31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8",
+    "train_LM.txt": "sha256:aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a",
+    "test_LM_obama.txt": "sha256:6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
+    "test_LM_wbush.txt": "sha256:1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
+    "test_LM_hbush.txt": "sha256:a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
+}
+
 #: names of the parts here, and at the place they come from
 WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
@@ -54,22 +66,38 @@ def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
     return written
 
 
+def _speeches(asked: str, folder: Path) -> list[Path]:
+    wanted = {name: folder / "speeches" / name for name in SPEECHES_CHECKSUMS}
+    missing = {name: path for name, path in wanted.items() if not path.exists()}
+    fetched = {
+        path: _retrieved(asked, f"{SPEECHES}/{name}", SPEECHES_CHECKSUMS[name]) for name, path in missing.items()
+    }
+    for path, copy in fetched.items():  # all or none
+        _write_whole(path, copy.read_bytes())
+    return list(fetched)
+
+
 def _sst2(asked: str, folder: Path) -> list[Path]:
-    pooch = needed("pooch", asked)
     target = folder / "glue" / "SST-2"
     # the published test part has no labels, so it stays in the archive
     wanted = {"SST-2/train.tsv": target / "train_full.tsv", "SST-2/dev.tsv": target / "dev.tsv"}
     missing = {inside: path for inside, path in wanted.items() if not path.exists()}
     if not missing:
         return []
-    try:
-        archive = pooch.retrieve(GLUE_SST2, known_hash=GLUE_SST2_CHECKSUM, progressbar=False)
-    except Exception as error:  # no answer, or another file than the checksum's
-        raise _unreachable(asked, error) from error
+    archive = _retrieved(asked, GLUE_SST2, GLUE_SST2_CHECKSUM)
     with zipfile.ZipFile(archive) as packed:
         for inside, path in missing.items():
             _write_whole(path, packed.read(inside))
     return list(missing.values())
+
+
+def _retrieved(asked: str, address: str, checksum: str) -> Path:
+    """A file from the network, or from where it was kept the last time."""
+    pooch = needed("pooch", asked)
+    try:
+        return Path(pooch.retrieve(address, known_hash=checksum, progressbar=False))
+    except Exception as error:  # no answer, or another file than the checksum's
+        raise _unreachable(asked, error) from error
 
 
 def _write_whole(path: Path, content: bytes) -> None:
@@ -90,6 +118,7 @@ def _unreachable(asked: str, error: Exception) -> WhenceError:
 
 
 SETS: dict[str, Callable[[str, Path], list[Path]]] = {
+    "speeches": _speeches,
     "wikitext2": _wikitext2,
     "wikitext103": _wikitext103,
     "sst2": _sst2,

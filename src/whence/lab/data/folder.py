@@ -16,8 +16,7 @@ VARIABLE = "WHENCE_DATA"
 
 #: how each data set gets into the folder
 ORIGINS = {
-    "speeches": "put train_CLS.tsv, test_CLS.tsv, train_LM.txt and test_LM_{obama,wbush,hbush}.txt into its folder "
-    "speeches",
+    "speeches": "run: python -m whence.lab.data.downloads speeches",
     "nltk_data": f"run: python -m nltk.downloader -d ${VARIABLE}/nltk_data punkt_tab",
     "wikitext2": "run: python -m whence.lab.data.downloads wikitext2",
     "wikitext103": "run: python -m whence.lab.data.downloads wikitext103",

@@ -38,6 +38,7 @@ class Task(ABC):
     classes: int | None = None
     context: int  # tokens of the longest training input
     metric: str  # "accuracy" or "perplexity"
+    pad: int | None = None  # the token that only fills, where there is one
     settings: dict[str, Any]
 
     @property

@@ -41,6 +41,7 @@ class Classification(Task):
 
     kind = "classify"
     metric = "accuracy"
+    pad = 0
 
     def __init__(
         self, train: Items, tests: dict[str, Items], units: Words, classes: int, mask: str, settings: dict[str, Any]

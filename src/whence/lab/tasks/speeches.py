@@ -15,6 +15,10 @@ from whence.lab.tasks.windows import LanguageModelling, windows
 #: the study's batch, of which it scores at most 200
 STUDY_BATCH = 16
 
+#: lines, counted from 1, of the sentences whose attention the study draws
+DRAWN_CLASSIFY = (12, 6, 93)  # of train_CLS.tsv
+DRAWN_LM = (57, 2)  # of train_LM.txt
+
 
 class SpeechesClassify(Classification):
     """Three presidents, sentences cut at and padded to 32 tokens. The source tells its model nothing of padding.
@@ -46,6 +50,10 @@ class SpeechesClassify(Classification):
         }
         super().__init__(train, tests, units, 3, mask_padding, settings)
 
+    def examples(self, count: int) -> list[Batch]:
+        """The sentences whose attention the source draws."""
+        return [self._batch(self.train, torch.tensor([line - 1])) for line in DRAWN_CLASSIFY[:count]]
+
 
 class SpeechesLm(LanguageModelling):
     """Blocks of 32 tokens, and one test file for each president.
@@ -70,7 +78,10 @@ class SpeechesLm(LanguageModelling):
             for president, name in names.items()
         }
         self.stride, self.evaluation_batches = stride, evaluation_batches
-        train = units.encode_words(nltk.split(data.speech_file(asked, "train_LM.txt")))
+        text = data.speech_file(asked, "train_LM.txt")
+        train = units.encode_words(nltk.split(text))
+        lines = text.splitlines()
+        self.drawn = [units.encode_words(nltk.split(lines[line - 1])).long()[:context] for line in DRAWN_LM]
         settings: dict[str, Any] = {
             "stride": stride,
             "evaluation_batches": evaluation_batches,
@@ -84,6 +95,10 @@ class SpeechesLm(LanguageModelling):
 
     def splits(self) -> dict[str, int]:
         return dict.fromkeys(data.PRESIDENTS, self.context)
+
+    def examples(self, count: int) -> list[Batch]:
+        """The sentences whose attention the source draws, without the padding that it puts behind them."""
+        return [Batch(tokens[None], tokens[None]) for tokens in self.drawn[:count]]
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
         starts = torch.arange(0, len(self.train) - self.context, self.stride)

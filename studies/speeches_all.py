@@ -1,0 +1,42 @@
+"""Every mechanism side by side on the speeches assignment: its encoder with the padding mask, and its decoder.
+
+ALiBi comes with the three scales whose attention maps the source draws. Mechanisms that are defined for earlier keys only
+(Fire, CoPE, StableMask) are in the decoder's study alone.
+"""
+
+from whence.lab.arms import Arm, arm
+from whence.lab.study import Budget, Decision, Study
+
+SEEDS = (0, 1, 2, 3, 4)
+MODEL = {"width": 64, "heads": 2, "layers": 4, "hidden": 100, "dropout": 0.1}
+PLAIN = {"batch": 16, "rate": 1e-3, "optimiser": "Adam", "weight_decay": 0.0, "clip": None}
+EVERYWHERE = ("none", "learned", "rotary", "shaw", "xl", "t5", "kerple", "sandwich", "epar", "power")
+EARLIER_KEYS_ONLY = ("fire", "cope", "stablemask")
+SCALES = tuple(Arm(f"ALiBi, {scale}", f"Alibi(scale={scale})") for scale in (0.5, 1.0, 2.0))
+
+
+def studies() -> list[Study]:
+    return [
+        Study(
+            name="speeches-all",
+            question="Which mechanism tells the presidents apart best?",
+            about="Padding mask: keys.",
+            task="speeches_classify",
+            task_settings={"mask_padding": "keys"},
+            model=MODEL,
+            arms=(arm("sinusoidal"), *map(arm, EVERYWHERE), *SCALES),
+            seeds=SEEDS,
+            budget=Budget(epochs=15, evaluate_every=3, **PLAIN),
+            decision=Decision(baseline="sinusoidal"),
+        ),
+        Study(
+            name="speeches-all-decoder",
+            question="Which mechanism predicts the next word of the presidents best?",
+            task="speeches_lm",
+            model=MODEL,
+            arms=(arm("sinusoidal"), *map(arm, EVERYWHERE + EARLIER_KEYS_ONLY), *SCALES),
+            seeds=SEEDS,
+            budget=Budget(steps=500, evaluate_every=250, **PLAIN),
+            decision=Decision(baseline="sinusoidal", split="obama"),
+        ),
+    ]

@@ -1,0 +1,129 @@
+"""Processes that share a run, runs that go side by side, and what is left when someone stops them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from whence import WhenceError
+from whence.lab import runner, tasks, training
+from whence.lab.arms import arm
+from whence.lab.study import Budget, Decision, Study
+from whence.models import ModelSpec, build
+
+STUDY = """
+from whence.lab.arms import arm
+from whence.lab.study import Budget, Decision, Study
+
+
+def studies():
+    return [Study(
+        name="shared", question="is it the same", task="retrieval",
+        task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
+        model={"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.0},
+        arms=(arm("epar"),), seeds=(0,), budget=Budget(steps=4, batch=9, evaluate_every=2),
+        decision=Decision(baseline="epar"),
+    )]
+"""
+
+
+def whence(*arguments, start=("-m",), **settings):
+    command = [sys.executable, *start, "whence", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | settings.pop("env", {})
+    return subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **settings
+    )
+
+
+def hear_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
+
+
+def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path):
+    (tmp_path / "shared.py").write_text(STUDY)
+    together = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
+    found = {}
+    for name, start in (("one", ("-m",)), ("two", together)):
+        process = whence("run", tmp_path / "shared.py", "--out", tmp_path / name, "--jobs", 1, start=start)
+        said, complained = process.communicate(timeout=240)
+        assert process.returncode == 0, complained
+        assert said.count("report:") == 1  # the first speaks for all
+        (path,) = (tmp_path / name).glob("*/*seed0.json")
+        found[name] = json.loads(path.read_text())
+    assert (found["one"]["processes"], found["two"]["processes"]) == (1, 2)
+    one, two = (found[name]["result"] for name in ("one", "two"))
+    for a, b in zip(one["losses"], two["losses"], strict=True):  # nine rows among two: the shares are unequal
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+    for split, row in one["evaluations"][-1]["splits"].items():
+        assert row["surprise"] == pytest.approx(two["evaluations"][-1]["splits"][split]["surprise"], rel=1e-4)
+
+
+def test_the_parts_of_a_batch_make_the_whole():
+    task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+    spec = ModelSpec(vocabulary=task.vocabulary, kind="decoder", width=16, heads=2, layers=1, hidden=16)
+    model = build(spec, lambda layer: arm("none").build(runner.Fit(2, 8, 16, task.context, True)), seed=0).eval()
+    batch = task.train_batch(3, training.drawn(0, 0))
+    asked = training.asked_of(batch)
+    whole = training.loss_of(model, batch, asked)
+    parts = [training.loss_of(model, training.share(batch, part, 5), asked) for part in range(5)]  # two have no rows
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    study = Study(
+        name="s", question="q", task="retrieval", arms=(arm("none"),), seeds=(0,), budget=Budget(steps=1),
+        decision=Decision(baseline="none"),
+    )  # fmt: skip
+    with pytest.raises(WhenceError, match="either runs go side by side"):
+        runner.run_study(study, tmp_path, jobs=2)
+
+
+def test_an_interrupt_leaves_what_is_finished_and_says_how_to_go_on(tmp_path):
+    order = (
+        "compare",
+        "--task",
+        "retrieval",
+        "--position",
+        "none",
+        "--position",
+        "alibi",
+        "--seeds",
+        2,
+        "--out",
+        tmp_path,
+    )
+    process = whence(*order, "--steps", 60, "--jobs", 2, start_new_session=True, preexec_fn=hear_interrupts)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.glob("*/*seed*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
+    _, complained = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on from there" in complained
+    assert "Traceback" not in complained
+    finished = list(tmp_path.glob("*/*seed*.json"))
+    assert finished and all(json.loads(path.read_text())["result"]["status"] == "done" for path in finished)
+
+
+def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
+    whole, calls = torch.compile, []
+    # the code generator itself is torch's business, and takes half a minute
+    monkeypatch.setattr(torch, "compile", lambda model: (calls.append(1), whole(model, backend="aot_eager"))[1])
+    study = Study(
+        name="s", question="q", task="retrieval", task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 8},
+        model={"width": 8, "heads": 1, "layers": 1, "hidden": 8, "dropout": 0.0}, arms=(arm("alibi"),), seeds=(0,),
+        budget=Budget(steps=3, batch=4), decision=Decision(baseline="alibi"),
+    )  # fmt: skip
+    losses = []
+    for compiled in (False, True):
+        task = tasks.load(study.task, **study.task_settings)
+        model = runner.model_for(study.runs()[0], task)
+        budget = Budget(steps=3, batch=4, compiled=compiled)
+        losses.append(training.train(model, task, budget, 0, tmp_path / "none")["losses"][-1]["loss"])
+    assert len(calls) == 1
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
