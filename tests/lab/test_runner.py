@@ -200,6 +200,8 @@ def test_budgets_that_cannot_be(given):
 
 def test_the_hash_names_all_that_decides():
     assert small().hash == small(about="other words").hash
+    assert small().hash == small(budget=Budget(steps=6, batch=8, evaluate_every=2, accumulate=1)).hash
+    assert small().hash != small(budget=Budget(steps=6, batch=8, evaluate_every=2, accumulate=2)).hash
     assert small().hash != small(seeds=(0, 2)).hash != small(seeds=(0, 1), task_settings={}).hash
     assert Study(**{f.name: getattr(small(), f.name) for f in dataclasses.fields(Study)}).hash == small().hash
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from whence.errors import refusal
@@ -106,7 +106,12 @@ class Study:
 
     @property
     def hash(self) -> str:
-        text = json.dumps(self.spec(), sort_keys=True, separators=(",", ":"))
+        """Of all settings that are not at their defaults, so that a setting added later leaves old results their name."""
+        whole = self.spec()
+        for part, kind in (("budget", Budget), ("decision", Decision)):
+            usual = {field.name: field.default for field in fields(kind)}
+            whole[part] = {name: value for name, value in whole[part].items() if value != usual[name]}
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def runs(self) -> list[Run]:

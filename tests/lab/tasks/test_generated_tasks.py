@@ -99,3 +99,48 @@ def test_made_up_tasks_have_no_epochs():
         "copy.epoch got a task that makes up its inputs, but an epoch goes once through a fixed training set; "
         "draw train_batch as often as needed."
     )
+
+
+def solve_votes(row, weights):
+    """Add up by hand."""
+    total = sum(weight * {"+": 1, "-": -1}.get(sign, 0) for sign, weight in zip(row, weights, strict=True))
+    return "+" if total > 0 else "-"
+
+
+@pytest.mark.parametrize("structure", ["near", "waves", "blocks", "random", "flat"])
+def test_the_heavier_side_wins(structure):
+    task = load("votes", length=24, votes=5, structure=structure, items=64)
+    for length, batch in all_batches(task):
+        weights = task.weights(length - 1).tolist()
+        assert batch.tokens.shape == (len(batch.tokens), length) and (batch.targets[:, :-1] == NOT_ASKED).all()
+        for tokens, target in zip(batch.tokens, batch.targets[:, -1:], strict=True):
+            *row, question = task.decode(tokens)
+            assert question == "?" and len(row) - row.count(".") == 5
+            assert [solve_votes(row, weights)] == task.decode(target)
+    sides = task.train_batch(2000, seeded(1)).targets[:, -1].bincount()[2:]
+    assert (sides - 1000).abs().max() < 120  # no side is the better guess
+
+
+def test_the_weights_are_what_they_are_called():
+    places = {
+        name: load("votes", length=32, structure=name).weights(32) for name in ("near", "blocks", "flat", "waves")
+    }
+    assert (places["near"].diff() > 0).all()  # the last place is the nearest to the question
+    assert len(places["blocks"].unique()) == 8 and (places["flat"] == 1).all()
+    assert 0 < places["waves"].argmin() < 31
+
+
+def test_shuffled_and_turned_votes_are_no_longer_decided_by_the_weights():
+    for settings, low, high in (
+        ({"order": "shuffled"}, 0.55, 0.95),
+        ({"noise": 0.3}, 0.55, 0.95),
+        ({"noise": 0.5}, 0.4, 0.6),
+    ):
+        task = load("votes", length=24, votes=5, **settings)
+        batch = task.train_batch(1000, seeded(3))
+        weights = task.weights(24).tolist()
+        rows = [task.decode(tokens)[:-1] for tokens in batch.tokens]
+        right = [
+            solve_votes(row, weights) == task.decode([t])[0] for row, t in zip(rows, batch.targets[:, -1], strict=True)
+        ]
+        assert low < sum(right) / 1000 < high

@@ -16,6 +16,7 @@ from whence.lab.tasks.sources import Sources
 from whence.lab.tasks.speeches import SpeechesClassify, SpeechesLm
 from whence.lab.tasks.sst2 import Sst2
 from whence.lab.tasks.topics import Topics
+from whence.lab.tasks.votes import Votes
 from whence.lab.tasks.wikitext import WikiText2, WikiText103
 
 __all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Task", "load", "row_of"]
@@ -33,6 +34,7 @@ class Entry:
 TASKS: dict[str, Entry] = {
     "retrieval": Entry(Retrieval, True, "the value that stood behind a key"),
     "copy": Entry(Copying, True, "a random string once more"),
+    "votes": Entry(Votes, True, "the heavier side of votes that weigh by their place"),
     "topics": Entry(Topics, True, "language modelling on Python's help topics"),
     "sources": Entry(Sources, True, "prose, code or docstring"),
     "speeches_classify": Entry(SpeechesClassify, False, "which of three presidents said it"),
