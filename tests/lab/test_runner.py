@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from whence import WhenceError, records
-from whence.lab import runner, training
+from whence.lab import checkpoints, runner, training
 from whence.lab.arms import Arm, Fit, arm
 from whence.lab.study import Budget, Decision, Study
 
@@ -125,7 +125,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_runner import small
-from whence.lab import runner, training
+from whence.lab import checkpoints, runner, training
 from whence.lab.study import Budget
 original = training.train
 def saving(*a, **k):
@@ -224,3 +224,24 @@ def test_arms_fit_the_model_they_are_built_for():
     for text, said in (("flurb", "no mechanism flurb"), ("Alibi(2)", "no expression"), ("Alibi(x=1)", "a setting 'x'")):
         with pytest.raises(WhenceError, match=said):
             arm(text)
+
+
+def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 1), "idle": torch.nn.Linear(2, 1)})
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(model, optimiser):
+        model["used"](torch.ones(1, 2)).sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    model, optimiser = made()
+    step(model, optimiser)
+    checkpoints.save(tmp_path / "state", model, optimiser, {"step": 1})
+    again, resumed = made()
+    assert checkpoints.load(tmp_path / "state", again, resumed) == {"step": 1}
+    for pair in ((model, optimiser), (again, resumed)):
+        step(*pair)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

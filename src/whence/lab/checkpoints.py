@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ def save(
 
 def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
     """Put a checkpoint back into a model and its optimiser; the progress noted with it, or None where there is none."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
 
     if not path.exists():
         return None
@@ -71,20 +76,18 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict
             "a checkpoint is read whole or not at all",
             "delete that file to begin the run anew",
         ) from None
-    state: Any = get_state_dict(model, optimiser, options=_options())[1]  # its settings: no checkpoint changes those
+    state: Any = get_optimizer_state_dict(
+        model, optimiser, options=_options()
+    )  # its settings: no checkpoint changes those
     state["state"] = {}
     for key, tensor in tensors.items():
         if key.startswith("optimiser."):
             weight, name = key.removeprefix("optimiser.").rsplit(".", 1)
             state["state"].setdefault(weight, {})[name] = tensor
     weights = {key.removeprefix("model."): t for key, t in tensors.items() if key.startswith("model.")}
-    set_state_dict(
-        model,
-        optimiser,
-        model_state_dict=weights,
-        optim_state_dict=state,
-        options=_options(),
-    )
+    set_model_state_dict(model, weights, options=_options())
+    # not strict: a weight that no answer depends on has no numbers yet, and so none in the file
+    set_optimizer_state_dict(model, optimiser, state, options=replace(_options(), strict=False))
     mine = f"random.{_rank()}."
     if f"{mine}cpu" in tensors:  # with more processes than before, the new ones keep their fresh randomness
         torch.set_rng_state(tensors[f"{mine}cpu"])
