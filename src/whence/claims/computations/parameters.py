@@ -1,0 +1,95 @@
+"""How many numbers models and attentions learn: from the modules themselves, and from the sums a source prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from whence.models import ModelSpec, build, parameter_table
+from whence.position import Alibi, NoPosition, Position, Sinusoidal
+
+KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoidal(spec.width),
+         "alibi": lambda spec: Alibi(spec.heads, form="symmetric", scale=1.1)}  # fmt: skip
+
+
+def model_parameters(spec: dict[str, Any], position: str = "sinusoidal") -> dict[str, Any]:
+    """Every part of a model that is built, by name, with the total."""
+    made = ModelSpec(**spec)
+    found: dict[str, Any] = {}
+    table = parameter_table(build(made, lambda layer: KINDS[position](made), seed=0))
+    for part in table.parts:
+        found[part.name.replace(" ", "_")] = part.count
+        for inside in part.inside[:1] if part.name == "layers" else part.inside:
+            found[f"{part.name}_{inside.name}".replace(" ", "_")] = inside.count
+            for within in inside.inside:
+                found[f"layer_{within.name}".replace(" ", "_").replace("-", "_")] = within.count
+    return found | {"total": table.total}
+
+
+def position_parameters(spec: dict[str, Any], first: str, second: str) -> dict[str, Any]:
+    """How many more numbers a model learns with the second position than with the first, and how many that learns."""
+    counts = [model_parameters(spec, position)["total"] for position in (first, second)]
+    own: Position = KINDS[second](ModelSpec(**spec))
+    return {"more_parameters": counts[1] - counts[0], "learned_by_position": sum(p.numel() for p in own.parameters())}
+
+
+def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
+    """What the layers alone have, and the vocabulary with which a model of tied embeddings has so many numbers."""
+    made = ModelSpec(**spec)
+    one = ModelSpec(**(spec | {"layers": 1}))
+    table = parameter_table(build(one, lambda layer: NoPosition(), seed=0))
+    rows = dict(table.rows)
+    layers = rows["layers"] * made.layers  # every layer has the same parts; building one is enough
+    rest = total - layers - rows.get("final norm", 0)
+    return {"layers": layers, "vocabulary": rest / made.width}
+
+
+def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:
+    """The numbers of additive attention: as modules, and in parts."""
+    with torch.device("meta"):
+        parts = [nn.Linear(encoder, attention, bias=False), nn.Linear(decoder, attention), nn.Linear(attention, 1, bias=False)]
+    total = sum(p.numel() for part in parts for p in part.parameters())
+    return {"total": total, "total_without_one_vector": total - attention,
+            "words": f"Without one of the two vectors of {attention} it is {total - attention:,}."}  # fmt: skip
+
+
+def pointer_attention(width: int, positions: int) -> dict[str, Any]:
+    """The numbers of the dot-product pointer: two matrices and a bias a position, and the linear layers of its code."""
+    with torch.device("meta"):
+        layers = [nn.Linear(width, width), nn.Linear(width, width)]
+    code = sum(p.numel() for layer in layers for p in layer.parameters()) + positions
+    return {"total_as_printed": 2 * width * width + positions, "total_of_code": code}
+
+
+def equal_widths(width: int, positions: int, keys: int) -> dict[str, Any]:
+    """Both attentions at one width: the numbers they learn, and the multiplications of a score, counted alike."""
+    additive, pointer = additive_attention(width, width, width)["total"], pointer_attention(width, positions)
+    costs = multiplications(width, width, width, width, keys)
+    return {
+        "additive": additive,
+        "pointer": pointer["total_as_printed"],
+        "more_numbers_of_additive": additive - pointer["total_as_printed"],
+        "additive_cost_over_pointer": costs["additive"] / costs["pointer"],
+    }
+
+
+def multiplications(attention: int, encoder: int, decoder: int, width: int, keys: int) -> dict[str, Any]:
+    """Multiplications for a score, one query over so many keys: every projection counted, and with keys projected before.
+
+    Additive: project each key, project the query, then v against tanh. Dot product: the same with one more product in
+    place of v. A tanh is no multiplication.
+    """
+    return {
+        "additive": attention * encoder + attention * decoder / keys + attention,
+        "pointer": width * width + width * width / keys + width,
+        "additive_with_kept_keys": attention * decoder / keys + attention,
+        "pointer_with_kept_keys": width * width / keys + width,
+    }
+
+
+COMPUTATIONS = (
+    model_parameters, position_parameters, vocabulary_for, additive_attention, pointer_attention, equal_widths,
+    multiplications,
+)  # fmt: skip

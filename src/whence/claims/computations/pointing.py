@@ -1,0 +1,129 @@
+"""The pointer's worked examples and rules: softmax of printed scores, scattering, masking, counting from the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from whence.position import Recency
+
+
+def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]:
+    """The softmax of printed scores beside the printed weights."""
+    found = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
+    off = (found - torch.tensor(printed, dtype=torch.float64)).abs()
+    return {
+        "largest_error": float(off.max()),
+        "printed_sum": sum(printed),
+        "weights": found.tolist(),
+        "words": f"The softmax is {' '.join(f'{w:.3f}' for w in found.tolist())}.",
+    }
+
+
+def scaled_scores(raw: list[float], width: int, bias: list[float], scaled: list[float], final: list[float]) -> dict[str, Any]:
+    """Raw scores over the square root of the width, and with the bias, beside what is printed."""
+    own = [score / width**0.5 for score in raw]
+    both = [score + added for score, added in zip(own, bias, strict=True)]
+    return {
+        "scaled_error": max(abs(a - b) for a, b in zip(own, scaled, strict=True)),
+        "final_error": max(abs(a - b) for a, b in zip(both, final, strict=True)),
+    }
+
+
+def scattered(places: list[int], weights: list[float], place: int) -> dict[str, Any]:
+    """The weights of repeated places added up, and what one of them gets."""
+    total = torch.zeros(max(places) + 1, dtype=torch.float64)
+    total.scatter_add_(0, torch.tensor(places), torch.tensor(weights, dtype=torch.float64))
+    return {"of_place": float(total[place]), "sum": float(total.sum()), "largest_place": int(total.argmax())}
+
+
+def scattered_scores(places: list[int], scores: list[float], place: int) -> dict[str, Any]:
+    """The same from scores, through their softmax."""
+    return scattered(places, torch.softmax(torch.tensor(scores, dtype=torch.float64), 0).tolist(), place)
+
+
+def reasons(places: list[int], content: list[float], bias: list[float], place: int) -> dict[str, Any]:
+    """What a place's probability gains from standing there twice, from the bias and from its content.
+
+    Each is taken away alone: one of the visits counted only, the bias at zero, the content at zero.
+    """
+
+    def share(own: list[float], added: list[float]) -> float:
+        return scattered_scores(places, [a + b for a, b in zip(own, added, strict=True)], place)["of_place"]
+
+    nothing = [0.0] * len(places)
+    both = share(content, bias)
+    weights = torch.softmax(torch.tensor(content, dtype=torch.float64) + torch.tensor(bias, dtype=torch.float64), 0)
+    once = max(float(w) for w, p in zip(weights, places, strict=True) if p == place)
+    return {
+        "by_repetition": both - once,
+        "by_bias": both - share(content, nothing),
+        "by_content": both - share(nothing, bias),
+        "probability": both,
+    }
+
+
+def masking(length: int, real: int, rows: int, seed: int) -> dict[str, Any]:
+    """Softmax, zero and renormalise, beside minus infinity before the softmax: how far they differ, and where one fails."""
+    drawn = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(rows, length, dtype=torch.float64, generator=drawn)
+    mask = torch.arange(length) < real
+    renormalised = torch.softmax(scores, -1) * mask
+    renormalised = renormalised / renormalised.sum(-1, keepdim=True)
+    hidden = torch.softmax(scores.masked_fill(~mask, float("-inf")), -1)
+    extreme = torch.tensor([0.0, 200.0])  # in float32 a padded score so far above leaves nothing to renormalise
+    left = float((torch.softmax(extreme, 0) * torch.tensor([1.0, 0.0])).sum())
+    return {
+        "largest_difference": float((renormalised - hidden).abs().max()),
+        "mass_left_where_padding_scores_high": left,
+        "words": "They differ only where padding scores so high that nothing is left to renormalise.",
+    }
+
+
+def from_the_end(length: int, padded: int, positions: int) -> dict[str, Any]:
+    """The index clamp(length - position, 0, positions - 1) of each visit and of padding, and of ``whence.Recency``."""
+    index = (length - torch.arange(padded)).clamp(0, positions - 1)
+    own = Recency(positions)
+    with torch.no_grad():
+        own.table.copy_(torch.arange(positions, dtype=torch.float32))
+        same = own.bias(torch.arange(length - 1, -1, -1, dtype=torch.float32), None)
+    visits = index[:length].tolist()
+    return {
+        "index_of_last_visit": visits[-1],
+        "index_of_first_visit": visits[0],
+        "visits_with_index_zero": visits.count(0),
+        "index_of_padding": int(index[length:].max()) if padded > length else 0,
+        "difference_from_recency": float((same - index[:length]).abs().max()),
+    }
+
+
+def linearity(width: int, seed: int) -> dict[str, Any]:
+    """Whether the score of the middle of two keys is the mean of their scores: dot product, and additive."""
+    torch_state = torch.Generator().manual_seed(seed)
+    draw = [torch.randn(width, width, dtype=torch.float64, generator=torch_state) for _ in range(2)]
+    a, b, q, v = (torch.randn(width, dtype=torch.float64, generator=torch_state) for _ in range(4))
+
+    def dot(key: torch.Tensor) -> float:
+        return float((draw[0] @ q + v) @ (draw[1] @ key + v)) / width**0.5
+
+    def additive(key: torch.Tensor) -> float:
+        return float(v @ torch.tanh(draw[0] @ q + draw[1] @ key))
+
+    return {
+        "dot_product_off": abs(dot((a + b) / 2) - (dot(a) + dot(b)) / 2),
+        "additive_off": abs(additive((a + b) / 2) - (additive(a) + additive(b)) / 2),
+    }
+
+
+def ablation(with_it: float, without: float, items: int) -> dict[str, Any]:
+    """Two accuracies in per cent, of one run each: what the part brings, and how sure one accuracy is."""
+    from whence.statistics import proportion
+
+    one = proportion(round(with_it * items / 100), items)
+    return {"gain": with_it - without, "half_interval_of_one": 50 * (one.interval.high - one.interval.low)}
+
+
+COMPUTATIONS = (
+    softmax_example, scaled_scores, scattered, scattered_scores, reasons, masking, from_the_end, linearity, ablation,
+)  # fmt: skip

@@ -1,0 +1,187 @@
+"""Arithmetic on figures that a source prints: its columns, products, differences and shares."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from whence.statistics import bonferroni, proportion, smallest_p
+from whence.statistics.samples import distributions
+
+
+def improvement(baseline: float, basic: float, enhanced: float, lower_is_better: bool = False) -> dict[str, Any]:
+    """By how many per cent the last cell is better than the first, and other readings of an improvement.
+
+    >>> round(improvement(200.0, 190.0, 180.0, lower_is_better=True)["percent_of_baseline"], 6)
+    10.0
+    """
+    sign = -1.0 if lower_is_better else 1.0
+    gain = sign * (enhanced - baseline)
+    return {
+        "percent_of_baseline": 100 * gain / baseline,
+        "percent_of_enhanced": 100 * gain / enhanced,
+        "percent_over_basic": 100 * sign * (enhanced - basic) / basic,
+        "difference": gain,
+    }
+
+
+def improvement_range(rows: list[list[float]]) -> dict[str, Any]:
+    """The smallest and the largest improvement among rows of a baseline and a better figure, in per cent."""
+    found = [100 * (better - baseline) / baseline for baseline, better in rows]
+    return {"smallest_percent": min(found), "largest_percent": max(found)}
+
+
+def significance(rows: dict[str, list[float]], runs: int, comparisons: int) -> dict[str, Any]:
+    """Welch's test from printed means and deviations: rows of baseline mean, its deviation, mean, deviation."""
+    special, ps, effects = distributions("whence claims"), [], []
+    for base, base_deviation, mean, deviation in rows.values():
+        squares = base_deviation**2 / runs, deviation**2 / runs
+        error = math.sqrt(sum(squares))
+        freedom = sum(squares) ** 2 / sum(square**2 / (runs - 1) for square in squares)
+        ps.append(2 * float(special.stdtr(freedom, -abs(mean - base) / error)))
+        effects.append(abs(mean - base) / math.sqrt((base_deviation**2 + deviation**2) / 2))
+    return {
+        "largest_corrected_p": max(bonferroni(p, comparisons) for p in ps),
+        "smallest_effect": min(effects),
+        "words": "This takes the figures after ± for deviations of the runs.",
+    }
+
+
+def permutation_floor(runs: int, comparisons: int) -> dict[str, Any]:
+    """The least p that a test without assumptions can give with so many runs on each side."""
+    floor = smallest_p(runs, runs)
+    return {"smallest_p": floor, "smallest_corrected_p": bonferroni(floor, comparisons)}
+
+
+def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """How many quantities have different values in the places that state them, and how far they lie apart.
+
+    >>> disagreement({"here": {"x": 1.0, "y": 2.0}, "there": {"x": 1.0, "y": 3.0}})
+    {'differing': 1, 'largest_difference': 1.0, 'words': 'y: 2 here, 3 there.'}
+    """
+    names = sorted({name for place in stated.values() for name in place})
+    apart, told = [], []
+    for name in names:
+        values = {place: numbers[name] for place, numbers in stated.items() if name in numbers}
+        apart.append(max(values.values()) - min(values.values()))
+        if apart[-1] > 0:
+            told.append(f"{name}: " + ", ".join(f"{value:g} {place}" for place, value in values.items()))
+    return {
+        "differing": sum(one > 0 for one in apart),
+        "largest_difference": max(apart),
+        "words": f"{'; '.join(told)}." if told else "",
+    }
+
+
+def quotient_range(above: float, above_digit: float, below: float, below_digit: float) -> dict[str, Any]:
+    """The quotient of two rounded figures, and the least and most it can be given their last digits."""
+    return {
+        "quotient": above / below,
+        "least": (above - above_digit / 2) / (below + below_digit / 2),
+        "most": (above + above_digit / 2) / (below - below_digit / 2),
+    }
+
+
+def product(factors: list[float], divisor: float = 1.0) -> dict[str, Any]:
+    """A product, over a divisor."""
+    return {"product": math.prod(factors), "quotient": math.prod(factors) / divisor}
+
+
+def loss_gap(loss: float, reference: float) -> dict[str, Any]:
+    """Two losses of a language model apart, in nats and as perplexities."""
+    return {"difference": loss - reference, "more_perplexity_percent": 100 * math.expm1(loss - reference)}
+
+
+def overlap(first: list[float], second: list[float]) -> dict[str, Any]:
+    """How long the part is that two ranges share."""
+    return {"shared_length": max(0.0, min(first[1], second[1]) - max(first[0], second[0]))}
+
+
+def falls(series: dict[str, list[float]]) -> dict[str, Any]:
+    """How often each series falls and rises from one entry to the next, and where its largest step is."""
+    found: dict[str, Any] = {}
+    for name, values in series.items():
+        steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+        found[f"{name}_falls"] = sum(step < 0 for step in steps)
+        found[f"{name}_rises"] = sum(step > 0 for step in steps)
+        found[f"{name}_largest_step"] = 1 + max(range(len(steps)), key=lambda place: abs(steps[place]))
+    return found
+
+
+def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
+    """Of pairs of series, upper minus lower: how often the gap closes, how often it is below zero, its first and last.
+
+    >>> gaps({"x": [[5.0, 6.0], [4.0, 4.5]]})
+    {'x_first': 1.0, 'x_last': 1.5, 'closing_steps': 0, 'closing_series': 0, 'negative': 0, 'last_pair_minus_first': 0.0}
+    """
+    found: dict[str, Any] = {}
+    steps = closing = negative = 0
+    last = []
+    for name, (upper, lower) in pairs.items():
+        gap = [a - b for a, b in zip(upper, lower, strict=True)]
+        found[f"{name}_first"], found[f"{name}_last"] = gap[0], gap[-1]
+        steps += sum(b < a for a, b in zip(gap, gap[1:], strict=False))
+        closing += gap[-1] < gap[0]
+        negative += sum(one < 0 for one in gap)
+        last.append(gap[-1])
+    counts = {"closing_steps": steps, "closing_series": closing, "negative": negative}
+    return found | counts | {"last_pair_minus_first": last[-1] - last[0]}
+
+
+def peak(places: list[int], values: list[float], named: float) -> dict[str, Any]:
+    """Where a series is largest, and what it is at the place that was named."""
+    return {
+        "place": places[max(range(len(values)), key=values.__getitem__)],
+        "largest": max(values),
+        "value_there": values[places.index(int(named))],
+        "steps_down_at_the_end": sum(b < a for a, b in zip(values[-2:], values[-1:], strict=False)),
+    }
+
+
+def possible_shares(percents: list[float], items: int, decimals: int = 2) -> dict[str, Any]:
+    """How many printed percentages are no whole number of so many items.
+
+    >>> possible_shares([33.33, 50.0], 3)
+    {'impossible': 1, 'words': 'Of 2: 50.'}
+    """
+    wrong = [p for p in percents if round(100 * round(p * items / 100) / items, decimals) != round(p, decimals)]
+    told = f"Of {len(percents)}: {', '.join(f'{p:g}' for p in wrong)}." if wrong else ""
+    return {"impossible": len(wrong), "words": told}
+
+
+def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
+    """Two accuracies in per cent on equally many items: items apart, each one's interval, and the difference's.
+
+    The interval of the difference is Newcombe's, from Wilson's two. It takes the two sets of items for independent; they
+    are the same items here, which single accuracies cannot use.
+    """
+    shares = [proportion(round(percent * items / 100), items) for percent in (first, second)]
+    (a, b), (low_a, low_b) = (s.share for s in shares), (s.interval.low for s in shares)
+    high_a, high_b = (s.interval.high for s in shares)
+    low = (b - a) - math.hypot(b - low_b, high_a - a)
+    high = (b - a) + math.hypot(high_b - b, a - low_a)
+    return {
+        "items_apart": shares[1].successes - shares[0].successes,
+        "points_apart": 100 * (b - a),
+        "half_interval_of_one": 50 * (shares[0].interval.high - shares[0].interval.low),
+        "lowest_difference": 100 * low,
+        "highest_difference": 100 * high,
+        "smallest_p_of_one_run_each": smallest_p(1, 1),
+    }
+
+
+def missing_words(sentence: list[str], named: list[str]) -> dict[str, Any]:
+    """How many of the named words a sentence does not have."""
+    gone = [word for word in named if word.lower() not in {own.lower() for own in sentence}]
+    return {"missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
+
+
+def steps_of_epochs(items: int, batch: int, epochs: int) -> dict[str, Any]:
+    """How many steps whole passes take."""
+    return {"steps": math.ceil(items / batch) * epochs}
+
+
+COMPUTATIONS = (
+    improvement, improvement_range, significance, permutation_floor, disagreement, quotient_range, product, loss_gap,
+    overlap, falls, gaps, peak, possible_shares, share_difference, missing_words, steps_of_epochs,
+)  # fmt: skip
