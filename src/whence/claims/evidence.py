@@ -11,9 +11,9 @@ from typing import Any
 from whence import records
 from whence.claims.computations import COMPUTATIONS
 from whence.claims.ledger import Claim
+from whence.claims.places import Places, Waiting
 from whence.claims.studies import READINGS
 from whence.claims.trained import MEASUREMENTS
-from whence.claims.places import Places, Waiting
 from whence.errors import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,10 +39,13 @@ def evidence_of(claim: Claim, places: Places) -> Evidence:
         return Evidence(found, record)
     path = places.record_of(claim.id)
     if not path.exists():
-        return Evidence(None, waits_for="its record: run `whence claims --update`")
+        first = f"the trained weights of {claim.given['study']}, and then " if claim.by in MEASUREMENTS else ""
+        return Evidence(None, waits_for=f"{first}its record (`whence claims --update`)")
     kept = records.read(path)
     if kept.get("computation") != claim.by or kept.get("given") != plain(claim.given):
-        return Evidence(None, waits_for=f"a new record, since {path.name} is of other figures: `whence claims --update`")
+        return Evidence(
+            None, waits_for=f"a new record, since {path.name} is of other figures: `whence claims --update`"
+        )
     if not isinstance(kept.get("found"), dict):
         raise refusal("claims", f"{path.name} without found", "a record says what was found", "compute it again")
     return Evidence(kept["found"], path.as_posix())

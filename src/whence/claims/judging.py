@@ -23,7 +23,7 @@ RULES = {
     "seeds": (
         "A figure of one run is held against several seeds of ours: it agrees if it lies in the interval in which one "
         "further run of ours would lie with 95 % (t distribution of our seeds; Bonferroni's correction where a claim has "
-        f"several such figures). Fewer than {FEWEST} finished seeds leave it open."
+        f"several such figures). A bound is kept if such a run could keep it. Fewer than {FEWEST} finished seeds leave it open."
     ),
     "a difference": (
         "A difference between arms is claimed only if Welch's test does so after Bonferroni's correction and the "
@@ -76,9 +76,8 @@ def judge(claim: Claim, places: Places) -> Judgement:
     words = str(evidence.found.get("words", ""))
     wrong = [one for one in checked if not one.agrees]
     shown = wrong or list(checked)
-    because = "; ".join(f"{one.check.figure.replace('_', ' ')} is {one.found}" for one in shown[:3])
-    if len(shown) > 3:
-        because += f"; and {len(shown) - 3} more"
+    told = list(dict.fromkeys(_told(one) for one in shown))
+    because = "; ".join(told[:3]) + (f"; and {len(told) - 3} more" if len(told) > 3 else "")
     verdict = REPRODUCED if not wrong else WRONG if claim.arithmetic else NOT_REPRODUCED
     return Judgement(claim, verdict, f"{because}. {words}" if words else because, checked, evidence)
 
@@ -120,6 +119,7 @@ def further_run(values: list[float], level: float = LEVEL) -> tuple[float, float
 def _hold_seeds(check: Check, values: list[float], level: float) -> Checked:
     low, high = further_run(values, level)
     mean = math.fsum(values) / len(values)
+    digits = max(1, len(check.text.partition(".")[2]))
     agrees = {
         "said": low - check.within <= check.number <= high + check.within,
         "at_most": low <= check.number,
@@ -129,10 +129,15 @@ def _hold_seeds(check: Check, values: list[float], level: float) -> Checked:
     }[check.relation]
     return Checked(
         check,
-        f"{shown(mean, check)} on average of {len(values)} seeds, a further run within {shown(low, check)} to "
-        f"{shown(high, check)}",
+        f"{mean:,.{digits}f} on average of {len(values)} runs, a further one within {low:,.{digits}f} to {high:,.{digits}f}",
         agrees,
     )
+
+
+def _told(one: Checked) -> str:
+    """What was found, and what the source says where that is something else."""
+    said = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "said" else ""
+    return f"{one.check.figure.replace('_', ' ')} {one.found}" + ("" if one.agrees else f", not {said}{one.check.text}")
 
 
 def _figure(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[float]:
@@ -145,7 +150,8 @@ def _figure(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[f
             "a check names a number that was found",
             "correct the check, or compute the record again",
         )
-    return [float(v) for v in value] if isinstance(value, list) else float(value)
+    numbers = [float(v) for v in values if v is not None]
+    return numbers if isinstance(value, list) else numbers[0]
 
 
 def _too_few(value: float | list[float]) -> bool:
@@ -160,7 +166,11 @@ def shown(value: float, check: Check | None = None) -> str:
     """
     if value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
-    if check is not None and check.relation == "said" and abs(value) >= 10.0 ** -(len(check.text.partition(".")[2]) + 1):
+    if (
+        check is not None
+        and check.relation == "said"
+        and abs(value) >= 10.0 ** -(len(check.text.partition(".")[2]) + 1)
+    ):
         return f"{value:,.{len(check.text.partition('.')[2]) + 1}f}"
     if abs(value) < 1e-4 or abs(value) >= 1e7:
         return f"{value:.2g}"
@@ -169,7 +179,7 @@ def shown(value: float, check: Check | None = None) -> str:
 
 def findings(sources: list[Source], places: Places) -> dict[str, Any]:
     """Every claim with its verdict, as plain JSON for a terminal or a page."""
-    told = [
+    told: list[dict[str, Any]] = [
         {
             "name": source.name, "number": source.number, "title": source.title, "kind": source.kind,
             "claims": [to_json(judge(claim, places)) for claim in source.claims],

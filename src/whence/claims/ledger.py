@@ -1,21 +1,21 @@
 """What the sources claim, read from one TOML file a source and checked before anything is computed.
 
-    number = "000"                          the source
-    title = "..."
-    kind = "..."                            what sort of text it is
+number = "000"                          the source
+title = "..."
+kind = "..."                            what sort of text it is
 
-    [[claim]]
-    id = "epar-bound"                       begins with the file's name
-    claim = "..."                           in our words
-    where = "..."                           the section of the source
-    how = "..."                             how it is tested here
-    compute = "name"                        one of these four: a computation whose record shows it,
-    read = "name"                           a reading of a study's records,
-    untestable = "why"                      the reason why it cannot be tested here,
-    waits_for = "what"                      what has to be there first
-    arithmetic = true                       a failure is a sum or formula gone wrong, not another measurement
-    given = { ... }                         the source's figures, and what else the computation or reading is given
-    checks = [{ figure = "name", said = "4.7" }]
+[[claim]]
+id = "epar-bound"                       begins with the file's name
+claim = "..."                           in our words
+where = "..."                           the section of the source
+how = "..."                             how it is tested here
+compute = "name"                        one of these four: a computation whose record shows it,
+read = "name"                           a reading of a study's records,
+untestable = "why"                      the reason why it cannot be tested here,
+waits_for = "what"                      what has to be there first
+arithmetic = true                       a failure is a sum or formula gone wrong, not another measurement
+given = { ... }                         the source's figures, and what else the computation or reading is given
+checks = [{ figure = "name", said = "4.7" }]
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _source(path: Path, known: Mapping[str, tuple[str, ...]]) -> Source:
 
 
 def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tuple[str, ...]]) -> Claim:
-    name = row.get("id") if isinstance(row.get("id"), str) and row.get("id") else f"claim {place + 1}"
+    name = str(row.get("id") or f"claim {place + 1}")
     for key in TEXTS:
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise _bad(path.name, name, f"{key} = {row.get(key)!r}", f"a claim has {', '.join(TEXTS)}, as text")
@@ -137,7 +137,11 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
     if way in known and row[way] not in known[way]:
         raise _bad(path.name, name, f"{way} = {row[way]!r}", f"it is one of {', '.join(sorted(known[way]))}")
     given, checks = row.get("given", {}), row.get("checks", [])
-    if not isinstance(given, dict) or not isinstance(checks, list) or not isinstance(row.get("arithmetic", False), bool):
+    if (
+        not isinstance(given, dict)
+        or not isinstance(checks, list)
+        or not isinstance(row.get("arithmetic", False), bool)
+    ):
         raise _bad(path.name, name, "given, checks or arithmetic of another type", "a table, a list, true or false")
     if (way in ("compute", "read")) != bool(checks):
         raise _bad(

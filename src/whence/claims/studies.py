@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -115,7 +116,7 @@ def steps_back(places: Places, study: str, arm: str, metric: str, splits: list[s
     for curve in found["curves"].values():
         for split in splits:
             rows = [one["splits"][split] for one in curve["evaluations"]]
-            worse = [(b < a) if better else (b > a) for a, b in zip(rows, rows[1:], strict=False)]
+            worse = [(b < a) if better else (b > a) for a, b in pairwise(rows)]
             back, steps = back + sum(worse), steps + len(worse)
     return {"steps_back": back, "steps": steps, "words": f"Of {steps} steps."}, folder.as_posix()
 
@@ -156,5 +157,6 @@ def of_comparison(found: Comparison) -> dict[str, dict[str, Any]]:
 
 
 READINGS: dict[str, Reading] = {
-    function.__name__: function for function in (values, difference, between_studies, between_splits, steps_back, step_time)
+    function.__name__: function
+    for function in (values, difference, between_studies, between_splits, steps_back, step_time)
 }

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.claims.studies import METRICS, found_study, judged
 from whence.claims.places import Places, Waiting
+from whence.claims.studies import METRICS, found_study, judged
 from whence.errors import MissingExtra, WhenceError
 from whence.lab import checkpoints, runner, tasks, training
 from whence.lab.observe import weights_of

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from whence.cli import comparing, doctoring, reporting, running, showing
+from whence.cli import claiming, comparing, doctoring, reporting, running, showing
 from whence.errors import WhenceError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("studies", help=running.STUDIES_HELP)(running.studies)
 app.command("run", help=running.HELP, epilog=running.EXAMPLES)(running.run)
 app.command("report", help=reporting.HELP, epilog=reporting.EXAMPLES)(reporting.report)
 app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
+app.command("claims", help=claiming.HELP, epilog=claiming.EXAMPLES)(claiming.claims)
 app.command("doctor", help=doctoring.HELP)(doctoring.doctor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from whence import theory
 from whence.claims.computations.tables import disagreement
 from whence.position import Epar
 
-STATEMENTS = {
+STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
     "continuity": theory.continuity,
     "differentiability": theory.differentiability,
     "factor_monotonicity": theory.factor_monotonicity,
@@ -32,9 +33,10 @@ def from_evidence(found: theory.Evidence) -> dict[str, Any]:
     named = {_name(key): value for key, value in found.numbers.items() if math.isfinite(value)}
     words = ""
     if found.counter_example is not None:
-        words = "For example " + ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items()) + "."
+        told = ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items())
+        words = f"Against '{found.statement}': {told}."
     beyond = 0.0 if found.holds else found.violation
-    return {"violation": beyond, "rounding": found.allowed, "checked": found.checked, **named, "words": words}
+    return {"misses_by": beyond, "rounding": found.allowed, "checked": found.checked, **named, "words": words}
 
 
 def _name(text: str) -> str:
@@ -114,7 +116,9 @@ def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
     followed = [place for place, numbers in stated.items() if numbers == own]
     code = [place for place, numbers in stated.items() if numbers == Epar.CODE_DEFAULTS]
     found = disagreement(stated)
-    words = f"{found['words']} whence.Epar follows {' and '.join(followed)}; Epar.CODE_DEFAULTS is {' and '.join(code)}."
+    words = (
+        f"{found['words']} whence.Epar follows {' and '.join(followed)}; Epar.CODE_DEFAULTS is {' and '.join(code)}."
+    )
     return found | {"words": words}
 
 

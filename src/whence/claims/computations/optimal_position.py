@@ -22,7 +22,9 @@ def drawn(pattern: str, length: int, width: int, runs: int, seed: int) -> tuple[
     importance = theory.pattern(pattern, length, seed, rows=runs)
     x = theory.vectors(importance, width, seed)
     heads = [
-        theory.untrained_head((x[run] + theory.random_places(length, width, 1000 * seed + run))[None], 1000 * seed + run)
+        theory.untrained_head(
+            (x[run] + theory.random_places(length, width, 1000 * seed + run))[None], 1000 * seed + run
+        )
         for run in range(runs)
     ]
     q, k = (torch.cat([head[side] for head in heads]) for side in (0, 1))

@@ -49,7 +49,11 @@ def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
 def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:
     """The numbers of additive attention: as modules, and in parts."""
     with torch.device("meta"):
-        parts = [nn.Linear(encoder, attention, bias=False), nn.Linear(decoder, attention), nn.Linear(attention, 1, bias=False)]
+        parts = [
+            nn.Linear(encoder, attention, bias=False),
+            nn.Linear(decoder, attention),
+            nn.Linear(attention, 1, bias=False),
+        ]
     total = sum(p.numel() for part in parts for p in part.parameters())
     return {"total": total, "total_without_one_vector": total - attention,
             "words": f"Without one of the two vectors of {attention} it is {total - attention:,}."}  # fmt: skip

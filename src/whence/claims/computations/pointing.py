@@ -21,7 +21,9 @@ def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]
     }
 
 
-def scaled_scores(raw: list[float], width: int, bias: list[float], scaled: list[float], final: list[float]) -> dict[str, Any]:
+def scaled_scores(
+    raw: list[float], width: int, bias: list[float], scaled: list[float], final: list[float]
+) -> dict[str, Any]:
     """Raw scores over the square root of the width, and with the bias, beside what is printed."""
     own = [score / width**0.5 for score in raw]
     both = [score + added for score, added in zip(own, bias, strict=True)]

@@ -30,7 +30,7 @@ def relative_scores(width: int, shift: int, seed: int) -> dict[str, Any]:
         return float(((first.conj() if conjugate else first) * second).sum().real)
 
     return {
-        "change": abs(turned[1] - turned[0]),
+        "change_of_score": abs(turned[1] - turned[0]),
         "change_as_printed": abs(product(9 + shift, 2 + shift, False) - product(9, 2, False)),
         "change_with_conjugate": abs(product(9 + shift, 2 + shift, True) - product(9, 2, True)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def scales(factors: list[float], heads: int, length: int) -> dict[str, Any]:
         found.append((torch.softmax(own.bias(distance, None), -1) @ distance).mean().item())
     ordered = [found[place] for place in sorted(range(len(factors)), key=factors.__getitem__)]
     return {
-        "farther_at_larger_scale": sum(b >= a for a, b in zip(ordered, ordered[1:], strict=False)),
+        "farther_at_larger_scale": sum(b >= a for a, b in pairwise(ordered)),
         **{f"mean_distance_at_{factor:g}": one for factor, one in zip(factors, found, strict=True)},
     }
 
@@ -47,7 +48,7 @@ def learned_slopes(heads: int) -> dict[str, Any]:
     own = Alibi(heads)
     bias = own.bias(torch.arange(64.0), None)
     return {
-        "learned": sum(p.numel() for p in own.parameters()),
+        "learned_numbers": sum(p.numel() for p in own.parameters()),
         "bend": float(bias.diff(dim=-1).diff(dim=-1).abs().max()),
     }
 

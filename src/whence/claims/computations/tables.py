@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from whence.statistics import bonferroni, proportion, smallest_p
@@ -57,7 +58,7 @@ def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
     """How many quantities have different values in the places that state them, and how far they lie apart.
 
     >>> disagreement({"here": {"x": 1.0, "y": 2.0}, "there": {"x": 1.0, "y": 3.0}})
-    {'differing': 1, 'largest_difference': 1.0, 'words': 'y: 2 here, 3 there.'}
+    {'quantities_that_differ': 1, 'largest_difference': 1.0, 'words': 'y: 2 here, 3 there.'}
     """
     names = sorted({name for place in stated.values() for name in place})
     apart, told = [], []
@@ -67,7 +68,7 @@ def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
         if apart[-1] > 0:
             told.append(f"{name}: " + ", ".join(f"{value:g} {place}" for place, value in values.items()))
     return {
-        "differing": sum(one > 0 for one in apart),
+        "quantities_that_differ": sum(one > 0 for one in apart),
         "largest_difference": max(apart),
         "words": f"{'; '.join(told)}." if told else "",
     }
@@ -101,7 +102,7 @@ def falls(series: dict[str, list[float]]) -> dict[str, Any]:
     """How often each series falls and rises from one entry to the next, and where its largest step is."""
     found: dict[str, Any] = {}
     for name, values in series.items():
-        steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+        steps = [b - a for a, b in pairwise(values)]
         found[f"{name}_falls"] = sum(step < 0 for step in steps)
         found[f"{name}_rises"] = sum(step > 0 for step in steps)
         found[f"{name}_largest_step"] = 1 + max(range(len(steps)), key=lambda place: abs(steps[place]))
@@ -112,7 +113,7 @@ def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
     """Of pairs of series, upper minus lower: how often the gap closes, how often it is below zero, its first and last.
 
     >>> gaps({"x": [[5.0, 6.0], [4.0, 4.5]]})
-    {'x_first': 1.0, 'x_last': 1.5, 'closing_steps': 0, 'closing_series': 0, 'negative': 0, 'last_pair_minus_first': 0.0}
+    {'x_first': 1.0, 'x_last': 1.5, 'closing_steps': 0, 'gaps_that_close': 0, 'times_below_zero': 0, 'last_pair_minus_first': 0.0}
     """
     found: dict[str, Any] = {}
     steps = closing = negative = 0
@@ -120,11 +121,11 @@ def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
     for name, (upper, lower) in pairs.items():
         gap = [a - b for a, b in zip(upper, lower, strict=True)]
         found[f"{name}_first"], found[f"{name}_last"] = gap[0], gap[-1]
-        steps += sum(b < a for a, b in zip(gap, gap[1:], strict=False))
+        steps += sum(b < a for a, b in pairwise(gap))
         closing += gap[-1] < gap[0]
         negative += sum(one < 0 for one in gap)
         last.append(gap[-1])
-    counts = {"closing_steps": steps, "closing_series": closing, "negative": negative}
+    counts = {"closing_steps": steps, "gaps_that_close": closing, "times_below_zero": negative}
     return found | counts | {"last_pair_minus_first": last[-1] - last[0]}
 
 
@@ -134,7 +135,7 @@ def peak(places: list[int], values: list[float], named: float) -> dict[str, Any]
         "place": places[max(range(len(values)), key=values.__getitem__)],
         "largest": max(values),
         "value_there": values[places.index(int(named))],
-        "steps_down_at_the_end": sum(b < a for a, b in zip(values[-2:], values[-1:], strict=False)),
+        "ends_below_it": int(values[-1] < max(values)),
     }
 
 
@@ -142,11 +143,11 @@ def possible_shares(percents: list[float], items: int, decimals: int = 2) -> dic
     """How many printed percentages are no whole number of so many items.
 
     >>> possible_shares([33.33, 50.0], 3)
-    {'impossible': 1, 'words': 'Of 2: 50.'}
+    {'impossible_percentages': 1, 'words': 'Of 2: 50.'}
     """
     wrong = [p for p in percents if round(100 * round(p * items / 100) / items, decimals) != round(p, decimals)]
     told = f"Of {len(percents)}: {', '.join(f'{p:g}' for p in wrong)}." if wrong else ""
-    return {"impossible": len(wrong), "words": told}
+    return {"impossible_percentages": len(wrong), "words": told}
 
 
 def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
 def missing_words(sentence: list[str], named: list[str]) -> dict[str, Any]:
     """How many of the named words a sentence does not have."""
     gone = [word for word in named if word.lower() not in {own.lower() for own in sentence}]
-    return {"missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
+    return {"words_missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
 
 
 def steps_of_epochs(items: int, batch: int, epochs: int) -> dict[str, Any]:
