@@ -1,0 +1,106 @@
+"""``whence claims``: the table, one line a claim in a pipe, filters, details, the page, and how it ends."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from whence.cli import claiming
+from whence.errors import WhenceError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the ledger and nothing else."""
+    shutil.copytree(ROOT / "claims", tmp_path / "claims")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_one_line_a_claim_in_a_pipe(here, capsys):
+    claiming.claims()
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert all(len(line.split("\t")) == 5 for line in lines) and len(lines) > 150
+    assert "\x1b[" not in told.out and f"{len(lines)} claims" in told.err
+
+
+def test_filters(here, capsys):
+    claiming.claims(source=["003"], verdict=["arithmetic-wrong"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.startswith("pointer-") and "\tarithmetic wrong\t" in line for line in lines)
+
+
+def test_details_of_one_claim(here, capsys):
+    claiming.claims(id_=["epar-retention-ratio"])
+    told = capsys.readouterr().out
+    for part in (
+        "≠ arithmetic wrong",
+        "28.3",
+        "2.15",
+        "given",
+        "claims/records/epar-retention-ratio.json",
+        "does not agree",
+    ):
+        assert part in told
+
+
+def test_update_computes_what_was_deleted(here, capsys):
+    shutil.rmtree(here / "claims" / "records")
+    claiming.claims(source=["pointer"], update=True)
+    told = capsys.readouterr()
+    assert "pointer-additive-parameters: written" in told.err and "394,240" in told.out
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"source": ["007"]}, "the sources are epar (000), prior (001)"),
+        ({"verdict": ["maybe"]}, "a verdict is one of reproduced, not reproduced"),
+        ({"id_": ["epar-retention-ration"]}, "is it epar-retention-ratio"),
+        ({"folder": Path("nowhere")}, "no .toml file in nowhere"),
+    ],
+)
+def test_bad_requests_are_one_sentence(here, given, said):
+    with pytest.raises(WhenceError) as refused:
+        claiming.claims(**given)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("width", [60, 150])
+def test_the_table_fits_its_terminal(here, width):
+    from whence.claims import Places, findings, load
+    from whence.claims.evidence import KNOWN
+
+    found = findings(load(here / "claims", KNOWN), Places(here / "claims"))
+    screen = io.StringIO()
+    claiming.table(found, Console(width=width, file=screen, force_terminal=True))
+    told = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert "epar-improvement-arxiv" in told and "arithmetic" in told
+    assert max(map(len, told.splitlines())) <= width and "…" not in told  # nothing is cut off
+
+
+def test_the_command_ends_as_the_others_do(here):
+    code = "from whence.cli import main; main()"
+
+    def run(*given):
+        whole = [sys.executable, "-c", code, *given]
+        return subprocess.run(whole, capture_output=True, text=True, cwd=here, timeout=200)
+
+    assert "whence claims --id epar-retention-ratio" in run("claims", "--help").stdout
+    bad = run("claims", "--id", "nothing")
+    assert bad.returncode == 2 and "there is no such claim" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_a_page_of_one_source(here, capsys):
+    claiming.claims(source=["prior"], page=Path("build/claims.html"))
+    assert capsys.readouterr().out == "page: build/claims.html\n"
+    text = (here / "build" / "claims.html").read_text()
+    assert "prior-unbuilt" in text and "epar-defaults" not in text and not list(here.rglob("*.part"))

@@ -1,0 +1,105 @@
+"""The ledger's data: what is refused, and that every claim has a test or a reason."""
+
+from pathlib import Path
+
+import pytest
+
+from whence.claims import load
+from whence.claims.computations import COMPUTATIONS
+from whence.claims.evidence import KNOWN
+from whence.claims.trained import MEASUREMENTS
+from whence.errors import WhenceError
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = load(ROOT / "claims", KNOWN)
+CLAIMS = [claim for source in SOURCES for claim in source.claims]
+
+GOOD = """
+number = "900"
+title = "A made-up source"
+kind = "test"
+
+[[claim]]
+id = "made-sum"
+claim = "Two and two are four."
+where = "1"
+how = "By adding."
+compute = "product"
+given = { factors = [2, 2] }
+checks = [{ figure = "product", said = "4" }]
+"""
+
+
+def ledger(folder, text):
+    (folder / "made.toml").write_text(text)
+    return load(folder, KNOWN)
+
+
+def test_a_good_one(tmp_path):
+    (source,) = ledger(tmp_path, GOOD)
+    (claim,) = source.claims
+    assert (claim.id, claim.way, claim.by, claim.checks[0].number, claim.checks[0].within) == (
+        "made-sum", "compute", "product", 4.0, pytest.approx(0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('title = "A made-up source"', "", "title = None"),
+        ('kind = "test"', 'kind = "test"\ncolour = "red"', "an entry 'colour'"),
+        ('id = "made-sum"', 'id = "other-sum"', "other-sum, got an id of another file"),
+        ('where = "1"\n', "", "made-sum, got where = None"),
+        ('compute = "product"', 'compute = "magic"', "made-sum, got compute = 'magic'"),
+        ('compute = "product"', 'compute = "product"\nuntestable = "no"', "made-sum, got compute, untestable"),
+        ('compute = "product"\n', "", "made-sum, got no way to test it"),
+        ("checks =", "check =", "made-sum, got an entry 'check'"),
+        ('checks = [{ figure = "product", said = "4" }]', "", "made-sum, got compute with 0 checks"),
+        ('said = "4"', 'said = "four"', "'said': 'four'"),
+        ('said = "4"', "said = 4", "'said': 4"),
+        ('said = "4"', 'said = "4", below = "5"', "'below': '5'"),
+        ('said = "4"', 'below = "4", within = "1"', "'within': '1'"),
+        ('said = "4"', 'said = "nan"', "'said': 'nan'"),
+        ("given = { factors", "given = { factors = [1]\nfactors", "it is TOML"),
+        ("[[claim]]", "[[claims]]", "an entry 'claims'"),
+    ],
+)
+def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, said):
+    assert old in GOOD
+    with pytest.raises(WhenceError) as refused:
+        ledger(tmp_path, GOOD.replace(old, new))
+    told = str(refused.value)
+    assert told.startswith("claims/made.toml") and said in told, told
+
+
+def test_an_id_twice_and_an_empty_folder(tmp_path):
+    with pytest.raises(WhenceError, match="made-sum, got an id that is there twice"):
+        ledger(tmp_path, GOOD + GOOD.partition("\n\n")[2])
+    with pytest.raises(WhenceError, match=r"no \.toml file"):
+        load(tmp_path / "nowhere", KNOWN)
+
+
+def test_the_five_sources_are_there():
+    assert [source.number for source in SOURCES] == ["000", "001", "002", "003", "004"]
+    assert min(len(source.claims) for source in SOURCES) >= 9 and len(CLAIMS) > 150
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_every_claim_has_a_test_or_a_reason(source):
+    for claim in source.claims:
+        assert claim.way in ("compute", "read", "untestable", "waits_for")
+        assert bool(claim.checks) == (claim.way in ("compute", "read")), claim.id
+        assert len(claim.by) > 3 and len(claim.how) > 10, claim.id
+
+
+def test_every_computation_is_used():
+    used = {claim.by for claim in CLAIMS if claim.way == "compute"}
+    helpers = {"multiplications"}  # through equal_widths
+    assert set(COMPUTATIONS) - helpers <= used and set(MEASUREMENTS) <= used
+
+
+def test_only_what_is_not_built_yet_waits_without_a_reading():
+    by_source = {source.name: [c for c in source.claims if c.way == "waits_for"] for source in SOURCES}
+    assert not by_source["speeches"]
+    for claim in by_source["epar"]:
+        assert "study" in claim.by or "experiment" in claim.by, claim.id
