@@ -5,6 +5,7 @@ Weights are large and are not kept with the project; without them these records 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,7 +114,18 @@ def deeper_looks_farther(places: Places, study: str, arm: str, lower: int, upper
     return judged(sides, "lower", "accuracy", 1)["upper"] | {f"{name}_layer": rows for name, rows in sides.items()}
 
 
+def _named(measure: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The same measurement with the name of the study's folder, whose hash says exactly what was trained."""
+
+    @functools.wraps(measure)
+    def measured(places: Places, study: str, *given: Any, **named: Any) -> dict[str, Any]:
+        found = measure(places, study, *given, **named)
+        return found | {"study": found_study(places, study)[1].name}
+
+    return measured
+
+
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: function
+    function.__name__: _named(function)
     for function in (training_scores, padding_attention, attention_reach, deeper_looks_farther)
 }

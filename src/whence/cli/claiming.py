@@ -167,14 +167,20 @@ def details(row: dict[str, Any]) -> str:
         note = f" ({check['note']})" if check["note"] else ""
         found = f"; found {check['found']}" if check["found"] else ""
         lines += _told("check", f"{check['says']}{found}: {mark}{note}")
-    figures = {name: value for name, value in row["found"].items() if name != "words" and not isinstance(value, list)}
+    figures = [f"{name} {_plain(value)}" for name, value in row["found"].items() if name != "words"]
     if figures:
-        lines += _told("figures", ", ".join(f"{name} {value:.6g}" for name, value in figures.items()))
+        lines += _told("figures", ", ".join(figures))
     if row["given"]:
         lines += _told("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
     if row["record"]:
         lines += _told("record", row["record"])
     return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 
 def _told(name: str, text: str) -> list[str]:
