@@ -118,6 +118,21 @@ def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi,
     assert "one run of each, with which no test can give a p below 1" in found.because
 
 
+def test_one_arm_against_several(tmp_path):
+    arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
+    made = replace(study("epar-when-02", arms), question="length 1024")
+    levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
+    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict("epar-when-long", tmp_path)
+    numbers = found.evidence.found
+    assert numbers["direction_against_rotary"] == 1 and numbers["gain_over_rotary"] == pytest.approx(10)
+    assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
+    assert "better than rotary by 10 points" in found.because
+    write(tmp_path, replace(made, name="epar-when-04"), {})
+    with pytest.raises(WhenceError, match="the ledger means the one that asks 'importance in waves'"):
+        verdict("epar-when-structured", tmp_path)
+
+
 def test_two_studies_and_three_splits(tmp_path):
     none, keys = study("speeches-encoder-none", ARMS[:1]), study("speeches-encoder-keys", ARMS[:1])
     write(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})

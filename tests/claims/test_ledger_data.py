@@ -1,5 +1,7 @@
 """The ledger's data: what is refused, and that every claim has a test or a reason."""
 
+import inspect
+import runpy
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,21 @@ def test_only_what_is_not_built_yet_waits_without_a_reading():
     assert not by_source["speeches"]
     for claim in by_source["epar"]:
         assert "study" in claim.by or "experiment" in claim.by, claim.id
+
+
+def test_the_studies_that_are_read_are_there_with_their_arms():
+    """The ledger names studies, arms and questions that the folder of studies has."""
+    known = {}
+    for path in (ROOT / "studies").rglob("*.py"):
+        made = runpy.run_path(str(path))["studies"]
+        scaled = "scale" in inspect.signature(made).parameters
+        for study in (*made("cpu"), *made("gpu")) if scaled else made():
+            known[study.name] = study
+    for claim in CLAIMS:
+        if "study" not in claim.given:
+            continue
+        study = known[claim.given["study"]]
+        arms = {claim.given["arm"], claim.given.get("baseline", claim.given["arm"]), *claim.given.get("others", ())}
+        if claim.by != "between_splits":
+            assert arms <= {arm.name for arm in study.arms}, claim.id
+        assert claim.given.get("question", study.question) == study.question, claim.id

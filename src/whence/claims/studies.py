@@ -79,9 +79,36 @@ def difference(
     spec, folder = found_study(places, study)
     factor = METRICS[metric][0]
     both = {name: values_of(finished(spec, folder, name), split, evaluation, factor) for name in (baseline, arm)}
-    found = judged(both, baseline, metric, spec.comparisons)[arm]
+    found = judged(both, baseline, metric, spec.comparisons, spec.decision.alpha)[arm]
     own = f"The source has one run of each, with which no test can give a p below {smallest_p(1, 1):g}."
     return found | {"words": f"{found['words']} {own}"}, folder.as_posix()
+
+
+def against(
+    places: Places, study: str, arm: str, others: list[str], metric: str, split: str, question: str = ""
+) -> tuple[dict[str, Any], str]:
+    """One arm against several: the direction and the gain over each, 1 where the arm can be called better.
+
+    A ``question`` makes sure that a study with a number for a name is the one meant.
+    """
+    spec, folder = found_study(places, study)
+    if question and spec.question != question:
+        got = f"{study} that asks {spec.question!r}"
+        raise refusal("claims", got, f"the ledger means the one that asks {question!r}", "correct the ledger's entry")
+    factor = METRICS[metric][0]
+    sides = {name: values_of(finished(spec, folder, name), split, None, factor) for name in (arm, *others)}
+    told: dict[str, Any] = {}
+    words = []
+    for other in others:  # each comparison has the other for its baseline, so that the words are about the arm
+        pair = {other: sides[other], arm: sides[arm]}
+        one = judged(pair, other, metric, spec.comparisons, spec.decision.alpha)[arm]
+        told |= {f"direction_against_{_slug(other)}": one["direction"], f"gain_over_{_slug(other)}": one["gain"]}
+        words.append(one["words"])
+    return told | {"words": " ".join(words)}, folder.as_posix()
+
+
+def _slug(name: str) -> str:
+    return "_".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def between_studies(
@@ -135,10 +162,12 @@ def step_time(places: Places, way: str, baseline: str) -> tuple[dict[str, Any], 
     return {"more_percent": 100 * (times[way] / times[baseline] - 1), "words": told}, path.as_posix()
 
 
-def judged(sides: dict[str, list[float]], baseline: str, metric: str, m: int) -> dict[str, dict[str, Any]]:
-    """``whence.statistics.compare`` as numbers: each side's direction, difference, interval and words."""
+def judged(
+    sides: dict[str, list[float]], baseline: str, metric: str, m: int, alpha: float = 0.05
+) -> dict[str, dict[str, Any]]:
+    """``whence.statistics.compare`` as numbers: each side's direction, difference, gain, interval and words."""
     _, higher, unit = METRICS[metric]
-    return of_comparison(compare(sides, baseline, max(m, len(sides) - 1), higher, unit=unit))
+    return of_comparison(compare(sides, baseline, max(m, len(sides) - 1), higher, level=1 - alpha, unit=unit))
 
 
 def of_comparison(found: Comparison) -> dict[str, dict[str, Any]]:
@@ -148,6 +177,7 @@ def of_comparison(found: Comparison) -> dict[str, dict[str, Any]]:
         name: {
             "direction": directions.get(arm.verdict.split()[0], 0),
             "difference": arm.difference,
+            "gain": arm.difference if found.higher_is_better else -arm.difference,
             "low": arm.corrected_interval.low if arm.corrected_interval else arm.difference,
             "high": arm.corrected_interval.high if arm.corrected_interval else arm.difference,
             "words": f"{name}: {arm.verdict}.",
@@ -158,5 +188,5 @@ def of_comparison(found: Comparison) -> dict[str, dict[str, Any]]:
 
 READINGS: dict[str, Reading] = {
     function.__name__: function
-    for function in (values, difference, between_studies, between_splits, steps_back, step_time)
+    for function in (values, difference, against, between_studies, between_splits, steps_back, step_time)
 }
