@@ -1,0 +1,64 @@
+"""EPAR's mathematics, computed in double precision: every statement is a function that returns evidence."""
+
+from whence.theory.agreement import (
+    Consistency,
+    consistency,
+    consistency_by_chance,
+    distance_consistency,
+    ranks,
+    spearman,
+)
+from whence.theory.benefit import (
+    Benefit,
+    importance,
+    maximum_benefit,
+    position_value,
+    predicted_by_source,
+    prediction_reads_no_attention,
+    value_is_a_mean,
+)
+from whence.theory.doubling import doubled, doubling_identity, factor_ranks
+from whence.theory.effect import CODE_DEFAULTS, NUMBERS, Setting, epar, factor
+from whence.theory.evidence import Evidence
+from whence.theory.measures import Measure, entropy, factor_at, gold_surprise, position_values, profile_error
+from whence.theory.monotonicity import (
+    Region,
+    attention_monotonicity,
+    failing_region,
+    monotonicity_of_random_content,
+    weights_by_distance,
+)
+from whence.theory.patterns import PATTERNS, attention_weights, pattern, random_places, untrained_head, vectors
+from whence.theory.planted import Planted, planted
+from whence.theory.properties import (
+    bound,
+    bound_of_the_attention,
+    continuity,
+    differentiability,
+    factor_monotonicity,
+    slope,
+)
+from whence.theory.retained import (
+    Retained,
+    beta_that_keeps,
+    compare_retention,
+    enhanced_keeps_more,
+    gamma_that_keeps,
+    retention,
+    retention_figures_agree,
+)
+from whence.theory.slopes import Sensitivity, agrees_with_differences, sensitivity
+from whence.theory.tuning import BOUNDS, Best, best_by_gradient, best_by_grid, two_ways_agree
+
+__all__ = [
+    "BOUNDS", "Benefit", "Best", "CODE_DEFAULTS", "Consistency", "Evidence", "Measure", "NUMBERS", "PATTERNS", "Planted",
+    "Region", "Retained", "Sensitivity", "Setting", "agrees_with_differences", "attention_monotonicity", "attention_weights",
+    "best_by_gradient", "best_by_grid", "beta_that_keeps", "bound", "bound_of_the_attention", "compare_retention",
+    "consistency", "consistency_by_chance", "continuity", "differentiability", "distance_consistency", "doubled",
+    "doubling_identity", "enhanced_keeps_more", "entropy", "epar", "factor", "factor_at", "factor_monotonicity",
+    "factor_ranks", "failing_region", "gamma_that_keeps", "gold_surprise", "importance", "maximum_benefit",
+    "monotonicity_of_random_content", "pattern", "planted", "position_value", "position_values", "predicted_by_source",
+    "prediction_reads_no_attention", "profile_error", "random_places", "ranks", "retention", "retention_figures_agree",
+    "sensitivity", "slope", "spearman", "two_ways_agree", "untrained_head", "value_is_a_mean", "vectors",
+    "weights_by_distance",
+]  # fmt: skip
