@@ -1,5 +1,8 @@
-"""Small transformers around any Position: an encoder that classifies and a decoder that predicts the next token."""
+"""Small transformers around any Position: an encoder that classifies, a decoder that predicts the next token, and
+attention that adapts to task and content."""
 
+from whence.models.adapters import Adapter, ContentAware, Fused, PerRow, Reading, TaskAware
+from whence.models.adaptive import AdaptiveAttention, AdaptiveModel
 from whence.models.build import build
 from whence.models.caches import Caches
 from whence.models.decoder import Decoder
@@ -7,9 +10,11 @@ from whence.models.encoder import Encoder
 from whence.models.maps import attention_maps
 from whence.models.parameters import ParameterTable, Part, parameter_table
 from whence.models.placing import PerLayer
+from whence.models.position_aware import position_aware
 from whence.models.spec import ModelSpec
 
 __all__ = [
-    "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "attention_maps", "build",
-    "parameter_table",
+    "Adapter", "AdaptiveAttention", "AdaptiveModel", "Caches", "ContentAware", "Decoder", "Encoder", "Fused",
+    "ModelSpec", "ParameterTable", "Part", "PerLayer", "PerRow", "Reading", "TaskAware", "attention_maps", "build",
+    "parameter_table", "position_aware",
 ]  # fmt: skip

@@ -39,7 +39,7 @@ def fingerprint(task):
 
 
 def test_the_tasks_that_need_no_files():
-    assert EMBEDDED == ["retrieval", "copy", "votes", "topics", "sources"]
+    assert EMBEDDED == ["retrieval", "copy", "votes", "places", "topics", "sources"]
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -118,8 +118,8 @@ def test_unknown_names_and_settings():
     with pytest.raises(WhenceError) as error:
         load("topic")
     assert str(error.value) == (
-        'load("topic") got an unknown task, but there are retrieval, copy, votes, topics, sources, speeches_classify, '
-        "speeches_lm, wikitext2, wikitext103, books, sst2; give one of these."
+        'load("topic") got an unknown task, but there are retrieval, copy, votes, places, topics, sources, '
+        "speeches_classify, speeches_lm, wikitext2, wikitext103, books, sst2; give one of these."
     )
     with pytest.raises(WhenceError) as error:
         load("copy", length=3)

@@ -11,6 +11,7 @@ from whence.errors import refusal
 from whence.lab.tasks.base import NOT_ASKED, Batch, Task, row_of
 from whence.lab.tasks.books import Books
 from whence.lab.tasks.copying import Copying
+from whence.lab.tasks.places import Places
 from whence.lab.tasks.retrieval import Retrieval
 from whence.lab.tasks.sources import Sources
 from whence.lab.tasks.speeches import SpeechesClassify, SpeechesLm
@@ -35,6 +36,7 @@ TASKS: dict[str, Entry] = {
     "retrieval": Entry(Retrieval, True, "the value that stood behind a key"),
     "copy": Entry(Copying, True, "a random string once more"),
     "votes": Entry(Votes, True, "the heavier side of votes that weigh by their place"),
+    "places": Entry(Places, True, "the nearest, the farthest or the marked symbol, as a cue says"),
     "topics": Entry(Topics, True, "language modelling on Python's help topics"),
     "sources": Entry(Sources, True, "prose, code or docstring"),
     "speeches_classify": Entry(SpeechesClassify, False, "which of three presidents said it"),

@@ -1,0 +1,63 @@
+"""Three tasks in one: a cue says whether the answer is the nearest symbol, the farthest one, or the marked one.
+
+    near      a c B a d ?   ->   d
+    far       a c B a d ?   ->   a
+    anywhere  a c B a d ?   ->   b        (a capital stands for a mark)
+
+But for the cue the inputs of the three look alike, every one has its mark, and the mark can be at either end. A model
+must find out what is asked, and then lean toward near keys, toward far keys, or toward content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least
+from whence.lab.tasks.generated import Generated
+
+KINDS = ("near", "anywhere", "far")
+
+
+class Places(Generated):
+    """Tokens: symbols, the same symbols with a mark, one cue a kind, the question mark. Answers are plain symbols."""
+
+    name = "places"
+
+    def __init__(self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0) -> None:
+        at_least(self.name, "count", count, 2)
+        at_least(self.name, "symbols", symbols, 2)
+        at_least(self.name, "items", items, 1)
+        self.symbols = symbols
+        self.vocabulary = 2 * symbols + len(KINDS) + 1
+        super().__init__(count, items, seed, {"count": count, "symbols": symbols, "items": items, "seed": seed})
+
+    def length(self, amount: int) -> int:
+        return amount + 2
+
+    def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
+        kind = torch.randint(len(KINDS), (rows, 1), generator=generator)
+        symbols = torch.randint(self.symbols, (rows, amount), generator=generator)
+        marked = torch.randint(amount, (rows, 1), generator=generator)
+        shown = symbols.scatter_add(1, marked, torch.full((rows, 1), self.symbols))
+        asking = torch.full((rows, 1), self.vocabulary - 1)
+        tokens = torch.cat([2 * self.symbols + kind, shown, asking], dim=1)
+        places = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
+        targets = torch.full_like(tokens, NOT_ASKED)
+        targets[:, -1:] = symbols.gather(1, places.gather(1, kind))
+        return Batch(tokens, targets)
+
+    def kinds(self, tokens: Tensor) -> Tensor:
+        """Which of KINDS each input ``[B, T]`` is, by its cue: ``[B]``."""
+        return tokens[:, 0] - 2 * self.symbols
+
+    def marked(self, tokens: Tensor) -> Tensor:
+        """Where the marks are, ``[B, T]``."""
+        return (tokens >= self.symbols) & (tokens < 2 * self.symbols)
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        special = [*KINDS, "?"]
+        names = [f"s{s}" for s in range(self.symbols)] + [f"S{s}" for s in range(self.symbols)] + special
+        return [names[token] for token in as_numbers(tokens)]

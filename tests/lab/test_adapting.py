@@ -1,0 +1,52 @@
+"""Trained end to end on a mixture of tasks, task weights come to mean what their names say; the per-row form cannot."""
+
+import pytest
+
+from whence.errors import WhenceError
+from whence.lab.adapting import adapt, answered_from, by_kind, forced, maker
+from whence.lab.study import Budget
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return adapt("fused", seed=0, budget=Budget(steps=400, batch=32, rate=1e-2, weight_decay=0.0))
+
+
+def test_it_learns_all_three(trained):
+    found = by_kind(trained.model, trained.task)
+    assert min(kind["accuracy"] for kind in found.values()) > 0.9
+    assert trained.curves["steps"] == 400 and trained.adapter == "fused"
+
+
+def test_the_task_weights_point_where_the_task_needs(trained):
+    found = by_kind(trained.model, trained.task)
+    assert found["near"]["near"] > 0.8 and found["far"]["far"] > 0.8
+    assert found["near"]["slope"] > 2 and found["far"]["slope"] < -2
+    assert found["near"]["distance"] < found["anywhere"]["distance"] < found["far"]["distance"]
+    assert found["anywhere"]["marked"] > max(found["near"]["marked"], found["far"]["marked"])
+
+
+def test_and_they_are_the_cause(trained):
+    """Given a type by hand, the model answers from where that type looks, whatever the input asked for."""
+    near = answered_from(forced(trained.model, "near"), trained.task)
+    far = answered_from(forced(trained.model, "far"), trained.task)
+    assert near["near"] > far["near"] + 0.3 and far["far"] > near["far"] + 0.3
+    own = answered_from(trained.model, trained.task)
+    assert all(share == pytest.approx(1 / 3, abs=0.12) for share in own.values())
+
+
+def test_the_per_row_form_stays_ignorant_of_far():
+    """A temperature cannot lean toward far keys, and neither can EPAR: the answer is a guess between symbols."""
+    row = adapt("row", seed=0, budget=Budget(steps=250, batch=32, rate=1e-2, weight_decay=0.0))
+    found = by_kind(row.model, row.task)
+    assert found["far"]["accuracy"] < 0.5 and found["anywhere"]["accuracy"] > found["far"]["accuracy"]
+    assert "slope" not in found["near"] and 0 < found["near"]["row_scale"] <= 1
+
+
+def test_refusals(trained):
+    with pytest.raises(WhenceError, match=r"maker\(adapter\) got 'odd', but an adapter is one of none, row, task"):
+        maker("odd", 8)
+    with pytest.raises(
+        WhenceError, match=r"forced\(model, task_type\) got 'up', .*; choose one of near, anywhere, far"
+    ):
+        forced(trained.model, "up")

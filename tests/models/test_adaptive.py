@@ -1,0 +1,199 @@
+"""Adaptive attention: what its terms are, that they move keys, and that the source's per-row form is a temperature."""
+
+import pytest
+import torch
+
+from whence import Epar, NoPosition, Sinusoidal, attend
+from whence.errors import WhenceError
+from whence.models import AdaptiveAttention, AdaptiveModel, ContentAware, Fused, PerRow, TaskAware
+from whence.models.adaptive import seen_by
+
+W, T, HEADS, CONTEXT = 12, 10, 3, 16
+
+
+def fused(width=W):
+    return Fused(TaskAware(width, CONTEXT), ContentAware(width))
+
+
+ADAPTERS = {"task": lambda: TaskAware(W, CONTEXT), "content": lambda: ContentAware(W), "fused": fused}
+
+
+def layer(adapter, position=None, *, causal=True, temperature=1.0, seed=0):
+    torch.manual_seed(seed)
+    position = Epar(HEADS, beta=2.0, context=CONTEXT) if position is None else position
+    made = AdaptiveAttention(W, HEADS, position, adapter(), causal=causal, temperature=temperature).double()
+    for parameter in made.adapter.parameters():  # louder than torch's start, so that a test can see each term
+        parameter.data += torch.randn_like(parameter)
+    return made
+
+
+def inputs(seed=1):
+    return torch.randn(2, T, W, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def split(made, x):
+    q, k = (p(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for p in (made.queries, made.keys))
+    return (q @ k.mT) * (W // HEADS) ** -0.5
+
+
+def effect(made):
+    d = (torch.arange(T)[:, None] - torch.arange(T)).abs().double()
+    epar = made.position
+    return epar.alpha() * (1 + epar.gamma() * torch.exp(-epar.beta() * d.flatten() / CONTEXT)) / (1 + epar.gamma())
+
+
+def terms_by_hand(reading, made):
+    """The score term of each row and key by the formula in the module's docstring, with loops."""
+    out = torch.zeros(2, T, T, dtype=torch.float64)
+    adapter = made.adapter
+    content = adapter if isinstance(adapter, ContentAware) else getattr(adapter, "content", None)
+    for b in range(2):
+        for i in range(T):
+            share = 1.0 if reading.task_share is None else float(reading.task_share[b, i])
+            for j in range(T):
+                if reading.slope is not None:
+                    out[b, i, j] += share * float(reading.slope[b, i]) * (j - i) / CONTEXT
+                if reading.importance is not None:
+                    rest = 1.0 if reading.task_share is None else 1 - share
+                    out[b, i, j] += rest * float(content.strength()) * float(reading.importance[b, j])
+    return out
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("causal", (True, False))
+def test_the_terms_are_those_of_the_formula(name, causal):
+    made, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
+    weights, reading = made.look(x)
+    logits = (split(made, x) + terms_by_hand(reading, made)[:, None]) * effect(made).reshape(HEADS, T, T) / 0.8
+    if causal:
+        logits = logits.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(weights, logits.softmax(-1), rtol=1e-11, atol=1e-13)
+    v = made.values(x).unflatten(2, (HEADS, -1)).transpose(1, 2)
+    want = made.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(made(x), want, rtol=1e-10, atol=1e-12)  # another backend than the weights' one
+
+
+def orders(logits_or_weights):
+    return logits_or_weights.argsort(-1)
+
+
+def test_per_row_is_a_temperature_and_nothing_else():
+    """Scaling a row changes no order of keys, and equals attention with that row's own temperature."""
+    made, x = layer(lambda: PerRow(W)), inputs()
+    plain = layer(lambda: PerRow(W))
+    plain.adapter = None
+    weights, reading = made.look(x)
+    before, _ = plain.look(x)
+    scale = reading.row_scale
+    assert (scale > 0).all() and float((scale - 1).abs().max()) > 0.2  # it does something
+    assert float((weights - before).abs().max()) > 0.01
+    for row in range(T):
+        seen = slice(0, row + 1)
+        assert torch.equal(orders(weights[:, :, row, seen]), orders(before[:, :, row, seen]))
+        for b in range(2):
+            q, k = (p(x)[b : b + 1].unflatten(2, (HEADS, -1)).transpose(1, 2) for p in (made.queries, made.keys))
+            _, alone = attend(
+                q[:, :, row : row + 1], k, k, position=made.position, causal=True, return_weights=True,
+                temperature=1 / float(scale[b, row]), q_positions=torch.tensor([row]), k_positions=torch.arange(T),
+            )  # fmt: skip
+            torch.testing.assert_close(weights[b, :, row], alone[0, :, 0], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_terms_on_keys_change_the_order_of_keys(name):
+    made, x = layer(ADAPTERS[name]), inputs()
+    weights, _ = made.look(x)
+    made.adapter = None
+    before, _ = made.look(x)
+    assert not torch.equal(orders(weights[:, :, -1]), orders(before[:, :, -1]))
+
+
+@pytest.mark.parametrize("kind, nearer", (("near", True), ("far", False)))
+def test_a_task_type_does_what_its_name_says(kind, nearer):
+    made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
+    with torch.no_grad():
+        made.adapter.weigh.weight.zero_()
+        made.adapter.weigh.bias.copy_(40.0 * torch.tensor([t == kind for t in made.adapter.types]))
+    weights, reading = made.look(x)
+    made.adapter = None
+    before, _ = made.look(x)
+    distance = torch.arange(T - 1, -1, -1).double()
+    moved = (weights[:, :, -1] @ distance) - (before[:, :, -1] @ distance)
+    assert (moved < 0).all() if nearer else (moved > 0).all()
+    assert (reading.slope > 0).all() if nearer else (reading.slope < 0).all()
+
+
+def test_important_keys_gain_in_every_row():
+    made, x = layer(ADAPTERS["content"], NoPosition()), inputs()
+    weights, reading = made.look(x)
+    made.adapter = None
+    gained = (weights / made.look(x)[0])[:, :, -1]  # up to the row's normaliser, exp(strength * importance)
+    for b in range(2):
+        assert torch.equal(gained[b, 0].argsort(), reading.importance[b].argsort())
+
+
+@pytest.mark.parametrize("name", [*ADAPTERS, "row"])
+def test_no_row_reads_the_future(name):
+    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name])
+    x = inputs()
+    changed = x.clone()
+    changed[:, 6:] += 3.0
+    torch.testing.assert_close(made(x)[:, :6], made(changed)[:, :6], rtol=1e-12, atol=1e-13)
+    assert float((made(x)[:, 6:] - made(changed)[:, 6:]).abs().max().detach()) > 0.01
+
+
+@pytest.mark.parametrize("name", [*ADAPTERS, "row"])
+def test_every_parameter_trains(name):
+    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name], Epar(HEADS, learn=True, context=CONTEXT))
+    made(inputs()).square().sum().backward()
+    # a bias of the keys adds one number to a whole row, except where EPAR's factor tells the keys apart
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
+
+
+def test_what_rows_have_seen():
+    x = inputs()
+    torch.testing.assert_close(seen_by(x, True)[:, 4], x[:, :5].mean(1))
+    torch.testing.assert_close(seen_by(x, False)[:, 4], x.mean(1))
+
+
+def test_the_small_model():
+    one, same, other = (AdaptiveModel(9, fused, seed=seed) for seed in (3, 3, 4))
+    tokens = torch.randint(9, (2, 7))
+    assert one(tokens).shape == (2, 7, 9) and torch.equal(one(tokens), same(tokens))
+    assert not torch.equal(one(tokens), other(tokens))
+    weights, reading = one.look(tokens)
+    assert weights.shape == (2, 2, 7, 7) and reading.task_weights.shape == (2, 7, 3) and not weights.requires_grad
+    torch.manual_seed(0)
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    AdaptiveModel(9, fused)
+    assert torch.equal(torch.rand(1), drawn)
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    (
+        (lambda: AdaptiveAttention(10, 3), r"AdaptiveAttention\(width, heads\) got 10 and 3, but heads divides width"),
+        (
+            lambda: AdaptiveAttention(8, 2, adapter=TaskAware(6, 4)),
+            "an adapter for width 6 with 8, but an adapter reads",
+        ),
+        (
+            lambda: AdaptiveAttention(8, 2, Sinusoidal(8)),
+            "a part that acts on embeddings, but embeddings are made outside",
+        ),
+        (lambda: TaskAware(8, 0), r"TaskAware\(context, types\) got 0 and 3 types"),
+        (
+            lambda: ContentAware(8, types={"a": 2.0}),
+            r"ContentAware\(types\) got {'a': 2.0}, but types have an importance",
+        ),
+        (lambda: Fused(TaskAware(8, 4), ContentAware(6)), r"Fused\(task, content\) got widths 8 and 6"),
+        (
+            lambda: AdaptiveModel(9)(torch.zeros(1, 2).long(), torch.ones(1, 2)),
+            r"AdaptiveModel\(padding=...\) got a mask",
+        ),
+    ),
+)
+def test_refusals(call, text):
+    with pytest.raises(WhenceError, match=text):
+        call()
