@@ -40,6 +40,12 @@ MUTANTS = [
     (F + "gradient_keys.py", "dz = dz * factor", "dz = dz * 1.0", FUSED),
     (F + "gradient_queries.py", "acc = acc * back", "acc = acc * 1.0", FUSED),
     (F + "backend.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
+    # EPAR's mathematics and adaptive attention
+    ("theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["tests/theory/test_theory_attention.py", "-k", "doubled"]),
+    ("theory/agreement.py", "right=True", "right=False", ["tests/theory/test_theory_benefit.py", "-k", "spearman"]),
+    ("theory/properties.py", "setting.floor - values", "values - setting.floor", ["tests/theory/test_theory_effect.py", "-k", "floor"]),
+    ("models/adapters.py", "[slope, -slope * at]", "[slope, slope * at]", ["tests/models/test_adaptive.py", "-k", "formula"]),
+    ("models/adaptive.py", "q = q * reading.row_scale", "k = k * reading.row_scale", ["tests/models/test_adaptive.py", "-k", "temperature"]),
     # a shift by one
     (P + "recency.py", "distance + 1", "distance", ["tests/position/test_recency.py"]),
     (P + "fire.py", "length.to(distance.dtype) - 1", "length.to(distance.dtype)", ["tests/position/test_fire.py"]),

@@ -43,7 +43,7 @@ def effect(made):
 
 
 def terms_by_hand(reading, made):
-    """The score term of each row and key by the formula in the module's docstring, with loops."""
+    """The score term of each row and key by the formula in the docstring of ``adapters``, with loops."""
     out = torch.zeros(2, T, T, dtype=torch.float64)
     adapter = made.adapter
     content = adapter if isinstance(adapter, ContentAware) else getattr(adapter, "content", None)
@@ -61,6 +61,7 @@ def terms_by_hand(reading, made):
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("causal", (True, False))
+@torch.no_grad()
 def test_the_terms_are_those_of_the_formula(name, causal):
     made, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
     weights, reading = made.look(x)
@@ -77,6 +78,7 @@ def orders(logits_or_weights):
     return logits_or_weights.argsort(-1)
 
 
+@torch.no_grad()
 def test_per_row_is_a_temperature_and_nothing_else():
     """Scaling a row changes no order of keys, and equals attention with that row's own temperature."""
     made, x = layer(lambda: PerRow(W)), inputs()
@@ -148,6 +150,25 @@ def test_every_parameter_trains(name):
     made(inputs()).square().sum().backward()
     # a bias of the keys adds one number to a whole row, except where EPAR's factor tells the keys apart
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
+
+
+def test_importance_is_of_the_token_and_the_task_of_what_was_seen():
+    made, x = layer(fused), inputs()
+    changed = x.clone()
+    changed[:, 3] += 2.0
+    (_, one), (_, two) = made.look(x), made.look(changed)
+    same = torch.arange(T) != 3
+    assert torch.equal(one.importance[:, same], two.importance[:, same])
+    assert (one.importance[:, 3] != two.importance[:, 3]).all()
+    assert torch.equal(one.task_weights[:, :3], two.task_weights[:, :3])
+    assert (one.slope[:, 3:] != two.slope[:, 3:]).all() and (one.task_share[:, 3:] != two.task_share[:, 3:]).all()
+
+
+def test_half_precision_around_it():
+    made = layer(fused).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = made(inputs().float())
+    torch.testing.assert_close(out.float(), made(inputs().float()), rtol=0.1, atol=0.1)
 
 
 def test_what_rows_have_seen():

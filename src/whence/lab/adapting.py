@@ -62,7 +62,7 @@ def adapt(adapter: str = "fused", *, seed: int = 0, task: Places | None = None, 
     model = AdaptiveModel(task.vocabulary, make, position=position, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         curves = train(model, task, budget, seed, Path(folder) / "state")
-    return Adapted(adapter, seed, model.eval(), task, curves)
+    return Adapted(adapter, seed, model.cpu().eval(), task, curves)
 
 
 def by_kind(model: AdaptiveModel, task: Places, split: str = "test") -> dict[str, dict[str, float]]:

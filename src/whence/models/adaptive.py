@@ -99,6 +99,7 @@ class AdaptiveAttention(nn.Module):
         if reading.rows is not None and reading.keys is not None:
             q = torch.cat([q, self._columns(reading.rows / scale)], -1)
             k = torch.cat([k, self._columns(reading.keys)], -1)
+            v = v.to(q.dtype)  # under autocast the columns are wider than the projections, and places need the digits
         return q, k, v, scale, reading
 
     def _columns(self, terms: Tensor) -> Tensor:
