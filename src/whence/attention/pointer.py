@@ -75,14 +75,15 @@ class PointerAttention(nn.Module):
         """Log-weights ``[B, S]`` over items ``[B, S, width]``, -inf on padding; in at least float32.
 
         ``lengths`` or ``padding`` (True where real, on any side) say which items count. ``positions``, ``[S]`` or
-        ``[B, S]``, are by default counted from the first real item; the query stands at the last real one.
+        ``[B, S]``, are by default counted from the first real item; the query stands where the last real item does and
+        sees no item at a later position.
         """
         shapes.require_sequences("PointerAttention", encoded, self.queries.in_features)
         batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
         real = key_mask(lengths, padding, batch, length, device)
         shapes.require_real("PointerAttention", real)
         if positions is None:
-            places = count_tokens(real, None, length, device)
+            places = count_tokens(real, None, length, device).clamp(min=0)  # left padding, which is hidden anyway
         else:
             places = shapes.positions("positions", positions, batch, length, device)
         at = _last(real, batch, length, device)
