@@ -115,17 +115,15 @@ def _search(
     model: PointerGenerator, source: Sources, beams: int, best: int, shortest: int, longest: int, power: float
 ) -> list[Hypothesis]:
     reading, carried = model.read(source)
-    kept, done = [Beginning((), 0.0, 0.0)], []
+    kept = [Beginning((), 0.0, 0.0)]
+    done: list[Hypothesis] = []
     for length in range(longest + 1):
         words = source.tokens.new_tensor([text.words[-1] if text.words else START for text in kept])
         step, carried = model.step(words, carried, reading.of(torch.zeros_like(words)))
         sums = torch.tensor([text.log_p for text in kept], dtype=torch.float64, device=words.device)
         totals = sums[:, None] + _allowed(step.log_p).double()
-        stops = torch.arange(totals.shape[1], device=words.device) == STOP
         if length < shortest:
-            totals[:, stops] = -torch.inf
-        if length == longest:
-            totals[:, ~stops] = -torch.inf
+            totals[:, STOP] = -torch.inf
         repeated = [text.repeated + again for text, again in zip(kept, step.repeated.tolist(), strict=True)]
         longer: list[Beginning] = []
         parents: list[int] = []
