@@ -80,21 +80,16 @@ MUTANTS = [
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
     (A + "layout.py", "real.long().argmax(-1)", "0", CHECKS),
     # pointing, copying, covering
-    (A + "pointer.py", "length - 1 - real.flip(1)", "length - 2 - real.flip(1)", POINTER),
     (A + "pointer.py", "places.gather(1, at[:, None])", "places[:, -1:]", POINTER),
     (A + "pointer.py", ".scatter_add(1, words,", ".scatter(1, words,", POINTER),
     (A + "pointer.py", "F.logsigmoid(-gate) + copied", "F.logsigmoid(gate) + copied", POINTER),
-    (A + "pointer.py", "a.masked_fill(never, 0.0)", "a", POINTER),
+    (A + "pointer.py", "b.masked_fill(never, 0.0)", "b", POINTER),
     (A + "pointer.py", "total.masked_fill(nowhere, 1.0).log()", "total.log()", POINTER),
     (A + "additive.py", "scores.masked_fill(~real, -torch.inf)", "scores", ADDITIVE),
-    (A + "additive.py", "coverage_loss(weights, before)", "coverage_loss(weights, before + weights)", ADDITIVE),
     (A + "additive.py", "before + weights, coverage_loss", "weights, coverage_loss", ADDITIVE),
     (G + "decoder.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
-    (G + "decoder.py", "self.gate(seen.context, state, x)", "self.gate(seen.context, state, vectors)", GENERATOR),
     (G + "model.py", "/ asked.sum(1)", "/ asked.shape[1]", GENERATOR),
     (G + "search.py", "carried.of(source.tokens.new_tensor(parents))", "carried.of(torch.arange(len(longer)).clamp(max=len(carried.h) - 1))", SEARCH),
-    (G + "search.py", "steps = len(words) + stopped", "steps = len(words) + 1", SEARCH),
-    (G + "search.py", "[PAD, START]", "[PAD]", SEARCH),
 ]  # fmt: skip
 
 

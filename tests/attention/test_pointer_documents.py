@@ -27,7 +27,7 @@ def softmax(scores):
 
 
 def rounded(weights, digits=3):
-    return [round(float(w), digits) for w in weights]
+    return [round(w.item() if isinstance(w, torch.Tensor) else w, digits) for w in weights]
 
 
 def test_additive_weights():

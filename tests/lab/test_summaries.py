@@ -47,7 +47,8 @@ def test_draws_follow_the_generator_and_tests_are_fixed():
 
 @pytest.mark.parametrize("setting", [{"marked": 0}, {"around": -1}, {"names": 11}])
 def test_refusals(setting):
-    with pytest.raises(WhenceError, match=r'load\("summaries"\) got'):
+    ((name, value),) = setting.items()
+    with pytest.raises(WhenceError, match=rf"Summaries\({name}=...\) got {value}, but {name} is at least"):
         Summaries(**setting)
 
 

@@ -151,6 +151,16 @@ def test_nothing_impossible_is_ever_said():
     assert only[0].log_p == pytest.approx(0, abs=1e-12) and not only[0].stopped
 
 
+def test_a_model_that_can_say_nothing_ends():
+    """Only the unknown word is in its vocabulary's reach, and that is forbidden too."""
+    model = never_stops(made(output="generator"))
+    with torch.no_grad():
+        model.decoder.out.bias[1] = model.decoder.out.bias[4] = -math.inf
+    assert beam_search(model, SOURCES, beams=2, longest=3) == [[], [], []]
+    for hypothesis in greedy_search(model, SOURCES, longest=3):
+        assert hypothesis.words == () and not hypothesis.stopped and hypothesis.log_p == 0
+
+
 def test_coverage_goes_along_with_each_beginning():
     """A beam's beginnings change places; their coverage must go with them, or the sums would differ from those of the
     texts scored alone."""

@@ -60,6 +60,13 @@ class PointerAttention(nn.Module):
                 "a pointer's position acts on the scores of one query, and all its weight lies on the history",
                 "give a Position without sink and embed; embeddings belong to the model around the pointer",
             )
+        if position.heads not in (None, 1):
+            raise refusal(
+                "PointerAttention(position=...)",
+                f"{type(position).__name__} for {position.heads} heads",
+                "a pointer has one head",
+                "build it with heads=1",
+            )
         self.queries = nn.Linear(width, width, bias=bias)
         self.keys = nn.Linear(width, width, bias=bias)
         self.position = position
@@ -118,6 +125,8 @@ class Gate(nn.Module):
         super().__init__()
         for width in (*widths, *(() if hidden is None else (hidden,))):
             shapes.require_count("Gate(...)", "a width", width)
+        if not widths:
+            raise refusal("Gate()", "no widths", "a gate looks at something", "give the width of each part")
         total = sum(widths)
         self.layers = (
             nn.Sequential(nn.Linear(total, 1))
@@ -195,7 +204,7 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     tensor([1.3679, 0.0000])
     """
     never = torch.isneginf(a) & torch.isneginf(b)
-    return torch.logaddexp(a.masked_fill(never, 0.0), b.masked_fill(never, 0.0)).masked_fill(never, -torch.inf)
+    return torch.logaddexp(a, b.masked_fill(never, 0.0)).masked_fill(never, -torch.inf)
 
 
 def last_item(encoded: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:

@@ -33,7 +33,8 @@ def attend(
     logits, rows = found.logits, found.rows
     alone = torch.isneginf(logits).all(-1, keepdim=True)  # a row that sees nothing
     weights = torch.softmax(logits.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
-    weights = weights[..., : rows.k.shape[2]]  # the sink has no value
+    if "sink" in position.effects:
+        weights = weights[..., :-1]
 
     kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
     out = kept @ v.to(rows.q.dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)

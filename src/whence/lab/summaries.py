@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from whence.lab.tasks.base import at_least, fixed_generator
+from whence.errors import refusal
+from whence.lab.tasks.base import fixed_generator
 from whence.models.pointer_generator import PointerGenerator, Sources, Targets, Vocabulary, greedy_search
 
 OPEN, CLOSE = "[", "]"
@@ -52,9 +53,16 @@ class Summaries:
     """
 
     def __init__(self, marked: int = 4, around: int = 4, names: int = 500) -> None:
-        for setting, got, least in (("marked", marked, 1), ("around", around, 0)):
-            at_least("summaries", setting, got, least)
-        at_least("summaries", "names", names, marked + 2 * around)
+        for setting, got, least in (
+            ("marked", marked, 1),
+            ("around", around, 0),
+            ("names", names, marked + 2 * around),
+        ):
+            if got < least:
+                rule = f"{setting} is at least {least}" + (
+                    ", so that no text has a name twice" if setting == "names" else ""
+                )
+                raise refusal(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
         self.marked, self.around, self.names = marked, around, names
         written = [word for pair in TOPICS.values() for word in pair]
         self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])

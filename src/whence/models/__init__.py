@@ -1,4 +1,7 @@
-"""Small transformers around any Position: an encoder that classifies and a decoder that predicts the next token."""
+"""Small transformers around any Position: an encoder that classifies and a decoder that predicts the next token.
+
+Beside them the LSTM pointer-generator, whose attention is additive.
+"""
 
 from whence.models.build import build
 from whence.models.caches import Caches
@@ -7,9 +10,10 @@ from whence.models.encoder import Encoder
 from whence.models.maps import attention_maps
 from whence.models.parameters import ParameterTable, Part, parameter_table
 from whence.models.placing import PerLayer
+from whence.models.pointer_generator import PointerGenerator, PointerGeneratorSpec
 from whence.models.spec import ModelSpec
 
 __all__ = [
-    "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "attention_maps", "build",
-    "parameter_table",
+    "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "PointerGenerator",
+    "PointerGeneratorSpec", "attention_maps", "build", "parameter_table",
 ]  # fmt: skip

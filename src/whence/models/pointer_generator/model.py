@@ -109,6 +109,7 @@ class PointerGenerator(nn.Module):
                 "go on with this one",
             )
         made = PointerGenerator(replace(self.spec, attention="coverage", coverage_loss=coverage_loss))
+        made = made.to(self.embedding.weight)
         made.decoder.attention = CoverageAttention.from_plain(self.decoder.attention)
-        made.load_state_dict(self.state_dict(), strict=False)  # all but w_c, which is there already
-        return made.to(self.embedding.weight)
+        made.load_state_dict({**made.state_dict(), **self.state_dict()})
+        return made

@@ -30,7 +30,7 @@ class Hypothesis:
 
 
 def hypothesis(words: tuple[int, ...], log_p: float, stopped: bool, repeated: float, power: float) -> Hypothesis:
-    steps = len(words) + stopped
+    steps = max(1, len(words) + stopped)
     return Hypothesis(words, log_p, log_p / steps**power, stopped, repeated / steps)
 
 
@@ -48,6 +48,7 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 1
         for length in range(longest + 1):
             step, carried = model.step(words, carried, reading)
             best, words = _allowed(step.log_p).max(-1)
+            ended = ended | torch.isneginf(best)  # nothing can be said any more
             if length == longest:
                 ended = ended | (words != STOP)  # cut off: this word is not written any more
             log_p += best.double().masked_fill(ended, 0.0)
@@ -60,7 +61,7 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 1
     out = []
     for row, total, again in zip(torch.stack(written, 1).tolist(), log_p.tolist(), repeated.tolist(), strict=True):
         stopped = STOP in row
-        kept = tuple(row[: row.index(STOP)] if stopped else row[:longest])
+        kept = tuple(word for word in row if word not in (STOP, PAD))
         out.append(hypothesis(kept, total, stopped, again, 1.0))
     return out
 
@@ -76,7 +77,7 @@ def beam_search(
     longest: int = 100,
     power: float = 1.0,
 ) -> list[list[Hypothesis]]:
-    """For each source its ``best`` texts, the highest score first.
+    """For each source its ``best`` texts, the highest score first; fewer where there are no more.
 
     The search ends when ``beams`` texts have come to a stop, as in the source, or when none is left to go on from.
 
@@ -128,9 +129,8 @@ def _search(
         longer: list[Beginning] = []
         parents: list[int] = []
         # each beginning has one stop, so among twice the beams enough goes on
-        for total, place in zip(
-            *(x.tolist() for x in totals.flatten().topk(min(2 * beams, totals.numel()))), strict=True
-        ):
+        ranked = totals.flatten().topk(min(2 * beams, totals.numel()))
+        for total, place in zip(ranked.values.tolist(), ranked.indices.tolist(), strict=True):
             if total == -torch.inf or len(longer) == beams or len(done) == beams:
                 break
             parent, word = divmod(place, totals.shape[1])
