@@ -21,6 +21,13 @@ REFERENCE = ["tests/attention/test_reference.py"]
 RATES = ["tests/attention/fused/test_rates.py"]
 FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
+POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
+ADDITIVE = ["tests/attention/test_additive.py", "-k", "not finite_differences"]
+G = "models/pointer_generator/"
+GENERATOR, SEARCH = (
+    ["tests/models/test_pointer_generator.py"],
+    ["tests/models/test_pointer_search.py", "-k", "not best_of_all"],
+)
 
 # file below src/whence, what stands there, what stands there instead, which tests must notice
 MUTANTS = [
@@ -78,6 +85,17 @@ MUTANTS = [
     (A + "tiles.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
     (A + "layout.py", "real.long().argmax(-1)", "0", CHECKS),
+    # pointing, copying, covering
+    (A + "pointer.py", "places.gather(1, at[:, None])", "places[:, -1:]", POINTER),
+    (A + "pointer.py", ".scatter_add(1, words,", ".scatter(1, words,", POINTER),
+    (A + "pointer.py", "F.logsigmoid(-gate) + copied", "F.logsigmoid(gate) + copied", POINTER),
+    (A + "pointer.py", "b.masked_fill(never, 0.0)", "b", POINTER),
+    (A + "pointer.py", "total.masked_fill(nowhere, 1.0).log()", "total.log()", POINTER),
+    (A + "additive.py", "scores.masked_fill(~real, -torch.inf)", "scores", ADDITIVE),
+    (A + "additive.py", "before + weights, coverage_loss", "weights, coverage_loss", ADDITIVE),
+    (G + "decoder.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
+    (G + "model.py", "/ asked.sum(1)", "/ asked.shape[1]", GENERATOR),
+    (G + "search.py", "carried.of(source.tokens.new_tensor(parents))", "carried.of(torch.arange(len(longer)).clamp(max=len(carried.h) - 1))", SEARCH),
 ]  # fmt: skip
 
 

@@ -185,6 +185,45 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
     return torch.arange(length, device=device) < given[:, None]
 
 
+def require_real(asked: str, real: Tensor | None) -> None:
+    """Every sequence of ``[B, length]`` has something real in it."""
+    if real is None or tracing():
+        return
+    empty = (~real.any(-1)).nonzero().flatten().tolist()
+    if empty:
+        raise refusal(
+            asked,
+            f"nothing but padding in sequence {empty[0]}",
+            "weights need at least one real token to lie on",
+            "leave such sequences out",
+        )
+
+
+def require_sequences(asked: str, given: object, width: int) -> None:
+    """A tensor ``[B, length, width]`` with at least one sequence and one token."""
+    if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[2] != width or 0 in given.shape:
+        raise refusal(
+            asked,
+            described(given),
+            f"it takes a tensor [batch, length, {width}] with at least one token",
+            "give it these axes and that width",
+        )
+
+
+def require_count(asked: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise refusal(asked, repr(value), f"{name} is a whole number of at least 1", "give such a number")
+
+
+def described(given: object) -> str:
+    """A tensor by its shape and dtype, anything else by its type.
+
+    >>> described(torch.zeros(2, 3)), described(None)
+    ('shape [2, 3] of torch.float32', 'NoneType')
+    """
+    return f"shape {shape(given)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+
+
 def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Document numbers as ``[B or 1, length]``."""
     if not is_whole(given) or not has_shape(given, (length,), (batch, length)):

@@ -7,6 +7,8 @@ out     = weights @ v + values
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -27,10 +29,31 @@ def attend(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     """The output ``[B, H, T, E]`` and the weights ``[B, H, T, S]`` (before dropout), in at least float32."""
+    found = logits_of(q, k, position=position, layout=layout, scale=scale, temperature=temperature)
+    logits, rows = found.logits, found.rows
+    alone = torch.isneginf(logits).all(-1, keepdim=True)  # a row that sees nothing
+    weights = torch.softmax(logits.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
+    if "sink" in position.effects:
+        weights = weights[..., :-1]
+
+    kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
+    out = kept @ v.to(rows.q.dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)
+    more = values(position, kept, rows, tuple(out.shape))
+    return (out if more is None else out + more), weights
+
+
+class Logits(NamedTuple):
+    """What a softmax turns into weights, and the rows they belong to."""
+
+    logits: Tensor  # [B, H, T, S], or S + 1 with a sink in the last place; -inf where a key is not seen
+    rows: Rows
+
+
+def logits_of(q: Tensor, k: Tensor, *, position: Position, layout: Layout, scale: float, temperature: float) -> Logits:
+    """The logits of all queries and keys, in at least float32."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    q, k = q.to(dtype), k.to(dtype).repeat_interleave(group, 1)
 
     visible = layout.visible()[:, None]
     distance = layout.measured(dtype)
@@ -51,12 +74,4 @@ def attend(
     if sink is not None:
         extra = (sink / temperature).transpose(0, 1).expand(q.shape[0], heads, -1, -1)
         logits = torch.cat([logits, extra], -1)
-    alone = torch.isneginf(logits).all(-1, keepdim=True)  # a row that sees nothing
-    weights = torch.softmax(logits.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
-    if sink is not None:
-        weights = weights[..., :-1]
-
-    kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
-    out = kept @ v
-    more = values(position, kept, rows, tuple(out.shape))
-    return (out if more is None else out + more), weights
+    return Logits(logits, rows)

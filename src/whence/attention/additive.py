@@ -1,0 +1,172 @@
+"""Additive attention (Bahdanau et al. 2015, arXiv 1409.0473) with the coverage of See et al. 2017 (arXiv 1704.04368).
+
+    e_i = v . tanh(W_h h_i + W_s s + w_c c_i + b)      a = softmax of e over real positions      context = sum a_i h_i
+
+The part of the encoder, W_h h, does not change while a text is decoded, so it is computed once::
+
+    attention = CoverageAttention(encoder_width=512, decoder_width=256, width=512)   # AdditiveAttention: without w_c
+    memory = attention.remember(states, padding=padding)       # states [B, S, 512]
+    seen = attention(memory, state)                            # state [B, 256], the first step
+    seen = attention(memory, state, seen.coverage)             # every later step
+    seen.context, seen.log_weights, seen.weights, seen.coverage, seen.repeated
+
+``coverage`` c is what earlier steps have looked at, the sum of their weights; ``repeated`` is the coverage loss of a step,
+``sum_i min(a_i, c_i)``: 0 at the first step and never above 1, the sum of the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from whence import shapes
+from whence.attention.layout import key_mask
+from whence.errors import refusal
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is attended to, with what can be computed before any query comes."""
+
+    states: Tensor  # [B, S, encoder width]
+    features: Tensor  # [B, S, width], W_h h
+    real: Tensor | None  # [B, S] bool, False on padding
+
+    def of(self, rows: Tensor) -> Memory:
+        """The memories of some rows, in their order and as often as they are named; a beam search needs this."""
+        return Memory(self.states[rows], self.features[rows], None if self.real is None else self.real[rows])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one step looked at."""
+
+    context: Tensor  # [B, encoder width]
+    log_weights: Tensor  # [B, S], -inf on padding
+    weights: Tensor  # [B, S]
+    coverage: Tensor  # [B, S], this step included
+    repeated: Tensor  # [B], the coverage loss of this step
+
+
+class AdditiveAttention(nn.Module):
+    """Scores by a small network instead of a product. Coverage is counted and does not act on the scores.
+
+    Args:
+        encoder_width: of the states that are attended to.
+        decoder_width: of the state that asks.
+        width: of the network between them.
+
+    >>> attention = AdditiveAttention(encoder_width=6, decoder_width=4, width=5)
+    >>> seen = attention(attention.remember(torch.ones(2, 3, 6), lengths=torch.tensor([3, 2])), torch.ones(2, 4))
+    >>> seen.weights.detach()
+    tensor([[0.3333, 0.3333, 0.3333],
+            [0.5000, 0.5000, 0.0000]])
+    """
+
+    def __init__(self, encoder_width: int, decoder_width: int, width: int) -> None:
+        super().__init__()
+        sizes = {"encoder_width": encoder_width, "decoder_width": decoder_width, "width": width}
+        for name, value in sizes.items():
+            shapes.require_count(f"{type(self).__name__}({name}=...)", name, value)
+        self.of_encoder = nn.Linear(encoder_width, width, bias=False)  # W_h
+        self.of_decoder = nn.Linear(decoder_width, width)  # W_s and b
+        self.score = nn.Linear(width, 1, bias=False)  # v
+
+    def remember(self, states: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Memory:
+        """States ``[B, S, encoder width]``, of which ``lengths`` or ``padding`` (True where real) say what counts."""
+        shapes.require_sequences(type(self).__name__, states, self.of_encoder.in_features)
+        real = key_mask(lengths, padding, states.shape[0], states.shape[1], states.device)
+        shapes.require_real(f"{type(self).__name__}.remember", real)
+        return Memory(states, self.of_encoder(states), real)
+
+    def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> Seen:
+        """One step: a state ``[B, decoder width]`` and what earlier steps have looked at, ``[B, S]``."""
+        self._require_step(memory, state, coverage)
+        before = memory.features.new_zeros(memory.features.shape[:2]) if coverage is None else coverage
+        hidden = self.of_decoder(state)[:, None] + memory.features + self.of_coverage_before(before)
+        log_weights = masked_log_softmax(self.score(torch.tanh(hidden))[..., 0], memory.real)
+        weights = log_weights.exp()
+        context = (weights[:, None].to(memory.states.dtype) @ memory.states)[:, 0]
+        return Seen(context, log_weights, weights, before + weights, coverage_loss(weights, before))
+
+    def of_coverage_before(self, coverage: Tensor) -> Tensor | float:
+        """What coverage ``[B, S]`` adds inside the network: nothing here."""
+        return 0.0
+
+    def _require_step(self, memory: Memory, state: Tensor, coverage: Tensor | None) -> None:
+        batch, length = memory.states.shape[:2]
+        for name, given, wanted in (
+            ("state", state, (batch, self.of_decoder.in_features)),
+            ("coverage", coverage, (batch, length)),
+        ):
+            if given is not None and not (isinstance(given, Tensor) and shapes.has_shape(given, wanted)):
+                raise refusal(
+                    f"{type(self).__name__}({name})",
+                    shapes.described(given),
+                    f"for this memory it is a tensor {list(wanted)}",
+                    "give one row for each sequence of the memory",
+                )
+
+
+class CoverageAttention(AdditiveAttention):
+    """Additive attention that knows what it has looked at: ``w_c`` takes the coverage into the scores.
+
+    ``from_plain`` goes on from an attention without coverage, as the source trains it: with w_c = 0 both are the same.
+    """
+
+    def __init__(self, encoder_width: int, decoder_width: int, width: int) -> None:
+        super().__init__(encoder_width, decoder_width, width)
+        self.of_coverage = nn.Linear(1, width, bias=False)  # w_c
+
+    def of_coverage_before(self, coverage: Tensor) -> Tensor:
+        return self.of_coverage(coverage[..., None].to(self.of_coverage.weight.dtype))
+
+    @classmethod
+    def from_plain(cls, plain: AdditiveAttention) -> CoverageAttention:
+        """A copy of an attention with w_c = 0 beside it."""
+        weight = plain.of_encoder.weight
+        made = cls(plain.of_encoder.in_features, plain.of_decoder.in_features, plain.of_encoder.out_features)
+        made = made.to(device=weight.device, dtype=weight.dtype)
+        made.load_state_dict({**plain.state_dict(), "of_coverage.weight": torch.zeros_like(made.of_coverage.weight)})
+        return made
+
+
+def masked_log_softmax(scores: Tensor, real: Tensor | None) -> Tensor:
+    """The logarithm of the weights ``[B, S]``: padding gets -inf before the softmax. In at least float32."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return torch.log_softmax(scores if real is None else scores.masked_fill(~real, -torch.inf), -1)
+
+
+def renormalised_softmax(scores: Tensor, real: Tensor) -> Tensor:
+    """The weights ``[B, S]`` as the source masks them: a softmax over everything, padding put to 0, the rest divided by
+    its sum.
+
+    The same numbers as ``masked_log_softmax(scores, real).exp()`` in exact arithmetic. It stands here to be compared
+    with: where padding scores far above all that is real, the real weights vanish first and their sum is 0.
+
+    >>> scores, real = torch.tensor([[0.0, 0.0, 200.0]]), torch.tensor([[True, True, False]])
+    >>> renormalised_softmax(scores, real), masked_log_softmax(scores, real).exp()
+    (tensor([[nan, nan, nan]]), tensor([[0.5000, 0.5000, 0.0000]]))
+    """
+    kept = torch.softmax(scores, -1) * real
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def coverage_loss(weights: Tensor, coverage: Tensor) -> Tensor:
+    """How much of the weights ``[B, S]`` lies where earlier steps have looked already: ``[B]``.
+
+    >>> coverage_loss(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.2, 0.9, 0.9]]))
+    tensor([0.7000])
+    """
+    return torch.minimum(weights, coverage).sum(-1)
+
+
+def additive_parameters(encoder_width: int, decoder_width: int, width: int) -> int:
+    """How many numbers ``AdditiveAttention`` learns; ``CoverageAttention`` learns ``width`` more.
+
+    >>> additive_parameters(512, 256, 512)
+    394240
+    """
+    return width * encoder_width + width * decoder_width + width + width

@@ -1,0 +1,239 @@
+"""The scaled dot-product pointer: which item of a history comes next, and a gate between copying and generating.
+
+    log a = log softmax over j of  (W_q x_last . W_k x_j) / sqrt(width), changed by any Position
+    log P(w) = log( p_gen P_vocabulary(w) + (1 - p_gen) sum of a_j over the j with w_j = w )
+
+The query is the last real item, the keys are all real items, and position may be whatever ``attend`` takes (``Recency``
+is the source's). Everything stays in logarithms, so what is unlikely keeps its gradient and what is impossible is -inf
+with a gradient of 0::
+
+    pointer = PointerAttention(64, position=Recency(151))      # any Position for one head
+    log_weights = pointer(encoded, padding=padding)            # encoded [B, S, 64] -> [B, S]
+    copied = onto_vocabulary(log_weights, items, size)         # items [B, S] -> log-probabilities [B, size]
+    gate = Gate(64)                                            # or Gate(512, 256, 128): over several parts
+    log_p = mix(scores, copied, gate(last_item(encoded, padding=padding)))     # scores [B, vocabulary] -> [B, size]
+
+``size`` may exceed the vocabulary: words beyond it are those of an extended vocabulary, and can only be copied.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from whence import shapes
+from whence.attention import reference
+from whence.attention.attend import autocasting, prepare
+from whence.attention.layout import count_tokens, key_mask
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.position.no_position import NoPosition
+
+
+class PointerAttention(nn.Module):
+    """Where in a history to point.
+
+    Args:
+        width: width of an item.
+        position: what position does to the scores, for one head; ``None`` for nothing. It has no sink, because all of a
+            pointer's weight lies on the history.
+        bias: whether the two projections have a bias.
+
+    >>> from whence.position import Recency
+    >>> pointer = PointerAttention(8, Recency(16))
+    >>> pointer(torch.ones(1, 4, 8), lengths=torch.tensor([3])).exp().detach()
+    tensor([[0.3333, 0.3333, 0.3333, 0.0000]])
+    """
+
+    def __init__(self, width: int, position: Position | None = None, *, bias: bool = True) -> None:
+        super().__init__()
+        shapes.require_count("PointerAttention(width=...)", "width", width)
+        position = NoPosition() if position is None else position
+        if not isinstance(position, Position) or position.effects & {"sink", "embed"}:
+            effects = "" if not isinstance(position, Position) else " with " + "/".join(sorted(position.effects))
+            raise refusal(
+                "PointerAttention(position=...)",
+                type(position).__name__ + effects,
+                "a pointer's position acts on the scores of one query, and all its weight lies on the history",
+                "give a Position without sink and embed; embeddings belong to the model around the pointer",
+            )
+        if position.heads not in (None, 1):
+            raise refusal(
+                "PointerAttention(position=...)",
+                f"{type(position).__name__} for {position.heads} heads",
+                "a pointer has one head",
+                "build it with heads=1",
+            )
+        self.queries = nn.Linear(width, width, bias=bias)
+        self.keys = nn.Linear(width, width, bias=bias)
+        self.position = position
+
+    def forward(
+        self,
+        encoded: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        padding: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Log-weights ``[B, S]`` over items ``[B, S, width]``, -inf on padding; in at least float32.
+
+        ``lengths`` or ``padding`` (True where real, on any side) say which items count. ``positions``, ``[S]`` or
+        ``[B, S]``, are by default counted from the first real item; the query stands where the last real item does and
+        sees no item at a later position.
+        """
+        shapes.require_sequences("PointerAttention", encoded, self.queries.in_features)
+        batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
+        real = key_mask(lengths, padding, batch, length, device)
+        shapes.require_real("PointerAttention", real)
+        if positions is None:
+            places = count_tokens(real, None, length, device).clamp(min=0)  # left padding, which is hidden anyway
+        else:
+            places = shapes.positions("positions", positions, batch, length, device)
+        at = _last(real, batch, length, device)
+        q = self.queries(_pick(encoded, at))[:, None, None]
+        k = self.keys(encoded)[:, None]
+        places = places.expand(batch, -1)
+        with torch.autocast(device.type, enabled=False) if autocasting(encoded) else nullcontext():
+            # the last item sees all others behind it: causal also lets mechanisms in that know the past only
+            call = prepare(
+                q, k, k, position=self.position, causal=True, q_positions=places.gather(1, at[:, None]),
+                k_positions=places, padding=real, backend="reference",
+            )  # fmt: skip
+            found = reference.logits_of(
+                call.q, call.k, position=call.position, layout=call.layout, scale=call.scale,
+                temperature=call.temperature,
+            )  # fmt: skip
+            return torch.log_softmax(found.logits[:, 0, 0], -1)
+
+
+class Gate(nn.Module):
+    """The logit of generating instead of copying: ``p_gen = sigmoid(gate(...))``.
+
+    Args:
+        widths: of the parts it looks at; each has weights of its own.
+        hidden: units of a layer in between, with GELU; ``None`` for none.
+
+    >>> Gate(6, 4, 3)(torch.ones(2, 6), torch.ones(2, 4), torch.ones(2, 3)).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, *widths: int, hidden: int | None = None) -> None:
+        super().__init__()
+        for width in (*widths, *(() if hidden is None else (hidden,))):
+            shapes.require_count("Gate(...)", "a width", width)
+        if not widths:
+            raise refusal("Gate()", "no widths", "a gate looks at something", "give the width of each part")
+        total = sum(widths)
+        self.layers = (
+            nn.Sequential(nn.Linear(total, 1))
+            if hidden is None
+            else nn.Sequential(nn.Linear(total, hidden), nn.GELU(), nn.Linear(hidden, 1))
+        )
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Parts ``[..., width]``, one for each of ``widths``: logits ``[...]``."""
+        return self.layers(torch.cat(parts, -1))[..., 0]
+
+
+def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
+    """Log-probabilities ``[B, size]`` of copying each word, from log-weights ``[B, S]`` and the word at each place.
+
+    The weights of a word that stands at several places add up; a word that stands nowhere has -inf and no gradient.
+
+    >>> onto_vocabulary(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([[2, 0, 2]]), 4).exp()
+    tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
+    """
+    shapes.require_count("onto_vocabulary(size=...)", "size", size)
+    if not shapes.is_whole(items) or items.shape != log_weights.shape or log_weights.ndim != 2:
+        raise refusal(
+            "onto_vocabulary(log_weights, items)",
+            f"{shapes.described(log_weights)} and {shapes.described(items)}",
+            "each weight has one word: two tensors [batch, length], the second of whole numbers",
+            "give the words of the places that were attended to",
+        )
+    if not shapes.tracing() and bool(((items < 0) | (items >= size)).any()):
+        raise refusal(
+            "onto_vocabulary(items)",
+            f"words from {int(items.min())} to {int(items.max())}",
+            f"a word lies between 0 and {size - 1}",
+            "give a larger size, for an extended vocabulary",
+        )
+    words = items.long()
+    # each word's largest weight is taken out first, so that no sum is lost to rounding, however small it is
+    top = log_weights.new_full((len(words), size), -torch.inf)
+    top = top.scatter_reduce(1, words, log_weights.detach(), "amax")
+    top = top.masked_fill(torch.isneginf(top), 0.0)
+    total = torch.zeros_like(top).scatter_add(1, words, (log_weights - top.gather(1, words)).exp())
+    nowhere = total == 0
+    return (total.masked_fill(nowhere, 1.0).log() + top).masked_fill(nowhere, -torch.inf)
+
+
+def mix(scores: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
+    """Log-probabilities ``[B, size]`` of generating or copying each word.
+
+    Args:
+        scores: ``[B, vocabulary]``, before the softmax, or log-probabilities, which a softmax leaves as they are.
+        copied: ``[B, size]`` log-probabilities, of at least as many words as the vocabulary has.
+        gate: ``[B]``, the logit of generating.
+    """
+    fits = scores.ndim == copied.ndim == 2 and len(scores) == len(copied) and scores.shape[1] <= copied.shape[1]
+    if not fits or gate.shape != scores.shape[:1]:
+        raise refusal(
+            "mix(scores, copied, gate)",
+            ", ".join(shapes.described(x) for x in (scores, copied, gate)),
+            "these are [batch, vocabulary], [batch, at least the vocabulary] and [batch]",
+            "take copied from onto_vocabulary with a size of at least the vocabulary",
+        )
+    dtype = torch.promote_types(torch.promote_types(scores.dtype, copied.dtype), torch.float32)
+    scores, copied, gate = scores.to(dtype), copied.to(dtype), gate.to(dtype)[:, None]
+    beyond = copied.shape[1] - scores.shape[1]
+    generated = F.pad(F.log_softmax(scores, -1), (0, beyond), value=-torch.inf)
+    return log_add(F.logsigmoid(gate) + generated, F.logsigmoid(-gate) + copied)
+
+
+def log_add(a: Tensor, b: Tensor) -> Tensor:
+    """``log(exp(a) + exp(b))``; where both are -inf so is the result, and the gradient is 0 instead of NaN.
+
+    >>> a = torch.tensor([0.0, -torch.inf], requires_grad=True)
+    >>> log_add(a, a - 1).exp().sum().backward()
+    >>> a.grad
+    tensor([1.3679, 0.0000])
+    """
+    never = torch.isneginf(a) & torch.isneginf(b)
+    return torch.logaddexp(a, b.masked_fill(never, 0.0)).masked_fill(never, -torch.inf)
+
+
+def last_item(encoded: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+    """The last real item ``[B, width]`` of each sequence ``[B, S, width]``: what the pointer asks from.
+
+    >>> last_item(torch.arange(6.0).reshape(2, 3, 1), lengths=torch.tensor([2, 3])).tolist()
+    [[1.0], [5.0]]
+    """
+    batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
+    real = key_mask(lengths, padding, batch, length, device)
+    shapes.require_real("last_item", real)
+    return _pick(encoded, _last(real, batch, length, device))
+
+
+def pointer_parameters(width: int, positions: int, *, bias: bool = True) -> int:
+    """How many numbers a ``PointerAttention`` with ``Recency(positions)`` learns.
+
+    >>> pointer_parameters(64, 150, bias=False), pointer_parameters(64, 150)
+    (8342, 8470)
+    """
+    return 2 * width * width + (2 * width if bias else 0) + positions
+
+
+def _last(real: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:
+    """The place of the last real item, ``[B]``."""
+    if real is None:
+        return torch.full((batch,), length - 1, device=device)
+    return length - 1 - real.flip(1).long().argmax(1)
+
+
+def _pick(encoded: Tensor, at: Tensor) -> Tensor:
+    return encoded[torch.arange(len(at), device=at.device), at]
