@@ -1,4 +1,9 @@
-"""``whence studies`` and ``whence run``"""
+"""``whence studies`` and ``whence run``
+
+A file in studies/ (or in a folder below it) defines one of two functions. ``studies()`` returns a list of
+``whence.lab.study.Study``: arms that are trained and compared, with a report. ``experiments()`` returns a list of
+``whence.experiments.Experiment``: numbers that are computed into a record each, and drawn from it.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +15,79 @@ from typing import Annotated
 import typer
 
 from whence.errors import refusal
+from whence.experiments.experiment import Experiment, perform
 from whence.lab.study import Study
 
-STUDIES_HELP = "List the studies in the folder studies/."
-HELP = "Run a study, or go on with it; then write its report."
+STUDIES_HELP = "List the studies and experiments in the folder studies/."
+HELP = "Run a study or an experiment, or go on with it; then write its report or its figures."
 EXAMPLES = """Examples:
 
 whence run speeches_encoder
 
 whence run studies/mine.py --jobs 2 --out results
 
+whence run epar/all --quick --out build/epar
+
 accelerate launch --num_processes 4 -m whence run mine"""
 
 
 def studies(folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies")) -> None:
-    for path in sorted(folder.glob("*.py")):
-        for study in studies_in(path):
-            print(f"{path.stem:28} {study.name:28} {len(study.arms)} arms, {len(study.seeds)} seeds: {study.question}")
+    for name, path in files_in(folder).items():
+        for one in made_in(path):
+            if isinstance(one, Study):
+                about = f"{len(one.arms)} arms, {len(one.seeds)} seeds"
+            else:
+                about = f"experiment, drawn in output/{one.folder}"
+            print(f"{name:28} {one.name:28} {about}: {one.question}")
 
 
 def run(
     study: Annotated[str, typer.Argument(help="a name from `whence studies`, or a file")],
-    jobs: Annotated[int | None, typer.Option(help="runs side by side; all cores by default", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs of a study side by side; all cores by default", min=1)] = None,
     out: Annotated[Path, typer.Option(help="folder for the records")] = Path("results"),
     folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies"),
+    quick: Annotated[bool, typer.Option("--quick", help="an experiment in seconds, to see that it works")] = False,
 ) -> None:
     path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
     if not path.exists():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.py"))) or "none"
+        known = ", ".join(files_in(folder)) or "none"
         raise refusal("whence run", f"no file {path}", f"the studies here are: {known}", "name one of them, or a file")
-    made = studies_in(path)
-    run_all(made, out, jobs, made[0].question, " ".join(["whence", *sys.argv[1:]]))
+    made = made_in(path)
+    experiments = [one for one in made if isinstance(one, Experiment)]
+    if experiments:
+        if jobs is not None:
+            raise refusal(
+                "whence run --jobs", str(jobs), f"{path.name} holds experiments, which run one by one", "leave it out"
+            )
+        run_experiments(experiments, out, quick)
+        return
+    if quick:
+        raise refusal("whence run --quick", path.name, "only experiments have a quick form", "leave it out")
+    compared = [one for one in made if isinstance(one, Study)]
+    run_all(compared, out, jobs, compared[0].question, " ".join(["whence", *sys.argv[1:]]))
 
 
-def studies_in(path: Path) -> list[Study]:
-    """What a study file's function ``studies()`` returns."""
+def files_in(folder: Path) -> dict[str, Path]:
+    """The files below a folder by the names under which they are run."""
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.py"))}
+
+
+def made_in(path: Path) -> list[Study | Experiment]:
+    """What a file's function ``studies()`` or ``experiments()`` returns."""
     import runpy
 
     names = runpy.run_path(str(path))
-    if "studies" not in names:
-        raise refusal("whence run", f"{path.name} without studies()", "a study file defines studies()", "write it")
-    return list(names["studies"]())
+    found = [names[name] for name in ("studies", "experiments") if callable(names.get(name))]
+    if len(found) != 1:
+        got = f"{path.name} with {len(found)} of studies() and experiments()"
+        raise refusal("whence run", got, "a study file defines one of them", "write it")
+    return list(found[0]())
+
+
+def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
+    for experiment in made:
+        folder = perform(experiment, out, quick=quick, tell=lambda line: print(line, file=sys.stderr, flush=True))
+        print(f"{experiment.name}: {experiment.record_path(out, quick)}, drawn in {folder}")
 
 
 def run_all(made: list[Study], out: Path, jobs: int | None, title: str, command: str) -> None:

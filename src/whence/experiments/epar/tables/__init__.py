@@ -1,0 +1,1 @@
+"""The experiments' CSV files and text reports, each written from a record alone."""
