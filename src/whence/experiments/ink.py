@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import missing_extra
-from whence.experiments.intervals import mean_and_interval
+from whence.experiments.intervals import ANYWHERE, Range, mean_and_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,15 +92,10 @@ def legend_above(figure: Figure, panels: Axes, columns: int) -> None:
 
 
 def point(
-    axes: Axes, x: float, values: Sequence[float], look: Look, name: str | None = None, most: float | None = None
+    axes: Axes, x: float, values: Sequence[float], look: Look, name: str | None = None, within: Range = ANYWHERE
 ) -> None:
-    """The mean of some heads with its interval, and each head as a faint dot.
-
-    ``most`` is for measures from 0 to that number: an interval is cut to what is possible.
-    """
-    mean, low, high = mean_and_interval(values)
-    if most is not None:
-        low, high = max(low, 0.0), min(high, most)
+    """The mean of some heads with its interval, cut to the range of the measure, and each head as a faint dot."""
+    mean, low, high = mean_and_interval(values, within)
     axes.plot([x] * len(values), values, linestyle="none", marker=".", markersize=4, color=look.colour, alpha=0.4,
               markeredgewidth=0, zorder=2)  # fmt: skip
     axes.plot([x, x], [low, high], color=look.colour, linewidth=1.3, marker="_", markersize=5, zorder=2)
@@ -108,10 +103,15 @@ def point(
 
 
 def band(
-    axes: Axes, x: Sequence[float], by_head: Sequence[Sequence[float]], look: Look, name: str | None = None
+    axes: Axes,
+    x: Sequence[float],
+    by_head: Sequence[Sequence[float]],
+    look: Look,
+    name: str | None = None,
+    within: Range = ANYWHERE,
 ) -> None:
     """The mean curve of some heads ``[head][x]`` and its interval as a band; markers where the points are few."""
-    ends = [mean_and_interval(column) for column in zip(*by_head, strict=True)]
+    ends = [mean_and_interval(column, within) for column in zip(*by_head, strict=True)]
     points = look.points(4) if len(x) < 20 else {}
     axes.plot(x, [mean for mean, _, _ in ends], **look.line() | points, label=name, zorder=3)
     axes.fill_between(

@@ -9,6 +9,7 @@ from typing import Any
 from whence.experiments.epar.figures import adaptive_reading
 from whence.experiments.epar.figures.adaptive_words import ADAPTERS, KIND_LOOKS, LOOKS, asked, over_models
 from whence.experiments.ink import band, heat, label, legend_above, letters, point, save, sheet
+from whence.experiments.intervals import SHARE
 
 Record = dict[str, Any]
 
@@ -35,14 +36,19 @@ def analysis(record: Record, path: Path) -> None:
                 one["splits"]["test"] if kind == "all" else one["by_kind"][kind]["accuracy"] for one in models[adapter]
             ]
             point(
-                right, group + (place - 2) * 0.15, values, LOOKS[adapter], ADAPTERS[adapter] if group == 0 else None, 1
+                right,
+                group + (place - 2) * 0.15,
+                values,
+                LOOKS[adapter],
+                ADAPTERS[adapter] if group == 0 else None,
+                SHARE,
             )
     right.set_xticks(range(len(kinds) + 1), [*kinds, "all three"])
     right.set_ylim(-0.05, 1.08)
     right.grid(axis="y", color="0.92", linewidth=0.6)
     label(right, "accuracy", "where the answer is", "share answered rightly")
     for place, adapter in enumerate(list(ADAPTERS)[1:]):
-        point(moved, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], most=1)
+        point(moved, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], within=SHARE)
     moved.set_xticks(range(4), ["per row", "task", "content", "fusion"])
     moved.set_xlim(-0.5, 3.5)
     moved.set_ylim(-0.05, 1.05)
@@ -122,7 +128,7 @@ def position_attention(record: Record, path: Path) -> None:
     for axes, adapter in zip(panels[:3], ("none", "row", "fused"), strict=True):
         for kind in kinds:
             rows = [one["attention"][kind][::-1] for one in models[adapter]]
-            band(axes, list(range(len(rows[0]))), rows, KIND_LOOKS[kind], f"answer is {kind}")
+            band(axes, list(range(len(rows[0]))), rows, KIND_LOOKS[kind], f"answer is {kind}", SHARE)
         axes.set_ylim(-0.02, 1)
         label(
             axes,
@@ -135,7 +141,7 @@ def position_attention(record: Record, path: Path) -> None:
     for group, how in enumerate(hows):
         for place, kind in enumerate(kinds):
             values = [one["answered_from"][how][kind] for one in models["fused"]]
-            point(causes, group + (place - 1) * 0.22, values, KIND_LOOKS[kind], most=1)
+            point(causes, group + (place - 1) * 0.22, values, KIND_LOOKS[kind], within=SHARE)
     causes.set_xticks(
         range(len(hows)), [how.replace(" to ", "\nto ").replace("as read", "as\nread") for how in hows], fontsize=7.5
     )
@@ -155,7 +161,7 @@ def sensitivity(record: Record, number: str, path: Path) -> None:
     figure, (right, entropy) = sheet(1, 2, 9, 3.3)
     at = models[0]["sweeps"][number]["at"]
     for kind in kinds:
-        band(right, at, [one["sweeps"][number][kind] for one in models], KIND_LOOKS[kind], f"answer is {kind}")
+        band(right, at, [one["sweeps"][number][kind] for one in models], KIND_LOOKS[kind], f"answer is {kind}", SHARE)
     band(entropy, at, [one["sweeps"][number]["entropy"] for one in models], LOOKS["fused"])
     learned = sorted(x for one in models for x in one["numbers"][number])
     for axes, title, unit in (

@@ -7,6 +7,7 @@ from typing import Any
 
 from whence.experiments.epar.figures.adaptive_words import ADAPTERS, KIND_LOOKS, LOOKS, asked, over_models
 from whence.experiments.ink import Look, heat, label, legend_above, letters, point, save, sheet
+from whence.experiments.intervals import SHARE
 
 Record = dict[str, Any]
 TASKED, CONTENTED = ("row", "task", "fused"), ("content", "fused")
@@ -29,7 +30,7 @@ def task_weights(record: Record, path: Path) -> None:
                     [sum(row) / len(row) for row in weights],
                     KIND_LOOKS[name],
                     f"type {name}" if group == 0 else None,
-                    1,
+                    SHARE,
                 )
         axes.set_xticks(range(len(kinds)), kinds)
         axes.set_ylim(-0.05, 1.08)
@@ -91,7 +92,7 @@ def content_importance(record: Record, path: Path) -> None:
                 axes.scatter(
                     [place + shift] * len(values), values, s=6, color=LOOKS[adapter].colour, alpha=0.5, linewidths=0
                 )
-            point(axes, place + 0.1, [sum(values) / len(values) for values in by_model], LOOKS[adapter], most=1)
+            point(axes, place + 0.1, [sum(values) / len(values) for values in by_model], LOOKS[adapter], within=SHARE)
         axes.set_xticks(range(len(tokens)), [token.replace(" ", "\n") for token in tokens])
         axes.set_ylim(-0.03, 1.03)
         label(axes, ADAPTERS[adapter], "token", "importance read" if adapter == CONTENTED[0] else "")
@@ -112,7 +113,7 @@ def content_types(record: Record, path: Path) -> None:
         for group, token in enumerate(tokens):
             for place, kind in enumerate(types):
                 values = [one["content"]["sorted"][token][place] for one in models[adapter]]
-                point(axes, group + (place - 1) * 0.22, values, looks[place], kind if group == 0 else None, 1)
+                point(axes, group + (place - 1) * 0.22, values, looks[place], kind if group == 0 else None, SHARE)
         axes.set_xticks(range(len(tokens)), [token.replace(" ", "\n") for token in tokens])
         axes.set_ylim(-0.05, 1.05)
         axes.grid(axis="y", color="0.92", linewidth=0.6)

@@ -36,4 +36,4 @@ def asked(record: dict[str, Any]) -> str:
 
 
 def over_models(record: dict[str, Any]) -> str:
-    return f"95 % t-intervals over {len(record['spec']['seeds'])} models (seeds), cut to what is possible."
+    return f"95 % t-intervals over {len(record['spec']['seeds'])} models (seeds), within the range of the measure."

@@ -11,6 +11,7 @@ from whence.experiments.epar.figures import optimal_scores
 from whence.experiments.epar.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
 from whence.experiments.epar.source import CONSISTENCY, RANKING
 from whence.experiments.ink import LOOKS, TRUTH, Look, label, legend_above, letters, point, save, sheet
+from whence.experiments.intervals import CORRELATION, SHARE
 
 Record = dict[str, Any]
 
@@ -30,10 +31,9 @@ def grouped(record: Record, axes: Any, weights: str, measure: str) -> None:
     for group, pattern in enumerate(patterns(record)):
         for shift, form in zip((-0.24, 0, 0.24), FORMS, strict=True):
             name = FORMS[form] if group == 0 else None
-            most = None if measure == "ranking" else 1.0
-            point(
-                axes, group + shift, by_head(record, weights, form, pattern, measure), shown(weights, form), name, most
-            )
+            values = by_head(record, weights, form, pattern, measure)
+            within = CORRELATION if measure == "ranking" else SHARE
+            point(axes, group + shift, values, shown(weights, form), name, within)
     axes.set_xticks(range(len(patterns(record))), patterns(record), fontsize=7.5)
     axes.grid(axis="y", color="0.92", linewidth=0.6)
 

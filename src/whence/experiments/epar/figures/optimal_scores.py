@@ -10,7 +10,7 @@ from typing import Any
 from whence.experiments.epar.cells import by_head, patterns, runs_of
 from whence.experiments.epar.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
 from whence.experiments.ink import LOOKS, Look, label, legend_above, letters, point, save, sheet
-from whence.experiments.intervals import mean_and_interval
+from whence.experiments.intervals import CORRELATION, SHARE, mean_and_interval
 
 Record = dict[str, Any]
 
@@ -33,7 +33,7 @@ def comprehensive(record: Record, path: Path) -> None:
             for number, (weights, form) in enumerate(cells):
                 name = f"{WEIGHTS[weights]}, {FORMS[form]}" if group == 0 else None
                 values = score(record, weights, form, pattern, true)
-                point(axes, group + (number - 2.5) * 0.13, values, shown(weights, form), name)
+                point(axes, group + (number - 2.5) * 0.13, values, shown(weights, form), name, (-0.5, 1.0))
         axes.set_xticks(range(len(patterns(record))), patterns(record))
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         label(axes, title, "information pattern", "score" if not true else "")
@@ -61,7 +61,10 @@ def against_ranking(record: Record, path: Path) -> None:
                 axes.plot(
                     x, y, linestyle="none", marker=".", markersize=4, markeredgewidth=0, color=look.colour, alpha=0.45
                 )
-                (mean_x, low_x, high_x), (mean_y, low_y, high_y) = mean_and_interval(x), mean_and_interval(y)
+                (mean_x, low_x, high_x), (mean_y, low_y, high_y) = (
+                    mean_and_interval(x, CORRELATION),
+                    mean_and_interval(y, SHARE),
+                )
                 axes.plot([low_x, high_x], [mean_y, mean_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
                 axes.plot([mean_x, mean_x], [low_y, high_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
                 axes.plot([mean_x], [mean_y], linestyle="none", **kind.points(), zorder=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from whence.experiments.ink import (
     save,
     sheet,
 )  # fmt: skip
-from whence.experiments.intervals import mean_and_interval
+from whence.experiments.intervals import CORRELATION, SHARE, mean_and_interval
 
 Record = dict[str, Any]
 MEASURES = {
@@ -29,6 +30,10 @@ MEASURES = {
     "entropy": "entropy of a row (nats)",
     "error": "error of the task",
 }
+
+RANGES = {
+    "consistency": SHARE, "ranking": CORRELATION, "true_ranking": CORRELATION, "entropy": (0, math.inf), "error": (0, math.inf)
+}  # fmt: skip
 
 
 def draw(record: Record, folder: Path) -> None:
@@ -46,7 +51,8 @@ def curves(record: Record, axes: Any, number: str, measure: str) -> None:
     for weights in ("random", "trained"):
         for form, measured in sweep[weights].items():
             look = shown(weights, form)
-            band(axes, sweep["at"], list(zip(*measured[measure], strict=True)), look, f"{WEIGHTS[weights]}, {form}")
+            name = f"{WEIGHTS[weights]}, {form}"
+            band(axes, sweep["at"], list(zip(*measured[measure], strict=True)), look, name, RANGES[measure])
     axes.axvline(record["spec"][number], color="0.6", linewidth=0.9, linestyle=":", zorder=0)
     if number == "alpha":
         axes.set_xscale("log")
@@ -176,7 +182,7 @@ def enhanced(record: Record, path: Path) -> None:
     for axes, measure in zip(panels, MEASURES, strict=False):
         curves(record, axes, "gamma", measure)
         for weights, dash in (("random", ":"), ("trained", (0, (5, 2)))):
-            mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][usual])
+            mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][usual], RANGES[measure])
             axes.axhline(
                 mean, color=LOOKS["basic"].colour, linestyle=dash, linewidth=1.4, label=f"{WEIGHTS[weights]}, basic"
             )

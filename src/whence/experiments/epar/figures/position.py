@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.experiments.epar.figures import position_properties
-from whence.experiments.epar.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence.experiments.epar.figures.words import FORMS, SHORT, WEIGHTS, numbers, over_heads, shown
 from whence.experiments.ink import LOOKS, TRUTH, band, heat, label, legend_above, letters, point, save, sheet
 
 Record = dict[str, Any]
@@ -44,7 +44,7 @@ def attention_weights(record: Record, path: Path) -> None:
     name = f"attention of a query to {size} neighbouring keys" if size > 1 else "attention weight"
     heat([*untrained, *trained, panels[7]], squares, name, extent=(0, length, length, 0), **shared)
     for axes, (weights, form) in zip([*untrained, *trained], cells(), strict=True):
-        label(axes, f"{WEIGHTS[weights]}, {FORMS[form]}", "key (token)", "query (token)")
+        label(axes, f"{WEIGHTS[weights]}, {SHORT[form]}", "key (token)", "query (token)")
     label(panels[7], "what the task wants", "key (token)", "query (token)")
     panels[3].step(range(length), maps["importance"], where="mid", color="0.25", linewidth=1)
     panels[3].set_xlim(0, length)
@@ -69,7 +69,7 @@ def position_correlation(record: Record, path: Path) -> None:
         cmap="cividis", vmin=min(0, *(min(map(min, square)) for square in squares)), vmax=1,
     )  # fmt: skip
     for axes, (weights, form) in zip(panels, cells(), strict=True):
-        label(axes, f"{WEIGHTS[weights]}, {FORMS[form]}", "position (token)", "position (token)")
+        label(axes, f"{WEIGHTS[weights]}, {SHORT[form]}", "position (token)", "position (token)")
         axes.label_outer()
     letters(panels)
     note = (

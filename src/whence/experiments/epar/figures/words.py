@@ -7,6 +7,7 @@ from typing import Any
 from whence.experiments.ink import LOOKS, Look, hollow
 
 WEIGHTS = {"random": "untrained", "places": "untrained, random position vectors", "trained": "trained"}
+SHORT = {"none": "no effect", "basic": "basic", "enhanced": "enhanced"}
 FORMS = {"none": "no position effect", "basic": "basic", "enhanced": "enhanced"}
 
 
@@ -17,7 +18,7 @@ def shown(weights: str, form: str) -> Look:
 
 def over_heads(spec: dict[str, Any]) -> str:
     """What an interval is over."""
-    return f"Bars and bands: 95 % t-intervals over {len(spec['seeds'])} heads (seeds), cut to what is possible; dots: each head."
+    return f"Bars and bands: 95 % t-intervals over {len(spec['seeds'])} heads (seeds), within the range of the measure; dots: each head."
 
 
 def numbers(spec: dict[str, Any]) -> str:
