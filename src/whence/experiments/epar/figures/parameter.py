@@ -215,7 +215,7 @@ def correlations(record: Record, path: Path) -> None:
         label(axes, f"{WEIGHTS[weights]} heads", "distance of two positions (tokens)", "correlation of their attention")
         axes.label_outer()
     letters(panels)
-    legend(panels[0], loc="lower left")
+    legend(panels[0], loc="center left")
     note = (
         f"Pearson's correlation of two positions' attention rows, pattern 'random'. {numbers(spec)} {over_heads(spec)}"
     )
