@@ -1,8 +1,13 @@
 """Pretrained models of Hugging Face transformers: load one, put a Position into it, look inside."""
 
+from whence.hf.attach import Attachment, attach, attached
 from whence.hf.capture import capture
 from whence.hf.load import Loaded, load
+from whence.hf.saved import read_positions
 from whence.hf.states import Hidden, Turned
 from whence.hf.watchers import ByDistance, ByKey, BySegment, LastRow, Rows
 
-__all__ = ["ByDistance", "ByKey", "BySegment", "Hidden", "LastRow", "Loaded", "Rows", "Turned", "capture", "load"]
+__all__ = [
+    "Attachment", "ByDistance", "ByKey", "BySegment", "Hidden", "LastRow", "Loaded", "Rows", "Turned", "attach",
+    "attached", "capture", "load", "read_positions",
+]  # fmt: skip
