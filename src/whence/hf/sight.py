@@ -99,14 +99,14 @@ class Sight:
         real = self.real_queries()
         doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
-        if self.documents is not None:
-            usual.append(count_tokens(self.real, self.documents, len(self.q_slots), ids.device))
+        if self.documents is not None:  # packed texts are those whose ids begin anew; a mask in chunks looks the same
+            usual = [count_tokens(self.real, self.documents, len(self.q_slots), ids.device)]
         if any(not bool(((ids != expected) & doubtful).any()) for expected in usual):
             return None
         if not self.whole or self.window is not None or self.documents is not None:
             raise refusal(
                 "an attached model(position_ids=...)",
-                "ids that skip, together with a cache, a window or packed texts",
+                "ids that skip, together with a cache, a window or a mask in pieces",
                 "a cache keeps keys and not their ids, so distances are counted in its slots",
                 "leave position_ids out, or call the model without a cache",
             )
@@ -153,7 +153,9 @@ def sight_mask(
         )
     real, first = _real(attention_mask, k_slots, kv_offset)
     carrier = torch.ones(batch_size, 1, 1, kv_length, dtype=torch.bool, device=device) if real is None else real
-    carrier = carrier.reshape(batch_size, 1, 1, kv_length)
+    carrier = carrier.reshape(
+        batch_size, 1, 1, kv_length
+    ).contiguous()  # generate asks for that, and gets this very tensor
     carrier.sight = Sight(q_slots, k_slots, local_size, real, first, documents, whole)  # type: ignore[attr-defined]
     return carrier
 
