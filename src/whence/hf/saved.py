@@ -26,12 +26,10 @@ def read_positions(model: Any, folder: str | Path) -> None:
         found |= {name: tensor for name, tensor in safetensors.load_file(path).items() if f".{KEY}." in name}
     if set(found) != set(wanted):
         lost, homeless = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-        got = " and ".join(
-            [f"no {lost[0]}"] * bool(lost) + [f"{homeless[0]}, which the model does not have"] * bool(homeless)
-        )
+        got = [f"no {name}" for name in lost[:1]] + [f"{name}, which the model does not have" for name in homeless[:1]]
         raise refusal(
             asked,
-            got,
+            " and ".join(got),
             "the folder holds the positions that are attached",
             "attach the same kind of position to the same layers as when it was saved",
         )

@@ -132,5 +132,17 @@ def load_weights(path: Path, model: nn.Module) -> None:
 def _write(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    _safetensors().torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, notes)
+    _safetensors().torch.save_file(_apart(tensors), part, notes)
     os.replace(part, path)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors in memory of their own: the format knows no two names for one, as tied weights have."""
+    apart: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        whole = tensor.contiguous()
+        place = (whole.device, whole.data_ptr())
+        apart[name] = whole.clone() if place in places else whole
+        places.add(place)
+    return apart
