@@ -6,7 +6,7 @@ from tiny_models import FAMILIES, everything_of, left_padded, same, tiny, tokens
 
 import whence
 from whence import hf
-from whence.hf import watchers
+from whence.hf import reductions
 
 
 def eager(model, **given):
@@ -47,11 +47,11 @@ def test_rows_of_each_sequence_of_its_own():
 @pytest.mark.parametrize("scores", [1 << 22, 64])
 @torch.no_grad()
 def test_reductions_are_sums_over_the_eager_weights(family, scores, monkeypatch):
-    monkeypatch.setattr(watchers, "SCORES", scores)  # in one block, and in many
+    monkeypatch.setattr(reductions, "SCORES", scores)  # in one block, and in many
     model, length = tiny(family), 14
     padded = left_padded(tokens(), (5, 0))
     numbers = [-1] * 2 + [0] * 5 + [2] * 7
-    by_key, by_distance, by_segment = hf.ByKey(), hf.ByDistance(), hf.BySegment(numbers, rows=None)
+    by_key, by_distance, by_segment = hf.ByKey(), hf.ByDistance(), hf.BySegment(numbers, rows=range(length))
     with hf.capture(model, by_key, by_distance, by_segment, layers=[1]):
         model(**padded)
     assert list(by_key) == [1] and len(by_distance) == 1

@@ -4,9 +4,10 @@ from whence.hf.attach import Attachment, attach, attached
 from whence.hf.capture import capture
 from whence.hf.load import Loaded, load
 from whence.hf.logits import Logits
+from whence.hf.reductions import ByDistance, ByKey
 from whence.hf.saved import read_positions
 from whence.hf.states import Hidden, Turned
-from whence.hf.watchers import ByDistance, ByKey, BySegment, LastRow, Rows
+from whence.hf.watchers import BySegment, LastRow, Rows
 
 __all__ = [
     "Attachment", "ByDistance", "ByKey", "BySegment", "Hidden", "LastRow", "Loaded", "Logits", "Rows", "Turned", "attach",

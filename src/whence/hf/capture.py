@@ -12,8 +12,9 @@ from whence.errors import refusal
 from whence.hf.interface import KEY, Attending, Switch, watch
 from whence.hf.layers import chosen_layers
 from whence.hf.proof import attending_layers
+from whence.hf.reductions import OfAllRows, reduce_all
 from whence.hf.states import OfStates
-from whence.hf.watchers import OfAttention, Watching
+from whence.hf.watchers import OfRows, Watching
 
 
 @contextmanager
@@ -49,11 +50,20 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
         for watcher in watchers:
             if isinstance(watcher, OfStates):
                 watcher.install(model, modules, everywhere, undo)
-            elif isinstance(watcher, OfAttention):
-                undo.callback(watch(modules, _shown(watcher, modules)))
+        undo.callback(watch(modules, _shown(watchers, modules)))
         yield
 
 
-def _shown(watcher: OfAttention, modules: dict[int, nn.Module]) -> Callable[[Attending], None]:
+def _shown(watchers: Sequence[Watching], modules: dict[int, nn.Module]) -> Callable[[Attending], None]:
     layer_of = {id(module): layer for layer, module in modules.items()}
-    return lambda attending: watcher.see(layer_of[id(attending.module)], attending)
+    of_rows = [watcher for watcher in watchers if isinstance(watcher, OfRows)]
+    of_all = [watcher for watcher in watchers if isinstance(watcher, OfAllRows)]
+
+    def show(attending: Attending) -> None:
+        layer = layer_of[id(attending.module)]
+        for watcher in of_rows:
+            watcher.see(layer, attending)
+        if of_all:
+            reduce_all(of_all, layer, attending)
+
+    return show

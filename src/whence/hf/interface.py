@@ -37,18 +37,21 @@ class Attending:
     ids: Tensor | None
     scale: float | None
 
-    def weights(self, rows: Tensor) -> Tensor:
-        """The weights ``[B, H, n, S]`` of some queries, by number: ``[n]``, or ``[B, n]`` for each sequence its own."""
-        q = (
-            self.q[:, :, rows]
-            if rows.ndim == 1
-            else self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
-        )
+    def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
+        """The weights ``[B, H, n, keys]`` of some queries, by number: ``[n]``, or ``[B, n]`` for each sequence its own.
+
+        ``keys`` leaves out those after so many, which must be ones that no query here sees.
+        """
+        keys = self.k.shape[2] if keys is None else keys
+        if rows.ndim == 1:
+            q = self.q[:, :, rows]
+        else:
+            q = self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
         # weights do not depend on the values, so one column of them is enough, unless a part adds to the output
         v = self.v if "values" in self.position.effects else self.v[..., :1]
-        told = self.sight.of_rows(self.position, self.ids, rows)
+        told = self.sight.of_rows(self.position, self.ids, rows, keys)
         told |= {"position": self.position, "scale": self.scale}
-        return attend(q, self.k, v, return_weights=True, **told)[1]
+        return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **told)[1]
 
 
 Watcher = Callable[[Attending], None]

@@ -54,6 +54,10 @@ def _source(asked: str, name: str | Path) -> str:
             raise refusal(asked, f"no folder {path}", "it is fetched and converted once", FETCH_SMOLLM2)
     if path.suffix == ".gguf":
         path = convert(path)
+    if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):
+        raise refusal(
+            asked, "no such folder", "a path leads to a folder or a GGUF file that is there", "check the path"
+        )
     if (path / SUMS).is_file():
         require_whole(asked, path, FETCH_SMOLLM2 if path == smollm2_folder() else "convert it again")
     return str(path) if path.exists() else str(name)

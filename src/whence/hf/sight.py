@@ -47,14 +47,19 @@ class Sight:
         q_places, k_places = self.places(position, ids)
         return {**common, "q_positions": q_places, "k_positions": k_places}
 
-    def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor) -> Arguments:
-        """The same for some of the queries: ``rows`` is ``[n]``, or ``[B, n]``."""
+    def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
+        """The same for some of the queries and the first of the keys: ``rows`` is ``[n]``, or ``[B, n]``."""
         q_places, k_places = self.places(position, ids)
-        told: Arguments = {"causal": True, "window": self.window, "padding": self.real}
-        told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places}
+        told: Arguments = {"causal": True, "window": self.window}
+        told["padding"] = None if self.real is None else self.real[:, :keys]
+        told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
         if self.documents is not None:
-            told["documents"] = (_taken(self.documents, rows), self.documents)
+            told["documents"] = (_taken(self.documents, rows), self.documents[:, :keys])
         return told
+
+    def reach(self, rows: Tensor) -> int:
+        """How many of the keys stand at or before the last of some queries; no query sees more."""
+        return int((self.k_slots <= self.q_slots[rows].max()).sum())
 
     def places(self, position: Position, ids: Tensor | None) -> tuple[Tensor, Tensor]:
         """Positions of queries and keys, ``[T]`` and ``[S]``, or ``[B, T]`` and ``[B, S]``.
