@@ -38,7 +38,7 @@ def measure(way: str, length: int, out: multiprocessing.Queue[dict[str, float]])
     watchers = {"plain": [], "rows": [hf.LastRow(), hf.Hidden()]}.get(way)
     if watchers is None:
         watchers = [hf.LastRow(), hf.Hidden(), hf.ByDistance(), hf.ByKey()]
-    sum(float(weight.sum()) for weight in model.parameters())  # weights are in memory once they were looked at
+    sum(float(weight.detach().sum()) for weight in model.parameters())  # weights are in memory once they were looked at
     before, peak, done = resident(), [0], threading.Event()
 
     def look() -> None:

@@ -101,27 +101,32 @@ def test_an_attached_position_is_in_what_is_captured():
     torch.testing.assert_close(after[0], wanted, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("gpt2", "opt")])
+@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_states_and_rotations(family):
     model, ids = tiny(family), tokens()
     wanted = model(ids, output_hidden_states=True).hidden_states
     hidden, turned = hf.Hidden(), hf.Turned()
+    watchers = [hidden] if family in ("gpt2", "opt") else [hidden, turned]
     before = everything_of(model)
-    with hf.capture(model, hidden, turned):
+    with hf.capture(model, *watchers):
         out = model(ids, use_cache=True)
     assert same(before, everything_of(model))
     assert list(hidden) == [0, 1, 2]
     for layer in range(2):
         torch.testing.assert_close(hidden[layer], wanted[layer], atol=1e-4, rtol=1e-4)
-        keys = out.past_key_values.layers[layer].keys
+    final = getattr(model.model, "norm", None) if hasattr(model, "model") else None
+    if final is not None:
+        torch.testing.assert_close(final(hidden[2]), wanted[2], atol=1e-4, rtol=1e-4)
+    for layer in turned:
+        keys = out.past_key_values.layers[layer].keys  # of a window, the last ones
         torch.testing.assert_close(turned.after[layer][1][:, :, -keys.shape[2] :], keys, atol=0, rtol=0)
         for part in range(2):
             one, other = turned.before[layer][part], turned.after[layer][part]
             assert (one[:, :, 1:] != other[:, :, 1:]).any() and torch.equal(one[:, :, 0], other[:, :, 0])
             torch.testing.assert_close(one.norm(dim=-1), other.norm(dim=-1), atol=1e-4, rtol=1e-4)
-    model(ids)
-    assert len(hidden) == 3
+    model(ids[:, :3])
+    assert hidden[0].shape[1] == ids.shape[1]  # what runs later is not seen
 
 
 def test_what_cannot_be_captured_is_refused():

@@ -125,3 +125,19 @@ def test_bad_requests_are_refused_before_anything_changes():
         hf.attach(tiny("gpt_oss"), whence.Sink(4))
     with hf.attached(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match="one at a time"):
         hf.attach(model, whence.NoPosition())
+    with hf.capture(model), pytest.raises(whence.WhenceError, match="attach before capture"):
+        hf.attach(model, whence.NoPosition())
+    assert same(before, everything_of(model))
+
+
+@torch.no_grad()
+def test_a_narrow_model_keeps_its_dtype():
+    model, ids = tiny("llama").bfloat16(), tokens()
+    plain = model(ids).logits
+    with hf.attached(model, whence.NoPosition()):
+        assert torch.equal(model(ids).logits, plain)
+    with hf.attached(model, whence.Alibi(4)):
+        assert model(ids).logits.dtype == torch.bfloat16
+    wide = tiny("llama")
+    with hf.attached(wide, whence.PowerPrior(4)), torch.autocast("cpu", torch.bfloat16):
+        assert torch.isfinite(wide(ids).logits).all()

@@ -118,6 +118,15 @@ def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
     torch.testing.assert_close(attached, plain, atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
+def test_what_the_model_brings_itself_does_not_depend_on_ids():
+    for family in ("gpt_oss", "gemma2"):
+        model, ids = tiny(family), tokens(batch=1, length=5)
+        with hf.attached(model, whence.NoPosition()):
+            cache = model(ids[:, :3], use_cache=True).past_key_values
+            model(ids[:, 3:], position_ids=torch.tensor([[8, 9]]), past_key_values=cache)
+
+
 def test_a_mask_made_elsewhere_is_refused():
     model, ids = tiny("llama"), tokens()
     dense = torch.ones(2, 1, 14, 14, dtype=torch.bool).tril()

@@ -122,6 +122,13 @@ def _require_given(asked: str, model: Any, position: object) -> None:
         raise refusal(
             asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
         )
+    if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
+        raise refusal(
+            asked,
+            "a model that is being captured",
+            "its end would take the position out of use",
+            "attach before capture",
+        )
 
 
 def _require_fit(position: object) -> None:

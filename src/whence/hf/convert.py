@@ -44,7 +44,7 @@ def convert(gguf: Path) -> Path:
     read = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # as long as the config says that its weights came quantised, transformers does not write them
     config = read.config
-    del config.quantization_config
+    config.__dict__.pop("quantization_config", None)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(read.state_dict())
     with filling(folder) as part:

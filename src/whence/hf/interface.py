@@ -32,7 +32,8 @@ class Attending:
     q: Tensor  # [B, H, T, D]
     k: Tensor  # [B, G, S, D]
     v: Tensor  # [B, G, S, E]
-    position: Position  # the layer's, with what the model itself does to scores
+    own: Position  # the layer's
+    position: Position  # the same, with what the model itself does to scores
     sight: Sight
     ids: Tensor | None
     scale: float | None
@@ -49,7 +50,7 @@ class Attending:
             q = self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
         # weights do not depend on the values, so one column of them is enough, unless a part adds to the output
         v = self.v if "values" in self.position.effects else self.v[..., :1]
-        told = self.sight.of_rows(self.position, self.ids, rows, keys)
+        told = self.sight.of_rows(self.own, self.ids, rows, keys)
         told |= {"position": self.position, "scale": self.scale}
         return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **told)[1]
 
@@ -83,12 +84,12 @@ def attention(
                 "attend knows no bias of the model's own and no paged cache",
                 "attach to a model without one",
             )
-    own = getattr(module, KEY, None)
-    position = joined(NoPosition() if own is None else own, softcap, s_aux)
+    own = getattr(module, KEY, None) or NoPosition()
+    position = joined(own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     sight = sight_of(attention_mask, query.shape[2], key.shape[2])
-    told = sight.arguments(position, position_ids)
+    told = sight.arguments(own, position_ids)
     told |= {"position": position, "scale": scaling, "dropout": dropout}
     weights = None
     if output_attentions:
@@ -97,7 +98,7 @@ def attention(
         out = attend(query, key, value, **told)
     for watch in module.__dict__.get(WATCHERS, ()):
         with torch.no_grad():
-            watch(Attending(module, query, key, value, position, sight, position_ids, scaling))
+            watch(Attending(module, query, key, value, own, position, sight, position_ids, scaling))
     return out.transpose(1, 2).contiguous(), weights
 
 

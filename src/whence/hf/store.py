@@ -43,8 +43,11 @@ def filling(folder: Path) -> Iterator[Path]:
         sums = {path.relative_to(part).as_posix(): checksum(path) for path in sorted(part.rglob("*")) if path.is_file()}
         records.write(part / SUMS, {"sha256": sums})
         part.chmod(0o755)  # a temporary folder is for its owner alone
-        if not folder.exists():  # another process may have been quicker
+        try:
             os.replace(part, folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process was quicker
+                raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
