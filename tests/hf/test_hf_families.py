@@ -109,16 +109,20 @@ def test_bad_requests_are_refused_before_anything_changes():
         ({"position": whence.Epar(4, length="sequence")}, "length='sequence'"),
         ({"position": whence.Alibi(8)}, "8 heads with 4 in q"),
         ({"position": lambda layer: layer}, "got int, but the function gives"),
-        ({"position": whence.NoPosition(), "layers": [2]}, "layers 0 to 1"),
+        (
+            {"position": whence.NoPosition(), "layers": [2]},
+            r"attach\(layers=...\) got \[2\], but the model has the layers 0 to 1",
+        ),
         ({"position": whence.NoPosition(), "layers": []}, "at least one layer"),
         ({"position": whence.Rotary()}, "on top of the model's own rotation"),
     ]
     for given, text in cases:
-        with pytest.raises(whence.WhenceError, match=text.replace("[", r"\[")):
+        with pytest.raises(whence.WhenceError, match=text):
             hf.attach(model, **given)
         assert same(before, everything_of(model))
-    with pytest.raises(whence.WhenceError, match="the model is one of transformers"):
-        hf.attach(torch.nn.Linear(2, 2), whence.NoPosition())
+    for other in (torch.nn.Linear(2, 2), "smollm2"):
+        with pytest.raises(whence.WhenceError, match="the model is one of transformers"):
+            hf.attach(other, whence.NoPosition())
     with pytest.raises(whence.WhenceError, match=r"gpt2\), whose layers \[0, 1\] are given no rotation"):
         hf.attach(tiny("gpt2"), whence.NoPosition(), keep_rotary=False)
     with pytest.raises(whence.WhenceError, match="parts with a sink"):

@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -95,6 +97,16 @@ def test_a_wheel_without_a_model_is_refused(tmp_path):
         packed.writestr("a/__init__.py", "")
     with pytest.raises(whence.WhenceError, match="0 GGUF files, but the wheel holds one"):
         convert.convert_wheel(tmp_path / "a.whl")
+
+
+def test_without_transformers_the_extra_is_named():
+    code = (
+        "import sys; sys.modules['transformers'] = None\nimport whence\n"
+        "try: whence.hf.load('smollm2')\nexcept whence.MissingExtra as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    text = 'load("smollm2") needs transformers, which is not installed; run: pip install "whence[hf]".'
+    assert done.stdout.strip() == text, done.stderr
 
 
 def test_smollm2_has_the_perplexity_of_its_rotary_layout():

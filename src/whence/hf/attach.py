@@ -117,6 +117,8 @@ def _require_given(asked: str, model: Any, position: object) -> None:
             "position is a whence.Position, or a function that makes one for a layer's number",
             "subclass whence.Position",
         )
+    if not isinstance(model, nn.Module):
+        raise refusal(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
     held = [name for name, module in model.named_modules() if isinstance(getattr(module, KEY, None), Position)]
     if held:
         raise refusal(

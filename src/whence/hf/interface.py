@@ -84,7 +84,8 @@ def attention(
                 "attend knows no bias of the model's own and no paged cache",
                 "attach to a model without one",
             )
-    own = getattr(module, KEY, None) or NoPosition()
+    own = getattr(module, KEY, None)
+    own = NoPosition() if own is None else own
     position = joined(own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

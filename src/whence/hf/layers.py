@@ -16,12 +16,11 @@ def chosen_layers(
     """The chosen ones of the modules that attend; by default every layer, and then none may be missing."""
     total = int(model.config.get_text_config().num_hidden_layers)
     wanted = list(range(total)) if layers is None else list(layers)
+    of_layers = asked.replace("...", "layers=...")
     if not wanted:
-        raise refusal(f"{asked[:-4]}(layers=...)", "none", "at least one layer is chosen", "leave it out for all")
+        raise refusal(of_layers, "none", "at least one layer is chosen", "leave it out for all")
     if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in wanted):
-        raise refusal(
-            f"{asked[:-4]}(layers=...)", str(wanted), f"the model has the layers 0 to {total - 1}", "choose among them"
-        )
+        raise refusal(of_layers, str(wanted), f"the model has the layers 0 to {total - 1}", "choose among them")
     numbers = sorted({n % total for n in wanted})
     missing = [n for n in numbers if n not in attending]
     if missing:

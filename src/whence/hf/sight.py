@@ -101,6 +101,13 @@ class Sight:
         return self._judged[1]
 
     def _judge(self, ids: Tensor) -> Tensor | None:
+        if ids.ndim != 2:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                f"ids of shape {list(ids.shape)}",
+                "a token of a text has one position",
+                "attach to a model of text alone",
+            )
         real = self.real_queries()
         doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
