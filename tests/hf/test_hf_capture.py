@@ -44,12 +44,14 @@ def test_rows_of_each_sequence_of_its_own():
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-@pytest.mark.parametrize("scores", [1 << 22, 64])
+@pytest.mark.parametrize("scores, side", [(1 << 22, "left"), (64, "left"), (64, "right")])
 @torch.no_grad()
-def test_reductions_are_sums_over_the_eager_weights(family, scores, monkeypatch):
+def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkeypatch):
     monkeypatch.setattr(reductions, "SCORES", scores)  # in one block, and in many
     model, length = tiny(family), 14
     padded = left_padded(tokens(), (5, 0))
+    if side == "right":  # there, padding sees what is real
+        padded = {"input_ids": padded["input_ids"].flip(-1), "attention_mask": padded["attention_mask"].flip(-1)}
     numbers = [-1] * 2 + [0] * 5 + [2] * 7
     by_key, by_distance, by_segment = hf.ByKey(), hf.ByDistance(), hf.BySegment(numbers, rows=range(length))
     with hf.capture(model, by_key, by_distance, by_segment, layers=[1]):
