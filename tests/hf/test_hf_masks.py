@@ -96,20 +96,29 @@ def test_packed_texts_do_not_see_each_other():
 
 @torch.no_grad()
 def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
-    model, ids = tiny("llama", num_hidden_layers=1), tokens(batch=1, length=8)
+    model, ids = tiny("llama", num_hidden_layers=1), tokens(length=8)
     skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43]])
     with hf.attached(model, whence.Rotary() + whence.PowerPrior(**PRIOR), keep_rotary=False):
-        padded = torch.cat((ids[:, :4], torch.zeros(1, 36, dtype=torch.long), ids[:, 4:]), 1)
+        padded = torch.cat((ids[:, :4], torch.zeros(2, 36, dtype=torch.long), ids[:, 4:]), 1)
         hidden = (padded != 0).long()
         wanted = model(padded, attention_mask=hidden, position_ids=torch.arange(44)[None]).logits[:, -4:]
         got = model(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -4:]
         torch.testing.assert_close(got, wanted, atol=2e-5, rtol=0)
+        hole = torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]] * 2)
+        counted = (hole.cumsum(-1) - 1) * hole
+        assert torch.isfinite(model(ids, attention_mask=hole, position_ids=counted, use_cache=False).logits).all()
+        row = hf.Rows(torch.tensor([[7], [6]]))
+        with hf.capture(model, row):
+            model(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False)
+        assert torch.allclose(row[0].sum(-1), torch.ones(2, 4, 1))
         cache = model(ids[:, :4], use_cache=True).past_key_values
         with pytest.raises(whence.WhenceError, match="ids that skip, together with a cache"):
             model(ids[:, 4:], position_ids=skipping[:, 4:], past_key_values=cache)
         falling = torch.tensor([[0, 1, 2, 3, 3, 2, 1, 0]])
-        with pytest.raises(whence.WhenceError, match="ids that do not rise"):
-            model(ids, position_ids=falling, attention_mask=torch.ones_like(ids), use_cache=False)
+        over_a_hole = {"attention_mask": hole, "position_ids": torch.tensor([[0, 5, 0, 2, 6, 7, 8, 9]])}
+        for told in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
+            with pytest.raises(whence.WhenceError, match="ids that do not rise"):
+                model(ids, **told, use_cache=False)
     with hf.attached(
         model, whence.NoPosition()
     ):  # nothing depends on distances: the model's own rotation honours any ids

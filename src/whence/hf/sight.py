@@ -93,7 +93,7 @@ class Sight:
         return None if self.real is None else self.real[:, self.q_slots - self.k_slots[0]]
 
     def unusual(self, position: Position, ids: Tensor | None) -> Tensor | None:
-        """Position ids ``[B or 1, T]`` that skip, which only the caller can have meant; None for the usual ones."""
+        """Position ids ``[T]`` or ``[B, T]`` that skip, which only the caller can have meant; None for the usual ones."""
         if ids is None or not position.effects:
             return None
         if self._judged is None or self._judged[0] is not ids:  # every layer of a forward gets the same ids
@@ -122,15 +122,15 @@ class Sight:
                 "a cache keeps keys and not their ids, so distances are counted in its slots",
                 "leave position_ids out, or call the model without a cache",
             )
-        rising = (ids[:, 1:] > ids[:, :-1]) | ~(doubtful[:, 1:] & doubtful[:, :-1])
-        if not bool(rising.all()):
+        highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
+        if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
             raise refusal(
                 "an attached model(position_ids=...)",
                 "ids that do not rise",
                 "a query sees keys of lower ids",
                 "give ids that rise along the text",
             )
-        return ids.expand(ids.shape[0] if real is None else real.shape[0], -1)
+        return ids[0] if ids.shape[0] == 1 else ids
 
 
 def sight_mask(
