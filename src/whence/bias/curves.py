@@ -1,0 +1,109 @@
+"""Records as curves: how often the answer is right with the gold at each place, with intervals, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.bias.tasks import CLOSED_BOOK, ORACLE
+from whence.errors import refusal
+from whence.statistics import proportion
+
+#: what a row of a record holds, by the score that made it: right or wrong, or a number
+VALUES = {"likelihood": "right", "generation": "written", "share": "share"}
+DRAWS = 2000
+LEVEL = 0.95
+
+
+def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> dict[str, Any]:
+    """One task's curve by one score: a point for each place, the average, the gap, the worst place, and the two lines."""
+    if score not in VALUES:
+        raise refusal("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
+    values = _by_place(records, VALUES[score])
+    places = sorted(where for where in values if isinstance(where, int))
+    if len(places) < 2:
+        raise refusal("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
+    items = sorted(set.intersection(*(set(values[place]) for place in places)))
+    table = torch.tensor([[float(values[place][item]) for place in places] for item in items], dtype=torch.float64)
+    means = table.mean(0)
+    lines = {name: _point(list(values[name].values()), score, seed) for name in (CLOSED_BOOK, ORACLE) if name in values}
+    worst, best = int(means.argmin()), int(means.argmax())
+    return {
+        "score": score,
+        "items": len(items),
+        "places": [{"place": place, **_point(table[:, i].tolist(), score, seed)} for i, place in enumerate(places)],
+        "average": float(means.mean()),
+        "average_interval": _interval(resampled(table, seed).mean(1)),
+        "gap": float(means[best] - means[worst]),
+        **gap_by_chance(table, seed),
+        "worst": places[worst],
+        "best": places[best],
+        "lines": lines,
+    }
+
+
+def resampled(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
+    """Means at each place of items drawn with replacement, whole items at a time: ``[draws, places]``."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(table), (draws, len(table)), generator=generator)
+    return torch.stack([table[one].mean(0) for one in drawn])
+
+
+def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any]:
+    """The largest mean less the smallest is above zero by chance alone. How large is it if places do not matter?
+
+    If they do not, the values of an item could have come in any order: they are shuffled within each item, many times.
+    ``gap_p`` is the share of shuffles with a gap at least as large, the true order counted with them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    means = table.mean(0)
+    found = float(means.max() - means.min())
+    gaps = []
+    for _ in range(draws):
+        order = torch.rand(table.shape, generator=generator).argsort(1)
+        shuffled = table.gather(1, order).mean(0)
+        gaps.append(float(shuffled.max() - shuffled.min()))
+    beyond = sum(gap >= found - 1e-12 for gap in gaps)
+    return {"gap_by_chance": sum(gaps) / draws, "gap_p": (1 + beyond) / (1 + draws)}
+
+
+def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Which slot's answer won, over all records of a paired task with the gold in some slot: counts by slot, and none."""
+    counts: dict[str, int] = {}
+    for record in records:
+        if isinstance(record["where"], int):
+            for row in record["rows"]:
+                if "chosen" in row and not row["right"]:
+                    key = "none" if row["chosen"] is None else str(row["chosen"])
+                    counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _by_place(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str, dict[int, float]]:
+    found: dict[int | str, dict[int, float]] = {}
+    for record in records:
+        for row in record["rows"]:
+            if name in row:
+                found.setdefault(record["where"], {})[row["item"]] = row[name]
+    return found
+
+
+def _point(values: list[float], score: str, seed: int) -> dict[str, Any]:
+    """A mean with its interval: Wilson's for right or wrong, drawn anew from the items for anything else."""
+    if score != "share":
+        found = proportion(round(sum(values)), len(values), LEVEL)
+        return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
+    table = torch.tensor(values, dtype=torch.float64)[:, None]
+    return {
+        "n": len(values),
+        "mean": float(table.mean()),
+        "interval": _interval(resampled(table, seed)[:, 0]),
+    }
+
+
+def _interval(draws: Tensor) -> dict[str, float]:
+    tail = (1 - LEVEL) / 2
+    return {"low": float(draws.quantile(tail)), "high": float(draws.quantile(1 - tail)), "level": LEVEL}
