@@ -22,7 +22,9 @@ def answers(subject: Subject, prompts: Sequence[Prompt], metric: str) -> list[st
     rows = [subject.tokens(prompt.text) for prompt in prompts]
     longest = LONGEST_ANSWER
     if metric == "value":
-        longest = ROOM + max(len(subject.tokens(p.text + p.answer)) - len(r) for p, r in zip(prompts, rows, strict=True))
+        longest = ROOM + max(
+            len(subject.tokens(p.text + p.answer)) - len(r) for p, r in zip(prompts, rows, strict=True)
+        )
     subject.require_room("answers", max(map(len, rows)) + longest)
     tokens, real = batch_of(subject, rows, left=True)
     start = tokens.shape[1]

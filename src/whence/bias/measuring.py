@@ -51,7 +51,8 @@ def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
     """All of them, the lines of each task after its places."""
     found = []
     for asked, task in zip(plan.asked, tasks, strict=True):
-        for where in (*asked.spread(task), CLOSED_BOOK, ORACLE):
+        places: list[int | str] = [*asked.spread(task), CLOSED_BOOK, ORACLE]
+        for where in places:
             for first in range(0, asked.items, plan.chunk):
                 found.append(Piece(task, asked.task, where, first, min(first + plan.chunk, asked.items)))
     return found

@@ -36,14 +36,14 @@ def scaled(subject: Subject, channel: int, times: float, layers: Sequence[int]) 
         for layer in layers:
             module = modules[layer]
             before.append((module, module.__dict__.get("forward")))
-            module.forward = _changed(module, module.forward, channel, times)  # type: ignore[method-assign]
+            module.forward = _changed(module, module.forward, channel, times)
         yield
     finally:
         for module, forward in before:
             if forward is None:
                 del module.forward
             else:
-                module.forward = forward  # type: ignore[method-assign]
+                module.forward = forward
 
 
 def _changed(module: nn.Module, forward: Callable[..., Any], channel: int, times: float) -> Callable[..., Any]:

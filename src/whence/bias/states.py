@@ -64,7 +64,11 @@ def each_text(
         )
     for text in texts:
         out = subject.model(
-            input_ids=text[None].to(subject.device), output_hidden_states=True, use_cache=False, logits_to_keep=1, **told
+            input_ids=text[None].to(subject.device),
+            output_hidden_states=True,
+            use_cache=False,
+            logits_to_keep=1,
+            **told,
         )
         # the last of them stands behind the final norm, where no layer works
         yield torch.stack([layer[0] for layer in out.hidden_states[:-1]]).float().cpu()
@@ -82,7 +86,7 @@ def mean_states(subject: Subject, texts: Tensor, **told: Tensor | None) -> Tenso
 
 def attention_modules(subject: Subject) -> dict[int, nn.Module]:
     """The attention modules by layer, of a model whose queries and keys have projections of their own."""
-    found = {}
+    found: dict[int, nn.Module] = {}
     for module in subject.model.modules():
         if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("q_proj", "k_proj", "v_proj")):
             found[int(getattr(module, "layer_idx", len(found)))] = module

@@ -52,7 +52,9 @@ class Subject:
         if getattr(config, "_attn_implementation", None) == "whence":
             return False
         kinds = getattr(config, "layer_types", None)
-        windowed = any(kind != "full_attention" for kind in kinds) if kinds else bool(getattr(config, "sliding_window", 0))
+        windowed = (
+            any(kind != "full_attention" for kind in kinds) if kinds else bool(getattr(config, "sliding_window", 0))
+        )
         return not windowed and "position_ids" in inspect.signature(self.model.forward).parameters
 
     def tokens(self, text: str) -> list[int]:
@@ -107,12 +109,17 @@ def quick_subject(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=max(1, heads // 2), max_position_embeddings=8192,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.2, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).eval()
-    about = {"type": "llama", "parameters": sum(p.numel() for p in model.parameters()), "layers": layers, "random": seed}
+    about = {
+        "type": "llama",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "layers": layers,
+        "random": seed,
+    }
     return Subject(QUICK, model, tokenizer, about)
 
 

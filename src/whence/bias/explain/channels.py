@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -84,22 +85,32 @@ def positional_channels(
     Args:
         means: hidden states averaged over texts, ``[layers, tokens, channels]``.
         most: how many of them to return; None for all.
-        layers: which to look at; all but the first two and the last two by default.
+        layers: which to look at; all but the first two and the last two by default, or but the first where they are few.
     """
     count = means.shape[0]
-    looked = list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(count))
+    looked = list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(1, count))
     ways = torch.stack([direction(means[layer], fit) for layer in looked])
     rough = torch.stack([roughness(means[layer]) for layer in looked])
     found = []
     for channel in range(means.shape[-1]):
-        for way in (1, -1):
-            agree = torch.nonzero(ways[:, channel] == way).flatten()
-            if len(agree) > len(looked) // 4:
-                found.append(
-                    Channel(channel, way, tuple(looked[i] for i in agree.tolist()), float(rough[agree, channel].min()))
-                )
+        way = 1 if int(ways[:, channel].sum()) >= 0 else -1
+        agree = torch.nonzero(ways[:, channel] == way).flatten()
+        if len(agree) > len(looked) // 4:
+            found.append(
+                Channel(channel, way, tuple(looked[i] for i in agree.tolist()), float(rough[agree, channel].min()))
+            )
     found.sort(key=lambda one: one.roughness)
     return found if most is None else found[:most]
+
+
+def by_chance(means: Tensor, fit: str, seed: int = 0) -> int:
+    """How many channels pass when the tokens stand in a random order, the same for all layers.
+
+    A fit that ends as a straight line through noise runs one way as surely as any: a count means something only beside
+    this one.
+    """
+    order = torch.randperm(means.shape[1], generator=torch.Generator().manual_seed(seed))
+    return len(positional_channels(means[:, order], fit, most=None))
 
 
 def _unit(curves: Tensor) -> Tensor:
@@ -112,7 +123,7 @@ def _segmented(curves: Tensor) -> Tensor:
     """Straight pieces with free breaks: the least sum of squares plus a price for each piece, by dynamic programming."""
     points = min(POINTS, len(curves))
     edges = [round(i * len(curves) / points) for i in range(points + 1)]
-    means = torch.stack([curves[a:b].mean(0) for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    means = torch.stack([curves[a:b].mean(0) for a, b in pairwise(edges)])
     at = torch.arange(points, dtype=torch.float64)
     # sums from the left, so that the cost of any piece is a few differences
     sums = [torch.cat([torch.zeros_like(means[:1]), part.cumsum(0)])

@@ -38,6 +38,18 @@ class Parts:
         total = sum(squares.values()) or 1.0
         return {name: value / total for name, value in squares.items()}
 
+    @property
+    def position_beyond_chance(self) -> float:
+        """The share of position less what it would be if position did nothing: a mean over few texts keeps their noise.
+
+        The residual of contexts that know nothing of each other leaves residual / (contexts - 1) in the positional sum
+        of squares. Around 0, and also below it, where there is nothing but that.
+        """
+        contexts = self.residual.shape[0]
+        squares = contexts * float(self.position.square().sum()), float(self.residual.square().sum())
+        total = squares[0] + squares[1] + self.residual.shape[1] * float(self.context.square().sum())
+        return (squares[0] - squares[1] / (contexts - 1)) / (total or 1.0)
+
 
 def decompose(states: Tensor) -> Parts:
     """The two-way decomposition by means, in float64."""
@@ -98,9 +110,10 @@ def incoherence(parts: Parts) -> dict[str, float]:
 def relative_norm(parts: Parts) -> float:
     """The length of the positional part beside that of what is not the mean, both as root mean squares."""
     contexts = parts.residual.shape[0]
-    squares = contexts * parts.position.square().sum(), (
-        parts.position + parts.context[:, None] + parts.residual
-    ).square().sum()
+    squares = (
+        contexts * parts.position.square().sum(),
+        (parts.position + parts.context[:, None] + parts.residual).square().sum(),
+    )
     return float((squares[0] / squares[1].clamp_min(torch.finfo(torch.float64).tiny)).sqrt())
 
 

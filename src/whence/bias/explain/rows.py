@@ -6,6 +6,7 @@ All functions take rows ``[layers, heads, tokens]`` whose last token is the one 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ def by_distance(rows: Tensor) -> tuple[list[Span], Tensor]:
     edges = [0, 1]
     while edges[-1] < back.shape[-1]:
         edges.append(min(2 * edges[-1], back.shape[-1]))
-    ranges = list(zip(edges[:-1], edges[1:], strict=True))
+    ranges = list(pairwise(edges))
     return ranges, torch.stack([back[..., near:far].mean(-1) for near, far in ranges], -1)
 
 

@@ -29,7 +29,9 @@ def documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> T
     return made_of(rows, items, count, seed, words, {"file": FILE})
 
 
-def made_of(rows: list[dict[str, Any]], items: int, count: int, seed: int, words: int, settings: dict[str, Any]) -> Task:
+def made_of(
+    rows: list[dict[str, Any]], items: int, count: int, seed: int, words: int, settings: dict[str, Any]
+) -> Task:
     """The task from rows of the published form: ``question``, ``answers``, and ``ctxs`` with a title and a text."""
     if count < 2:
         raise refusal("documents", f"{count} documents", "the gold has rivals", "take at least 2")

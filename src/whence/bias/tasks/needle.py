@@ -64,5 +64,7 @@ def _words() -> list[str]:
     for _, text in sorted({**parts.train, **parts.test}.items()):
         for bare, paragraph in paragraphs(text):
             if paragraph[:1].strip() and not any(sign in bare for sign in ("::=", ">>>", "|", "---", "===")):
-                kept += [word for word in bare.split() if not (len(word.strip(".,")) == 5 and word.strip(".,").isdigit())]
+                kept += [
+                    word for word in bare.split() if not (len(word.strip(".,")) == 5 and word.strip(".,").isdigit())
+                ]
     return kept

@@ -1,0 +1,57 @@
+"""What the curves come to, in words. Nothing is claimed of a gap that chance makes too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whence.report.comparison.numbers import number, probability
+
+ALPHA = 0.05
+SCORES = {"likelihood": "likeliest answer", "generation": "written answer", "share": "probability of the answer"}
+
+
+def main_curve(task: dict[str, Any]) -> dict[str, Any]:
+    """The curve a task is spoken of by: the first that was asked for."""
+    return task["curves"][0]
+
+
+def headline(task: dict[str, Any]) -> str:
+    """One line: whether the place of the gold matters, as far as these items can tell."""
+    curve = main_curve(task)
+    if curve["gap"] == 0:
+        return f"Alike at every place: {percent(curve['average'])} right."
+    if curve["gap_p"] >= ALPHA:
+        return "No effect of position can be claimed."
+    return (
+        f"Best with the gold in slot {curve['best'] + 1}, worst in slot {curve['worst'] + 1}: "
+        f"{number(100 * curve['gap'], 0)} points apart."
+    )
+
+
+def detail(task: dict[str, Any]) -> str:
+    """The numbers behind the line."""
+    curve = main_curve(task)
+    ends = curve["average_interval"]
+    told = (
+        f"{percent(curve['average'])} right on average ({percent(ends['low'])} to {percent(ends['high'])}; chance is "
+        f"{percent(task['chance'])}), {curve['items']} items at each of {len(curve['places'])} places. The gap between "
+        f"best and worst place is {number(100 * curve['gap'], 0)} points; chance alone makes one of "
+        f"{number(100 * curve['gap_by_chance'], 0)} (p = {probability(curve['gap_p'])})."
+    )
+    lines = [f"{name} {percent(point['mean'])}" for name, point in curve["lines"].items()]
+    return told + (f" For comparison: {', '.join(lines)}." if lines else "")
+
+
+def percent(share: float) -> str:
+    return f"{number(100 * share, 0)}%"
+
+
+def answer(value: bool | None) -> str:
+    """A doubt's answer in words.
+
+    >>> answer(True), answer(False), answer(None)
+    ('held here', 'did not hold here', 'cannot be told from these numbers')
+    """
+    if value is None:
+        return "cannot be told from these numbers"
+    return "held here" if value else "did not hold here"
