@@ -19,7 +19,10 @@ LEVEL = 0.95
 
 
 def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> dict[str, Any]:
-    """One task's curve by one score: a point for each place, the average, the gap, the worst place, and the two lines."""
+    """One task's curve by one score: a point for each place, the average, the gap, the worst place, and the two lines.
+
+    The average has no interval where all items gave the same: one of no width would claim a certainty they do not show.
+    """
     if score not in VALUES:
         raise refusal("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
     values = _by_place(records, VALUES[score])
@@ -36,7 +39,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
         "items": len(items),
         "places": [{"place": place, **_point(table[:, i].tolist(), score, seed)} for i, place in enumerate(places)],
         "average": float(means.mean()),
-        "average_interval": _interval(resampled(table, seed).mean(1)),
+        "average_interval": None if bool((table == table[0]).all()) else _interval(resampled(table, seed).mean(1)),
         "gap": float(means[best] - means[worst]),
         **gap_by_chance(table, seed),
         "worst": places[worst],

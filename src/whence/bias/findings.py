@@ -10,6 +10,7 @@ from typing import Any
 from whence import records
 from whence.bias.curves import chosen_slots, curve
 from whence.bias.plan import Plan
+from whence.bias.subject import QUICK
 
 
 def findings(
@@ -38,7 +39,7 @@ def findings(
             "chosen": chosen_slots(own) if made.paired else {},
         })  # fmt: skip
     return {
-        "title": f"What position does to {Path(plan.model).name}",
+        "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "environment": kept["environment"],

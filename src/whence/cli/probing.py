@@ -126,12 +126,15 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
 
 def print_table(told: dict[str, Any]) -> None:
     """The curves on the terminal."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1")
-    for name in ("task", "score", "slot of the gold: right", "mean", "gap", "p", "worst", "closed", "oracle"):
-        table.add_column(name, no_wrap=True)
+    table = Table(
+        title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1", box=SIMPLE
+    )
+    for name in ("task", "score", "right by slot", "mean", "gap (p)", "worst", "closed", "oracle"):
+        table.add_column(name, no_wrap=name != "right by slot")
     for task in told["tasks"]:
         for curve in (curve for curve in task["curves"] if curve["score"] != "share"):
             table.add_row(
@@ -139,8 +142,7 @@ def print_table(told: dict[str, Any]) -> None:
                 curve["score"],
                 " ".join(f"{p['place'] + 1}:{100 * p['mean']:.0f}" for p in curve["places"]),
                 f"{100 * curve['average']:.0f}",
-                f"{100 * curve['gap']:.0f}",
-                f"{curve['gap_p']:.2g}",
+                f"{100 * curve['gap']:.0f} ({curve['gap_p']:.2g})",
                 str(curve["worst"] + 1),
                 *(f"{100 * curve['lines'][name]['mean']:.0f}" for name in ("closed book", "oracle")),
             )

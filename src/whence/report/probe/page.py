@@ -69,9 +69,9 @@ def _attention(findings: dict[str, Any]) -> str:
         for task in findings["tasks"] if task["task"] in found
     )  # fmt: skip
     name, first = next(iter(found.items()))
-    grids = "".join(
-        _figure(title, charts.head_grid(first["regions"][region], title), "") for region, title in REGIONS.items()
-    ) + _figure("due to position", charts.head_grid(first["shares"]["position"], "due to position"), "")
+    heads = {title: first["regions"][region] for region, title in REGIONS.items()}
+    heads["difference between slots due to position"] = first["shares"]["position"]
+    grids = "".join(f'<figure class="figure">{charts.head_grid(rows, title)}</figure>' for title, rows in heads.items())
     distance = charts.by_distance(findings["explanation"]["distance"])
     return _section(
         "attention", "Where does the answering token look?",

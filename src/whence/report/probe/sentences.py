@@ -31,19 +31,34 @@ def headline(task: dict[str, Any]) -> str:
 def detail(task: dict[str, Any]) -> str:
     """The numbers behind the line."""
     curve = main_curve(task)
-    ends = curve["average_interval"]
     told = (
-        f"{percent(curve['average'])} right on average ({percent(ends['low'])} to {percent(ends['high'])}; chance is "
-        f"{percent(task['chance'])}), {curve['items']} items at each of {len(curve['places'])} places. The gap between "
-        f"best and worst place is {number(100 * curve['gap'], 0)} points; chance alone makes one of "
-        f"{number(100 * curve['gap_by_chance'], 0)} (p = {probability(curve['gap_p'])})."
+        f"{percent(curve['average'])} right on average ({between(curve['average_interval'])}; chance is "
+        f"{percent(task['chance'])}), {counted(curve['items'], 'item')} at each of {len(curve['places'])} places."
     )
+    if curve["gap"]:
+        told += (
+            f" The gap between best and worst place is {number(100 * curve['gap'], 0)} points; chance alone makes one of "
+            f"{number(100 * curve['gap_by_chance'], 0)} (p = {probability(curve['gap_p'])})."
+        )
     lines = [f"{name} {percent(point['mean'])}" for name, point in curve["lines"].items()]
     return told + (f" For comparison: {', '.join(lines)}." if lines else "")
 
 
 def percent(share: float) -> str:
     return f"{number(100 * share, 0)}%"
+
+
+def between(ends: dict[str, float] | None) -> str:
+    """Both ends of an interval of shares, or why there is none."""
+    return "all items alike" if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
+
+
+def counted(count: int, thing: str) -> str:
+    """
+    >>> counted(1, "item"), counted(2, "item")
+    ('1 item', '2 items')
+    """
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def answer(value: bool | None) -> str:

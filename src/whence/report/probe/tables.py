@@ -8,7 +8,7 @@ from typing import Any
 
 from whence.report.comparison.numbers import number, probability, signed
 from whence.report.comparison.tables import scrolling
-from whence.report.probe.sentences import SCORES, percent
+from whence.report.probe.sentences import SCORES, between, counted, percent
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -31,11 +31,10 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
     rows = []
     for task in tasks:
         for curve in task["curves"]:
-            ends = curve["average_interval"]
             rows.append([
                 f"{task['name']}: {SCORES[curve['score']]}",
                 percent(curve["average"]),
-                f"{percent(ends['low'])} to {percent(ends['high'])}",
+                between(curve["average_interval"]),
                 number(100 * curve["gap"], 0),
                 number(100 * curve["gap_by_chance"], 0),
                 probability(curve["gap_p"]),
@@ -84,9 +83,7 @@ def followed(found: dict[str, Any]) -> str:
         won = sum(row["won_after"] for row in own)
         rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
                      signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
-    caption = (
-        f"{found['items']} items; the attention of the answering rows to one slot is multiplied by {found['times']:g}."
-    )
+    caption = f"{counted(found['items'], 'item')}; the attention of the answering rows to one slot is multiplied by {found['times']:g}."
     head = ["emphasised", "its answer before", "after", "points", "won after"]
     return table(caption, head, rows)
 
