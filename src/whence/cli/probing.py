@@ -143,7 +143,7 @@ def print_table(told: dict[str, Any]) -> None:
                 " ".join(f"{p['place'] + 1}:{100 * p['mean']:.0f}" for p in curve["places"]),
                 f"{100 * curve['average']:.0f}",
                 f"{100 * curve['gap']:.0f} ({curve['gap_p']:.2g})",
-                str(curve["worst"] + 1),
+                str(curve["worst"] + 1) if curve["gap"] else "-",
                 *(f"{100 * curve['lines'][name]['mean']:.0f}" for name in ("closed book", "oracle")),
             )
     Console().print(table)

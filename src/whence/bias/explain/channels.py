@@ -71,10 +71,13 @@ def direction(curves: Tensor, fit: str) -> Tensor:
 def roughness(curves: Tensor) -> Tensor:
     """The sum of squared second differences of each curve, brought to 0..1 and lightly smoothed: ``[channels]``."""
     kept = _unit(curves[round(SMOOTH_LEFT_OUT * len(curves)) :].double())
-    if len(kept) < SAVGOL[0] + 3:
+    if len(kept) < 2 * SAVGOL[0] + 3:
         raise refusal("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
     smooth = torch.from_numpy(scipy("channels", "signal").savgol_filter(kept.numpy(), *SAVGOL, axis=0))
-    return smooth.diff(n=2, dim=0).square().sum(0)
+    # a window of even width moves its middle by half a token, and the ends, which are filled in otherwise, do not move:
+    # each join would be a kink
+    half = SAVGOL[0] // 2
+    return smooth[half:-half].diff(n=2, dim=0).square().sum(0)
 
 
 def positional_channels(

@@ -95,5 +95,8 @@ def _apart(row: dict[str, Any], other: dict[str, Any], chosen: list[dict[str, An
         and answer not in gold
         and not any(normalised(accepted) in text for accepted in row["answers"])
         and all(other["ctxs"][0]["title"] != one["ctxs"][0]["title"] for one in taken)
-        and all(answer != normalised(_answer_in(_passage(one, words), one["answers"])) for one in taken)
+        and not any(
+            answer.startswith(known) or known.startswith(answer)  # the shorter of two would always be the likelier
+            for known in (normalised(_answer_in(_passage(one, words), one["answers"])) for one in taken)
+        )
     )

@@ -49,8 +49,8 @@ def _curves(findings: dict[str, Any]) -> str:
     )
     return (
         '<section class="verdict" aria-labelledby="curves"><h2 id="curves">Is the answer found wherever it stands?</h2>'
-        f"<p>{html.escape(model['name'])}, {model['type']}, {model['layers']} layers, {size}.{random} Bars are 95% "
-        "intervals; the dotted lines are what the model does without any slot, and with the gold alone.</p>"
+        f"<p>{html.escape(model['name'])}, {html.escape(model['type'])}, {model['layers']} layers, {size}.{random} Bars are 95% "
+        "intervals; dotted lines are chance, the question without any slot (closed book) and the gold alone (oracle).</p>"
         f'<div class="figures">{cards}</div>{tables.curves(findings["tasks"])}'
         '<p class="small">Likeliest answer: the right one has a higher likelihood than every rival. Written answer: it '
         "stands in what the model writes. The gap is the best place less the worst, which chance makes too: how large, "

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from whence.report.comparison.numbers import number, probability, signed
+from whence.report.comparison.numbers import NOTHING, number, probability, signed
 from whence.report.comparison.tables import scrolling
 from whence.report.probe.sentences import SCORES, between, counted, percent
 
@@ -38,7 +38,7 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
                 number(100 * curve["gap"], 0),
                 number(100 * curve["gap_by_chance"], 0),
                 probability(curve["gap_p"]),
-                str(curve["worst"] + 1),
+                str(curve["worst"] + 1) if curve["gap"] else NOTHING,
                 *(percent(curve["lines"][name]["mean"]) for name in ("closed book", "oracle")),
                 str(curve["items"]),
             ])  # fmt: skip
