@@ -72,7 +72,7 @@ def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any
 
 
 def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which slot's answer won, over all records of a paired task with the gold in some slot: counts by slot, and none."""
+    """Whose answer was taken where the gold's was not, over all records with the gold in some slot: counts by slot."""
     counts: dict[str, int] = {}
     for record in records:
         if isinstance(record["where"], int):

@@ -127,21 +127,26 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
             "low_frequencies": float(low),
             "incoherence": geometry.incoherence(parts),
         })  # fmt: skip
-    vectors = positional_vectors.positional_vectors(every)
-    window = plan.tokens // 2
-    sizes = {
-        "base": vectors.base[:, 0].norm(dim=-1),
-        "moving": vectors.moving[:, 1:].norm(dim=-1).mean(-1),
-        "content": vectors.content[:, :, 1:].norm(dim=-1).mean((0, 2)),
-        "nearest": torch.stack([positional_vectors.nearest_inside(one, window).mean() for one in vectors.vector]),
-    }
     return {
         "texts": plan.texts,
         "tokens": plan.tokens,
         "layers": layers,
-        "vectors": {name: rounded(value, 4) for name, value in sizes.items()},
+        "vectors": vector_sizes(every),
         "scores": score_split(subject, texts[:SPLIT_TEXTS]),
     }
+
+
+def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
+    """By layer, of states ``[texts, layers, tokens, width]``: the length of the positional vectors' parts and of the
+    content, and how near the vectors of the second half of the positions come to one of the first."""
+    told: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
+    for layer in range(every.shape[1]):  # one at a time: in float64, with the content beside it, all are large
+        found = positional_vectors.positional_vectors(every[:, layer : layer + 1])
+        told["base"].append(float(found.base.norm()))
+        told["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
+        told["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
+        told["nearest"].append(float(positional_vectors.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
+    return {name: [round(value, 4) for value in values] for name, values in told.items()}
 
 
 def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:

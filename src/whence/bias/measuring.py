@@ -88,7 +88,8 @@ def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
     looks: list[dict[str, torch.Tensor]] = []
     if "likelihood" in plan.scores:
         for row, prompt in zip(answers, prompts, strict=True):
-            scores, look = asked_once(subject, prompt, plan.scored, isinstance(piece.where, int))
+            watched = isinstance(piece.where, int) and row["item"] < plan.watched
+            scores, look = asked_once(subject, prompt, plan.scored, watched)
             row |= judged(prompt, scores)
             looks += [look] if look else []
     if "generation" in plan.scores:

@@ -41,6 +41,7 @@ class Plan:
     scored: int = SCORED
     texts: int = 8  # for the hidden states: how many
     tokens: int = 256  # and how long
+    watched: int = 40  # items of each task whose attention is looked at
     intervened: int = 2  # items whose slots are emphasised one by one
     chunk: int = 4  # items in one record
 
@@ -97,11 +98,13 @@ def full(model: str) -> Plan:
     """Intervals of about five points at every place, by both scores: for a GPU.
 
     A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
+    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 5,400
+    (75 pairs), 1,250 (10 documents) and 1,150 (the needle), each read once and answered once in the model's own words.
     """
     asked = (
-        Asked("key-value", 400, 10, {"pairs": 10}),
+        Asked("key-value", 400, 5, {"pairs": 10}),
         Asked("key-value-75", 400, 5),
         Asked("documents", 400, 5, {"count": 10}),
-        Asked("needle", 400, 10, {"pieces": 20, "words": 100}),
+        Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
     )
-    return Plan(model, asked, SCORES, texts=64, tokens=1000, intervened=50, chunk=25)
+    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, chunk=25)

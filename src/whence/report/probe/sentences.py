@@ -7,6 +7,7 @@ from typing import Any
 from whence.report.comparison.numbers import number, probability
 
 ALPHA = 0.05
+MOST = 4  # slots that are named where a wrong answer came from
 SCORES = {"likelihood": "likeliest answer", "generation": "written answer", "share": "probability of the answer"}
 
 
@@ -40,8 +41,22 @@ def detail(task: dict[str, Any]) -> str:
             f" The gap between best and worst place is {number(100 * curve['gap'], 0)} points; chance alone makes one of "
             f"{number(100 * curve['gap_by_chance'], 0)} (p = {probability(curve['gap_p'])})."
         )
+    told += wrong(task["chosen"])
     lines = [f"{name} {percent(point['mean'])}" for name, point in curve["lines"].items()]
     return told + (f" For comparison: {', '.join(lines)}." if lines else "")
+
+
+def wrong(chosen: dict[str, int]) -> str:
+    """Which slots were read instead, most often first.
+
+    >>> wrong({"0": 3, "4": 1})
+    ' Where it was wrong, it took the answer of slot 1 (3 times), slot 5 (1 time).'
+    """
+    named = sorted(((count, slot) for slot, count in chosen.items() if slot != "none"), reverse=True)
+    if not named:
+        return ""
+    slots = ", ".join(f"slot {int(slot) + 1} ({counted(count, 'time')})" for count, slot in named[:MOST])
+    return f" Where it was wrong, it took the answer of {slots}{' and others' if len(named) > MOST else ''}."
 
 
 def percent(share: float) -> str:
