@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from whence.bias.explain import channels, geometry, positional_vectors, rows
+from whence.bias.arrays import channels, geometry, positional_vectors, rows
 from whence.errors import WhenceError
 
 F64 = {"dtype": torch.float64}

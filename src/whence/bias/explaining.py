@@ -10,7 +10,7 @@ import torch
 
 from whence import records
 from whence.bias import interventions, likelihood, states
-from whence.bias.explain import channels, geometry, positional_vectors, rows
+from whence.bias.arrays import channels, geometry, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject

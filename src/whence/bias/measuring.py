@@ -13,7 +13,7 @@ import torch
 
 from whence import records
 from whence.bias import generation, likelihood, metrics
-from whence.bias.explain import rows
+from whence.bias.arrays import rows
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
 from whence.bias.tasks import CLOSED_BOOK, ORACLE, Prompt, Task

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.bias import interventions, states
 from whence.bias.doubts.record import both_ways, doubt_record, require_texts
-from whence.bias.explain import channels, geometry
+from whence.bias.arrays import channels, geometry
 from whence.bias.subject import Subject
 
 RULE = (

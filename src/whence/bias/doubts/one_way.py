@@ -8,7 +8,7 @@ import torch
 
 from whence.bias import interventions, states
 from whence.bias.doubts.record import doubt_record, mean, require_texts
-from whence.bias.explain import channels, geometry
+from whence.bias.arrays import channels, geometry
 from whence.bias.subject import Subject
 
 AGREEMENT = 0.9  # rank correlation with position, in texts that did not choose the channel

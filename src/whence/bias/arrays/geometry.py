@@ -93,7 +93,7 @@ def rank(values: Tensor, energy: float = ENERGY) -> int:
 
 def frequencies(position: Tensor) -> Tensor:
     """The share of each frequency in how the positional part changes along the text (DCT-II), ``[tokens]``."""
-    from whence.bias.explain.packages import scipy
+    from whence.bias.arrays.packages import scipy
 
     turned = torch.from_numpy(scipy("frequencies", "fft").dct(position.double().numpy(), type=2, axis=0, norm="ortho"))
     energy = turned.square().sum(1)

@@ -13,4 +13,4 @@ def scipy(feature: str, part: str) -> Any:
     try:
         return importlib.import_module(f"scipy.{part}")
     except ImportError as error:
-        raise missing_extra(f"whence.bias.explain.{feature}", "lab", "scipy") from error
+        raise missing_extra(f"whence.bias.arrays.{feature}", "lab", "scipy") from error

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whence.bias.explain.packages import scipy
+from whence.bias.arrays.packages import scipy
 from whence.errors import refusal
 
 FITS = ("cubic", "segmented", "window")
