@@ -46,6 +46,8 @@ def test_untouched_is_the_model_as_it_is_and_shifts_reach_the_span(subject, text
         assert torch.allclose(found[name][:, :16], plain[:, :16], atol=1e-5)
         assert not torch.allclose(found[name][1, 16:24], plain[1, 16:24], atol=1e-3)
     assert made["cropped mask"][1].sum(1)[20] == 20 + 1 - 8
+    alone = next(states.each_text(subject, text, positions=made["shifted encoding"][0]))
+    assert torch.equal(alone, found["shifted encoding"])
     assert torch.equal(states.mean_states(subject, text), plain.double())
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from whence.bias import interventions, states
-from whence.bias.doubts.record import both_ways, doubt_record, require_texts
 from whence.bias.arrays import channels, geometry
+from whence.bias.doubts.record import both_ways, doubt_record, require_texts
 from whence.bias.subject import Subject
 
 RULE = (

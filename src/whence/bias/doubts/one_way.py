@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from whence.bias import interventions, states
-from whence.bias.doubts.record import doubt_record, mean, require_texts
 from whence.bias.arrays import channels, geometry
+from whence.bias.doubts.record import doubt_record, mean, require_texts
 from whence.bias.subject import Subject
 
 AGREEMENT = 0.9  # rank correlation with position, in texts that did not choose the channel

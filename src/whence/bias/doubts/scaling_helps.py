@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from whence.bias import likelihood, states
+from whence.bias.arrays import channels
 from whence.bias.curves import LEVEL, resampled
 from whence.bias.doubts.record import doubt_record
-from whence.bias.arrays import channels
 from whence.bias.measuring import judged
 from whence.bias.scaling import scaled
 from whence.bias.subject import Subject
