@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.bias.tasks import CLOSED_BOOK, ORACLE
 from whence.errors import refusal
-from whence.statistics import proportion
+from whence.statistics import proportion, summary
 
 #: what a row of a record holds, by the score that made it: right or wrong, or a number
 VALUES = {"likelihood": "right", "generation": "written", "share": "share"}
@@ -32,14 +32,14 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     items = sorted(set.intersection(*(set(values[place]) for place in places)))
     table = torch.tensor([[float(values[place][item]) for place in places] for item in items], dtype=torch.float64)
     means = table.mean(0)
-    lines = {name: _point(list(values[name].values()), score, seed) for name in (CLOSED_BOOK, ORACLE) if name in values}
+    lines = {name: _point(list(values[name].values()), score) for name in (CLOSED_BOOK, ORACLE) if name in values}
     worst, best = int(means.argmin()), int(means.argmax())
     return {
         "score": score,
         "items": len(items),
-        "places": [{"place": place, **_point(table[:, i].tolist(), score, seed)} for i, place in enumerate(places)],
+        "places": [{"place": place, **_point(table[:, i].tolist(), score)} for i, place in enumerate(places)],
         "average": float(means.mean()),
-        "average_interval": None if bool((table == table[0]).all()) else _interval(resampled(table, seed).mean(1)),
+        "average_interval": _within(table.mean(1).tolist()),
         "gap": float(means[best] - means[worst]),
         **gap_by_chance(table, seed),
         "worst": places[worst],
@@ -92,19 +92,15 @@ def _by_place(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str
     return found
 
 
-def _point(values: list[float], score: str, seed: int) -> dict[str, Any]:
-    """A mean with its interval: Wilson's for right or wrong, drawn anew from the items for anything else."""
+def _point(values: list[float], score: str) -> dict[str, Any]:
+    """A mean with its interval: Wilson's for right or wrong, the t-interval for anything else."""
     if score != "share":
         found = proportion(round(sum(values)), len(values), LEVEL)
         return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
-    table = torch.tensor(values, dtype=torch.float64)[:, None]
-    return {
-        "n": len(values),
-        "mean": float(table.mean()),
-        "interval": _interval(resampled(table, seed)[:, 0]),
-    }
+    return {"n": len(values), "mean": sum(values) / len(values), "interval": _within(values)}
 
 
-def _interval(draws: Tensor) -> dict[str, float]:
-    tail = (1 - LEVEL) / 2
-    return {"low": float(draws.quantile(tail)), "high": float(draws.quantile(1 - tail)), "level": LEVEL}
+def _within(values: list[float]) -> dict[str, float] | None:
+    """The t-interval of a mean of shares, which lie between 0 and 1; none where it has none."""
+    ends = summary(values, LEVEL).interval
+    return None if ends is None else {"low": max(0.0, ends.low), "high": min(1.0, ends.high), "level": LEVEL}

@@ -66,10 +66,10 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "gold": rounded(gold),  # [layers, heads, places]
             "profile": rounded(profile),  # [layers, heads, slots]
             "regions": {
-                region: rounded(torch.stack([_mean(places[place], region) for place in order]).mean(0), 4)
+                region: rounded(torch.stack([_mean(places[place], region) for place in order]).mean(0))
                 for region in ("sink", "primacy", "middle", "recency")
             },
-            "shares": {part: rounded(divided[part], 4) for part in ("position", "content", "rest")},
+            "shares": {part: rounded(divided[part]) for part in ("position", "content", "rest")},
         }
     return told
 
@@ -123,7 +123,7 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
             "relative_norm": geometry.relative_norm(parts),
             "stable_rank": geometry.stable_rank(values),
             "rank": geometry.rank(values),
-            "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30), 4),
+            "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30)),
             "low_frequencies": float(low),
             "incoherence": geometry.incoherence(parts),
         })  # fmt: skip
@@ -146,7 +146,7 @@ def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
         told["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
         told["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
         told["nearest"].append(float(positional_vectors.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
-    return {name: [round(value, 4) for value in values] for name, values in told.items()}
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in told.items()}
 
 
 def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def followed_channels(subject: Subject, plan: Plan) -> dict[str, Any]:
     if best is not None:
         layer = best["layers"][len(best["layers"]) // 2]
         told["curve"] = {
-            "channel": best["channel"], "layer": layer, "values": rounded(means[layer, :, best["channel"]], 4),
+            "channel": best["channel"], "layer": layer, "values": rounded(means[layer, :, best["channel"]]),
         }  # fmt: skip
     return told
 
@@ -211,14 +211,15 @@ def mask_or_encoding(subject: Subject, plan: Plan) -> dict[str, Any]:
     untouched = None
     for name, (positions, visible) in interventions.arms(tokens, span, shift).items():
         every = torch.stack([
-            one[layer] for one in states.each_text(subject, texts, positions=positions, visible=visible)
+            states.as_read(one[layer]) for one in states.each_text(subject, texts, positions=positions, visible=visible)
         ])  # fmt: skip
-        parts = geometry.decompose(every[:, 1:])
-        curve = every.double().mean(0)
+        curve = every.mean(0)
         untouched = curve if untouched is None else untouched
-        moved = (curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()
-        room = (untouched[1:] - untouched[1:].mean(0)).norm(dim=-1).mean().clamp_min(1e-30)
-        told["arms"][name] = {"position_share": parts.position_beyond_chance, "moved": float(moved / room)}
+        told["arms"][name] = {
+            "position_share": geometry.decompose(every[:, 1:]).position_beyond_chance,
+            # of vectors of length 1: 0 for no movement, about 1.4 for one to somewhere unrelated
+            "moved": float((curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()),
+        }
     return told
 
 

@@ -180,9 +180,17 @@ def _averaged(looks: list[dict[str, torch.Tensor]]) -> dict[str, Any] | None:
     return {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
 
 
-def rounded(value: torch.Tensor, digits: int = DIGITS) -> Any:
-    """A tensor as nested lists of short numbers."""
-    return torch.round(value.double(), decimals=digits).tolist()
+def rounded(value: torch.Tensor) -> Any:
+    """A tensor as nested lists of numbers with four digits that count: attention to one token of thousands is small.
+
+    >>> rounded(torch.tensor([[0.000123456, 2.0]]))
+    [[0.0001235, 2.0]]
+    """
+    return _short(value.double().tolist())
+
+
+def _short(value: Any) -> Any:
+    return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
 
 
 def _plain(plan: Plan) -> dict[str, Any]:

@@ -84,6 +84,14 @@ def mean_states(subject: Subject, texts: Tensor, **told: Tensor | None) -> Tenso
     return total / len(texts)
 
 
+def as_read(states: Tensor) -> Tensor:
+    """States brought to length 1, in float64, as a layer's norm does before it reads them.
+
+    A few tokens of most models have states hundreds of times longer than all others, and would be every variance.
+    """
+    return nn.functional.normalize(states.double(), dim=-1)
+
+
 def attention_modules(subject: Subject) -> dict[int, nn.Module]:
     """The attention modules by layer, of a model whose queries and keys have projections of their own."""
     found: dict[int, nn.Module] = {}

@@ -54,8 +54,8 @@ def from_mask(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int =
 
 
 def _arm(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> dict[str, float]:
-    """One half of the texts in one arm; ``[texts, tokens, width]``, the first token left out of the shares."""
-    told = {"position_share": geometry.decompose(every[:, 1:]).position_beyond_chance}
+    """One half of the texts in one arm, ``[texts, tokens, width]``: the share in what layers read, the channel as it is."""
+    told = {"position_share": geometry.decompose(states.as_read(every[:, 1:])).position_beyond_chance}
     if channel is not None:
         curve, before = every.mean(0)[:, channel], untouched.mean(0)[:, channel]
         told["rank_correlation"] = interventions.rank_correlation(curve[len(curve) // 10 :])

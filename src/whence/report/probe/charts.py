@@ -114,6 +114,7 @@ def channel_curve(curve: dict[str, Any]) -> str:
     points: list[Point] = [(at, value) for at, value in enumerate(curve["values"]) if at]
     series = [Series(look(f"channel {curve['channel']}", 0), [], points)]
     x = linear([0, len(points)], LEFT, right_edge(series))
+    x = Scale(x.warp, 0, len(points), x.start, x.end, tuple((v, text) for v, text in x.ticks if v <= len(points)))
     y = linear([value for _, value in points], HEIGHT - BOTTOM, TOP)
     told = f"The mean of channel {curve['channel']} in layer {curve['layer']} along random texts."
     return lines(series, x, y, "position (tokens)", f"mean over texts, layer {curve['layer']}", told)

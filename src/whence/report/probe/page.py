@@ -78,7 +78,7 @@ def _attention(findings: dict[str, Any]) -> str:
         f'<div class="figures">{figures}{_figure("By distance", distance, "Mean over all queries of plain texts.")}</div>'
         f"<h3>Every head</h3><p>Task {html.escape(name)}. The first three grids divide a row of attention (beginning and end "
         "are a tenth of the tokens each); the last says how much of the differences between slots is their place alone, "
-        f'under the model position + relevance of the gold + rest.</p><div class="figures">{grids}</div>',
+        f'under the model position + relevance of the gold + rest; with few items, what a slot happens to hold counts as its place.</p><div class="figures">{grids}</div>',
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def percent(share: float) -> str:
 
 def between(ends: dict[str, float] | None) -> str:
     """Both ends of an interval of shares, or why there is none."""
-    return "all items alike" if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
+    return "too alike for an interval" if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
 
 
 def counted(count: int, thing: str) -> str:

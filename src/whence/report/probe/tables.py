@@ -65,10 +65,10 @@ def arms(found: dict[str, Any]) -> str:
     ]
     first, last = found["span"]
     caption = (
-        f"Layer {found['layer']}, {found['texts']} random texts; the span is tokens {first} to {last - 1}, "
+        f"Layer {found['layer']}, {found['texts']} random texts, states of length 1; the span is tokens {first} to {last - 1}, "
         f"told to stand {found['shift']} earlier."
     )
-    head = ["arm", "share of position, beyond chance", "movement of the span, in the range of the untouched mean"]
+    head = ["arm", "share of position, beyond chance", "movement of the span (1.4: to anywhere)"]
     return table(caption, head, rows)
 
 
