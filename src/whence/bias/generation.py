@@ -37,6 +37,6 @@ def answers(subject: Subject, prompts: Sequence[Prompt], metric: str) -> list[st
     stop = StoppingCriteriaList([FirstLine()] if metric == "subspan" else [])
     made = subject.model.generate(
         input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
-        stopping_criteria=stop, pad_token_id=subject.tokenizer.pad_token_id or subject.tokenizer.eos_token_id,
+        stopping_criteria=stop, pad_token_id=subject.padding,
     )  # fmt: skip
     return [str(text) for text in subject.tokenizer.batch_decode(made[:, start:], skip_special_tokens=True)]

@@ -57,6 +57,12 @@ class Subject:
         )
         return not windowed and "position_ids" in inspect.signature(self.model.forward).parameters
 
+    @property
+    def padding(self) -> int:
+        """The token that fills up rows; which one does not matter, since it is never seen."""
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
+
     def tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text)["input_ids"])
 
@@ -138,9 +144,7 @@ def byte_tokenizer() -> Any:
 def batch_of(subject: Subject, rows: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor]:
     """Rows of several lengths as one tensor, padded on one side, with the mask of what is real."""
     longest = max(map(len, rows))
-    pad = subject.tokenizer.pad_token_id
-    pad = subject.tokenizer.eos_token_id if pad is None else pad
-    tokens = torch.full((len(rows), longest), 0 if pad is None else pad, dtype=torch.long)
+    tokens = torch.full((len(rows), longest), subject.padding, dtype=torch.long)
     real = torch.zeros_like(tokens)
     for index, row in enumerate(rows):
         place = slice(longest - len(row), longest) if left else slice(0, len(row))

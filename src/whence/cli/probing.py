@@ -44,6 +44,8 @@ def probe(
     from whence.bias.findings import findings
 
     plan, size = planned(model, quick, full, task, items, score)
+    for one in plan.asked:
+        one.made()  # what cannot be asked is refused before a model is loaded
     asked = subject.load(plan.model, device)
     with progress() as notify:
         folder, found = measuring.measure(asked, plan, out, notify)

@@ -14,43 +14,51 @@ from whence.bias.subject import Subject
 
 RULE = (
     "in both halves of the texts the mask alone leaves more position in the hidden states than the encoding alone, and "
-    "cropping the mask of a span moves the positional channel there more than shifting its positions does"
+    "cropping the mask of a span moves the positional channel there more than shifting its positions does, in two spans"
 )
+IN_A_SPAN = ("shifted encoding", "cropped mask")
 
 
 def from_mask(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0) -> dict[str, Any]:
     """Each source of position is changed in a span, and taken away; the channel is chosen on other texts."""
     require_texts(texts, tokens)
-    half = texts // 2
-    span, shift = (tokens * 2 // 5, tokens * 3 // 5), tokens // 5
-    choosing = states.mean_states(subject, states.random_texts(subject, half, tokens, seed=seed))
+    shift = tokens // 5
+    spans = [(tokens * 2 // 5, tokens * 3 // 5), (tokens * 3 // 5, tokens * 4 // 5)]
+    choosing = states.mean_states(subject, states.random_texts(subject, texts // 2, tokens, seed=seed))
     found = channels.positional_channels(choosing, "cubic", most=1)
     channel = found[0].channel if found else None
     layer = found[0].layers[len(found[0].layers) // 2] if found else subject.layers // 2
     held_out = states.random_texts(subject, texts, tokens, seed=seed + 1)
-    numbers: dict[str, Any] = {"channel": channel, "layer": layer, "arms": {}}
-    untouched: Tensor | None = None
-    for name, (positions, visible) in interventions.arms(tokens, span, shift).items():
-        told = {"positions": positions, "visible": visible}
-        every = torch.stack([one[layer] for one in states.each_text(subject, held_out, **told)]).double()
-        untouched = every if untouched is None else untouched
-        numbers["arms"][name] = [
-            _arm(every[part], untouched[part], channel, span) for part in (slice(0, half), slice(half, None))
-        ]
-    arms = numbers["arms"]
+
+    def seen(arm: tuple[Tensor, Tensor]) -> Tensor:
+        told = {"positions": arm[0], "visible": arm[1]}
+        return torch.stack([one[layer] for one in states.each_text(subject, held_out, **told)]).double()
+
+    first, second = (interventions.arms(tokens, span, shift) for span in spans)
+    untouched = seen(first["untouched"])
+    arms = {name: _halves(seen(arm), untouched, channel, spans[0]) for name, arm in first.items()}
+    elsewhere = {name: _halves(seen(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
     signs = [
         mask["position_share"] - encoding["position_share"]
         for mask, encoding in zip(arms["mask alone"], arms["encoding alone"], strict=True)
     ]
-    if channel is not None:
+    for one in (arms, elsewhere) if channel is not None else ():
         signs += [
             cropped["change_in_span"] - shifted["change_in_span"]
-            for cropped, shifted in zip(arms["cropped mask"], arms["shifted encoding"], strict=True)
+            for shifted, cropped in zip(*(one[name] for name in IN_A_SPAN), strict=True)
         ]
+    numbers = {"channel": channel, "layer": layer, "arms": arms, "arms_in_the_second_span": elsewhere}
     return doubt_record(
         subject, "from-mask", "the causal mask, more than the position encoding, puts position into the hidden states",
-        RULE, both_ways(signs), numbers, texts=texts, tokens=tokens, span=list(span), shift=shift, seed=seed,
+        RULE, both_ways(signs), numbers, texts=texts, tokens=tokens, spans=[list(span) for span in spans], shift=shift,
+        seed=seed,
     )  # fmt: skip
+
+
+def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> list[dict[str, float]]:
+    """Both halves of the texts, each by itself: what holds in both is no accident of a few texts."""
+    half = len(every) // 2
+    return [_arm(every[part], untouched[part], channel, span) for part in (slice(0, half), slice(half, None))]
 
 
 def _arm(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> dict[str, float]:
