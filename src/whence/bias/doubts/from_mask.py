@@ -9,12 +9,22 @@ from torch import Tensor
 
 from whence.bias import interventions, states
 from whence.bias.arrays import channels, geometry
-from whence.bias.doubts.record import both_ways, doubt_record, require_texts
+from whence.bias.doubts.record import (
+    ENOUGH_TEXTS,
+    ENOUGH_TOKENS,
+    both_ways,
+    doubt_record,
+    enough_texts,
+    require_texts,
+)
 from whence.bias.subject import Subject
 
+RUNS = 0.5  # rank correlation with position from which a channel is one to speak of, in texts that did not choose it
 RULE = (
-    "in both halves of the texts the mask alone leaves more position in the hidden states than the encoding alone, and "
-    "cropping the mask of a span moves the positional channel there more than shifting its positions does, in two spans"
+    "in both halves of the texts the mask alone leaves more position in what layers read than the encoding alone and than "
+    "neither does, and cropping the mask of a span moves the positional channel there more than shifting its positions "
+    f"does, in two spans, where that channel has a rank correlation with position of at least {RUNS:g}; fewer than "
+    f"{ENOUGH_TEXTS} texts of {ENOUGH_TOKENS} tokens decide nothing"
 )
 IN_A_SPAN = ("shifted encoding", "cropped mask")
 
@@ -38,21 +48,29 @@ def from_mask(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int =
     untouched = seen(first["untouched"])
     arms = {name: _halves(seen(arm), untouched, channel, spans[0]) for name, arm in first.items()}
     elsewhere = {name: _halves(seen(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
-    signs = [
-        mask["position_share"] - encoding["position_share"]
-        for mask, encoding in zip(arms["mask alone"], arms["encoding alone"], strict=True)
-    ]
-    for one in (arms, elsewhere) if channel is not None else ():
-        signs += [
-            cropped["change_in_span"] - shifted["change_in_span"]
-            for shifted, cropped in zip(*(one[name] for name in IN_A_SPAN), strict=True)
-        ]
+    answer = decided(arms, elsewhere) if found and enough_texts(texts, tokens) else None
     numbers = {"channel": channel, "layer": layer, "arms": arms, "arms_in_the_second_span": elsewhere}
     return doubt_record(
         subject, "from-mask", "the causal mask, more than the position encoding, puts position into the hidden states",
-        RULE, both_ways(signs), numbers, texts=texts, tokens=tokens, spans=[list(span) for span in spans], shift=shift,
+        RULE, answer, numbers, texts=texts, tokens=tokens, spans=[list(span) for span in spans], shift=shift,
         seed=seed,
     )  # fmt: skip
+
+
+def decided(arms: dict[str, list[dict[str, float]]], elsewhere: dict[str, list[dict[str, float]]]) -> bool | None:
+    """The rule, for texts enough and a channel that was found."""
+    if any(abs(half["rank_correlation"]) < RUNS for half in arms["untouched"]):
+        return None
+
+    def more(one: list[dict[str, float]], than: list[dict[str, float]], what: str) -> list[float]:
+        return [left[what] - right[what] for left, right in zip(one, than, strict=True)]
+
+    spans = [sign for where in (arms, elsewhere)
+             for sign in more(where["cropped mask"], where["shifted encoding"], "change_in_span")]  # fmt: skip
+    way = both_ways([*more(arms["mask alone"], arms["encoding alone"], "position_share"), *spans])
+    if way and both_ways(more(arms["mask alone"], arms["neither"], "position_share")) is not True:
+        return None
+    return way
 
 
 def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> list[dict[str, float]]:

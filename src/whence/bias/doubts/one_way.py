@@ -8,14 +8,15 @@ import torch
 
 from whence.bias import interventions, states
 from whence.bias.arrays import channels, geometry
-from whence.bias.doubts.record import doubt_record, mean, require_texts
+from whence.bias.doubts.record import ENOUGH_TEXTS, ENOUGH_TOKENS, doubt_record, enough_texts, mean, require_texts
 from whence.bias.subject import Subject
 
 AGREEMENT = 0.9  # rank correlation with position, in texts that did not choose the channel
 TIMES_CHANCE = 2.0
 RULE = (
     f"each of the three fits finds more than {TIMES_CHANCE:g} times as many channels as in a shuffled order, and its ten "
-    f"smoothest have a mean rank correlation with position of at least {AGREEMENT:g} in texts that did not choose them"
+    f"smoothest have a mean rank correlation with position of at least {AGREEMENT:g} in texts that did not choose them; "
+    f"fewer than {ENOUGH_TEXTS} texts of {ENOUGH_TOKENS} tokens decide nothing"
 )
 
 
@@ -46,15 +47,20 @@ def one_way(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0
     numbers["agreement_of_fits"] = len(set.intersection(*passed)) / len(union) if union else 0.0
     numbers["position_in_one_token"] = None if best is None else _share(subject, best, held_out)
     numbers["width"] = choosing.shape[-1]
-    answer = all(
-        numbers[fit]["channels"] > TIMES_CHANCE * numbers[fit]["by_chance"]
-        and numbers[fit]["rank_correlation_in_other_texts"] >= AGREEMENT
-        for fit in channels.FITS
-    )
+    answer = decided(numbers) if enough_texts(texts, tokens) else None
     return doubt_record(
         subject, "one-way", "some channels of the hidden states run one way, and smoothly, along a text", RULE, answer,
         numbers, texts=texts, tokens=tokens, seed=seed,
     )  # fmt: skip
+
+
+def decided(numbers: dict[str, Any]) -> bool:
+    """The rule, for texts enough."""
+    return all(
+        numbers[fit]["channels"] > TIMES_CHANCE * numbers[fit]["by_chance"]
+        and numbers[fit]["rank_correlation_in_other_texts"] >= AGREEMENT
+        for fit in channels.FITS
+    )
 
 
 def _middle(one: channels.Channel) -> int:

@@ -10,15 +10,17 @@ from whence.bias.measuring import ROOT
 from whence.bias.subject import Subject
 from whence.errors import refusal
 
+ENOUGH_TEXTS, ENOUGH_TOKENS, ENOUGH_ITEMS = 32, 500, 50
+
 
 def doubt_record(
     subject: Subject, doubt: str, claim: str, rule: str, answer: bool | None, numbers: dict[str, Any], **settings: Any
 ) -> dict[str, Any]:
     """One experiment as evidence.
 
-    ``claim`` is what the survey doubts, in our words. ``rule`` says in words how the numbers decide; it was fixed before
-    a model was measured. ``answer`` is True where the claim held here, False where it did not, None where the numbers
-    do not tell.
+    ``claim`` is what the survey doubts, in our words. ``rule`` says in words how the numbers decide; it stands in the
+    code before a run. ``answer`` is True where the claim held here, False where it did not, None where the numbers do not
+    tell, or were too few to.
     """
     return {
         "kind": "doubt",
@@ -32,6 +34,11 @@ def doubt_record(
         "numbers": numbers,
         "environment": records.environment(ROOT, ("torch", "transformers")),
     }
+
+
+def enough_texts(texts: int, tokens: int) -> bool:
+    """Whether an answer about hidden states may be given at all: means of fewer texts are mostly their noise."""
+    return texts >= ENOUGH_TEXTS and tokens >= ENOUGH_TOKENS
 
 
 def both_ways(signs: Sequence[float]) -> bool | None:

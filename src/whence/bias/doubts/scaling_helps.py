@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.bias import likelihood, states
 from whence.bias.arrays import channels
 from whence.bias.curves import LEVEL, resampled
-from whence.bias.doubts.record import doubt_record
+from whence.bias.doubts.record import ENOUGH_ITEMS, doubt_record
 from whence.bias.measuring import judged
 from whence.bias.scaling import scaled
 from whence.bias.subject import Subject
@@ -22,7 +22,8 @@ SCALES = (1.0, 0.5, 0.0, -0.5, -1.0)
 CLAIM = "scaling one positional channel by a number below 1 evens out retrieval over positions"
 RULE = (
     "with the scale chosen on half of the items, on the other half the gap between places shrinks, its whole interval "
-    "beyond zero, the average does not fall, and no control channel of like size shrinks the gap as much"
+    "beyond zero, the average does not fall, and no control channel of like size shrinks the gap as much; fewer than "
+    f"{ENOUGH_ITEMS} items to judge by decide nothing"
 )
 
 
@@ -72,9 +73,8 @@ def scaling_helps(
             for channel, row in table.items()
         },
     }
-    return doubt_record(
-        subject, "scaling-helps", CLAIM, RULE, decided(shrinks[own], others), numbers, controls=controls, **about
-    )
+    answer = decided(shrinks[own], others) if items - half >= ENOUGH_ITEMS else None
+    return doubt_record(subject, "scaling-helps", CLAIM, RULE, answer, numbers, controls=controls, **about)
 
 
 def decided(own: dict[str, Any], controls: Sequence[float]) -> bool | None:

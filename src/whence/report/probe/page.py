@@ -130,7 +130,7 @@ def _doubts(findings: dict[str, Any]) -> str:
         return ""
     cards = "".join(
         f'<article class="card"><p class="kicker">{html.escape(doubt["doubt"])}</p><h3>That {html.escape(doubt["claim"])} '
-        f'{answer(doubt["answer"])}.</h3><p class="small">The rule, fixed beforehand: {html.escape(doubt["rule"])}.</p></article>'
+        f'{answer(doubt["answer"])}.</h3><p class="small">The rule: {html.escape(doubt["rule"])}.</p></article>'
         for doubt in findings["doubts"]
     )
     return _section("doubts", "Three doubts, tested on this model", f'<div class="cards">{cards}</div>')
