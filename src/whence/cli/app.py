@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from whence.cli import claiming, comparing, doctoring, probing, reporting, running, showing
+from whence.cli import claiming, comparing, doctoring, predicting, probing, reporting, running, showing
 from whence.errors import WhenceError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("report", help=reporting.HELP, epilog=reporting.EXAMPLES)(reporting.
 app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
 app.command("claims", help=claiming.HELP, epilog=claiming.EXAMPLES)(claiming.claims)
 app.command("probe", help=probing.HELP, epilog=probing.EXAMPLES)(probing.probe)
+app.command("predict", help=predicting.HELP, epilog=predicting.EXAMPLES)(predicting.predict)
 app.command("doctor", help=doctoring.HELP)(doctoring.doctor)
 
 
