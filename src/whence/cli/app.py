@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from whence.cli import claiming, comparing, doctoring, reporting, running, showing
+from whence.cli import claiming, comparing, doctoring, predicting, probing, reporting, running, showing
 from whence.errors import WhenceError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("run", help=running.HELP, epilog=running.EXAMPLES)(running.run)
 app.command("report", help=reporting.HELP, epilog=reporting.EXAMPLES)(reporting.report)
 app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
 app.command("claims", help=claiming.HELP, epilog=claiming.EXAMPLES)(claiming.claims)
+app.command("probe", help=probing.HELP, epilog=probing.EXAMPLES)(probing.probe)
+app.command("predict", help=predicting.HELP, epilog=predicting.EXAMPLES)(predicting.predict)
 app.command("doctor", help=doctoring.HELP)(doctoring.doctor)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import whence.position as mechanisms
@@ -56,10 +57,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Arm:
-    """A name for tables and the mechanism's text."""
+    """A name for tables, the mechanism's text, and what of the model is other than in the study's other arms."""
 
     name: str
     position: str
+    model: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, fit: Fit) -> Position:
         """A new mechanism of this arm for a model.
@@ -74,7 +76,7 @@ def arm(text: str) -> Arm:
     """An arm from what a user typed: a short name, or an expression.
 
     >>> arm("alibi"), arm("Alibi(scale=2.0)").name
-    (Arm(name='alibi', position='Alibi()'), 'Alibi(scale=2.0)')
+    (Arm(name='alibi', position='Alibi()', model={}), 'Alibi(scale=2.0)')
     """
     text = text.strip()
     found = Arm(text, SHORT.get(text, text))

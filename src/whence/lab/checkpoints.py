@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,13 @@ def weights_in(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save(
-    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: dict[str, Any], *, write: bool = True
-) -> None:
+    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: dict[str, Any], *,
+    best: Mapping[str, Tensor] | None = None, write: bool = True,
+) -> None:  # fmt: skip
     """Replace a checkpoint in one step: a reader sees the old one or the new one, whenever the writer is killed.
 
-    Of several processes all must call this, and one writes.
+    ``best`` are the weights that will be kept, where they are not the last. Of several processes all must call this, and
+    one writes.
     """
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -49,6 +52,7 @@ def save(
     tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in both[0].items()}
     for weight, values in both[1]["state"].items():
         tensors |= {f"optimiser.{weight}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
     for rank, states in enumerate(_from_all(_randomness())):
         tensors |= {f"random.{rank}.{name}": states[name] for name in states}
     if write:
@@ -56,7 +60,10 @@ def save(
 
 
 def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Put a checkpoint back into a model and its optimiser; the progress noted with it, or None where there is none."""
+    """Put a checkpoint back into a model and its optimiser; the progress noted with it, or None where there is none.
+
+    Its ``best`` are the best weights so far, where others than the last are kept.
+    """
     from torch.distributed.checkpoint.state_dict import (
         get_optimizer_state_dict,
         set_model_state_dict,
@@ -93,7 +100,8 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict
         torch.set_rng_state(tensors[f"{mine}cpu"])
     if f"{mine}cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors[f"{mine}cuda"])
-    return progress
+    best = {key.removeprefix("best."): tensor for key, tensor in tensors.items() if key.startswith("best.")}
+    return progress | ({"best": best} if best else {})
 
 
 def _rank() -> int:
@@ -119,9 +127,24 @@ def remove(path: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """The final weights alone."""
-    _write(path, dict(model.state_dict()), {})
+def save_weights(path: Path, model: nn.Module, about: Mapping[str, Any] | None = None) -> None:
+    """The final weights, with what must be known to use them, as plain JSON."""
+    _write(path, dict(model.state_dict()), {"about": json.dumps(about)} if about else {})
+
+
+def about(path: Path, asked: str) -> dict[str, Any]:
+    """What was written beside final weights; a file that is missing, broken or without it is named."""
+    mend = "give the weights of a finished run, weights/*.safetensors in a study's folder"
+    if not path.is_file():
+        raise refusal(asked, f"no file {path}", "it names trained weights", mend)
+    try:
+        with _safetensors().safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {})["about"])
+    except KeyError:
+        raise refusal(asked, f"{path.name} without its spec", "weights are kept with their spec", mend) from None
+    except Exception as error:
+        got = f"{path.name}, which cannot be read ({type(error).__name__})"
+        raise refusal(asked, got, "it is a whole safetensors file", mend) from None
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -132,5 +155,17 @@ def load_weights(path: Path, model: nn.Module) -> None:
 def _write(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    _safetensors().torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, notes)
+    _safetensors().torch.save_file(_apart(tensors), part, notes)
     os.replace(part, path)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors in memory of their own: the format knows no two names for one, as tied weights have."""
+    apart: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        whole = tensor.contiguous()
+        place = (whole.device, whole.data_ptr())
+        apart[name] = whole.clone() if place in places else whole
+        places.add(place)
+    return apart

@@ -12,7 +12,7 @@ from torch import Tensor
 from whence import records
 from whence.lab import checkpoints, runner, tasks
 from whence.lab.study import Run, Study
-from whence.models import attention_maps
+from whence.models import Decoder, Encoder, attention_maps
 
 EXAMPLES = 3
 LONGEST = 64  # tokens of an example that is drawn: a map grows with the square
@@ -27,7 +27,7 @@ def observations(study: Study, folder: Path) -> dict[str, Any]:
     arms: dict[str, Any] = {}
     for arm in study.arms:
         runs = [run for run in study.runs() if run.arm == arm and weights_of(run, folder).exists()]
-        if runs:
+        if runs and isinstance(runner.model_for(runs[0], task), Encoder | Decoder):  # others have no maps to show
             arms[arm.name] = observed(runs[0], task, folder)
     if len(arms) == len(study.arms):  # a study that is not finished is looked at anew next time
         records.write(path, {"hash": study.hash, "arms": arms})
@@ -57,9 +57,7 @@ def observed(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
     split = next(iter(task.splits()))
     batch = task.evaluation(split)[0]
     rows = slice(0, max(1, 4096 // batch.tokens.shape[1]))
-    some = tasks.Batch(
-        batch.tokens[rows], batch.targets[rows], None if batch.padding is None else batch.padding[rows]
-    )  # fmt: skip
+    some = batch.each(lambda tensor: tensor[rows])
     weights = attention_maps(model, some.tokens, some.padding).mean(2)  # type: ignore[arg-type]
     return {"seed": run.seed, "examples": examples, "mass": mass_by_distance(weights, some.padding)}
 

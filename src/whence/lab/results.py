@@ -38,14 +38,23 @@ def study_in(folder: Path) -> Study:
 def findings_of(study: Study, folder: Path) -> dict[str, Any]:
     """All that a report shows of one study, as plain JSON; runs that are missing are missing."""
     task = tasks.load(study.task, **study.task_settings)
+    found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
     arms = [arm_of(study, arm, folder) for arm in study.arms]
+    simple = records.read(folder / "baselines.json")["baselines"] if (folder / "baselines.json").exists() else {}
     comparison, why_not = judged(study, arms, task)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
         "about": study.about, "metric": task.metric, "higher_is_better": task.higher_is_better,
         "split": study.decision.split, "lengths": task.splits(), "trained_length": task.context, "arms": arms,
         "comparison": comparison, "why_no_comparison": why_not, "observations": observations(study, folder) or None,
+        "exhibits": task.exhibits(found, simple),
     }  # fmt: skip
+
+
+def records_of(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
+    """The sound records of an arm, in the order of its seeds."""
+    paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
+    return [records.read(path) for run, path in paths if path.exists() and runner.problem_of(path, run) is None]
 
 
 def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
@@ -56,16 +65,12 @@ def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
     seconds: list[float] = []
     parameters = 0
     numbers: dict[str, Any] = {"before": {}, "after": {}}
-    for run in study.runs():
-        path = folder / run.file_name
-        if run.arm != arm or not path.exists() or runner.problem_of(path, run) is not None:
-            continue
-        record = records.read(path)
-        result, seed = record["result"], str(run.seed)
+    for record in records_of(study, arm, folder):
+        result, seed = record["result"], str(record["seed"])
         parameters = record["parameters"]
         seconds.append(record["wall_seconds"])
         if result["status"] != "done":
-            diverged.append({"seed": run.seed, "step": result["step"], "reason": result["reason"]})
+            diverged.append({"seed": record["seed"], "step": result["step"], "reason": result["reason"]})
             continue
         if not values:
             numbers = record["numbers"]

@@ -14,10 +14,8 @@ import torch
 from whence import records
 from whence.errors import WhenceError, refusal
 from whence.lab import checkpoints, processes, tasks, training
-from whence.lab.arms import Fit
 from whence.lab.processes import Notify, side_by_side
 from whence.lab.study import Run, Study
-from whence.models import ModelSpec, build
 from whence.position.base import render
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,6 +50,7 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
     if processes.rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         keep_spec(study, folder)
+        keep_baselines(study, folder)
     outcome = Outcome(folder)
     todo: list[Run] = []
     for run in study.runs():
@@ -86,6 +85,9 @@ def require_sound(study: Study) -> None:
             f"{study.task} has {', '.join(task.splits())}",
             "choose one of them",
         )
+    if study.budget.patience is not None and task.validation is None:
+        got = f"patience={study.budget.patience} on {study.task}"
+        raise refusal("study.budget", got, "only a task with a validation split can stop by it", "leave patience out")
     for run in study.runs()[: len(study.arms)]:
         model_for(run, task)
 
@@ -98,6 +100,18 @@ def keep_spec(study: Study, folder: Path) -> None:
         raise refusal(
             "run", f"{path.parent.name}/study.json of another study", "a folder holds one study", "move it away"
         )
+
+
+def keep_baselines(study: Study, folder: Path) -> None:
+    """What simple rules reach on the task, where it has some; found once."""
+    path = folder / "baselines.json"
+    if path.exists():
+        return
+    task = tasks.load(study.task, **study.task_settings)
+    found = task.baselines()
+    if found:
+        about = {"hash": study.hash, "task": task.settings, "environment": records.environment(ROOT, ("torch",))}
+        records.write(path, about | {"baselines": found})
 
 
 def problem_of(path: Path, run: Run) -> str | None:
@@ -113,14 +127,7 @@ def problem_of(path: Path, run: Run) -> str | None:
 
 def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
     """The model of an arm, with weights that its seed decides."""
-    kind = "encoder" if task.kind == "classify" else "decoder"
-    given: dict[str, Any] = {"vocabulary": task.vocabulary, "kind": kind}
-    if kind == "encoder":
-        given["classes"] = task.classes
-    spec = ModelSpec(**(given | dict(run.study.model)))
-    fit = Fit(spec.heads, spec.width // spec.heads, spec.width, task.context, kind == "decoder")
-    # build's own seed gives all arms of a seed the same weights but for what their positions bring
-    return build(spec, lambda layer: run.arm.build(fit), seed=run.seed)
+    return task.build_model(dict(run.study.model) | dict(run.arm.model), run.arm, run.seed)
 
 
 def execute(
@@ -145,12 +152,21 @@ def execute(
         "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
         "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
+        "notes": task.notes(model) if result["status"] == "done" else {},  # what diverged is full of NaN
         "wall_seconds": time.monotonic() - began, "processes": processes.count(), "environment": records.environment(ROOT, ("torch", "accelerate")),
     }  # fmt: skip
     if not first:
         return record
     if result["status"] == "done":
-        checkpoints.save_weights(folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors", model)
+        name = f"{run.file_name.removesuffix('.json')}.safetensors"
+        about = {
+            "hash": run.study.hash,
+            "spec": run.study.spec(),
+            "arm": run.arm.name,
+            "seed": run.seed,
+            "task": task.kept(model),
+        }
+        checkpoints.save_weights(folder / "weights" / name, model, about)
         checkpoints.remove(state)
     path = folder / run.file_name
     if path.exists():

@@ -33,12 +33,13 @@ class Budget:
     precision: str = "no"
     compiled: bool = False  # torch.compile: pays off in long runs on a GPU
     evaluate_every: int | None = None  # steps, or epochs if those are counted; None: at the end only
+    patience: int | None = None  # evaluations without a better one before a run stops; it keeps its best weights
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise _refused("budget", f"steps={self.steps}, epochs={self.epochs}", "one of them counts", "give one")
         whole = {
-            name: getattr(self, name) for name in ("steps", "epochs", "batch", "accumulate", "evaluate_every")
+            name: getattr(self, name) for name in ("steps", "epochs", "batch", "accumulate", "evaluate_every", "patience")
         }  # fmt: skip
         for name, value in whole.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -48,6 +49,9 @@ class Budget:
         if not self.rate > 0 or self.weight_decay < 0 or (self.clip is not None and not self.clip > 0):
             got = f"rate={self.rate}, weight_decay={self.weight_decay}, clip={self.clip}"
             raise _refused("budget", got, "rate and clip are above 0, weight decay is at least 0", "correct them")
+        if self.patience is not None and self.evaluate_every is None:
+            got = f"patience={self.patience} without evaluate_every"
+            raise _refused("budget", got, "patience counts evaluations on the way", "say how often to evaluate")
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise _refused(
@@ -111,6 +115,9 @@ class Study:
         for part, kind in (("budget", Budget), ("decision", Decision)):
             usual = {field.name: field.default for field in fields(kind)}
             whole[part] = {name: value for name, value in whole[part].items() if value != usual[name]}
+        whole["arms"] = [
+            {name: value for name, value in arm.items() if name != "model" or value} for arm in whole["arms"]
+        ]
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

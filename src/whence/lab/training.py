@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from whence.errors import missing_extra
 from whence.lab import checkpoints
+from whence.lab.choosing import Choice
 from whence.lab.study import Budget
 from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of
 
@@ -52,49 +53,39 @@ def asked_of(batch: Batch) -> int:
     return int((batch.targets != NOT_ASKED).sum())
 
 
-def loss_of(model: nn.Module, batch: Batch, asked: int) -> Tensor:
+def loss_of(task: Task, model: nn.Module, batch: Batch, asked: int) -> Tensor:
     """The surprise at a batch over the number of answers asked for in all of which it is a part."""
-    logits = model(batch.tokens, padding=batch.padding).float()
+    logits = task.answers(model, batch).float()
     logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.flatten()
     return F.cross_entropy(logits, targets, ignore_index=NOT_ASKED, reduction="sum") / asked
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: list[Batch], metric: str, device: torch.device) -> dict[str, float]:
-    """The metric's value over all that is asked in a split, with what it was counted from."""
+def evaluate(task: Task, model: nn.Module, batches: list[Batch], device: torch.device) -> dict[str, Any]:
+    """The metric's value over all that is asked in some batches, with what it was counted from."""
     was_training = model.training
     model.eval()
-    asked = right = 0
-    surprise = 0.0
+    tally = task.tally()
     for batch in batches:
         batch = moved(batch, device)
-        logits = model(batch.tokens, padding=batch.padding).float()
-        logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1)
-        counts = targets != NOT_ASKED
-        asked += int(counts.sum())
-        right += int((logits.argmax(-1) == targets)[counts].sum())
-        surprise += float(F.cross_entropy(logits, targets, ignore_index=NOT_ASKED, reduction="sum"))
+        tally.add(task.answers(model, batch).float(), batch)
     model.train(was_training)
-    mean = surprise / asked
-    value = right / asked if metric == "accuracy" else math.exp(min(mean, 700.0))
-    return {"value": value, "asked": asked, "right": right, "surprise": mean}
+    return tally.result()
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    padding = None if batch.padding is None else batch.padding.to(device)
-    return Batch(batch.tokens.to(device), batch.targets.to(device), padding)
+    return batch.each(lambda tensor: tensor.to(device))
 
 
 def share(batch: Batch, index: int, count: int) -> Batch:
     """One part of several, by rows; where there are too few rows, one that asks nothing, since every part must run."""
     if count == 1:
         return batch
-    padding = None if batch.padding is None else batch.padding[index::count]
-    mine = Batch(batch.tokens[index::count], batch.targets[index::count], padding)
+    mine = batch.each(lambda tensor: tensor[index::count])
     if len(mine.tokens) > 0:
         return mine
     first = row_of(batch, 0)
-    return Batch(first.tokens, torch.full_like(first.targets, NOT_ASKED), first.padding)
+    return replace(first, targets=torch.full_like(first.targets, NOT_ASKED))
 
 
 def drawn(seed: int, number: int) -> torch.Generator:
@@ -160,17 +151,22 @@ def train(
     torch.manual_seed(seed + 1_000_000_007 * index)
     before = checkpoints.load(state, ready, optimiser.optimizer) or {"step": 0, "losses": [], "evaluations": []}
     losses, evaluations, first = before["losses"], before["evaluations"], before["step"]
+    choice = Choice(task, budget, evaluations, before.get("best"))
     ready.train()
     saved = time.monotonic()
     recent: list[float] = []
+    step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
+        if choice.made:  # by an evaluation before this step, perhaps of a process that was killed after it
+            step -= 1
+            break
         for group in optimiser.param_groups:
             group["lr"] = schedule.rate(step)
         asked, total = asked_of(batch), torch.zeros((), device=accelerator.device)
         for part in range(budget.accumulate):
             mine = share(share(batch, part, budget.accumulate), index, processes)
             with accelerator.autocast():
-                loss = loss_of(stepped, moved(mine, accelerator.device), asked)
+                loss = loss_of(task, stepped, moved(mine, accelerator.device), asked)
             accelerator.backward(loss * processes)  # gradients of several processes are averaged
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
@@ -184,22 +180,36 @@ def train(
         values = None
         if schedule.evaluates_after(step):
             found = {
-                split: evaluate(ready, task.evaluation(split), task.metric, accelerator.device)
-                for split in task.splits()
+                split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in choice.splits
             }
             evaluations.append({"step": step + 1, "splits": found})
+            choice.look(ready)
             losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
             recent = []
             values = {split: row["value"] for split, row in found.items()}
-        notify(Progress(step + 1, schedule.steps, mean, values))
+        if budget.patience is None or step + 1 < schedule.steps:  # with patience the end comes after a last evaluation
+            notify(Progress(step + 1, schedule.steps, mean, values))
         # only where the mean of recent losses is empty, so that what is resumed is what would have been
         if not recent and _agreed(accelerator, time.monotonic() - saved > save_every):
             progress = {"step": step + 1, "losses": losses, "evaluations": evaluations}
-            checkpoints.save(state, ready, optimiser.optimizer, progress, write=accelerator.is_main_process)
+            checkpoints.save(
+                state, ready, optimiser.optimizer, progress, best=choice.best, write=accelerator.is_main_process
+            )  # fmt: skip
             saved = time.monotonic()
     accelerator.wait_for_everyone()
-    model.load_state_dict(checkpoints.weights_in(ready))
-    return {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}
+    model.load_state_dict(choice.best or checkpoints.weights_in(ready))
+    ended = {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}
+    if budget.patience is None:
+        return ended
+    model.to(accelerator.device)
+    last = {split: evaluate(task, model, task.evaluation(split), accelerator.device) for split in task.splits()}
+    evaluations.append({"step": choice.step, "splits": last})  # of what is kept, on everything there is
+    notify(Progress(schedule.steps, schedule.steps, mean_of(losses), {s: row["value"] for s, row in last.items()}))
+    return ended | {"stopped": step + 1, "kept": choice.step}
+
+
+def mean_of(losses: list[dict[str, Any]]) -> float:
+    return losses[-1]["loss"] if losses else math.nan
 
 
 def _agreed(accelerator: Any, mine: bool) -> bool:

@@ -160,7 +160,8 @@ def test_downloads_through_datasets_are_written_as_parts(folder, monkeypatch):
 
 def test_downloads_need_a_known_name():
     assert refused(downloads.fetch, "everything") == (
-        'fetch("everything") got an unknown name, but it knows speeches, wikitext2, wikitext103, sst2; give one of these.'
+        'fetch("everything") got an unknown name, but it knows speeches, wikitext2, wikitext103, sst2, geolife, '
+        "foursquare; give one of these."
     )
 
 

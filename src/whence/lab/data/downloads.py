@@ -30,6 +30,26 @@ SPEECHES_CHECKSUMS = {
     "test_LM_hbush.txt": "sha256:a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
 }
 
+#: visits as other studies have published them: the address, and the checksum of what it must be
+RAW = "https://raw.githubusercontent.com"
+GEOLIFE = {
+    "geolife_stays.csv": (
+        f"{RAW}/hengxu-tongji/P-GCDAN/291ff6413944c3833f9f8a7aff7cf759882e3c26/data/dataSet_geolife.csv",
+        "sha256:0c6df0a28c17d54831548ebb24c95bbbeb795600f0d85d935328147d72af6291",
+    ),
+}
+FOURSQUARE = {
+    f"foursquare_{part}.csv": (
+        f"{RAW}/xlwang233/LLM-Mob/5fddb1f0bc762a70808853e3a613cc94eb3f5968/data/fsq/foursquare_{part}.csv",
+        f"sha256:{checksum}",
+    )
+    for part, checksum in {
+        "train": "e04ca94d78d9a9faa5e7c219735a9c80528c0c10cd042f3fb60e278c3d14f929",
+        "valid": "2e881e5cd2335b7cae9c7965129725a43583657a541077b7d167950a81e718c0",
+        "test": "5567681ada0f4fa2785f6a068b94504aba3151b4dd24fad7e7998d62aec839e2",
+    }.items()
+}
+
 #: names of the parts here, and at the place they come from
 WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
@@ -67,14 +87,8 @@ def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
 
 
 def _speeches(asked: str, folder: Path) -> list[Path]:
-    wanted = {name: folder / "speeches" / name for name in SPEECHES_CHECKSUMS}
-    missing = {name: path for name, path in wanted.items() if not path.exists()}
-    fetched = {
-        path: _retrieved(asked, f"{SPEECHES}/{name}", SPEECHES_CHECKSUMS[name]) for name, path in missing.items()
-    }
-    for path, copy in fetched.items():  # all or none
-        _write_whole(path, copy.read_bytes())
-    return list(fetched)
+    wanted = {name: (f"{SPEECHES}/{name}", checksum) for name, checksum in SPEECHES_CHECKSUMS.items()}
+    return _files(asked, folder / "speeches", wanted)
 
 
 def _sst2(asked: str, folder: Path) -> list[Path]:
@@ -100,6 +114,23 @@ def _retrieved(asked: str, address: str, checksum: str) -> Path:
         raise _unreachable(asked, error) from error
 
 
+def _geolife(asked: str, folder: Path) -> list[Path]:
+    return _files(asked, folder / "mobility", GEOLIFE)
+
+
+def _foursquare(asked: str, folder: Path) -> list[Path]:
+    return _files(asked, folder / "mobility", FOURSQUARE)
+
+
+def _files(asked: str, folder: Path, wanted: dict[str, tuple[str, str]]) -> list[Path]:
+    """Files by name, each with its address and checksum: all that are missing, or none."""
+    missing = {folder / name: origin for name, origin in wanted.items() if not (folder / name).exists()}
+    fetched = {path: _retrieved(asked, *origin) for path, origin in missing.items()}
+    for path, copy in fetched.items():
+        _write_whole(path, copy.read_bytes())
+    return list(fetched)
+
+
 def _write_whole(path: Path, content: bytes) -> None:
     """A reader sees the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +153,8 @@ SETS: dict[str, Callable[[str, Path], list[Path]]] = {
     "wikitext2": _wikitext2,
     "wikitext103": _wikitext103,
     "sst2": _sst2,
+    "geolife": _geolife,
+    "foursquare": _foursquare,
 }
 
 if __name__ == "__main__":

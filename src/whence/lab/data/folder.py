@@ -21,6 +21,10 @@ ORIGINS = {
     "wikitext2": "run: python -m whence.lab.data.downloads wikitext2",
     "wikitext103": "run: python -m whence.lab.data.downloads wikitext103",
     "sst2": "run: python -m whence.lab.data.downloads sst2",
+    "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
+    "2307.03172, into its folder lost_in_the_middle",
+    "geolife": "run: python -m whence.lab.data.downloads geolife",
+    "foursquare": "run: python -m whence.lab.data.downloads foursquare",
     "books": "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books",
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from whence.errors import refusal
-from whence.lab.tasks.base import NOT_ASKED, Batch, Task, row_of
+from whence.lab.tasks.base import Batch, Task, row_of
 from whence.lab.tasks.books import Books
 from whence.lab.tasks.copying import Copying
 from whence.lab.tasks.places import Places
@@ -16,11 +17,12 @@ from whence.lab.tasks.retrieval import Retrieval
 from whence.lab.tasks.sources import Sources
 from whence.lab.tasks.speeches import SpeechesClassify, SpeechesLm
 from whence.lab.tasks.sst2 import Sst2
+from whence.lab.tasks.tally import NOT_ASKED, Tally
 from whence.lab.tasks.topics import Topics
 from whence.lab.tasks.votes import Votes
 from whence.lab.tasks.wikitext import WikiText2, WikiText103
 
-__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Task", "load", "row_of"]
+__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Tally", "Task", "load", "row_of"]
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,35 @@ TASKS: dict[str, Entry] = {
 
 
 def load(name: str, **settings: Any) -> Task:
-    """Build a task by its name; the settings are those of its class.
+    """Build a task by its name; the settings are those of its class. ``module:Class`` names one from elsewhere.
 
     >>> load("retrieval", pairs=2).splits()
     {'test': 5, '2x': 9, '4x': 17, '8x': 33}
     """
-    if name not in TASKS:
+    make = _from_elsewhere(name) if ":" in name else TASKS[name].make if name in TASKS else None
+    if make is None:
         raise refusal(f'load("{name}")', "an unknown task", f"there are {', '.join(TASKS)}", "give one of these")
-    known = list(inspect.signature(TASKS[name].make).parameters)
+    known = list(inspect.signature(make).parameters)
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
         raise refusal(
             f'load("{name}")', f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it"
         )
-    return TASKS[name].make(**settings)
+    return make(**settings)
+
+
+def _from_elsewhere(name: str) -> Callable[..., Task]:
+    """A subclass of Task by its module and name, so that a study can bring its own; nothing else is ever called."""
+    module, _, kind = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), kind, None)
+    except ImportError:
+        found = None
+    if not (inspect.isclass(found) and issubclass(found, Task) and not inspect.isabstract(found)):
+        raise refusal(
+            f'load("{name}")',
+            "no such task",
+            "module:Class names a subclass of whence.lab.tasks.Task that can be imported",
+            "check both names",
+        )
+    return found

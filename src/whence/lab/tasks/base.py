@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whence.errors import refusal
-
-#: marks a place where no answer is asked; the value that torch's cross entropy leaves out
-NOT_ASKED = -100
+from whence.lab.arms import Arm, Fit
+from whence.lab.tasks.tally import NOT_ASKED as NOT_ASKED  # where tasks look for it
+from whence.lab.tasks.tally import Tally
+from whence.models import ModelSpec, build
 
 #: at most so many tokens go into one evaluation batch, so that long inputs need no more memory than short ones
 EVALUATION_TOKENS = 8192
@@ -27,23 +28,70 @@ class Batch:
     tokens: Tensor  # [B, T] int64
     targets: Tensor  # [B] for classification; [B, T] otherwise, NOT_ASKED where nothing is asked
     padding: Tensor | None = None  # [B, T] bool, True where a token is real; None when nothing is hidden
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # what else a task's own model reads, [B, ...] each
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Every tensor changed in the same way: moved to a device, or some of its rows."""
+        padding = None if self.padding is None else change(self.padding)
+        extras = {name: change(extra) for name, extra in self.extras.items()}
+        return Batch(change(self.tokens), change(self.targets), padding, extras)
 
 
 class Task(ABC):
     """The base of all tasks. ``settings`` goes into the record, and with it a hash of the data."""
 
     name: str
-    kind: str  # "classify", "lm" or "retrieve"
+    kind: str  # "classify", "lm" or "retrieve"; a task with a model of its own may be of another
     vocabulary: int
     classes: int | None = None
     context: int  # tokens of the longest training input
     metric: str  # "accuracy" or "perplexity"
     pad: int | None = None  # the token that only fills, where there is one
     settings: dict[str, Any]
+    validation: str | None = None  # the split by which a budget with patience stops, and chooses the weights it keeps
 
     @property
     def higher_is_better(self) -> bool:
         return self.metric == "accuracy"
+
+    def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
+        """The model of an arm, with weights that the seed decides; a task may bring another than whence.models has."""
+        kind = "encoder" if self.kind == "classify" else "decoder"
+        given: dict[str, Any] = {"vocabulary": self.vocabulary, "kind": kind}
+        if kind == "encoder":
+            given["classes"] = self.classes
+        spec = ModelSpec(**(given | dict(settings)))
+        fit = Fit(spec.heads, spec.width // spec.heads, spec.width, self.context, kind == "decoder")
+        # build's own seed gives all arms of a seed the same weights but for what their positions bring
+        return build(spec, lambda layer: arm.build(fit), seed=seed)
+
+    def answers(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What a model says to a batch: scores before the softmax, or log-probabilities, which it leaves as they are."""
+        return model(batch.tokens, padding=batch.padding)
+
+    def tally(self) -> Tally:
+        """What counts an evaluation's answers; it gives at least ``value``."""
+        return Tally(self.metric)
+
+    def notes(self, model: nn.Module) -> dict[str, Any]:
+        """What of a trained model goes into the record beside its values, as plain JSON."""
+        return {}
+
+    def kept(self, model: nn.Module) -> dict[str, Any]:
+        """What must stay with a model's weights so that they can be used without the task, as plain JSON."""
+        return {}
+
+    def baselines(self) -> dict[str, Any]:
+        """What simple rules reach, as plain JSON; a study writes it down once."""
+        return {}
+
+    def exhibits(self, runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What else a report shows, from each arm's records and what the simple rules reached.
+
+        A table has ``kind="table"``, ``title``, ``head``, ``rows`` of texts and ``note``; a chart has ``kind="lines"``,
+        ``title``, ``x``, ``y``, ``lines`` (arm, seed, points) and ``note``.
+        """
+        return []
 
     @abstractmethod
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
@@ -92,8 +140,7 @@ class Task(ABC):
 
 def row_of(batch: Batch, row: int) -> Batch:
     """One row as a batch of its own."""
-    padding = None if batch.padding is None else batch.padding[row : row + 1]
-    return Batch(batch.tokens[row : row + 1], batch.targets[row : row + 1], padding)
+    return batch.each(lambda tensor: tensor[row : row + 1])
 
 
 def as_numbers(tokens: Tensor | Iterable[int]) -> list[int]:

@@ -115,11 +115,10 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _over_steps(series: list[Series], label: str, log: bool, told: str) -> str:
-    if not series:
+    # a line needs two points of one run: weights kept by validation have one test value, each at a step of its own
+    if not any(len(row) > 1 for one in series for row in one.thin or [one.thick]):
         return ""
     steps = [step for one in series for row in (one.thick, *one.thin) for step, _ in row]
-    if len(set(steps)) == 1:  # one evaluation, at the end: a line needs two
-        return ""
     last = max(steps)
     x = linear([0, last], LEFT, right_edge(series))
     x = Scale(x.warp, 0, last, x.start, x.end, tuple((v, text) for v, text in x.ticks if v <= last))

@@ -1,0 +1,240 @@
+"""Where a bias comes from: one record for each way of looking at it, made once and read again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.bias import interventions, likelihood, states
+from whence.bias.arrays import channels, geometry, positional_vectors, rows
+from whence.bias.measuring import Notify, rounded
+from whence.bias.plan import Plan
+from whence.bias.subject import Subject
+from whence.errors import refusal
+
+SINGULAR = 8  # of the spectrum, how many values are kept
+LOW = 10  # DCT frequencies that count as low
+SPLIT_TEXTS = 2
+
+
+def explain(
+    subject: Subject, plan: Plan, folder: Path, found: Iterable[Mapping[str, Any]], notify: Notify
+) -> dict[str, Any]:
+    """All parts; each is written as soon as it is there, so that a stopped run goes on after it."""
+    found = list(found)
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        "content-free": lambda: content_free(subject, plan),
+        "distance": lambda: distance(subject, plan),
+        "geometry": lambda: hidden_geometry(subject, plan),
+        "channels": lambda: followed_channels(subject, plan),
+        "mask-or-encoding": lambda: mask_or_encoding(subject, plan),
+        "follows": lambda: follows(subject, plan),
+    }
+    made: dict[str, Any] = {"attention": attention(found)}
+    for number, (name, way) in enumerate(ways.items()):
+        path = folder / f"explain-{name}.json"
+        if path.exists():
+            part = records.read(path)
+            if part.get("plan") != plan.hash:
+                raise refusal("explain", f"{path.name} of another plan", "a record belongs to its plan", "delete it")
+        else:
+            part = {"plan": plan.hash, "found": way()}
+            records.write(path, part)
+        made[name] = part["found"]
+        notify(number + 1, len(ways), f"explanation: {name}")
+    return made
+
+
+def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """From the records: by task, attention to the gold as it moves and to every slot, and how each head divides its row."""
+    tasks: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for record in found:
+        if isinstance(record["where"], int) and record["attention"]:
+            tasks.setdefault(record["task"], {}).setdefault(record["where"], []).append(record["attention"])
+    told = {}
+    for name, places in tasks.items():
+        order = sorted(places)
+        slots = torch.stack([_mean(places[place], "slots") for place in order])
+        gold, profile = rows.gold_and_profile(slots, order)
+        divided = rows.position_or_content(slots, order)
+        told[name] = {
+            "places": order,
+            "gold": rounded(gold),  # [layers, heads, places]
+            "profile": rounded(profile),  # [layers, heads, slots]
+            "regions": {
+                region: rounded(torch.stack([_mean(places[place], region) for place in order]).mean(0))
+                for region in ("sink", "primacy", "middle", "recency")
+            },
+            "shares": {part: rounded(divided[part]) for part in ("position", "content", "rest")},
+        }
+    return told
+
+
+def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """By task, attention to each slot when all slots hold the same words."""
+    told = {}
+    for asked in plan.asked:
+        task = asked.made()
+        prompt = task.content_free(task.items[0].others[0])
+        row = likelihood.row_of(subject, subject.tokens(prompt.text))
+        told[asked.task] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
+    return told
+
+
+def distance(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
+    from whence import hf
+
+    texts = states.plain_texts(subject, min(2, plan.texts), plan.tokens)
+    total = None
+    for text in texts:
+        seen = hf.ByDistance()
+        with torch.inference_mode(), hf.capture(subject.model, seen):
+            subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1)
+        here = seen.stacked()[:, 0]
+        total = here if total is None else total + here
+    assert total is not None
+    # by_distance expects the looking token last and a sink first
+    as_row = torch.cat([torch.zeros_like(total[..., :1]), (total / len(texts)).flip(-1)], -1)
+    ranges, means = rows.by_distance(as_row)
+    return {"ranges": ranges, "attention": rounded(means)}
+
+
+def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """By layer: how much of plain texts' hidden states is position alone, and what that part looks like."""
+    texts = states.plain_texts(subject, plan.texts, plan.tokens)
+    every = torch.stack(list(states.each_text(subject, texts)))  # [texts, layers, tokens, width]
+    layers = []
+    for layer in range(every.shape[1]):
+        whole = every[:, layer, 1:]
+        kept, out = geometry.without_outliers(whole)
+        parts, trimmed = geometry.decompose(whole), geometry.decompose(kept)
+        values = geometry.spectrum(parts.position)
+        low = geometry.frequencies(parts.position)[:LOW].sum()
+        layers.append({
+            "shares": parts.shares,
+            "beyond_chance": parts.position_beyond_chance,
+            "beyond_chance_without_outliers": trimmed.position_beyond_chance,
+            "outliers": out,
+            "relative_norm": geometry.relative_norm(parts),
+            "stable_rank": geometry.stable_rank(values),
+            "rank": geometry.rank(values),
+            "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30)),
+            "low_frequencies": float(low),
+            "incoherence": geometry.incoherence(parts),
+        })  # fmt: skip
+    return {
+        "texts": plan.texts,
+        "tokens": plan.tokens,
+        "layers": layers,
+        "vectors": vector_sizes(every),
+        "scores": score_split(subject, texts[:SPLIT_TEXTS]),
+    }
+
+
+def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
+    """By layer, of states ``[texts, layers, tokens, width]``: the length of the positional vectors' parts and of the
+    content, and how near the vectors of the second half of the positions come to one of the first."""
+    told: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
+    for layer in range(every.shape[1]):  # one at a time: in float64, with the content beside it, all are large
+        found = positional_vectors.positional_vectors(every[:, layer : layer + 1])
+        told["base"].append(float(found.base.norm()))
+        told["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
+        told["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
+        told["nearest"].append(float(positional_vectors.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in told.items()}
+
+
+def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
+    """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
+    modules = states.attention_modules(subject)
+    last = max(modules)
+    chosen = sorted({0, last // 2, last})
+    with states.attention_inputs(subject, chosen) as seen, torch.inference_mode():
+        inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
+        for text in texts:
+            subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1)
+            for layer in chosen:
+                inputs[layer].append(seen[layer][0, 1:])
+    told = []
+    for layer in chosen:
+        parts = geometry.decompose(torch.stack(inputs[layer]))
+        width = int(getattr(modules[layer], "head_dim", subject.model.config.hidden_size // subject.heads))
+        queries = modules[layer].q_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
+        keys = modules[layer].k_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
+        group = len(queries) // len(keys)
+        shares = [geometry.score_shares(geometry.score_parts(parts, q, keys[head // group]))
+                  for head, q in enumerate(queries)]  # fmt: skip
+        told.append({"layer": layer, "heads": shares})
+    return told
+
+
+def followed_channels(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """The channels that follow position over random texts, by each of the three fits."""
+    means = states.mean_states(subject, states.random_texts(subject, plan.texts, plan.tokens))
+    told: dict[str, Any] = {"texts": plan.texts, "tokens": plan.tokens, "width": means.shape[-1]}
+    for fit in channels.FITS:
+        every = channels.positional_channels(means, fit, most=None)
+        told[fit] = {
+            "count": len(every),
+            "by_chance": channels.by_chance(means, fit),
+            "best": [
+                {
+                    "channel": one.channel,
+                    "direction": one.direction,
+                    "layers": list(one.layers),
+                    "roughness": one.roughness,
+                }
+                for one in every[:10]
+            ],
+        }
+    best = next((told[fit]["best"][0] for fit in channels.FITS if told[fit]["best"]), None)
+    if best is not None:
+        layer = best["layers"][len(best["layers"]) // 2]
+        told["curve"] = {
+            "channel": best["channel"], "layer": layer, "values": rounded(means[layer, :, best["channel"]]),
+        }  # fmt: skip
+    return told
+
+
+def mask_or_encoding(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """The share of position in the middle layer's states in each arm, and how far the span moved."""
+    tokens = plan.tokens
+    span, shift = (tokens * 2 // 5, tokens * 3 // 5), tokens // 5
+    texts = states.random_texts(subject, max(2, plan.texts // 2), tokens, seed=1)
+    layer = subject.layers // 2
+    told: dict[str, Any] = {"span": span, "shift": shift, "layer": layer, "texts": len(texts), "arms": {}}
+    untouched = None
+    for name, (positions, visible) in interventions.arms(tokens, span, shift).items():
+        every = torch.stack([
+            states.as_read(one[layer]) for one in states.each_text(subject, texts, positions=positions, visible=visible)
+        ])  # fmt: skip
+        curve = every.mean(0)
+        untouched = curve if untouched is None else untouched
+        told["arms"][name] = {
+            "position_share": geometry.decompose(every[:, 1:]).position_beyond_chance,
+            # of vectors of length 1: 0 for no movement, about 1.4 for one to somewhere unrelated
+            "moved": float((curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()),
+        }
+    return told
+
+
+def follows(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """Whether answers follow attention, on the first task whose slots each hold an answer."""
+    for asked in plan.asked:
+        task = asked.made()
+        if task.paired and plan.intervened and subject.takes_branches:
+            told = interventions.answer_follows(subject, task, min(plan.intervened, asked.items))
+            return {"task": asked.task, **told, "short": interventions.followed(told["rows"])}
+    return {}
+
+
+def _mean(parts: list[Mapping[str, Any]], name: str) -> torch.Tensor:
+    """The mean over records, each counted with its items."""
+    counts = torch.tensor([float(part["count"]) for part in parts])
+    values = torch.stack([torch.tensor(part[name]) for part in parts])
+    return (values * counts.reshape(-1, *[1] * (values.dim() - 1))).sum(0) / counts.sum()

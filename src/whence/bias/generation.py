@@ -1,0 +1,42 @@
+"""Answers in a model's own words, several prompts at a time, always the likeliest token next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from whence.bias.subject import Subject, batch_of
+from whence.bias.tasks.prompts import Prompt
+
+#: the published length of an answer to a question; a value needs its own tokens and room for a few words before it
+LONGEST_ANSWER = 100
+ROOM = 16
+
+
+@torch.inference_mode()
+def answers(subject: Subject, prompts: Sequence[Prompt], metric: str) -> list[str]:
+    """What the model writes after each prompt. Where only the first line counts, it stops when every row has one."""
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    rows = [subject.tokens(prompt.text) for prompt in prompts]
+    longest = LONGEST_ANSWER
+    if metric == "value":
+        longest = ROOM + max(
+            len(subject.tokens(p.text + p.answer)) - len(r) for p, r in zip(prompts, rows, strict=True)
+        )
+    subject.require_room("answers", max(map(len, rows)) + longest)
+    tokens, real = batch_of(subject, rows, left=True)
+    start = tokens.shape[1]
+
+    class FirstLine(StoppingCriteria):  # its base is loaded with transformers, so it cannot stand outside
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
+            written = subject.tokenizer.batch_decode(input_ids[:, start:])
+            return torch.tensor(["\n" in text for text in written], device=input_ids.device)
+
+    stop = StoppingCriteriaList([FirstLine()] if metric == "subspan" else [])
+    made = subject.model.generate(
+        input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
+        stopping_criteria=stop, pad_token_id=subject.padding,
+    )  # fmt: skip
+    return [str(text) for text in subject.tokenizer.batch_decode(made[:, start:], skip_special_tokens=True)]

@@ -1,0 +1,105 @@
+"""What follows what: emphasis on a slot and the answer, positions and masks and the hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.bias import likelihood
+from whence.bias.states import causal
+from whence.bias.subject import Subject
+from whence.bias.tasks import Task, spread
+from whence.errors import refusal
+
+
+def answer_follows(subject: Subject, task: Task, items: int, times: float = 2.0, slots: int = 5) -> dict[str, Any]:
+    """Does the answer follow the attention? The gold stays in the middle; one slot after the other gets more attention.
+
+    For each emphasised slot: how much likelier its own answer became among all of them, and how often it won.
+    """
+    if not task.paired:
+        raise refusal("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
+    middle, chosen = task.slots // 2, spread(task.slots, min(slots, task.slots))
+    rows = []
+    for item in task.items[:items]:
+        prompt = task.prompt(item, middle)
+        reading = likelihood.Reading(subject, likelihood.branches(subject, prompt))
+        spans = subject.token_spans(prompt.text, prompt.slots)
+        whose = {owner: index for index, owner in enumerate(prompt.owners)}
+        before = reading.scores()
+        for slot in chosen:
+            after = reading.scores(likelihood.emphasis(spans[slot], times))
+            own = whose[slot]
+            rows.append({
+                "slot": slot,
+                "before": likelihood.shares(before)[own],
+                "after": likelihood.shares(after)[own],
+                "won_before": before[own] == max(before),
+                "won_after": after[own] == max(after),
+            })  # fmt: skip
+    return {"times": times, "gold": middle, "items": min(items, len(task.items)), "rows": rows}
+
+
+def followed(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The rows of ``answer_follows`` in short: how often the emphasised slot's answer gained, and how much on average."""
+    gains = [row["after"] - row["before"] for row in rows]
+    return {
+        "gained": sum(gain > 0 for gain in gains) / len(gains),
+        "mean_gain": sum(gains) / len(gains),
+        "won_before": sum(row["won_before"] for row in rows) / len(rows),
+        "won_after": sum(row["won_after"] for row in rows) / len(rows),
+    }
+
+
+def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Positions ``[tokens]`` and mask ``[tokens, tokens]`` of each arm of the experiment: is it the mask, or the encoding?
+
+    Two arms tell the tokens of a span that they stand ``shift`` places earlier: one by their positions, the other by a
+    mask in which they see that many tokens fewer, the first ones. Three more take away one source of position or both:
+    with all positions equal a rotary model knows order from its mask alone, with a mask that hides nothing from its
+    encoding alone, and with both from nothing: what varies with position there is noise, and the floor for the others.
+    """
+    start, end = span
+    if not 0 < shift <= start < end <= tokens:
+        raise refusal(
+            "arms",
+            f"a span from {start} to {end} of {tokens} tokens, moved by {shift}",
+            "the span lies inside and is moved no further than the beginning",
+            "take a later span or a smaller shift",
+        )
+    here, seen = torch.arange(tokens), causal(tokens)
+    moved = here.clone()
+    moved[start:end] -= shift
+    cropped = seen.clone()
+    cropped[start:end, :shift] = False
+    still, open_ = torch.zeros_like(here), torch.ones_like(seen)
+    return {
+        "untouched": (here, seen),
+        "shifted encoding": (moved, seen),
+        "cropped mask": (here, cropped),
+        "mask alone": (still, seen),
+        "encoding alone": (here, open_),
+        "neither": (still, open_),
+    }
+
+
+def change_in_span(curve: Tensor, untouched: Tensor, span: tuple[int, int]) -> float:
+    """How far a channel's curve moved inside the span, beside the range it runs through untouched: ``[tokens]`` each."""
+    room = float(untouched.max() - untouched.min())
+    moved = float((curve - untouched)[span[0] : span[1]].abs().mean())
+    return moved / room if room else 0.0
+
+
+def rank_correlation(curve: Tensor) -> float:
+    """Spearman's correlation of a curve with its place: 1 for one that rises throughout.
+
+    >>> rank_correlation(torch.tensor([1.0, 4.0, 9.0])), rank_correlation(torch.tensor([3.0, 2.0, 1.0]))
+    (1.0, -1.0)
+    """
+    ranks = curve.argsort().argsort().double()
+    here = torch.arange(len(curve)).double()
+    a, b = ranks - ranks.mean(), here - here.mean()
+    return round(float((a * b).sum() / (a.norm() * b.norm())), 12)

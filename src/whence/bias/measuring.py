@@ -1,0 +1,204 @@
+"""Asking the questions of a plan: a record for every few items at every place, written once, gone on from where it stopped."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.bias import generation, likelihood, metrics
+from whence.bias.arrays import rows
+from whence.bias.plan import Plan
+from whence.bias.subject import Subject
+from whence.bias.tasks import CLOSED_BOOK, ORACLE, Prompt, Task
+from whence.errors import refusal
+
+ROOT = Path(__file__).resolve().parents[3]
+DIGITS = 6
+
+#: called with how many pieces of work are done, of how many, and what was last
+Notify = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A few items of a task at one place: the work of one record."""
+
+    task: Task
+    name: str  # the task's short name
+    where: int | str
+    first: int
+    last: int
+
+    @property
+    def file_name(self) -> str:
+        where = f"{self.where:03d}" if isinstance(self.where, int) else re.sub(r"\W+", "-", self.where)
+        return f"{self.name}-{where}-{self.first:04d}.json"
+
+
+def folder_of(plan: Plan, base: Path) -> Path:
+    """Where the records of a plan are; the model's name may be a path, of which the last part is enough."""
+    return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
+
+
+def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
+    """All of them, the lines of each task after its places."""
+    found = []
+    for asked, task in zip(plan.asked, tasks, strict=True):
+        places: list[int | str] = [*asked.spread(task), CLOSED_BOOK, ORACLE]
+        for where in places:
+            for first in range(0, asked.items, plan.chunk):
+                found.append(Piece(task, asked.task, where, first, min(first + plan.chunk, asked.items)))
+    return found
+
+
+def measure(
+    subject: Subject, plan: Plan, base: Path, notify: Notify = lambda done, total, words: None
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Every record of a plan: those that are there are read, the others are made. Returns their folder and them."""
+    folder = folder_of(plan, base)
+    tasks = [asked.made() for asked in plan.asked]
+    require_room(subject, plan, tasks)
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_plan(plan, folder, subject)
+    every = pieces(plan, tasks)
+    found: list[dict[str, Any]] = []
+    for number, piece in enumerate(every):
+        path = folder / piece.file_name
+        if path.exists():
+            found.append(require_own(records.read(path), piece, plan, path))
+        else:
+            found.append(ask(subject, plan, piece))
+            records.write(path, found[-1])
+        notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}")
+    return folder, found
+
+
+def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
+    """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
+    began = time.perf_counter()
+    prompts = [piece.task.at(item, piece.where) for item in piece.task.items[piece.first : piece.last]]
+    answers: list[dict[str, Any]] = [{"item": piece.first + index} for index in range(len(prompts))]
+    looks: list[dict[str, torch.Tensor]] = []
+    if "likelihood" in plan.scores:
+        for row, prompt in zip(answers, prompts, strict=True):
+            watched = isinstance(piece.where, int) and row["item"] < plan.watched
+            scores, look = asked_once(subject, prompt, plan.scored, watched)
+            row |= judged(prompt, scores)
+            looks += [look] if look else []
+    if "generation" in plan.scores:
+        for row, prompt, text in zip(answers, prompts, _written(subject, piece, prompts), strict=True):
+            row |= {"output": text, "written": metrics.right(piece.task.metric, text, prompt.accepted)}
+    return {
+        "plan": plan.hash,
+        "task": piece.name,
+        "task_hash": piece.task.hash,
+        "where": piece.where,
+        "rows": answers,
+        "attention": _averaged(looks),
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def asked_once(
+    subject: Subject, prompt: Prompt, scored: int, watched: bool
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The contest, and what one row of attention says about the slots, from one reading of the prompt."""
+    made = likelihood.branches(subject, prompt, scored)
+    if subject.takes_branches:
+        reading = likelihood.Reading(subject, made)
+        scores, row = reading.scores(), reading.row() if watched else None
+    else:
+        scores = likelihood.row_by_row(subject, made)
+        row = likelihood.row_of(subject, made.shared) if watched else None
+    if row is None:
+        return scores, {}
+    spans = subject.token_spans(prompt.text, prompt.slots)
+    return scores, {"slots": rows.slot_means(row, spans), **rows.regions(row)}
+
+
+def judged(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
+    """Right only where the answer beats every rival; a tie is not right."""
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return {
+        "right": all(scores[0] > rival for rival in scores[1:]),
+        "share": round(likelihood.shares(scores)[0], DIGITS),
+        "loglikelihood": round(scores[0], DIGITS),
+        "chosen": prompt.owners[best],  # the slot whose answer won; None where it stands in none
+    }
+
+
+def keep_plan(plan: Plan, folder: Path, subject: Subject) -> None:
+    """Write the plan beside its records once; a folder with another plan in it is refused."""
+    path = folder / "plan.json"
+    if path.exists():
+        if records.read(path)["plan"] != _plain(plan):
+            raise refusal("measure", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
+        return
+    place = records.environment(ROOT, ("torch", "transformers"), _accelerator(subject))
+    records.write(path, {"plan": _plain(plan), "model": subject.about, "environment": place})
+
+
+def require_own(record: dict[str, Any], piece: Piece, plan: Plan, path: Path) -> dict[str, Any]:
+    if (record.get("plan"), record.get("task_hash")) != (plan.hash, piece.task.hash):
+        raise refusal(
+            "measure",
+            f"{path.name} of another plan or with other questions",
+            "a record belongs to its plan and its data",
+            "delete it, or take another folder",
+        )
+    return record
+
+
+def require_room(subject: Subject, plan: Plan, tasks: Sequence[Task]) -> None:
+    """Refuse before any work a plan with a prompt that the model has no positions for."""
+    for asked, task in zip(plan.asked, tasks, strict=True):
+        longest = max(task.items, key=lambda item: len(item.gold) + sum(map(len, item.others)))
+        prompt = task.prompt(longest, asked.spread(task)[0])
+        room = generation.LONGEST_ANSWER if "generation" in plan.scores else plan.scored
+        subject.require_room(f"the task {asked.task}", len(subject.tokens(prompt.text)) + room)
+
+
+def told(where: int | str) -> str:
+    return f"gold in slot {where}" if isinstance(where, int) else where
+
+
+def _written(subject: Subject, piece: Piece, prompts: list[Prompt]) -> list[str]:
+    return generation.answers(subject, prompts, piece.task.metric)
+
+
+def _averaged(looks: list[dict[str, torch.Tensor]]) -> dict[str, Any] | None:
+    if not looks:
+        return None
+    means = {name: torch.stack([look[name] for look in looks]).mean(0) for name in looks[0]}
+    return {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
+
+
+def rounded(value: torch.Tensor) -> Any:
+    """A tensor as nested lists of numbers with four digits that count: attention to one token of thousands is small.
+
+    >>> rounded(torch.tensor([[0.000123456, 2.0]]))
+    [[0.0001235, 2.0]]
+    """
+    return _short(value.double().tolist())
+
+
+def _short(value: Any) -> Any:
+    return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
+
+
+def _plain(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON gives it back: tuples become lists."""
+    import json
+
+    return json.loads(json.dumps(plan.to_json()))
+
+
+def _accelerator(subject: Subject) -> str | None:
+    return torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None

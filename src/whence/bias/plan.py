@@ -1,0 +1,110 @@
+"""What a probe will do, decided before it begins: the tasks, how many items at how many places, and how they are scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from whence.bias.likelihood import SCORED
+from whence.bias.tasks import TASKS, Task, spread, task
+from whence.errors import refusal
+
+SCORES = ("likelihood", "generation")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One task of a plan, by short name, with its settings."""
+
+    task: str
+    items: int
+    places: int = 5
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def made(self) -> Task:
+        return task(self.task, self.items, **self.settings)
+
+    def spread(self, made: Task) -> tuple[int, ...]:
+        return spread(made.slots, self.places)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides the numbers of a probe; its hash names the folder of the records."""
+
+    model: str
+    asked: tuple[Asked, ...]
+    scores: tuple[str, ...] = ("likelihood",)
+    scored: int = SCORED
+    texts: int = 8  # for the hidden states: how many
+    tokens: int = 256  # and how long
+    watched: int = 40  # items of each task whose attention is looked at
+    intervened: int = 2  # items whose slots are emphasised one by one
+    chunk: int = 4  # items in one record
+
+    def __post_init__(self) -> None:
+        unknown = [one.task for one in self.asked if one.task not in TASKS]
+        if not self.asked or unknown:
+            raise refusal(
+                "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
+            )
+        wrong = [score for score in self.scores if score not in SCORES]
+        if not self.scores or wrong:
+            raise refusal(
+                "a plan", f"scores {wrong}" if wrong else "no scores", f"they are {', '.join(SCORES)}", "name some"
+            )
+        if len({one.task for one in self.asked}) < len(self.asked):
+            raise refusal("a plan", "a task twice", "each has its records under its name", "name it once")
+        least = {"chunk": self.chunk, "scored": self.scored}
+        low = [f"{name}={value}" for name, value in least.items() if value < 1]
+        if low:
+            raise refusal("a plan", ", ".join(low), "these are at least 1", "raise them")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def quick() -> Plan:
+    """Seconds, on the tiny random model: shows that all parts run, and nothing about any model."""
+    asked = (
+        Asked("key-value", 2, 3, {"pairs": 3}),
+        Asked("needle", 2, 3, {"pieces": 3, "words": 12}),
+    )
+    return Plan("quick", asked, ("likelihood", "generation"), texts=3, tokens=64, intervened=1)
+
+
+def usual(model: str, documents: bool) -> Plan:
+    """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood alone.
+
+    Few items make wide intervals, which the page shows; ``full`` is for claims.
+    """
+    asked = [
+        Asked("key-value", 8, 5, {"pairs": 6}),
+        Asked("needle", 6, 5, {"pieces": 8, "words": 30}),
+    ]
+    if documents:
+        asked.insert(1, Asked("documents", 6, 5, {"count": 5, "words": 60}))
+    return Plan(model, tuple(asked), intervened=2)
+
+
+def full(model: str) -> Plan:
+    """Intervals of about five points at every place, by both scores: for a GPU.
+
+    A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
+    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 5,400
+    (75 pairs), 1,250 (10 documents) and 1,150 (the needle), each read once and answered once in the model's own words.
+    """
+    asked = (
+        Asked("key-value", 400, 5, {"pairs": 10}),
+        Asked("key-value-75", 400, 5),
+        Asked("documents", 400, 5, {"count": 10}),
+        Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
+    )
+    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, chunk=25)

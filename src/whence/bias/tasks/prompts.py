@@ -1,0 +1,142 @@
+"""What a probe asks: a question over a row of slots, one of which holds the answer, and that one can be moved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from whence.errors import refusal
+from whence.lab.data.folder import content_hash
+
+Span = tuple[int, int]
+
+#: the two lines every curve is drawn between: nothing but the question, and the gold alone
+CLOSED_BOOK, ORACLE = "closed book", "oracle"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question, the text that answers it, and the texts around that."""
+
+    question: str
+    gold: str
+    others: tuple[str, ...]  # in the order in which they stand
+    answers: tuple[str, ...]  # any of them is right; the likelihood is that of the first
+    rivals: tuple[str, ...]  # wrong answers; in a paired task rival i is what the question about others[i] asks for
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as text, with the places of its slots in it, counted in characters."""
+
+    text: str
+    slots: tuple[Span, ...]
+    gold: int | None  # which slot holds the answer
+    answer: str  # what follows the text when it is answered rightly
+    rivals: tuple[str, ...]
+    owners: tuple[int | None, ...]  # for the answer and each rival: the slot that holds it
+    accepted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A family of such questions. The prompt is ``head``, the slots with ``joint`` between them, ``tail``."""
+
+    name: str
+    about: str
+    head: str
+    joint: str
+    tail: str  # with {question}
+    lead: str  # stands between the prompt and an answer: a space, or a space and a quotation mark
+    label: str  # stands before each slot, with {number} counted from 1; empty for none
+    metric: str  # "value" or "subspan", see metrics.py
+    paired: bool  # whether every slot holds an answer of its own
+    items: tuple[Item, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        return len(self.items[0].others) + 1
+
+    @cached_property
+    def hash(self) -> str:
+        """Two records with the same one asked the same questions."""
+        parts = [self.head, self.joint, self.tail, self.lead, self.label]
+        for item in self.items:
+            parts.append(json.dumps([item.question, item.gold, item.others, item.answers, item.rivals]))
+        return content_hash(parts)
+
+    def prompt(self, item: Item, place: int) -> Prompt:
+        """The prompt with the gold in slot ``place``; the others keep their order."""
+        if not 0 <= place <= len(item.others):
+            raise refusal(
+                f"{self.name}.prompt",
+                f"place {place}",
+                f"it has slots 0 to {len(item.others)}",
+                "take one of them",
+            )
+        texts = [*item.others[:place], item.gold, *item.others[place:]]
+        around = [*range(place), *range(place + 1, len(texts))]
+        return self._made(item, texts, place, (place, *(around if self.paired else [None] * len(item.rivals))))
+
+    def closed_book(self, item: Item) -> Prompt:
+        """The question alone: what the model knows, or guesses, without any slot."""
+        return self._made(item, [], None, (None,) * (1 + len(item.rivals)))
+
+    def oracle(self, item: Item) -> Prompt:
+        """The gold as the only slot: what can be had when nothing stands around it."""
+        return self._made(item, [item.gold], 0, (0, *[None] * len(item.rivals)))
+
+    def at(self, item: Item, where: int | str) -> Prompt:
+        """The prompt for a place, or for one of the two lines by its name."""
+        if isinstance(where, int):
+            return self.prompt(item, where)
+        return {CLOSED_BOOK: self.closed_book, ORACLE: self.oracle}[where](item)
+
+    def content_free(self, text: str, places: int | None = None) -> Prompt:
+        """The same layout with the same words in every slot: whatever differs between slots is position alone."""
+        item = self.items[0]
+        return self._made(item, [text] * (places or self.slots), None, (None,) * (1 + len(item.rivals)))
+
+    def first(self, count: int) -> Task:
+        """The same task with its first items."""
+        return replace(self, items=self.items[:count])
+
+    def _made(self, item: Item, texts: list[str], gold: int | None, owners: tuple[int | None, ...]) -> Prompt:
+        text, spans = self.head, []
+        for number, slot in enumerate(texts):
+            text += self.joint if number else ""
+            start = len(text)
+            text += self.label.format(number=number + 1) + slot
+            spans.append((start, len(text)))
+        text += self.tail.format(question=item.question)
+        return Prompt(
+            text,
+            tuple(spans),
+            gold,
+            self.lead + item.answers[0],
+            tuple(self.lead + rival for rival in item.rivals),
+            owners,
+            item.answers,
+        )
+
+
+def spread(slots: int, count: int) -> tuple[int, ...]:
+    """So many places from the first slot to the last, as evenly as whole numbers allow.
+
+    >>> spread(140, 5), spread(3, 5), spread(20, 3)
+    ((0, 35, 70, 104, 139), (0, 1, 2), (0, 10, 19))
+    """
+    if slots < 2 or count < 2:
+        raise refusal(
+            "spread", f"{count} places among {slots} slots", "a curve has two ends", "take two or more of each"
+        )
+    count = min(count, slots)
+    return tuple(int(index * (slots - 1) / (count - 1) + 0.5) for index in range(count))
+
+
+def require_items(asked: str, found: int, wanted: int) -> None:
+    if wanted < 1 or found < wanted:
+        raise refusal(asked, f"{wanted} items", f"there are {found}", "ask for at least 1 and no more than that")

@@ -1,0 +1,188 @@
+"""``attach``: any Position inside a pretrained model, in training and in generation; taken out again, nothing is left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from whence.errors import refusal
+from whence.hf.interface import KEY, Switch
+from whence.hf.layers import chosen_layers
+from whence.hf.proof import attending_layers, prove
+from whence.hf.rotation import Rotations, Unturned
+from whence.position.base import Position
+
+Given = Position | Callable[[int], Position]
+
+
+class Attachment:
+    """What ``attach`` gives back: the positions by layer, and the way out."""
+
+    def __init__(self, asked: str, model: Any) -> None:
+        self.model = model
+        self.positions: dict[int, Position] = {}
+        self._modules: dict[int, nn.Module] = {}
+        self._hooks: list[RemovableHandle] = []
+        self._switch: Switch | None = Switch(asked, model)
+
+    def put(self, modules: dict[int, nn.Module], given: Given) -> None:
+        """A position of its own on every chosen module, beside the weights it acts with."""
+        for layer, module in modules.items():
+            position = copy.deepcopy(given) if isinstance(given, Position) else given(layer)
+            _require_fit(position)
+            self.positions[layer] = position.to(next(module.parameters()).device)
+            setattr(module, KEY, self.positions[layer])
+            self._modules[layer] = module
+
+    def unturn(self) -> None:
+        """From here on the model's own rotation turns nothing in the chosen layers."""
+        hook = Unturned()
+        self._hooks += [m.register_forward_pre_hook(hook, with_kwargs=True) for m in self._modules.values()]
+
+    def detach(self) -> None:
+        """Leave the model as it was before; a second call does nothing."""
+        if self._switch is None:
+            return
+        for hook in self._hooks:
+            hook.remove()
+        for module in self._modules.values():
+            delattr(module, KEY)
+        self._switch.back()
+        self._switch = None
+
+
+def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, keep_rotary: bool = True) -> Attachment:
+    """Put a Position into a causal language model of transformers, and show that it works there.
+
+    Args:
+        model: a causal language model whose family calls its attention through transformers' attention interface.
+        position: a Position, of which every layer gets a copy with parameters of its own, or a function that makes one
+            for a layer's number. They become part of the attention modules, under the name ``whence``: they train, move
+            and are saved with the model.
+        layers: which layers; all by default. The others attend as before.
+        keep_rotary: whether the model's own rotation of queries and keys stays in the chosen layers. With ``False`` it
+            turns nothing there, and a ``Rotary`` of whence may take its place.
+
+    Everything else of the model stays: grouped queries, windows, sinks, capped scores, its caches and masks. Distances
+    are counted in tokens of the cache, so a cached forward is the whole one. A family that does not go through the
+    interface is refused, as is one in which a future token is seen.
+
+    Example::
+
+        attachment = attach(model, PowerPrior(heads=9, alpha=0.01))
+        ...
+        attachment.detach()
+    """
+    asked = "attach(...)"
+    _require_given(asked, model, position)
+    attachment = Attachment(asked, model)
+    try:
+        modules = chosen_layers(asked, model, attending_layers(asked, model), layers)
+        attachment.put(modules, position)
+        turning = _turning(asked, model, modules)
+        _require_rotation(asked, model, modules, turning, attachment, keep_rotary)
+        if not keep_rotary:
+            attachment.unturn()
+        prove(asked, model, modules)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+@contextmanager
+def attached(
+    model: Any, position: Given, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
+) -> Iterator[Attachment]:
+    """``attach`` for the length of a ``with`` block; afterwards the model is what it was, to the bit."""
+    attachment = attach(model, position, layers=layers, keep_rotary=keep_rotary)
+    try:
+        yield attachment
+    finally:
+        attachment.detach()
+
+
+def _require_given(asked: str, model: Any, position: object) -> None:
+    if isinstance(position, Position):
+        _require_fit(position)
+    elif not callable(position):
+        raise refusal(
+            asked,
+            f"position={type(position).__name__}",
+            "position is a whence.Position, or a function that makes one for a layer's number",
+            "subclass whence.Position",
+        )
+    if not isinstance(model, nn.Module):
+        raise refusal(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
+    held = [name for name, module in model.named_modules() if isinstance(getattr(module, KEY, None), Position)]
+    if held:
+        raise refusal(
+            asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
+        )
+    if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
+        raise refusal(
+            asked,
+            "a model that is being captured",
+            "its end would take the position out of use",
+            "attach before capture",
+        )
+
+
+def _require_fit(position: object) -> None:
+    """Refuse what cannot act inside a layer, or not with a cache."""
+    asked = "attach(position=...)"
+    if not isinstance(position, Position):
+        raise refusal(
+            asked, type(position).__name__, "the function gives a whence.Position", "subclass whence.Position"
+        )
+    for part in position.parts:
+        name = type(part).__name__
+        if "embed" in part.effects:
+            raise refusal(
+                asked, name, "a position inside a model's layers acts on queries and keys", "use one that does"
+            )
+        if part.length == "sequence":
+            raise refusal(
+                asked,
+                f"{name} with length='sequence'",
+                "a model generates with a cache, and each new token would change every earlier weight",
+                "use length='context', or length='query' where there is one",
+            )
+
+
+def _turning(asked: str, model: Any, modules: dict[int, nn.Module]) -> set[int]:
+    """The layers whose queries and keys the model itself turns."""
+    note = Rotations()
+    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules.values()]
+    try:
+        attending_layers(asked, model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {layer for layer, module in modules.items() if id(module) in note.turning}
+
+
+def _require_rotation(
+    asked: str, model: Any, modules: dict[int, nn.Module], turning: set[int], attachment: Attachment, keep_rotary: bool
+) -> None:
+    if not keep_rotary and turning != set(modules):
+        raise refusal(
+            "attach(keep_rotary=False)",
+            f"{type(model).__name__} ({model.config.model_type}), whose layers {sorted(set(modules) - turning)} are "
+            "given no rotation",
+            "there is a rotation to take away",
+            "leave keep_rotary out",
+        )
+    both = [n for n in sorted(turning) if keep_rotary and "rotate" in attachment.positions[n].effects]
+    if both:
+        raise refusal(
+            asked,
+            f"a position that rotates in layers {both}, on top of the model's own rotation",
+            "queries and keys turn once",
+            "pass keep_rotary=False",
+        )

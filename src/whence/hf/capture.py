@@ -1,0 +1,69 @@
+"""``capture``: watch a model's attention and states while it runs, and leave it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+
+from whence.errors import refusal
+from whence.hf.interface import KEY, Attending, Switch, watch
+from whence.hf.layers import chosen_layers
+from whence.hf.proof import attending_layers
+from whence.hf.reductions import OfAllRows, reduce_all
+from whence.hf.states import OfStates
+from whence.hf.watchers import OfRows, Watching
+
+
+@contextmanager
+def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None) -> Iterator[None]:
+    """Show every forward inside to some watchers.
+
+    Args:
+        model: a causal language model of transformers, with a Position attached or without.
+        watchers: what to keep: ``LastRow``, ``Rows``, ``BySegment``, ``ByKey``, ``ByDistance``, ``Hidden``, ``Turned``.
+        layers: which layers to look at; all by default.
+
+    Example::
+
+        last, distance = LastRow(), ByDistance()
+        with capture(model, last, distance):
+            model(tokens)
+        last[3]        # [batch, heads, keys]: what the last token of layer 3 attends to
+    """
+    asked = "capture(...)"
+    for watcher in watchers:
+        if not isinstance(watcher, Watching):
+            raise refusal(
+                asked,
+                type(watcher).__name__,
+                "watchers are those of whence.hf",
+                "give LastRow(), ByDistance() or another",
+            )
+    with ExitStack() as undo:
+        if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
+            undo.callback(Switch(asked, model).back)
+        everywhere = attending_layers(asked, model)
+        modules = chosen_layers(asked, model, everywhere, layers)
+        for watcher in watchers:
+            if isinstance(watcher, OfStates):
+                watcher.install(model, modules, everywhere, undo)
+        undo.callback(watch(modules, _shown(watchers, modules)))
+        yield
+
+
+def _shown(watchers: Sequence[Watching], modules: dict[int, nn.Module]) -> Callable[[Attending], None]:
+    layer_of = {id(module): layer for layer, module in modules.items()}
+    of_rows = [watcher for watcher in watchers if isinstance(watcher, OfRows)]
+    of_all = [watcher for watcher in watchers if isinstance(watcher, OfAllRows)]
+
+    def show(attending: Attending) -> None:
+        layer = layer_of[id(attending.module)]
+        for watcher in of_rows:
+            watcher.see(layer, attending)
+        if of_all:
+            reduce_all(of_all, layer, attending)
+
+    return show

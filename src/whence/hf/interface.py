@@ -1,0 +1,146 @@
+"""The attention function that transformers calls once a model is switched over: ``attend``, with the layer's Position.
+
+Everything about one layer lies on its attention module: its Position as the submodule ``whence``, and whoever watches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.attention.attend import attend
+from whence.errors import refusal
+from whence.hf.model_parts import joined
+from whence.hf.packages import needed
+from whence.hf.sight import Sight, sight_mask, sight_of
+from whence.position.base import Position
+from whence.position.no_position import NoPosition
+
+KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
+WATCHERS = "_whence_watchers"
+
+
+@dataclass(frozen=True)
+class Attending:
+    """One layer's attention in one forward: what watchers look at. Keys hold the cache's too, rotation is done."""
+
+    module: nn.Module
+    q: Tensor  # [B, H, T, D]
+    k: Tensor  # [B, G, S, D]
+    v: Tensor  # [B, G, S, E]
+    own: Position  # the layer's
+    position: Position  # the same, with what the model itself does to scores
+    sight: Sight
+    ids: Tensor | None
+    scale: float | None
+
+    def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
+        """The weights ``[B, H, n, keys]`` of some queries, by number: ``[n]``, or ``[B, n]`` for each sequence its own.
+
+        ``keys`` leaves out those after so many, which must be ones that no query here sees.
+        """
+        keys = self.k.shape[2] if keys is None else keys
+        if rows.ndim == 1:
+            q = self.q[:, :, rows]
+        else:
+            q = self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
+        # weights do not depend on the values, so one column of them is enough, unless a part adds to the output
+        v = self.v if "values" in self.position.effects else self.v[..., :1]
+        told = self.sight.of_rows(self.own, self.ids, rows, keys)
+        told |= {"position": self.position, "scale": self.scale}
+        return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **told)[1]
+
+
+Watcher = Callable[[Attending], None]
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cache: object | None = None,
+    position_ids: Tensor | None = None,
+    output_attentions: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function of transformers' interface. A window comes with the mask, which knows it too."""
+    for name, given in (("position_bias", position_bias), ("cache", cache)):
+        if given is not None:
+            raise refusal(
+                f"an attached {type(module).__name__}",
+                f"{name}",
+                "attend knows no bias of the model's own and no paged cache",
+                "attach to a model without one",
+            )
+    own = getattr(module, KEY, None)
+    own = NoPosition() if own is None else own
+    position = joined(own, softcap, s_aux)
+    dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    sight = sight_of(attention_mask, query.shape[2], key.shape[2])
+    told = sight.arguments(own, position_ids)
+    told |= {"position": position, "scale": scaling, "dropout": dropout}
+    weights = None
+    if output_attentions:
+        out, weights = attend(query, key, value, return_weights=True, **told)
+    else:
+        out = attend(query, key, value, **told)
+    for watch in module.__dict__.get(WATCHERS, ()):
+        with torch.no_grad():
+            watch(Attending(module, query, key, value, own, position, sight, position_ids, scaling))
+    return out.transpose(1, 2).contiguous(), weights
+
+
+class Switch:
+    """A model's attention handed over to ``attend``, until it is handed back."""
+
+    def __init__(self, asked: str, model: nn.Module) -> None:
+        transformers = needed("transformers", asked)
+        name = type(model).__name__
+        if not isinstance(model, transformers.PreTrainedModel):
+            raise refusal(asked, name, "the model is one of transformers", "load it with whence.hf.load")
+        transformers.AttentionInterface.register(KEY, attention)
+        transformers.AttentionMaskInterface.register(KEY, sight_mask)
+        parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
+        self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
+        if all(part._can_set_attn_implementation() for part in parts):
+            model.set_attn_implementation(KEY)
+        if any(config._attn_implementation_internal != KEY for config, _ in self.before):
+            self.back()
+            raise refusal(
+                asked,
+                f"{name} ({model.config.model_type})",
+                "the model's family calls its attention through transformers' attention interface",
+                "use a model of another family, such as llama, qwen3 or gpt2",
+            )
+
+    def back(self) -> None:
+        for config, implementation in self.before:
+            config._attn_implementation_internal = implementation
+
+
+def watch(modules: dict[int, nn.Module] | list[nn.Module], watcher: Watcher) -> Callable[[], None]:
+    """Let a watcher see the attention of some modules; what comes back ends it."""
+    watched = list(modules.values()) if isinstance(modules, dict) else modules
+    for module in watched:
+        module.__dict__.setdefault(WATCHERS, []).append(watcher)
+
+    def end() -> None:
+        for module in watched:
+            module.__dict__[WATCHERS].remove(watcher)
+            if not module.__dict__[WATCHERS]:
+                del module.__dict__[WATCHERS]
+
+    return end

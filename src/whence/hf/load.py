@@ -1,0 +1,63 @@
+"""``load``: a causal language model and its tokenizer, by name, by folder or by GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from whence.errors import refusal
+from whence.hf.convert import FETCH_SMOLLM2, convert, smollm2_folder
+from whence.hf.packages import needed
+from whence.hf.store import SUMS, require_whole
+
+
+class Loaded(NamedTuple):
+    """A model in evaluation mode, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Loaded:
+    """A causal language model with its tokenizer.
+
+    Args:
+        name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache that ``make smollm2`` fills), a folder that
+            ``save_pretrained`` wrote, a GGUF file (converted once into the cache), or a name on the Hugging Face hub.
+        dtype: of the weights.
+        device: where they go.
+    """
+    asked = f'load("{name}")'
+    transformers = needed("transformers", asked)
+    source = _source(asked, name)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
+        raise refusal(
+            asked,
+            str(error).splitlines()[0].rstrip("."),
+            "a model is smollm2, a folder that save_pretrained wrote, a GGUF file or a name on the hub",
+            "give one of these",
+        ) from error
+    return Loaded(model.to(device).eval(), tokenizer)
+
+
+def _source(asked: str, name: str | Path) -> str:
+    """What transformers is given: a folder that was looked at, or a name."""
+    path = Path(name).expanduser()
+    if str(name) == "smollm2" and not path.exists():
+        path = smollm2_folder()
+        if not path.exists():
+            raise refusal(asked, f"no folder {path}", "it is fetched and converted once", FETCH_SMOLLM2)
+    if path.suffix == ".gguf":
+        path = convert(path)
+    if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):
+        raise refusal(
+            asked, "no such folder", "a path leads to a folder or a GGUF file that is there", "check the path"
+        )
+    if (path / SUMS).is_file():
+        require_whole(asked, path, FETCH_SMOLLM2 if path == smollm2_folder() else "convert it again")
+    return str(path) if path.exists() else str(name)

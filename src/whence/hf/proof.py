@@ -1,0 +1,88 @@
+"""A tiny forward that shows what cannot be read off a model: which modules attend, and that no token sees the future."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.hf.interface import Attending, watch
+
+TOKENS = 6
+
+
+def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
+    """The attention modules that reach ``attend``, by layer, seen in a tiny forward of a switched model."""
+    seen: dict[int, nn.Module] = {}
+
+    def note(attending: Attending) -> None:
+        seen[getattr(attending.module, "layer_idx", len(seen))] = attending.module
+
+    end = watch(list(model.modules()), note)
+    try:
+        _logits(model, _tokens(model))
+    finally:
+        end()
+    if not seen:
+        raise refusal(
+            asked,
+            f"{type(model).__name__} ({model.config.model_type}), which attends without asking the interface",
+            "the model's family calls its attention through transformers' attention interface",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
+    return dict(sorted(seen.items()))
+
+
+def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
+    """Refuse a model in which a chosen layer does not attend, or in which a future token changes an earlier logit."""
+    ran: set[int] = set()
+    end = watch(modules, lambda attending: ran.add(id(attending.module)))
+    tokens = _tokens(model)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
+    try:
+        before, after = _logits(model, tokens), _logits(model, changed)
+    finally:
+        end()
+    name = f"{type(model).__name__} ({model.config.model_type})"
+    idle = [layer for layer, module in modules.items() if id(module) not in ran]
+    if idle:
+        raise refusal(
+            asked, f"{name}, in which layers {idle} do not attend", "every chosen layer runs", "leave these layers out"
+        )
+    # what stands before the changed token is computed by the same operations from the same numbers
+    allowed = 8 * torch.finfo(before.dtype).eps * float(before.abs().max())
+    if float((before - after)[:, :-1].abs().max()) > allowed:
+        raise refusal(
+            asked,
+            f"{name}, in which a future token changes an earlier logit",
+            "the model is causal",
+            "use a causal language model",
+        )
+
+
+def _tokens(model: Any) -> Tensor:
+    size = int(model.get_input_embeddings().weight.shape[0])
+    return (torch.arange(TOKENS, device=model.device) % min(3, size - 1) + 1)[None]
+
+
+def _logits(model: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad(), _still(model):
+        out = model(input_ids=tokens, use_cache=False)
+    return out[0] if getattr(out, "logits", None) is None else out.logits
+
+
+@contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and back to what each module was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

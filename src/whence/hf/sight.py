@@ -1,0 +1,249 @@
+"""What a model's mask says, kept as what it means: where queries and keys stand, and which keys may be seen.
+
+transformers asks for a mask by handing over a function of (sequence, head, query, key), and the truth about the cache: the
+slot at which the queries and the keys begin. A dense mask of all pairs would close every fast path of ``attend`` and grow
+with the square of the length, so the function is asked about blocks of places and recognised as causality, window and
+packed documents; padding is handed over beside it. What is recognised travels with the tensor that transformers carries
+to the layers. Any other mask is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.attention.attend import Arguments
+from whence.attention.layout import count_tokens
+from whence.errors import refusal
+from whence.position.base import Position
+
+PLACES = 1 << 22  # places of a mask function looked at together
+
+
+@dataclass
+class Sight:
+    """B sequences, T queries, S keys. A slot is a place in the cache, counted from the first token, padding included."""
+
+    q_slots: Tensor  # [T]
+    k_slots: Tensor  # [S]
+    window: int | None
+    real: Tensor | None  # [B, S], False on padding and on slots that are still empty; None when every token is real
+    first: Tensor | None  # [B, 1], the slot of the first real token
+    documents: Tensor | None  # [B or 1, T] of packed rows, where T == S
+    whole: bool  # the queries are all the tokens there are
+    _judged: tuple[Tensor | None, Tensor | None] | None = field(default=None, repr=False)
+
+    def arguments(self, position: Position, ids: Tensor | None) -> Arguments:
+        """How ``attend`` is told where everything stands."""
+        common: Arguments = {"causal": True, "window": self.window, "padding": self.real}
+        if self.documents is not None:
+            common["documents"] = self.documents
+        if self.whole and self.unusual(position, ids) is None:
+            return common  # attend counts the tokens of each text itself
+        q_places, k_places = self.places(position, ids)
+        return {**common, "q_positions": q_places, "k_positions": k_places}
+
+    def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
+        """The same for some of the queries and the first of the keys: ``rows`` is ``[n]``, or ``[B, n]``."""
+        q_places, k_places = self.places(position, ids)
+        told: Arguments = {"causal": True, "window": self.window}
+        told["padding"] = None if self.real is None else self.real[:, :keys]
+        told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
+        if self.documents is not None:
+            told["documents"] = (_taken(self.documents, rows), self.documents[:, :keys])
+        return told
+
+    def reach(self, rows: Tensor) -> int:
+        """How many of the keys stand at or before the last of some queries; no query sees more."""
+        return int((self.k_slots <= self.q_slots[rows].max()).sum())
+
+    def places(self, position: Position, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Positions of queries and keys, ``[T]`` and ``[S]``, or ``[B, T]`` and ``[B, S]``.
+
+        Where only differences count, slots do. Otherwise tokens are counted from each text's first one; padding, which
+        nothing sees, stands at 0.
+        """
+        unusual = self.unusual(position, ids)
+        if unusual is not None:
+            return unusual, unusual
+        if position.relative or (self.first is None and self.documents is None):
+            return self.q_slots, self.k_slots
+        if self.documents is not None:
+            counted = count_tokens(self.real, self.documents, len(self.q_slots), self.q_slots.device).clamp(min=0)
+            return counted, counted
+        assert self.first is not None
+        return (self.q_slots - self.first).clamp(min=0), (self.k_slots - self.first).clamp(min=0)
+
+    def visible(self, rows: Tensor) -> Tensor:
+        """Which keys some queries see, padding among the keys left out: ``[B or 1, n, S]``."""
+        distance = self.q_slots[rows][:, None] - self.k_slots
+        seen = (distance >= 0)[None]
+        if self.window is not None:
+            seen = seen & (distance < self.window)
+        if self.documents is not None:
+            seen = seen & (self.documents[:, rows][:, :, None] == self.documents[:, None, :])
+        return seen if self.real is None else seen & self.real[:, None, :]
+
+    def real_queries(self) -> Tensor | None:
+        """Which queries are no padding, ``[B, T]``; None when all are."""
+        return None if self.real is None else self.real[:, self.q_slots - self.k_slots[0]]
+
+    def unusual(self, position: Position, ids: Tensor | None) -> Tensor | None:
+        """Position ids ``[T]`` or ``[B, T]`` that skip, which only the caller can have meant; None for the usual ones."""
+        if ids is None or not position.effects:
+            return None
+        if self._judged is None or self._judged[0] is not ids:  # every layer of a forward gets the same ids
+            self._judged = (ids, self._judge(ids))
+        return self._judged[1]
+
+    def _judge(self, ids: Tensor) -> Tensor | None:
+        if ids.ndim != 2:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                f"ids of shape {list(ids.shape)}",
+                "a token of a text has one position",
+                "attach to a model of text alone",
+            )
+        real = self.real_queries()
+        doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
+        if self.documents is not None:  # packed texts are those whose ids begin anew; a mask in chunks looks the same
+            usual = [count_tokens(self.real, self.documents, len(self.q_slots), ids.device)]
+        if any(not bool(((ids != expected) & doubtful).any()) for expected in usual):
+            return None
+        if not self.whole or self.window is not None or self.documents is not None:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that skip, together with a cache, a window or a mask in pieces",
+                "a cache keeps keys and not their ids, so distances are counted in its slots",
+                "leave position_ids out, or call the model without a cache",
+            )
+        highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
+        if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that do not rise",
+                "a query sees keys of lower ids",
+                "give ids that rise along the text",
+            )
+        return ids[0] if ids.shape[0] == 1 else ids
+
+
+def sight_mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Tensor],
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    config: Any = None,
+    **others: Any,
+) -> Tensor:
+    """The mask function of transformers' interface: a small tensor that carries the ``Sight`` of this forward."""
+    # a static cache moves its offset in place, so the sum must be a tensor of its own
+    q_slots = torch.arange(q_length, device=device) + q_offset
+    k_slots = torch.arange(kv_length, device=device) + kv_offset
+    whole = isinstance(q_offset, int) and q_offset == 0 and kv_offset == 0 and q_length == kv_length
+    documents = None if use_vmap or not whole else _documents(mask_function, batch_size, q_slots)
+    unpadded = Sight(q_slots, k_slots, local_size, None, None, documents, whole)
+    if use_vmap or not _is_that(mask_function, unpadded, batch_size):
+        raise refusal(
+            "an attached model",
+            f"a mask of {getattr(config, 'model_type', 'its own')} that is neither causality, window, padding nor "
+            "packed texts",
+            "these are what attend knows",
+            "attach to a model that masks so",
+        )
+    real, first = _real(attention_mask, k_slots, kv_offset)
+    carrier = torch.ones(batch_size, 1, 1, kv_length, dtype=torch.bool, device=device) if real is None else real
+    carrier = carrier.reshape(
+        batch_size, 1, 1, kv_length
+    ).contiguous()  # generate asks for that, and gets this very tensor
+    carrier.sight = Sight(q_slots, k_slots, local_size, real, first, documents, whole)  # type: ignore[attr-defined]
+    return carrier
+
+
+def sight_of(mask: Tensor | None, queries: int, keys: int) -> Sight:
+    """What a mask carries; a mask made by anyone else is refused."""
+    sight = getattr(mask, "sight", None)
+    if not isinstance(sight, Sight):
+        got = "no mask" if mask is None else f"a mask of shape {list(mask.shape)} made elsewhere"
+        raise refusal(
+            "an attached model(attention_mask=...)",
+            got,
+            "causality, window and padding are read from masks that transformers makes for it",
+            "give a mask [batch, length] that says which tokens are real, or none",
+        )
+    if (len(sight.q_slots), len(sight.k_slots)) != (queries, keys):
+        raise refusal(
+            "an attached model",
+            f"{queries} queries and {keys} keys with a mask for {len(sight.q_slots)} and {len(sight.k_slots)}",
+            "layers that share a mask hold the same tokens",
+            "use a cache whose layers do",
+        )
+    return sight
+
+
+def _asked(function: Callable[..., Tensor], batch: int, q: Tensor, k: Tensor) -> Tensor:
+    """A mask function's answer at places ``[rows, keys]``, for every sequence."""
+    sequences = torch.arange(batch, device=q.device)[:, None, None, None]
+    head = torch.zeros((1, 1, 1, 1), dtype=torch.long, device=q.device)
+    return function(sequences, head, q[None, None], k[None, None]).expand(
+        batch, 1, *torch.broadcast_shapes(q.shape, k.shape)
+    )[:, 0]
+
+
+def _documents(function: Callable[..., Tensor], batch: int, slots: Tensor) -> Tensor | None:
+    """Packed texts: a text ends where a token does not see the one before it."""
+    if function is _causality() or len(slots) < 2:
+        return None
+    before = _asked(function, batch, slots[1:, None], slots[:-1, None])[..., 0]  # [B, T - 1]
+    if bool(before.all()):
+        return None
+    return torch.nn.functional.pad((~before).long().cumsum(-1), (1, 0))
+
+
+def _is_that(function: Callable[..., Tensor], sight: Sight, batch: int) -> bool:
+    """Whether a mask function is causality, this window and these documents, at every place."""
+    if function is _causality():
+        return True
+    step = max(1, PLACES // (batch * len(sight.k_slots)))
+    for rows in torch.arange(len(sight.q_slots), device=sight.q_slots.device).split(step):
+        answer = _asked(function, batch, sight.q_slots[rows][:, None], sight.k_slots[None])
+        if not bool((answer == sight.visible(rows)).all()):
+            return False
+    return True
+
+
+def _causality() -> Callable[..., Any]:
+    from transformers.masking_utils import causal_mask_function
+
+    return causal_mask_function
+
+
+def _real(given: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys are real, and the first real slot of each sequence; nothing when all are."""
+    if given is None or bool(given.all()):
+        return None, None  # slots beyond the given ones are still empty, and causality hides them
+    given = given.bool()
+    first = given.long().argmax(-1, keepdim=True)
+    missing = int(k_slots.shape[0]) + offset - given.shape[1]
+    if missing > 0:
+        given = torch.nn.functional.pad(given, (0, missing))
+    return given[:, offset : offset + k_slots.shape[0]], first
+
+
+def _taken(x: Tensor, rows: Tensor) -> Tensor:
+    """Some entries of ``[T]`` or ``[B or 1, T]``: the same for all sequences (``[n]``) or for each its own (``[B, n]``)."""
+    if rows.ndim == 1:
+        return x[..., rows]
+    return x.expand(rows.shape[0], -1).gather(1, rows)

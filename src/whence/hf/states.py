@@ -1,0 +1,102 @@
+"""Watchers of what flows through a model: hidden states by layer, queries and keys before and after rotation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.hf.layers import block_of
+from whence.hf.watchers import Watching
+
+
+class OfStates(Watching):
+    """A watcher that puts hooks of its own into a model, and leaves their removal with ``undo``."""
+
+    def install(
+        self, model: nn.Module, modules: dict[int, nn.Module], everywhere: dict[int, nn.Module], undo: ExitStack
+    ) -> None:
+        raise NotImplementedError
+
+
+class Hidden(OfStates):
+    """The hidden states ``[B, T, W]`` that enter each layer; what leaves the last layer has the number after it.
+
+    So ``hidden[0]`` is the embedding, and ``hidden[n]`` of a model with n layers stands before the final norm.
+    """
+
+    def install(
+        self, model: nn.Module, modules: dict[int, nn.Module], everywhere: dict[int, nn.Module], undo: ExitStack
+    ) -> None:
+        for layer, module in modules.items():
+            block = block_of(model, module)
+            undo.callback(block.register_forward_pre_hook(self._entering(layer), with_kwargs=True).remove)
+        last = max(everywhere)
+        if last in modules:
+            undo.callback(block_of(model, modules[last]).register_forward_hook(self._leaving(last + 1)).remove)
+
+    def _entering(self, layer: int) -> Callable[..., None]:
+        def keep(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            self.layers[layer] = (given[0] if given else named["hidden_states"]).detach().cpu()
+
+        return keep
+
+    def _leaving(self, layer: int) -> Callable[..., None]:
+        def keep(module: nn.Module, given: tuple[Any, ...], out: Any) -> None:
+            self.layers[layer] = (out[0] if isinstance(out, tuple) else out).detach().cpu()
+
+        return keep
+
+
+class Turned(OfStates):
+    """Queries ``[B, H, T, D]`` and keys ``[B, G, T, D]`` of the tokens of a forward, before and after rotation.
+
+    ``before`` and ``after`` hold, by layer, a pair (queries, keys); ``turned[layer]`` is the rotated queries. A model
+    without rotary positions is refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}
+        self.after: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def install(
+        self, model: nn.Module, modules: dict[int, nn.Module], everywhere: dict[int, nn.Module], undo: ExitStack
+    ) -> None:
+        running: list[int] = []  # the layer that is attending just now
+        for layer, module in modules.items():
+            home: Any = sys.modules[type(module).__module__]
+            if not hasattr(home, "apply_rotary_pos_emb"):
+                raise refusal(
+                    "Turned()",
+                    type(model).__name__,
+                    "the model's family turns queries and keys by apply_rotary_pos_emb",
+                    "leave Turned() out",
+                )
+            undo.callback(module.register_forward_pre_hook(self._begin(running, layer)).remove)
+            undo.callback(module.register_forward_hook(lambda *about: running.clear(), always_call=True).remove)
+        for home in {sys.modules[type(module).__module__] for module in modules.values()}:
+            original = home.apply_rotary_pos_emb
+            home.apply_rotary_pos_emb = self._looking(original, running)
+            undo.callback(setattr, home, "apply_rotary_pos_emb", original)
+
+    def _begin(self, running: list[int], layer: int) -> Callable[..., None]:
+        def begin(module: nn.Module, given: tuple[Any, ...]) -> None:
+            running[:] = [layer]
+
+        return begin
+
+    def _looking(self, original: Callable[..., Any], running: list[int]) -> Callable[..., Any]:
+        def turn(q: Tensor, k: Tensor, *about: Any, **named: Any) -> Any:
+            out = original(q, k, *about, **named)
+            for layer in running:
+                self.before[layer] = (q.detach().cpu(), k.detach().cpu())
+                self.after[layer] = (out[0].detach().cpu(), out[1].detach().cpu())
+                self.layers[layer] = self.after[layer][0]
+            return out
+
+        return turn

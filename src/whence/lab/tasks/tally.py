@@ -1,0 +1,38 @@
+"""``Tally``: what an evaluation counts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from whence.lab.tasks.base import Batch
+
+#: marks a place where no answer is asked; the value that torch's cross entropy leaves out
+NOT_ASKED = -100
+
+
+class Tally:
+    """Right answers and surprise over all that is asked; the metric makes one value of them."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.asked = self.right = 0
+        self.surprise = 0.0
+
+    def add(self, answers: Tensor, batch: Batch) -> None:
+        """Count a batch, from the answers to it."""
+        answers, targets = answers.reshape(-1, answers.shape[-1]), batch.targets.reshape(-1)
+        counts = targets != NOT_ASKED
+        self.asked += int(counts.sum())
+        self.right += int((answers.argmax(-1) == targets)[counts].sum())
+        self.surprise += float(F.cross_entropy(answers, targets, ignore_index=NOT_ASKED, reduction="sum"))
+
+    def result(self) -> dict[str, Any]:
+        """The metric's value over all that was added, with what it was counted from."""
+        mean = self.surprise / self.asked
+        value = self.right / self.asked if self.metric == "accuracy" else math.exp(min(mean, 700.0))
+        return {"value": value, "asked": self.asked, "right": self.right, "surprise": mean}

@@ -1,0 +1,113 @@
+"""What a report shows of a study of next places beside its comparison: tables and a chart, from records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whence.statistics import summary
+
+NAMES = {
+    "acc@1": "Acc@1",
+    "acc@5": "Acc@5",
+    "acc@10": "Acc@10",
+    "mrr": "MRR",
+    "ndcg@10": "NDCG@10",
+    "f1": "weighted F1",
+}
+COUNTINGS = {
+    "all": "every question, as the source counts",
+    "seen": "answers that training has",
+    "by_user": "each user once",
+    "by_user_seen": "each user once, answers that training has",
+}
+NOTHING = "–"
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def exhibits(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Two tables of the test part, one of what was generated, and the learned shape of each pointer's position."""
+    finished = {
+        arm: [record for record in found if record["result"]["status"] == "done"] for arm, found in runs.items()
+    }
+    finished = {arm: found for arm, found in finished.items() if found}
+    simple = {name: row for name, row in baselines.items() if "metrics" in row}
+    found = [_every_metric(finished, simple), _every_counting(finished, simple), _generated(finished), shapes(finished)]
+    return [one for one in found if one["rows" if one["kind"] == "table" else "lines"]]
+
+
+def of_test(record: Mapping[str, Any], counting: str) -> Mapping[str, float]:
+    """A run's metrics on the test part."""
+    return record["result"]["evaluations"][-1]["splits"]["test"]["metrics"].get(counting, {})
+
+
+def shapes(runs: Runs) -> dict[str, Any]:
+    """What each arm's position does to the pointer over visits from the end, as lines: arm, seed, points.
+
+    A bias is shown as it is, and a factor as how much it takes from or gives to a score of 1.
+    """
+    lines: dict[str, dict[str, list[list[float]]]] = {}
+    for arm, found in runs.items():
+        for record in found:
+            shape = record["notes"].get("shape") or {}
+            if "bias" in shape:
+                # only differences of a bias count in a softmax, so each line is moved to a mean of 0
+                mean = sum(shape["bias"]) / len(shape["bias"])
+                points = [[place, bias - mean] for place, bias in zip(shape["from_end"], shape["bias"], strict=True)]
+                lines.setdefault(arm, {})[str(record["seed"])] = points
+    return {
+        "kind": "lines", "title": "What the pointer's position learned", "lines": lines,
+        "x": "visits from the end (1 is the last visit)", "y": "added to the pointer's score, mean 0",
+        "note": "Thick: mean of the seeds; thin: each seed. Only arms that add a bias have one.",
+    }  # fmt: skip
+
+
+def _every_metric(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [[name, *(_percent(row["metrics"]["all"].get(metric)) for metric in NAMES)] for name, row in simple.items()]
+    for arm, found in runs.items():
+        rows.append([arm, *(_spread([of_test(record, "all").get(metric) for record in found]) for metric in NAMES)])
+    return {
+        "kind": "table", "title": "Every metric on the test part", "head": ["", *NAMES.values()], "rows": rows,
+        "note": "In percent; mean of the seeds ± half of its 95 % interval. The first rows are rules that anyone should beat. "
+        "Counted as the source counts: places that training does not have are one place.",
+    }  # fmt: skip
+
+
+def _every_counting(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        [name, *(_percent(row["metrics"].get(counting, {}).get("acc@1")) for counting in COUNTINGS)]
+        for name, row in simple.items()
+    ]
+    for arm, found in runs.items():
+        rows.append([arm, *(_spread([of_test(one, counting).get("acc@1") for one in found]) for counting in COUNTINGS)])
+    return {
+        "kind": "table", "title": "Acc@1, counted four ways", "head": ["", *COUNTINGS.values()], "rows": rows,
+        "note": "A pointer can copy the number that all unseen places share, and a generator never learns it: the source's "
+        "counting rewards that. The other countings do not, or let no busy user speak for all.",
+    }  # fmt: skip
+
+
+def _generated(runs: Runs) -> dict[str, Any]:
+    rows = []
+    for arm, found in runs.items():
+        shares = [record["notes"].get("generated") or {} for record in found]
+        rows.append([arm, *(_spread([share.get(kind) for share in shares]) for kind in ("seen", "unseen"))])
+    return {
+        "kind": "table", "title": "How much is generated instead of copied",
+        "head": ["", "where training has the answer", "where it does not"], "rows": rows,
+        "note": "In percent of the probability, on the test part.",
+    }  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.2f}"
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    short = summary(known)
+    if short.interval is None:
+        return f"{short.mean:.2f}"
+    return f"{short.mean:.2f} ± {short.interval.high - short.mean:.2f}"

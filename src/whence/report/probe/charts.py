@@ -1,0 +1,195 @@
+"""The pictures of a probe: the gold-position curve, attention over slots and distances, heads as a grid, layers as lines."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whence.report.comparison.chart import (
+    BOTTOM,
+    HEIGHT,
+    LABEL_ROOM,
+    LEFT,
+    TOP,
+    WIDTH,
+    Point,
+    Series,
+    lines,
+    right_edge,
+    svg,
+)
+from whence.report.comparison.looks import MARKERS, Look
+from whence.report.comparison.numbers import number, tick
+from whence.report.comparison.scales import Scale, distances, linear
+from whence.report.probe.sentences import SCORES, percent
+
+CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34
+ASIDE = 0.35
+TOGETHER = 0.07  # levels nearer than this have one line of names
+SHORT = {"likelihood": "likeliest", "generation": "written"}
+
+
+def look(name: str, place: int) -> Look:
+    """A hue and a marker of its own for each line of a chart; a dash too, so that grey paper tells them apart."""
+    return Look(name, place, place + 1, place % len(MARKERS))
+
+
+def gold_curve(task: dict[str, Any]) -> str:
+    """How often the answer is right with the gold in each slot, with intervals, between the two lines."""
+    curves = [curve for curve in task["curves"] if curve["score"] in SHORT]
+    series, whiskers = [], []
+    x = _slots(task["slots"], WIDTH - LABEL_ROOM)
+    y = linear([0, 100], HEIGHT - BOTTOM, TOP, most=6)
+    for index, curve in enumerate(curves):
+        aside = _beside(index, len(curves), task["slots"])
+        at = [point["place"] + 1 + aside for point in curve["places"]]
+        told = [
+            f"slot {point['place'] + 1}: {percent(point['mean'])}, {percent(point['interval']['low'])} to "
+            f"{percent(point['interval']['high'])}, {point['n']} items"
+            for point in curve["places"]
+        ]
+        means = [100 * point["mean"] for point in curve["places"]]
+        one = Series(look(SHORT[curve["score"]], index), [], list(zip(at, means, strict=True)), True, told)
+        bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["places"], at, strict=True))
+        series.append(one)
+        whiskers.append(f"{one.look.opened()}{bars}</g>")
+    levels = {name: point["mean"] for name, point in curves[0]["lines"].items()} | {"chance": task["chance"]}
+    extra = _levels(levels, x, y) + "".join(whiskers)
+    heard = f"{task['name']}: right answers by the slot of the gold. " + "; ".join(
+        f"{SCORES[curve['score']]}: "
+        + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
+        for curve in curves
+    )
+    return lines(series, x, y, "slot of the gold, from the first to the last", "right answers (%)", heard, extra)
+
+
+def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free: Any) -> str:
+    """Mean attention a token to the gold as it moves, to each slot otherwise, and where all slots are the same."""
+    rows = {
+        "to the gold": [(p + 1, v) for p, v in zip(attention["places"], _over_heads(attention["gold"]), strict=True)],
+        "to others": list(enumerate(_over_heads(attention["profile"]), 1)),
+    }
+    if content_free:
+        rows["all alike"] = list(enumerate(_over_heads(content_free), 1))
+    series = [
+        Series(look(name, index), [], [(at, 1000 * value) for at, value in points], True)
+        for index, (name, points) in enumerate(rows.items())
+    ]
+    x = _slots(task["slots"], right_edge(series))
+    y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
+    told = f"{task['name']}: attention of the answering token to each slot."
+    return lines(series, x, y, "slot, from the first to the last", "attention a token (thousandths)", told)
+
+
+def by_distance(found: dict[str, Any]) -> str:
+    """Mean attention at each distance, for three thirds of the layers."""
+    far = [(near + end - 1) / 2 for near, end in found["ranges"]]
+    layers = [[sum(values) / len(values) for values in zip(*heads, strict=True)] for heads in found["attention"]]
+    series = []
+    for index, (name, part) in enumerate(_thirds(layers)):
+        means = [sum(values) / len(values) for values in zip(*part, strict=True)]
+        series.append(Series(look(name, index), [], list(zip(far, [100 * m for m in means], strict=True)), True))
+    x = distances([int(d) + 1 for d in far], LEFT, right_edge(series))
+    y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
+    told = "Mean attention to a token by its distance from the query."
+    return lines(series, x, y, "distance between query and key (tokens, log)", "attention a token (%)", told)
+
+
+def over_layers(rows: Mapping[str, Sequence[float]], label: str, told: str) -> str:
+    """Lines over the layers."""
+    series = [
+        Series(look(name, index), [], list(enumerate(values)), len(values) < 40)
+        for index, (name, values) in enumerate(rows.items())
+    ]
+    count = max(len(values) for values in rows.values())
+    step = max(1, count // 6)
+    ticks = tuple((layer, tick(layer)) for layer in range(0, count, step))
+    x = Scale(float, 0, max(1, count - 1), LEFT, right_edge(series), ticks)
+    y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
+    return lines(series, x, y, "layer", label, told)
+
+
+def channel_curve(curve: dict[str, Any]) -> str:
+    points: list[Point] = [(at, value) for at, value in enumerate(curve["values"]) if at]
+    series = [Series(look(f"channel {curve['channel']}", 0), [], points)]
+    x = linear([0, len(points)], LEFT, right_edge(series))
+    x = Scale(x.warp, 0, len(points), x.start, x.end, tuple((v, text) for v, text in x.ticks if v <= len(points)))
+    y = linear([value for _, value in points], HEIGHT - BOTTOM, TOP)
+    told = f"The mean of channel {curve['channel']} in layer {curve['layer']} along random texts."
+    return lines(series, x, y, "position (tokens)", f"mean over texts, layer {curve['layer']}", told)
+
+
+def head_grid(values: list[list[float]], title: str) -> str:
+    """A square for each head, a row for each layer: the darker, the larger its share."""
+    layers, heads = len(values), max(map(len, values))
+    parts = [f'<text class="label" x="2" y="14">{html.escape(title)}, from 0 (pale) to 100%</text>']
+    for layer, row in enumerate(values):
+        top = GRID_TOP + layer * (CELL + GAP)
+        if layer % 5 == 0:
+            parts.append(f'<text class="tick" x="{GRID_LEFT - 7}" y="{top + 10}" text-anchor="end">{layer}</text>')
+        for head, value in enumerate(row):
+            shade = min(1.0, max(0.0, value))
+            parts.append(
+                f'<rect class="dot hue1" x="{GRID_LEFT + head * (CELL + GAP)}" y="{top}" width="{CELL}" height="{CELL}" '
+                f'style="fill-opacity:{0.04 + 0.96 * shade:.3f}"><title>layer {layer}, head {head}: '
+                f"{number(100 * value, 1)}%</title></rect>"
+            )
+    bottom = GRID_TOP + layers * (CELL + GAP)
+    under = f"layers 0 to {layers - 1} downwards, heads 0 to {heads - 1} across"
+    parts.append(f'<text class="label" x="{GRID_LEFT}" y="{bottom + 16}">{under}</text>')
+    told = f"{title}, for {layers} layers of {heads} heads."
+    return svg("".join(parts), told, max(WIDTH, GRID_LEFT + heads * (CELL + GAP) + 10), bottom + 24)
+
+
+def _slots(count: int, end: float) -> Scale:
+    """Slots counted from 1, with room beside the outermost for several curves next to each other."""
+    step = max(1, round(count / 8))
+    at = sorted({1, count, *range(1 + step, count - step // 2, step)})
+    return Scale(float, 1 - ASIDE, count + ASIDE, LEFT, end, tuple((value, tick(value)) for value in at))
+
+
+def _beside(index: int, curves: int, slots: int) -> float:
+    """How far a curve stands beside the slot, so that the intervals of several do not cover each other."""
+    return (index - (curves - 1) / 2) * 0.012 * slots
+
+
+def _whisker(point: dict[str, Any], at: float, x: Scale, y: Scale) -> str:
+    ends = point["interval"]
+    return (
+        f'<line class="whisker" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{y(100 * ends["low"]):.1f}" '
+        f'y2="{y(100 * ends["high"]):.1f}"></line>'
+    )
+
+
+def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> str:
+    """Dotted lines at some levels; the names of those that lie together stand together."""
+    drawn = "".join(
+        f'<line class="reference" x1="{x.start:g}" x2="{x.end:g}" y1="{y(100 * share):.1f}" y2="{y(100 * share):.1f}"></line>'
+        for share in found.values()
+    )
+    groups: list[list[tuple[str, float]]] = []
+    for name, share in sorted(found.items(), key=lambda item: item[1]):
+        if groups and share - groups[-1][-1][1] < TOGETHER:
+            groups[-1].append((name, share))
+        else:
+            groups.append([(name, share)])
+    names = "".join(
+        f'<text class="tick" x="{x(1) + 6:.1f}" y="{y(100 * group[-1][1]) - 4:.1f}">'
+        f"{html.escape(', '.join(f'{name} {percent(share)}' for name, share in group))}</text>"
+        for group in groups
+    )
+    return drawn + names
+
+
+def _over_heads(values: list[list[list[float]]]) -> list[float]:
+    """The mean over layers and heads: ``[layers, heads, n]`` to ``[n]``."""
+    rows = [row for layer in values for row in layer]
+    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
+
+
+def _thirds(layers: list[list[float]]) -> list[tuple[str, list[list[float]]]]:
+    count = len(layers)
+    cuts = [0, max(1, count // 3), max(2, 2 * count // 3), count]
+    names = ("first layers", "middle layers", "last layers")
+    return [(name, layers[a:b]) for name, a, b in zip(names, cuts, cuts[1:], strict=False) if layers[a:b]]

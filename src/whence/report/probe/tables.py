@@ -1,0 +1,124 @@
+"""The tables of a probe: every curve in numbers, and what was found about layers, channels, arms and slots."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from whence.report.comparison.numbers import NOTHING, number, probability, signed
+from whence.report.comparison.tables import scrolling
+from whence.report.probe.sentences import SCORES, between, counted, percent
+
+
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column names its rows."""
+    top = "".join(
+        f'<th scope="col"{"" if i else " class=text"}>{html.escape(name)}</th>' for i, name in enumerate(head)
+    ).replace("class=text", 'class="text"')
+    body = "".join(
+        f'<tr><th scope="row" class="text">{html.escape(row[0])}</th>'
+        + "".join(f'<td class="n">{html.escape(cell)}</td>' for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    made = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return scrolling(made, caption)
+
+
+def curves(tasks: Sequence[dict[str, Any]]) -> str:
+    """Average, gap and worst place by task and score."""
+    rows = []
+    for task in tasks:
+        for curve in task["curves"]:
+            rows.append([
+                f"{task['name']}: {SCORES[curve['score']]}",
+                percent(curve["average"]),
+                between(curve["average_interval"]),
+                number(100 * curve["gap"], 0),
+                number(100 * curve["gap_by_chance"], 0),
+                probability(curve["gap_p"]),
+                str(curve["worst"] + 1) if curve["gap"] else NOTHING,
+                *(percent(curve["lines"][name]["mean"]) for name in ("closed book", "oracle")),
+                str(curve["items"]),
+            ])  # fmt: skip
+    head = ["", "average", "95% interval", "gap, points", "gap by chance", "p of the gap", "worst slot", "closed book",
+            "oracle", "items"]  # fmt: skip
+    return table("Every curve in numbers; slots are counted from 1.", head, rows)
+
+
+def channels(found: dict[str, Any]) -> str:
+    """What each fit finds, beside what it finds in a random order."""
+    rows = []
+    for fit in ("cubic", "segmented", "window"):
+        one = found[fit]
+        best = ", ".join(str(channel["channel"]) for channel in one["best"][:5]) or "none"
+        rows.append([fit, str(one["count"]), str(one["by_chance"]), best])
+    caption = f"Channels, of {found['width']}, that run one way along {found['texts']} random texts, by fit."
+    return table(caption, ["fit", "channels", "in a shuffled order", "the smoothest"], rows)
+
+
+def arms(found: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{number(100 * arm['position_share'], 1)}%", number(arm["moved"], 2)]
+        for name, arm in found["arms"].items()
+    ]
+    first, last = found["span"]
+    caption = (
+        f"Layer {found['layer']}, {found['texts']} random texts, states of length 1; the span is tokens {first} to {last - 1}, "
+        f"told to stand {found['shift']} earlier."
+    )
+    head = ["arm", "share of position, beyond chance", "movement of the span (1.4: to anywhere)"]
+    return table(caption, head, rows)
+
+
+def followed(found: dict[str, Any]) -> str:
+    """For each emphasised slot: its answer's probability among all before and after."""
+    slots = sorted({row["slot"] for row in found["rows"]})
+    rows = []
+    for slot in slots:
+        own = [row for row in found["rows"] if row["slot"] == slot]
+        before, after = (sum(row[key] for row in own) / len(own) for key in ("before", "after"))
+        name = f"slot {slot + 1}" + (" (the gold)" if slot == found["gold"] else "")
+        won = sum(row["won_after"] for row in own)
+        rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
+                     signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
+    caption = f"{counted(found['items'], 'item')}; the attention of the answering rows to one slot is multiplied by {found['times']:g}."
+    head = ["emphasised", "its answer before", "after", "points", "won after"]
+    return table(caption, head, rows)
+
+
+def layers(found: dict[str, Any]) -> str:
+    rows = []
+    for index, layer in enumerate(found["layers"]):
+        vectors = found["vectors"]
+        rows.append([
+            str(index),
+            f"{number(100 * layer['beyond_chance'], 1)}%",
+            f"{number(100 * layer['beyond_chance_without_outliers'], 1)}%",
+            str(len(layer["outliers"])),
+            number(layer["relative_norm"], 2),
+            number(layer["stable_rank"], 1),
+            str(layer["rank"]),
+            f"{number(100 * layer['low_frequencies'], 0)}%",
+            number(layer["incoherence"]["mean"], 2),
+            number(vectors["moving"][index], 2),
+            number(vectors["nearest"][index], 3),
+        ])  # fmt: skip
+    head = ["layer", "position, beyond chance", "without outlier channels", "outliers", "relative norm", "stable rank",
+            "rank (95%)", "low frequencies", "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
+    caption = f"Hidden states of {found['texts']} plain texts of {found['tokens']} tokens, the first token left out."
+    return table(caption, head, rows)
+
+
+def scores(found: Sequence[dict[str, Any]]) -> str:
+    """What of the scores is position meeting position, and so on, averaged over heads."""
+    if not found:
+        return ""
+    names = list(found[0]["heads"][0])
+    rows = [
+        [f"layer {one['layer']}"]
+        + [f"{number(100 * sum(head[name] for head in one['heads']) / len(one['heads']), 0)}%" for name in names]
+        for one in found
+    ]
+    return table("Shares in how scores differ within a row, before rotation, mean over heads.", ["", *names], rows)

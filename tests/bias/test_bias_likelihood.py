@@ -1,0 +1,123 @@
+"""One reading, many answers: the same numbers as a forward for each, and effects that do what they say."""
+
+import pytest
+import torch
+
+from whence.bias.generation import answers
+from whence.bias.likelihood import Reading, branches, contest, emphasis, row_by_row, row_of, shares
+from whence.bias.subject import Subject, byte_tokenizer, quick_subject, token_span
+from whence.bias.tasks import task
+from whence.errors import WhenceError
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return quick_subject(layers=2)
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    made = task("key-value", 1, pairs=3)
+    return made.prompt(made.items[0], 1)
+
+
+def by_hand(subject, prompt, scored):
+    """Every answer in a forward of its own, in float64."""
+    model = quick_subject(layers=2).model.double()
+    found = []
+    for end in (prompt.answer, *prompt.rivals):
+        whole, before = subject.tokens(prompt.text + end), len(branches(subject, prompt, scored).shared)
+        known = model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
+        after = whole[before : before + scored]
+        found.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
+    return found
+
+
+def test_branches_give_what_separate_forwards_give(subject, prompt):
+    expected = by_hand(subject, prompt, 5)
+    made = branches(subject, prompt, 5)
+    reading = Reading(subject, made)
+    assert reading.scores() == pytest.approx(expected, abs=2e-4)
+    assert row_by_row(subject, made) == pytest.approx(expected, abs=2e-4)
+    assert reading.scores() == reading.scores()  # what was fed leaves the cache again
+    assert len({round(score, 3) for score in expected}) > 1
+
+
+def test_branches_share_the_longest_beginning(subject, prompt):
+    made = branches(subject, prompt, 4)
+    assert subject.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
+    assert all(len(end) == 4 for end in made.ends) and len(made.fed) == 1 + 3 * 3
+
+
+def test_the_row_is_that_of_eager_attention(subject, prompt):
+    made = branches(subject, prompt)
+    row = Reading(subject, made).row()
+    eager = quick_subject(layers=2).model
+    eager.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = eager(torch.tensor([made.shared]), output_attentions=True).attentions
+    expected = torch.stack(weights)[:, 0, :, -1]
+    assert torch.allclose(row, expected, atol=1e-6) and torch.allclose(
+        row_of(subject, made.shared), expected, atol=1e-6
+    )
+    assert subject.model.config._attn_implementation != "whence"
+
+
+def test_emphasis_multiplies_and_renormalises(subject, prompt):
+    made = branches(subject, prompt)
+    span = subject.token_spans(prompt.text, prompt.slots)[2]
+    reading = Reading(subject, made)
+    plain = row_of(subject, made.shared)[0]  # the first layer, whose queries and keys no effect reaches
+    expected = plain.clone()
+    expected[:, span[0] : span[1]] *= 3
+    expected /= expected.sum(-1, keepdim=True)
+    seen = {}
+    eager = quick_subject(layers=2)
+    eager.model.set_attn_implementation("eager")
+    module = eager.model.model.layers[0].self_attn
+    module.register_forward_hook(lambda m, given, out: seen.update(weights=out[1]))
+    changed = Reading(eager, made).scores(emphasis(span, 3.0))
+    assert torch.allclose(seen["weights"][0, :, 0, : len(made.shared)], expected, atol=1e-6)
+    assert changed == pytest.approx(reading.scores(emphasis(span, 3.0)), abs=1e-3)
+    assert reading.scores(emphasis(span, 1.0)) == reading.scores()
+    assert changed != pytest.approx(reading.scores(), abs=1e-3)
+
+
+def test_a_model_with_windows_is_asked_row_by_row(prompt):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=32, initializer_range=0.3,
+    )  # fmt: skip
+    windowed = Subject("windowed", MistralForCausalLM(config).eval(), tokenizer)
+    assert not windowed.takes_branches
+    made = branches(windowed, prompt, 3)
+    one = row_by_row(windowed, made)
+    assert contest(windowed, prompt, 3) == pytest.approx(one)
+    with pytest.raises(WhenceError, match="use contest"):
+        Reading(windowed, made)
+
+
+def test_padding_on_the_left_changes_no_written_answer(subject):
+    made = task("needle", 2, pieces=2, words=4)
+    prompts = [made.prompt(made.items[0], 0), made.closed_book(made.items[1])]
+    together = answers(subject, prompts, "value")
+    assert together == [answers(subject, [prompt], "value")[0] for prompt in prompts]
+
+
+def test_a_prompt_that_is_too_long_is_refused():
+    small = quick_subject(layers=1)
+    small.model.config.max_position_embeddings = 64
+    made = task("key-value", 1, pairs=3)
+    with pytest.raises(WhenceError, match="quick has 64 positions"):
+        contest(small, made.prompt(made.items[0], 0))
+
+
+def test_spans_of_tokens_and_shares():
+    assert token_span([(0, 4), (4, 8), (8, 12)], 5, 9) == (1, 3)
+    with pytest.raises(WhenceError, match="some token lies in them"):
+        token_span([(0, 4)], 9, 12)
+    assert sum(shares([-3.0, -4.0, -90.0])) == pytest.approx(1)

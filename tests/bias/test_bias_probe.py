@@ -1,0 +1,205 @@
+"""A whole probe of the tiny model: its records, going on with them, its explanation, its page, in a browser too."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from whence.bias import explaining, measuring
+from whence.bias.curves import curve
+from whence.bias.findings import findings
+from whence.bias.plan import Asked, Plan, full, quick, usual
+from whence.bias.subject import quick_subject
+from whence.cli.probing import planned
+from whence.errors import WhenceError
+from whence.report.probe import page
+
+CHROMIUM = Path("/usr/bin/chromium")
+PLAN = Plan(
+    "quick",
+    (Asked("key-value", 3, 3, {"pairs": 3}), Asked("needle", 2, 2, {"pieces": 2, "words": 5})),
+    ("likelihood",), texts=3, tokens=48, intervened=1, chunk=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory):
+    base = tmp_path_factory.mktemp("probe")
+    subject, said = quick_subject(layers=2), []
+    folder, found = measuring.measure(subject, PLAN, base, lambda *about: said.append(about))
+    explanation = explaining.explain(subject, PLAN, folder, found, lambda *about: None)
+    return base, folder, found, explanation, said
+
+
+def told(probed, doubts=()):
+    _, folder, found, explanation, _ = probed
+    return findings(PLAN, folder, found, explanation, doubts, "whence probe <quick>")
+
+
+def test_every_piece_has_its_record(probed):
+    _, folder, found, _, said = probed
+    names = {path.name for path in folder.glob("*.json")}
+    assert {
+        "plan.json",
+        "key-value-001-0002.json",
+        "key-value-closed-book-0000.json",
+        "needle-oracle-0000.json",
+    } <= names
+    assert [done for done, _, _ in said] == list(range(1, len(found) + 1))
+    record = json.loads((folder / "key-value-002-0000.json").read_text())
+    assert [row["item"] for row in record["rows"]] == [0, 1] and record["where"] == 2
+    slots = record["attention"]["slots"]
+    assert (len(slots), len(slots[0]), len(slots[0][0])) == (2, 4, 3)
+
+
+def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
+    base, folder, found, _, _ = probed
+    gone = folder / "key-value-001-0000.json"
+    before = gone.read_text()
+    gone.unlink()
+    asked = []
+    real = measuring.ask
+    monkeypatch.setattr(measuring, "ask", lambda *about: asked.append(about[2].file_name) or real(*about))
+    _, again = measuring.measure(quick_subject(layers=2), PLAN, base)
+    assert asked == [gone.name]
+    assert {**json.loads(before), "seconds": 0} == {**json.loads(gone.read_text()), "seconds": 0}
+    assert [{**one, "seconds": 0} for one in again] == [{**one, "seconds": 0} for one in found]
+
+
+def test_broken_and_foreign_records_are_named(probed, tmp_path):
+    _, folder, _, _, _ = probed
+    import shutil
+
+    copy = tmp_path / folder.name
+    shutil.copytree(folder, copy)
+    path = copy / "needle-000-0000.json"
+    whole = path.read_text()
+    path.write_text(whole[:100])
+    with pytest.raises(WhenceError, match=r"needle-000-0000\.json, broken at line"):
+        measuring.measure(quick_subject(layers=2), PLAN, tmp_path)
+    path.write_text(whole.replace(json.loads(whole)["task_hash"], "0" * 16))
+    with pytest.raises(WhenceError, match="with other questions"):
+        measuring.measure(quick_subject(layers=2), PLAN, tmp_path)
+
+
+def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
+    def asked_once(subject, prompt, scored, watched):  # reads the first and the last slot, and nothing between
+        seen = prompt.gold in (None, 0, len(prompt.slots) - 1)
+        return [0.0 if seen else -2.0] + [-1.0] * len(prompt.rivals), {}
+
+    monkeypatch.setattr(measuring, "asked_once", asked_once)
+    plan = Plan("quick", (Asked("key-value", 12, 5, {"pairs": 9}),))
+    _, found = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    made = curve(found, "likelihood")
+    assert [point["mean"] for point in made["places"]] == [1, 0, 0, 0, 1]
+    assert made["gap"] == 1 and made["gap_p"] < 0.001 and made["worst"] == 2 and made["lines"]["oracle"]["mean"] == 1
+    wrong = [row for record in found if record["where"] == 4 for row in record["rows"]]
+    assert all(row["chosen"] != 4 for row in wrong) and all(row["share"] < 0.1 for row in wrong)
+
+
+def test_explanations_are_made_once_and_belong_to_their_plan(probed, monkeypatch):
+    _, folder, found, explanation, _ = probed
+    assert set(explanation) == {
+        "attention",
+        "content-free",
+        "distance",
+        "geometry",
+        "channels",
+        "mask-or-encoding",
+        "follows",
+    }
+    for way in ("content_free", "distance", "hidden_geometry", "followed_channels", "mask_or_encoding", "follows"):
+        monkeypatch.setattr(explaining, way, lambda *about: 1 / 0)
+    again = explaining.explain(quick_subject(layers=2), PLAN, folder, found, lambda *about: None)
+    assert json.loads(json.dumps(again)) == json.loads(json.dumps(explanation))
+    other = Plan("quick", PLAN.asked, chunk=3)
+    with pytest.raises(WhenceError, match="of another plan"):
+        explaining.explain(quick_subject(layers=2), other, folder, found, lambda *about: None)
+
+
+def test_plans_are_what_they_say():
+    assert quick().hash == quick().hash != usual("smollm2", True).hash != usual("smollm2", False).hash
+    assert min(asked.items for asked in full("m").asked) == 400  # Wilson: at most 4.9 points to each side
+    made, size = planned("", True, False, ["needle"], 1, ["likelihood"])
+    assert [one.task for one in made.asked] == ["needle"] and made.asked[0].items == 1 and size == "quick"
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: planned("", False, False, None, None, None), "whence probe got no model"),
+        (lambda: planned("m", True, False, None, None, None), "it has its own"),
+        (lambda: planned("", True, False, ["books"], None, None), "this plan has key-value, needle"),
+        (lambda: planned("", True, False, None, None, ["bleu"]), "they are likelihood, generation"),
+        (lambda: Plan("m", ()), "no tasks"),
+        (lambda: Plan("m", (Asked("needle", 1), Asked("needle", 2))), "a task twice"),
+        (lambda: Plan("m", (Asked("needle", 1),), chunk=0), "chunk=0"),
+    ],
+)
+def test_bad_plans_are_refused(call, said):
+    with pytest.raises(WhenceError, match=said):
+        call()
+
+
+class Document(HTMLParser):
+    """Every tag is closed, and the visible text in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.stack, self.words = [], []
+        self.feed(text)
+        assert not self.stack
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] not in ("style", "script"):
+            self.words.append(data)
+
+
+DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
+
+
+def test_the_page_has_the_curve_first_and_escapes_everything(probed):
+    text = page(told(probed, [DOUBT]))
+    document = Document(text)
+    words = " ".join(" ".join(document.words).split())
+    order = ["What position does to", "Is the answer found wherever it stands?", "Every curve in numbers",
+             "Where does the answering token look?", "How much of the hidden states is position?",
+             "Is it the mask, or the encoding?", "Does the answer follow the attention?", "Three doubts", "What was run"]  # fmt: skip
+    at = [words.index(title) for title in order]
+    assert at == sorted(at)
+    assert "<quick>" not in text and "<b>run</b>" not in text and "cannot be told from these numbers" in words
+    assert "https://" not in text and "http://" not in text and len(text) < 400_000
+    assert "NaN" not in words and "None" not in words
+    curve = told(probed)["tasks"][0]["curves"][0]
+    assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
+    with pytest.raises(WhenceError, match="run a probe first"):
+        page({"tasks": []})
+
+
+def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = tmp_path / "report.html"
+    path.write_text(page(told(probed, [DOUBT])), encoding="utf-8")
+    with api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        for width in (1280, 390):
+            tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
+            tab.on("console", lambda message, wrong=wrong: wrong.append(message.text))
+            tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            tab.on("request", lambda request, wrong=wrong: request.url == path.as_uri() or wrong.append(request.url))
+            tab.goto(path.as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+            assert wrong == [] and tab.evaluate("document.documentElement.scrollWidth") == width
+            first = tab.evaluate("document.querySelector('svg.chart').getAttribute('aria-label')")
+            assert "right answers by the slot of the gold" in first
+        browser.close()

@@ -1,0 +1,149 @@
+"""What is captured is what the model computes: held against its own eager attention, and against sums over it."""
+
+import pytest
+import torch
+from tiny_models import FAMILIES, everything_of, left_padded, same, tiny, tokens
+
+import whence
+from whence import hf
+from whence.hf import reductions
+
+
+def eager(model, **given):
+    """The weights of all layers as transformers itself forms them, ``[layers, B, H, T, S]``."""
+    model.set_attn_implementation("eager")
+    weights = torch.stack(model(**given, output_attentions=True).attentions)
+    return weights.nan_to_num(0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_rows_are_those_of_the_models_own_eager_attention(family):
+    model = tiny(family)
+    padded = left_padded(tokens(), (5, 0))
+    rows, last = hf.Rows([8, -3]), hf.LastRow()
+    before = everything_of(model)
+    plain = model(**padded).logits
+    with hf.capture(model, rows, last):
+        assert (model(**padded).logits - plain)[padded["attention_mask"].bool()].abs().max() < 1e-4
+    assert same(before, everything_of(model))
+    wanted = eager(model, **padded)
+    torch.testing.assert_close(rows.stacked(), wanted[:, :, :, [8, 11]], atol=1e-5, rtol=0)
+    torch.testing.assert_close(last.stacked(), wanted[:, :, :, -1], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_rows_of_each_sequence_of_its_own():
+    model, ids = tiny("llama"), tokens()
+    rows = hf.Rows(torch.tensor([[3, 4], [-1, 0]]))
+    with hf.capture(model, rows):
+        model(ids)
+    wanted = eager(model, input_ids=ids)
+    torch.testing.assert_close(rows.stacked()[:, 0], wanted[:, 0, :, [3, 4]], atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.stacked()[:, 1], wanted[:, 1, :, [13, 0]], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("scores, side", [(1 << 22, "left"), (64, "left"), (64, "right")])
+@torch.no_grad()
+def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkeypatch):
+    monkeypatch.setattr(reductions, "SCORES", scores)  # in one block, and in many
+    model, length = tiny(family), 14
+    padded = left_padded(tokens(), (5, 0))
+    if side == "right":  # there, padding sees what is real
+        padded = {"input_ids": padded["input_ids"].flip(-1), "attention_mask": padded["attention_mask"].flip(-1)}
+    numbers = [-1] * 2 + [0] * 5 + [2] * 7
+    by_key, by_distance, by_segment = hf.ByKey(), hf.ByDistance(), hf.BySegment(numbers, rows=range(length))
+    with hf.capture(model, by_key, by_distance, by_segment, layers=[1]):
+        model(**padded)
+    assert list(by_key) == [1] and len(by_distance) == 1
+    weights = eager(model, **padded)[1]
+    real = padded["attention_mask"].bool()
+    window = 6 if family == "mistral" else length
+    for row in range(2):
+        for key in range(length):
+            heard = [q for q in range(key, min(length, key + window)) if real[row, q] and real[row, key]]
+            mean = weights[row, :, heard, key].mean(-1) if heard else torch.zeros(4)
+            torch.testing.assert_close(by_key[1][row, :, key], mean, atol=1e-6, rtol=0)
+        for far in range(length):
+            pairs = [q for q in range(far, length) if real[row, q] and real[row, q - far] and far < window]
+            total = sum((weights[row, :, q, q - far] for q in pairs), torch.zeros(4))
+            torch.testing.assert_close(by_distance.totals[1][row, :, far], total, atol=1e-5, rtol=0)
+            assert by_distance.counts[1].expand(2, 1, -1)[row, 0, far] == len(pairs)
+            torch.testing.assert_close(by_distance[1][row, :, far], total / max(1, len(pairs)), atol=1e-6, rtol=0)
+    for segment in range(3):
+        wanted = weights[:, :, :, torch.tensor(numbers) == segment].sum(-1)
+        got = by_segment[1][..., segment]
+        torch.testing.assert_close(got.transpose(1, 2)[real], wanted.transpose(1, 2)[real], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_cached_step_shows_all_the_keys():
+    model, ids = tiny("llama"), tokens()
+    last, distance = hf.LastRow(), hf.ByDistance()
+    with hf.capture(model, last, distance):
+        model(ids)
+        whole = last.stacked()
+        cache = model(ids[:, :-1], use_cache=True).past_key_values
+        model(ids[:, -1:], past_key_values=cache)
+    torch.testing.assert_close(last.stacked(), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(distance.stacked().flip(-1), whole, atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_an_attached_position_is_in_what_is_captured():
+    model, ids = tiny("llama", num_hidden_layers=1), tokens()
+    before, after = hf.LastRow(), hf.LastRow()
+    with hf.capture(model, before):
+        model(ids)
+    with hf.attached(model, whence.Alibi(4)), hf.capture(model, after):
+        model(ids)
+    slope = torch.tensor([2.0 ** -(2 * head) for head in range(1, 5)])[:, None]
+    wanted = (before[0].log() - slope * torch.arange(13, -1, -1)).softmax(-1)
+    torch.testing.assert_close(after[0], wanted, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_states_and_rotations(family):
+    model, ids = tiny(family), tokens()
+    wanted = model(ids, output_hidden_states=True).hidden_states
+    hidden, turned = hf.Hidden(), hf.Turned()
+    watchers = [hidden] if family in ("gpt2", "opt") else [hidden, turned]
+    before = everything_of(model)
+    with hf.capture(model, *watchers):
+        out = model(ids, use_cache=True)
+    assert same(before, everything_of(model))
+    assert list(hidden) == [0, 1, 2]
+    for layer in range(2):
+        torch.testing.assert_close(hidden[layer], wanted[layer], atol=1e-4, rtol=1e-4)
+    final = getattr(model.model, "norm", None) if hasattr(model, "model") else None
+    if final is not None:
+        torch.testing.assert_close(final(hidden[2]), wanted[2], atol=1e-4, rtol=1e-4)
+    for layer in turned:
+        keys = out.past_key_values.layers[layer].keys  # of a window, the last ones
+        torch.testing.assert_close(turned.after[layer][1][:, :, -keys.shape[2] :], keys, atol=0, rtol=0)
+        for part in range(2):
+            one, other = turned.before[layer][part], turned.after[layer][part]
+            assert (one[:, :, 1:] != other[:, :, 1:]).any() and torch.equal(one[:, :, 0], other[:, :, 0])
+            torch.testing.assert_close(one.norm(dim=-1), other.norm(dim=-1), atol=1e-4, rtol=1e-4)
+    model(ids[:, :3])
+    assert hidden[0].shape[1] == ids.shape[1]  # what runs later is not seen
+
+
+def test_what_cannot_be_captured_is_refused():
+    model, ids = tiny("llama"), tokens()
+    with pytest.raises(whence.WhenceError, match="watchers are those of"), hf.capture(model, "rows"):
+        pass
+    with pytest.raises(whence.WhenceError, match="apply_rotary_pos_emb"), hf.capture(tiny("gpt2"), hf.Turned()):
+        pass
+    for watcher, text in (
+        (hf.Rows([14]), "this forward has 14 queries"),
+        (hf.Rows(torch.zeros(3, 1)), "rows for 3 sequences"),
+        (hf.BySegment([0, 1]), "2 numbers for 14 keys"),
+    ):
+        with pytest.raises(whence.WhenceError, match=text), hf.capture(model, watcher):
+            model(ids)
+    assert model.config._attn_implementation != "whence"
+    with pytest.raises(whence.WhenceError, match=r"Rows\[0\] got results for the layers \[\]"):
+        hf.Rows()[0]

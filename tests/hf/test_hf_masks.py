@@ -1,0 +1,146 @@
+"""Masks are recognised for what they mean, and positions that mean something else are honoured or refused."""
+
+import pytest
+import torch
+import transformers.masking_utils as masking
+from tiny_models import tiny, tokens
+
+import whence
+from whence import hf
+from whence.hf.sight import sight_mask
+
+PRIOR = {"heads": 4, "alpha": 0.3}
+
+
+def sight(**given):
+    return sight_mask(
+        **{"batch_size": 2, "mask_function": masking.causal_mask_function, "q_length": 5, "kv_length": 5} | given
+    ).sight
+
+
+def dense(**given):
+    return masking.sdpa_mask(allow_is_causal_skip=False, **{"batch_size": 2, "q_length": 5, "kv_length": 5} | given)[
+        :, 0
+    ]
+
+
+@pytest.mark.parametrize(
+    "padding", [None, [[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9], [[1] * 9, [1, 1, 1, 0, 0, 1, 1, 1, 1]]]
+)
+@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (2, 6, 7, 3), (3, 12, 2, 0)])
+def test_what_is_recognised_is_what_transformers_would_mask(place, window, padding):
+    queries, keys, q_offset, k_offset = place
+    given = {"q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": k_offset}
+    if window is not None:
+        given |= {"local_size": window, "mask_function": masking.sliding_window_causal_mask_function(window)}
+    mask = None if padding is None else torch.tensor(padding, dtype=torch.bool)
+    if padding is not None:
+        given["attention_mask"] = mask
+    seen = sight(**given).visible(torch.arange(queries)).expand(2, -1, -1)
+    assert torch.equal(seen, dense(**given))
+
+
+def test_packed_texts_are_recognised_by_row():
+    numbers = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    function = masking.and_masks(masking.causal_mask_function, masking.packed_sequence_mask_function(numbers))
+    found = sight(mask_function=function)
+    assert torch.equal(found.documents, numbers)
+    assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
+
+
+def test_a_static_cache_may_move_its_offset_afterwards():
+    offset = torch.tensor(3)
+    found = sight(q_offset=offset, kv_length=12)
+    offset.add_(5)
+    assert found.q_slots.tolist() == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        masking.bidirectional_mask_function,
+        masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)),
+        masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7),
+    ],
+)
+def test_other_masks_are_refused(function):
+    with pytest.raises(whence.WhenceError, match="neither causality, window, padding nor packed texts"):
+        sight(mask_function=function, q_offset=3, kv_length=8)
+
+
+def test_chunks_are_seen_but_no_position_counts_in_them():
+    """Without a cache they look like packed texts, whose ids begin anew; these do not."""
+    found = sight(mask_function=masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)), local_size=2)
+    assert found.documents.tolist() == [[0, 0, 1, 1, 2]] * 2
+    assert found.unusual(whence.NoPosition(), torch.arange(5)[None]) is None
+    with pytest.raises(whence.WhenceError, match="a mask in pieces"):
+        found.unusual(whence.Alibi(4), torch.arange(5)[None])
+
+
+def test_a_window_that_is_not_the_named_one_is_refused():
+    with pytest.raises(whence.WhenceError, match="neither causality"):
+        sight(local_size=2, mask_function=masking.sliding_window_causal_mask_function(3))
+
+
+@torch.no_grad()
+def test_packed_texts_do_not_see_each_other():
+    model, ids = tiny("llama"), tokens(batch=1, length=12)
+    packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
+    for position in (whence.PowerPrior(**PRIOR), whence.Epar(4, length="query", beta=4.0)):
+        with hf.attached(model, position):
+            together = model(ids, position_ids=packed, use_cache=False).logits
+            torch.testing.assert_close(together[:, :5], model(ids[:, :5]).logits, atol=2e-5, rtol=0)
+            torch.testing.assert_close(together[:, 5:], model(ids[:, 5:]).logits, atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
+    model, ids = tiny("llama", num_hidden_layers=1), tokens(length=8)
+    skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43]])
+    with hf.attached(model, whence.Rotary() + whence.PowerPrior(**PRIOR), keep_rotary=False):
+        padded = torch.cat((ids[:, :4], torch.zeros(2, 36, dtype=torch.long), ids[:, 4:]), 1)
+        hidden = (padded != 0).long()
+        wanted = model(padded, attention_mask=hidden, position_ids=torch.arange(44)[None]).logits[:, -4:]
+        got = model(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, -4:]
+        torch.testing.assert_close(got, wanted, atol=2e-5, rtol=0)
+        hole = torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]] * 2)
+        counted = (hole.cumsum(-1) - 1) * hole
+        assert torch.isfinite(model(ids, attention_mask=hole, position_ids=counted, use_cache=False).logits).all()
+        row = hf.Rows(torch.tensor([[7], [6]]))
+        with hf.capture(model, row):
+            model(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False)
+        assert torch.allclose(row[0].sum(-1), torch.ones(2, 4, 1))
+        cache = model(ids[:, :4], use_cache=True).past_key_values
+        with pytest.raises(whence.WhenceError, match="ids that skip, together with a cache"):
+            model(ids[:, 4:], position_ids=skipping[:, 4:], past_key_values=cache)
+        falling = torch.tensor([[0, 1, 2, 3, 3, 2, 1, 0]])
+        over_a_hole = {"attention_mask": hole, "position_ids": torch.tensor([[0, 5, 0, 2, 6, 7, 8, 9]])}
+        for told in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
+            with pytest.raises(whence.WhenceError, match="ids that do not rise"):
+                model(ids, **told, use_cache=False)
+    with hf.attached(
+        model, whence.NoPosition()
+    ):  # nothing depends on distances: the model's own rotation honours any ids
+        attached = model(ids, position_ids=falling, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    plain = model(ids, position_ids=falling, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    torch.testing.assert_close(attached, plain, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_what_the_model_brings_itself_does_not_depend_on_ids():
+    for family in ("gpt_oss", "gemma2"):
+        model, ids = tiny(family), tokens(batch=1, length=5)
+        with hf.attached(model, whence.NoPosition()):
+            cache = model(ids[:, :3], use_cache=True).past_key_values
+            model(ids[:, 3:], position_ids=torch.tensor([[8, 9]]), past_key_values=cache)
+
+
+def test_a_mask_made_elsewhere_is_refused():
+    model, ids = tiny("llama"), tokens()
+    dense = torch.ones(2, 1, 14, 14, dtype=torch.bool).tril()
+    with (
+        hf.attached(model, whence.NoPosition()),
+        pytest.raises(whence.WhenceError, match=r"shape \[2, 1, 14, 14\] made elsewhere"),
+    ):
+        model(ids, attention_mask=dense)
