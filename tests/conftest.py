@@ -10,6 +10,8 @@ back. On a machine with a GPU nothing happens here, and the kernels are compiled
 import importlib
 import importlib.util
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -25,6 +27,23 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
+
+
+@pytest.fixture
+def whence_here(monkeypatch, capfd):
+    """The command line in this process, where torch is loaded already; a process of its own takes seconds to start."""
+    from whence.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["whence", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ending:
+            code = ending.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
 
 
 # Fixtures for the fused kernels without a GPU: the interpreter, and two guards that make silent mistakes loud.
@@ -44,6 +63,8 @@ def interpreted(monkeypatch):
         pytest.skip("the kernels are compiled here: a GPU is present, and test_on_gpu.py runs them there")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     watch_addresses(monkeypatch)
+    patch_language_once(monkeypatch)
+    check_overflow_in_numpy(monkeypatch)
 
 
 @pytest.fixture
@@ -98,6 +119,46 @@ def watch_addresses(monkeypatch):
     checked("create_masked_load", 0, 1)
     checked("create_masked_store", 0, 2)
     checked("create_atomic_rmw", 1, 3)
+
+
+def patch_language_once(monkeypatch):
+    """Within one launch, do once what the interpreter does again for every call of a helper: exchange the language.
+
+    Hundreds of attributes are looked through each time, a third of the time these tests would take.
+    """
+    from triton.runtime import interpreter
+
+    patch, launch, done = interpreter._patch_lang, interpreter.GridExecutor.__call__, set()
+
+    def fresh(executor, *arguments, **named):
+        done.clear()  # the end of the last launch has taken everything back
+        return launch(executor, *arguments, **named)
+
+    def once(function):
+        if function.__module__ in done:
+            return interpreter._LangPatchScope()
+        done.add(function.__module__)  # what is exchanged depends on the names its module can see
+        return patch(function)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", fresh)
+    monkeypatch.setattr(interpreter, "_patch_lang", once)
+
+
+def check_overflow_in_numpy(monkeypatch):
+    """The interpreter checks every sum and product of integers for overflow, in a dozen interpreted steps; here in two."""
+    from triton.language import semantic
+
+    def check(self, left, right, operation):
+        bits = left.type.scalar.int_bitwidth
+        if bits < 64:
+            exact = getattr(np, NUMPY[operation.__name__])(*(x.handle.data.astype(np.int64) for x in (left, right)))
+            low, high = left.type.scalar.get_int_min_value(), left.type.scalar.get_int_max_value()
+            assert (low <= exact).all() and (exact <= high).all(), f"int{bits} overflow in {operation.__name__}"
+
+    monkeypatch.setattr(semantic.TritonSemantic, "binary_op_sanitize_overflow_impl", check)
+
+
+NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply"}
 
 
 def extent(x):

@@ -4,7 +4,7 @@
 
 Every mutant is one small wrong change. A forked child gets a copy of the sources with that change and runs the named
 tests; torch is loaded once, in the parent, so a mutant costs a second or two. The unchanged sources run first: red
-means nothing unless they are green.
+means nothing unless they are green. Mutants of the same tests share that run, so they lie side by side in a share.
 """
 
 import importlib.util
@@ -14,6 +14,8 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 P, A, F = "position/", "attention/", "attention/fused/"
@@ -28,6 +30,7 @@ GENERATOR, SEARCH = (
     ["tests/models/test_pointer_generator.py"],
     ["tests/models/test_pointer_search.py", "-k", "not best_of_all"],
 )
+QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
 # file below src/whence, what stands there, what stands there instead, which tests must notice
 MUTANTS = [
@@ -117,9 +120,7 @@ def run(change, tests):
             os.dup2(sink, 2)
             sys.path.insert(0, str(folder))
             os.chdir(ROOT)
-            import pytest
-
-            os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=", *tests])))
+            os._exit(int(pytest.main([*QUICK, *tests])))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         shutil.rmtree(folder)
@@ -127,6 +128,7 @@ def run(change, tests):
 
 def main():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis alone takes longer to load than most of these tests
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401  what the tests import, once for all children
 
@@ -136,7 +138,8 @@ def main():
     torch.set_num_threads(1)  # threads do not survive a fork
     assert "whence" not in sys.modules
     share, shares = int(sys.argv[1]), int(sys.argv[2])
-    mutants = MUTANTS[share::shares]
+    alike = sorted(MUTANTS, key=lambda mutant: mutant[-1])
+    mutants = alike[share * len(alike) // shares : (share + 1) * len(alike) // shares]
     selections = {tuple(tests) for *_, tests in mutants}
     outcome = {"unchanged": max(run(None, tests) for tests in selections), "mutants": []}
     for file, old, new, tests in mutants:

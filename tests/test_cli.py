@@ -1,4 +1,7 @@
-"""The command line: what it says, how it ends, and that a small comparison goes through to its page."""
+"""The command line: what it says, how it ends, and that a small comparison goes through to its page.
+
+Most commands run in this process, where torch is loaded already; three run as a user's would, in processes of their own.
+"""
 
 import subprocess
 import sys
@@ -15,12 +18,19 @@ def whence(*arguments, cwd):
     )  # fmt: skip
 
 
-def test_help_names_every_command_and_has_examples(tmp_path):
-    whole = whence("--help", cwd=tmp_path)
+@pytest.fixture
+def here(tmp_path, monkeypatch, whence_here):
+    """The same in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return whence_here
+
+
+def test_help_names_every_command_and_has_examples(here):
+    whole = here("--help")
     assert whole.returncode == 0
     for command in ("compare", "studies", "run", "report", "show", "doctor"):
         assert command in whole.stdout
-    assert "Epar(learn=True)" in whence("compare", "--help", cwd=tmp_path).stdout
+    assert "Epar(learn=True)" in here("compare", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -36,24 +46,29 @@ def test_help_names_every_command_and_has_examples(tmp_path):
         (["show", "Alibi(x=1)"], "a setting 'x'"),
     ],
 )
-def test_bad_requests_end_with_one_sentence_and_2(tmp_path, arguments, said):
-    done = whence(*arguments, cwd=tmp_path)
+def test_bad_requests_end_with_one_sentence_and_2(here, tmp_path, arguments, said):
+    done = here(*arguments)
     assert done.returncode == 2 and said in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_a_small_comparison_and_its_page(tmp_path):
+def test_a_process_of_its_own_ends_so_too(tmp_path):
+    done = whence("compare", "--position", "flurb", cwd=tmp_path)
+    assert done.returncode == 2 and "no mechanism flurb" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_small_comparison_and_its_page(here, tmp_path):
     done = whence("compare", *SMALL, "--jobs", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = tmp_path / "build" / "compare" / "report.html"
     first = page.read_text()
     assert "alibi" in first and "\x1b[" not in done.stdout + done.stderr  # no terminal, no colour
     assert "1 of 2" in done.stderr
-    again = whence("report", "build/compare", "--out", "again.html", cwd=tmp_path)
+    again = here("report", "build/compare", "--out", "again.html")
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
     record = next((tmp_path / "build" / "compare").glob("*/*seed0.json"))
     record.write_text("{")
-    broken = whence("compare", *SMALL, "--jobs", "1", cwd=tmp_path)
+    broken = here("compare", *SMALL, "--jobs", "1")
     assert broken.returncode == 1 and f"{record.name} is left alone" in broken.stderr
 
 
@@ -66,14 +81,14 @@ def test_on_a_terminal_there_are_bars(tmp_path):
     assert "2/2" in done.stdout and "report: build/compare/report.html" in done.stdout
 
 
-def test_options_from_a_file(tmp_path):
+def test_options_from_a_file(here, tmp_path):
     (tmp_path / "mine.toml").write_text('task = ["retrieval"]\nposition = ["none"]\nseeds = 1\nsteps = 2\n')
-    assert whence("compare", "--config", "mine.toml", "--jobs", "1", cwd=tmp_path).returncode == 0
+    assert here("compare", "--config", "mine.toml", "--jobs", "1").returncode == 0
     (tmp_path / "bad.toml").write_text("sedes = 1\n")
-    assert "sedes" in whence("compare", "--config", "bad.toml", cwd=tmp_path).stderr
+    assert "sedes" in here("compare", "--config", "bad.toml").stderr
 
 
-def test_doctor_and_show(tmp_path):
-    assert "extra lab" in whence("doctor", cwd=tmp_path).stdout
-    shown = whence("show", "alibi", cwd=tmp_path)
+def test_doctor_and_show(here, tmp_path):
+    assert "extra lab" in here("doctor").stdout
+    shown = here("show", "alibi")
     assert shown.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000

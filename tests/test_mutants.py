@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SHARES = 8  # so that workers can divide the work
+SHARES = 4  # so that workers can divide the work
 
 
 @pytest.mark.parametrize("share", range(SHARES))

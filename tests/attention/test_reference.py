@@ -162,11 +162,11 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_that_of_the_same_draw(backen
         torch.manual_seed(5)
         return whence.attend(q, k, v, position=position, causal=True, dropout=0.4, backend=backend)
 
-    assert torch.autograd.gradcheck(run, (q, k, v))
+    assert torch.autograd.gradcheck(run, (q, k, v), fast_mode=True)  # element by element for tiles in test_export.py
     torch.manual_seed(0)
     with torch.no_grad():
         draws = [
-            whence.attend(q, k, v, position=position, causal=True, dropout=0.4, backend=backend) for _ in range(800)
+            whence.attend(q, k, v, position=position, causal=True, dropout=0.4, backend=backend) for _ in range(200)
         ]
         exact = whence.attend(q, k, v, position=position, causal=True)
     spread = torch.stack(draws).std(0) / math.sqrt(len(draws))

@@ -3,8 +3,6 @@
 import io
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,15 +85,9 @@ def test_the_table_fits_its_terminal(here, width):
     assert max(map(len, told.splitlines())) <= width and "…" not in told  # nothing is cut off
 
 
-def test_the_command_ends_as_the_others_do(here):
-    code = "from whence.cli import main; main()"
-
-    def run(*given):
-        whole = [sys.executable, "-c", code, *given]
-        return subprocess.run(whole, capture_output=True, text=True, cwd=here, timeout=200)
-
-    assert "whence claims --id epar-retention-ratio" in run("claims", "--help").stdout
-    bad = run("claims", "--id", "nothing")
+def test_the_command_ends_as_the_others_do(here, whence_here):
+    assert "whence claims --id epar-retention-ratio" in whence_here("claims", "--help").stdout
+    bad = whence_here("claims", "--id", "nothing")
     assert bad.returncode == 2 and "there is no such claim" in bad.stderr and "Traceback" not in bad.stderr
 
 

@@ -43,17 +43,18 @@ def hear_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
 
 
-def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path):
+def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path, whence_here):
     (tmp_path / "shared.py").write_text(STUDY)
+    order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
+    alone = whence_here(*order, tmp_path / "one")
+    assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
     together = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
-    found = {}
-    for name, start in (("one", ("-m",)), ("two", together)):
-        process = whence("run", tmp_path / "shared.py", "--out", tmp_path / name, "--jobs", 1, start=start)
-        said, complained = process.communicate(timeout=240)
-        assert process.returncode == 0, complained
-        assert said.count("report:") == 1  # the first speaks for all
-        (path,) = (tmp_path / name).glob("*/*seed0.json")
-        found[name] = json.loads(path.read_text())
+    process = whence(*order, tmp_path / "two", start=together)
+    said, complained = process.communicate(timeout=240)
+    assert process.returncode == 0, complained
+    assert said.count("report:") == 1  # the first speaks for all
+    paths = {name: next((tmp_path / name).glob("*/*seed0.json")) for name in ("one", "two")}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items()}
     assert (found["one"]["processes"], found["two"]["processes"]) == (1, 2)
     one, two = (found[name]["result"] for name in ("one", "two"))
     for a, b in zip(one["losses"], two["losses"], strict=True):  # nine rows among two: the shares are unequal

@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -120,39 +118,50 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     assert (folder / first.file_name).read_text() == "{broken"
 
 
+# One process loads everything once and forks: each attempt at the study is a child, and all but the last are killed.
 SCRIPT = """
-import sys
+import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_runner import small
-from whence.lab import checkpoints, runner, training
-from whence.lab.study import Budget
+from test_runner import longer
+from whence.lab import runner, training
 original = training.train
 def saving(*a, **k):
     return original(*a, **k, save_every=0.0)
 runner.training.train = saving
-runner.run_study(small(budget=Budget(steps=60, batch=8, evaluate_every=2), seeds=(0,)), Path(sys.argv[1]))
+
+def attempt(folder):
+    child = os.fork()
+    if child == 0:
+        runner.run_study(longer(), folder)
+        os._exit(0)
+    return child
+
+for name, kills in (("whole", 0), ("killed", 2)):
+    folder = Path(sys.argv[1]) / name
+    for count in range(kills):
+        child = attempt(folder)
+        # once something is on disk, at no particular moment
+        deadline = time.monotonic() + 120
+        while not list(folder.rglob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1 * (count + 1))
+        os.kill(child, signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was done before it could be killed"
+    assert os.waitpid(attempt(folder), 0)[1] == 0
 """
+
+
+def longer():
+    return small(budget=Budget(steps=30, batch=8, evaluate_every=3), seeds=(0,))
 
 
 def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
     script = SCRIPT.format(tests=str(Path(__file__).parent))
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for name, kills in (("whole", 0), ("killed", 2)):
-        for attempt in range(kills + 1):
-            process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / name)], env=environment)
-            if attempt < kills:
-                # once something is on disk, at no particular moment
-                deadline = time.monotonic() + 120
-                while not list((tmp_path / name).rglob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
-                    time.sleep(0.02)
-                time.sleep(0.3 * (attempt + 1))
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-            else:
-                assert process.wait(timeout=300) == 0
-    study = small(budget=Budget(steps=60, batch=8, evaluate_every=2), seeds=(0,))
-    whole, killed = (values(runner.folder_of(study, tmp_path / name)) for name in ("whole", "killed"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
+    assert done.returncode == 0
+    whole, killed = (values(runner.folder_of(longer(), tmp_path / name)) for name in ("whole", "killed"))
     assert len(whole) == 3 and same(whole, killed)
     assert not list((tmp_path / "killed").rglob("*.part"))
 

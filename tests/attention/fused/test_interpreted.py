@@ -631,3 +631,15 @@ def test_the_guard_sees_an_address_outside(monkeypatch):
     *tensors, _ = inputs(*SHORT)
     with pytest.raises(Exception, match="outside every tensor"):
         attend(*tensors, position=Epar(2, context=40), causal=True, backend="triton")
+
+
+@pytest.mark.parametrize(
+    "operation, left, right", [("add", 2**31 - 1, 1), ("sub", -(2**31), 1), ("mul", 2**17, -(2**15))]
+)
+def test_the_guard_sees_a_number_beyond_its_type(operation, left, right):
+    from triton.runtime.interpreter import interpreter_semantic as semantic
+
+    left, right = (semantic.to_tensor(x, False) for x in (left, right))
+    getattr(semantic, operation)(right, right, True)
+    with pytest.raises(AssertionError, match=f"int32 overflow in {operation}"):
+        getattr(semantic, operation)(left, right, True)

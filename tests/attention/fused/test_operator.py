@@ -169,25 +169,20 @@ def fresh(code):
     return done.stdout.strip()
 
 
-def test_import_and_explain_leave_triton_alone():
+def test_triton_is_left_alone_until_it_is_used_and_missed_only_then():
     code = (
-        "import sys, torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
-        "whence.explain(q, q, q, position=whence.Alibi(2), causal=True)\n"
+        "import os, sys, torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
+        "def say(): return dict(whence.explain(q, q, q, position=whence.Alibi(2), causal=True).others)['triton']\n"
+        "say()\n"
         "whence.attend(q, q, q, position=whence.Alibi(2), causal=True)\n"
-        "print('triton' in sys.modules)"
-    )
-    assert fresh(code) == "False"
-
-
-def test_without_triton_the_backend_says_so():
-    code = (
-        "import os, sys\nos.environ['TRITON_INTERPRET'] = '1'\n"
+        "print('triton' in sys.modules)\n"
+        # from here on as on a machine without it
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'triton' else find(name, *a)\n"
-        "import torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
-        "print(dict(whence.explain(q, q, q, position=whence.Alibi(2), causal=True).others)['triton'])"
+        "os.environ['TRITON_INTERPRET'] = '1'\n"
+        "print(say())"
     )
-    assert fresh(code) == "triton is not installed"
+    assert fresh(code).splitlines() == ["False", "triton is not installed"]
 
 
 # --- where it is closed, and why ------------------------------------------------------------------------------------------------

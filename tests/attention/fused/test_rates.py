@@ -91,17 +91,18 @@ def test_each_rate_is_what_autograd_finds(name, stir):
             table = answer.detach() / rate.number.detach() if rate.table is None else rate.table
             assert not table.requires_grad
             through = through + rate.number * table
-        # at one distance and one head at a time, all gradients
-        for place in range(answer.numel()):
-            pair = [
-                torch.autograd.grad(x.reshape(-1)[place], wanted, retain_graph=True, allow_unused=True)
-                for x in (answer, through)
-            ]
-            for a, b, p in zip(*pair, wanted, strict=True):
-                a, b = (torch.zeros_like(p) if g is None else g for g in (a, b))
-                torch.testing.assert_close(
-                    b, a, rtol=1e-9, atol=1e-12, msg=f"{hook} at {distance[place % len(distance)]}"
-                )
+        # at every distance and head for itself, all gradients: a Jacobian, not a sum in which mistakes could cancel
+        pair = [jacobian(x, wanted) for x in (answer, through)]
+        for a, b in zip(*pair, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-12, msg=lambda text, hook=hook: f"{hook}: {text}")
+
+
+def jacobian(answer, wanted):
+    """Of every number of the answer by every parameter, the answer's numbers first."""
+    each = torch.eye(answer.numel(), dtype=answer.dtype).view(-1, *answer.shape)
+    found = torch.autograd.grad(answer, wanted, each, retain_graph=True, allow_unused=True, is_grads_batched=True)
+    none = [torch.zeros(answer.numel(), *p.shape, dtype=p.dtype) for p in wanted]
+    return [empty if g is None else g for g, empty in zip(found, none, strict=True)]
 
 
 @pytest.mark.parametrize("name", LEARNING)
