@@ -5,9 +5,11 @@ Most commands run in this process, where torch is loaded already; three run as a
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+STUDIES = Path(__file__).parent.parent / "studies"
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
 
@@ -42,6 +44,8 @@ def test_help_names_every_command_and_has_examples(here):
         (["compare", "--config", "none.toml"], "no file none.toml"),
         (["compare", "--seeds", "0"], "greater than or equal to 1"),
         (["run", "nothing"], "the studies here are: none"),
+        (["run", f"{STUDIES}/epar/protocol.py", "--scale", "moon"], "its sizes are: cpu, gpu, source"),
+        (["run", f"{STUDIES}/epar/when.py", "--scale", "gpu"], "its sizes are: one only"),
         (["report", "nowhere"], "no study.json"),
         (["show", "Alibi(x=1)"], "a setting 'x'"),
     ],

@@ -202,9 +202,9 @@ def test_the_committed_study_is_sound():
     import os
     from pathlib import Path
 
-    from whence.cli.running import studies_in
+    from whence.cli.running import made_in
 
-    (study,) = studies_in(Path(__file__).parents[2] / "studies" / "next_location.py")
+    (study,) = made_in(Path(__file__).parents[2] / "studies" / "next_location.py")
     assert len(study.runs()) == 50 and study.decision.baseline == "Recency"
     if os.environ.get("WHENCE_DATA") and (Path(os.environ["WHENCE_DATA"]) / "mobility").is_dir():
         runner.require_sound(study)

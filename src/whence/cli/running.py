@@ -1,7 +1,8 @@
 """``whence studies`` and ``whence run``
 
 A file in studies/ (or in a folder below it) defines one of two functions. ``studies()`` returns a list of
-``whence.lab.study.Study``: arms that are trained and compared, with a report. ``experiments()`` returns a list of
+``whence.lab.study.Study``: arms that are trained and compared, with a report; it may take a ``scale`` by name.
+``experiments()`` returns a list of
 ``whence.experiments.Experiment``: numbers that are computed into a record each, and drawn from it.
 """
 
@@ -28,6 +29,8 @@ whence run studies/mine.py --jobs 2 --out results
 
 whence run epar/all --quick --out build/epar
 
+whence run epar/protocol --scale gpu
+
 accelerate launch --num_processes 4 -m whence run mine"""
 
 
@@ -47,12 +50,13 @@ def run(
     out: Annotated[Path, typer.Option(help="folder for the records")] = Path("results"),
     folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies"),
     quick: Annotated[bool, typer.Option("--quick", help="an experiment in seconds, to see that it works")] = False,
+    scale: Annotated[str | None, typer.Option(help="the size of a study that has several, such as cpu or gpu")] = None,
 ) -> None:
     path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
     if not path.exists():
         known = ", ".join(files_in(folder)) or "none"
         raise refusal("whence run", f"no file {path}", f"the studies here are: {known}", "name one of them, or a file")
-    made = made_in(path)
+    made = made_in(path, scale)
     experiments = [one for one in made if isinstance(one, Experiment)]
     if experiments:
         if jobs is not None:
@@ -72,8 +76,9 @@ def files_in(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.py"))}
 
 
-def made_in(path: Path) -> list[Study | Experiment]:
+def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
     """What a file's function ``studies()`` or ``experiments()`` returns."""
+    import inspect
     import runpy
 
     names = runpy.run_path(str(path))
@@ -81,7 +86,13 @@ def made_in(path: Path) -> list[Study | Experiment]:
     if len(found) != 1:
         got = f"{path.name} with {len(found)} of studies() and experiments()"
         raise refusal("whence run", got, "a study file defines one of them", "write it")
-    return list(found[0]())
+    if scale is None:
+        return list(found[0]())
+    sizes = names.get("SCALES", ())
+    if "scale" not in inspect.signature(found[0]).parameters or scale not in sizes:
+        got = f"{scale!r} for {path.name}"
+        raise refusal("whence run --scale", got, f"its sizes are: {', '.join(sizes) or 'one only'}", "name one of them")
+    return list(found[0](scale))
 
 
 def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
