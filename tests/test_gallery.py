@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from whence import records
 from whence.position.catalogue import CATALOGUE, Entry
 
 pytest.importorskip("matplotlib")
@@ -79,9 +80,9 @@ def test_a_failing_picture_leaves_the_old_page(tmp_path):
 def test_a_failing_write_leaves_the_old_page(tmp_path, monkeypatch):
     path = tmp_path / "gallery.html"
     path.write_text("old")
-    monkeypatch.setattr(module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(records.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        module._write(path, "new")
+        records.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

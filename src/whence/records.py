@@ -41,12 +41,16 @@ def source_hash(folder: Path) -> str:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON in one step: readers see the old file or the new one, never half of it."""
+    """Write a record as JSON, whole or not at all."""
+    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a record, a report or a page in one step: readers see the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text)
+        part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -55,7 +59,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """A record from disk; a file that is missing or corrupt is named."""
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise refusal(
             "read", f"no file {path.name}", "a record is made by the command that measures it", "run it first"

@@ -196,7 +196,6 @@ def summary(counts: dict[str, int]) -> str:
 
 def write_page(found: dict[str, Any], path: Path) -> Path:
     """The page, written whole."""
-    import os
     import time
 
     from whence import records
@@ -208,8 +207,5 @@ def write_page(found: dict[str, Any], path: Path) -> Path:
         "environment": records.environment(ROOT, ("torch", "scipy")),
     }  # fmt: skip
     text = page(found | about)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    records.write_text(path, text)
     return path

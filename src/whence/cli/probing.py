@@ -153,9 +153,8 @@ def print_table(told: dict[str, Any]) -> None:
 
 def write_page(told: dict[str, Any], path: Path) -> Path:
     """The page, whole or not at all."""
+    from whence import records
     from whence.report.probe import page
 
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(page(told), encoding="utf-8")
-    os.replace(part, path)
+    records.write_text(path, page(told))
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -28,12 +27,9 @@ def report(
 
 def write_report(folders: list[Path], out: Path, title: str, command: str) -> Path:
     """One page for several studies, written whole."""
+    from whence import records
     from whence.lab.results import findings
     from whence.report.comparison import page
 
-    text = page(findings(folders, title, command))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
-    part.write_text(text)
-    os.replace(part, out)
+    records.write_text(out, page(findings(folders, title, command)))
     return out

@@ -13,7 +13,6 @@ import html
 import io
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from string import Template
 import torch
 
 from whence import position as p
+from whence import records
 from whence.drawing import show
 from whence.position.base import Position
 from whence.position.catalogue import CATALOGUE, Entry
@@ -153,7 +153,8 @@ def gallery(
         mechanisms="".join(articles[: len(entries)]),
         compositions="".join(articles[len(entries) :]),
     )
-    return _write(Path(path), page)
+    records.write_text(Path(path), page)
+    return Path(path)
 
 
 def _article(entry: Entry, length: int) -> str:
@@ -186,21 +187,6 @@ def _draw(position: Position, name: str, length: int) -> Picture:
 
 def _anchor(name: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
-
-
-def _write(path: Path, text: str) -> Path:
-    """Beside the target first and then in its place, so that no one ever reads half a page."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)  # a temporary file is its owner's alone, a page is for all
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

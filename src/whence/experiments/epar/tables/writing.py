@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from whence.experiments.intervals import mean_and_interval
-
-
-def write_text(path: Path, text: str) -> None:
-    """A text file in one step."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+from whence.records import write_text
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
