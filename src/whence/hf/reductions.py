@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class Block:
     distance: Tensor  # [n, S'], in slots; never below 0 where a key is seen
 
 
-class OfAllRows(Watching):
+class OfAllRows(Watching, ABC):
     """A watcher that adds up two numbers for each place: the weight, and how many queries it came from.
 
     Its result is the mean; ``totals`` and ``counts`` hold the sums, by layer.
@@ -34,9 +35,9 @@ class OfAllRows(Watching):
         self.totals: dict[int, Tensor] = {}
         self.counts: dict[int, Tensor] = {}
 
+    @abstractmethod
     def add(self, sums: Tensor, block: Block, numbers: Tensor) -> None:
         """Add a block's ``numbers`` ``[B or 1, H or 1, n, S']`` into ``sums`` ``[B or 1, H or 1, S]``."""
-        raise NotImplementedError
 
 
 class ByKey(OfAllRows):

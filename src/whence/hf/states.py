@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,13 +15,14 @@ from whence.hf.layers import block_of
 from whence.hf.watchers import Watching
 
 
-class OfStates(Watching):
+class OfStates(Watching, ABC):
     """A watcher that puts hooks of its own into a model, and leaves their removal with ``undo``."""
 
+    @abstractmethod
     def install(
         self, model: nn.Module, modules: dict[int, nn.Module], everywhere: dict[int, nn.Module], undo: ExitStack
     ) -> None:
-        raise NotImplementedError
+        """Put the hooks where they belong."""
 
 
 class Hidden(OfStates):

@@ -5,6 +5,7 @@ These look at some of the queries, so memory grows with the length; ``reductions
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -41,16 +42,16 @@ class Watching:
         return torch.stack([self.layers[layer] for layer in self])
 
 
-class OfRows(Watching):
+class OfRows(Watching, ABC):
     """A watcher of some queries, which are told by ``rows``."""
 
     def __init__(self, rows: Sequence[int] | Tensor) -> None:
         super().__init__()
         self.rows = torch.as_tensor(rows, dtype=torch.long)
 
+    @abstractmethod
     def keep(self, layer: int, attending: Attending, weights: Tensor) -> None:
         """What is kept of the rows' weights, ``[B, H, n, S]``."""
-        raise NotImplementedError
 
     def see(self, layer: int, attending: Attending) -> None:
         self.keep(layer, attending, attending.weights(chosen(self.rows, attending)))
