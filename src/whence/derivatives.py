@@ -13,7 +13,7 @@ TOLERANCE = 1e-9
 
 
 def disagreement(part: Position, distance: Tensor) -> str | None:
-    """What is wrong with ``rates`` or ``slope_of_bias`` at these distances, as a sentence; None when nothing is."""
+    """What is wrong with ``rates``, ``slope_of_bias`` or ``decay_of_factor`` here, as a sentence; None when nothing is."""
     if part.length == "query":
         return None  # no table of distances, so nobody asks for rates
     length = one_length(part, distance.shape[0])
@@ -24,6 +24,17 @@ def disagreement(part: Position, distance: Tensor) -> str | None:
         if bias is None:
             return "slope_of_bias() answers and bias() does not"
         found = _apart("slope_of_bias() times the distance and bias()", slope * near, bias)
+        if found is not None:
+            return found
+    decay = part.decay_of_factor(length)
+    if decay is not None:
+        factor = part.factor(near, length)
+        if factor is None:
+            return "decay_of_factor() answers and factor() does not"
+        lowest, span, fall = decay
+        if not bool((fall >= 0).all()):
+            return "decay_of_factor() has a fall under 0, which grows with distance"
+        found = _apart("decay_of_factor() and factor()", lowest + span * torch.exp(-fall * near), factor)
         if found is not None:
             return found
     rates = part.rates(distance, length)

@@ -106,7 +106,7 @@ class Position(nn.Module):
         super().__init_subclass__(**given)
         cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
         if {"factor", "bias"} & cls.__dict__.keys():  # what a parent supplies for its own hooks is not true of new ones
-            for supplied in ("rates", "slope_of_bias"):
+            for supplied in ("rates", "slope_of_bias", "decay_of_factor"):
                 if supplied not in cls.__dict__:
                     setattr(cls, supplied, getattr(Position, supplied))
 
@@ -166,7 +166,7 @@ class Position(nn.Module):
         """One extra logit per query row, with no value, at n query positions: ``[n]`` or ``[heads, n]``."""
         return None
 
-    # --- optional: what makes a fused kernel faster; ``whence.check`` holds both against the hooks -------------------
+    # --- optional: what makes a fused kernel faster; ``whence.check`` holds them against the hooks -------------------
 
     def rates(self, distance: Tensor, length: Any) -> Rates | None:
         """``factor`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
@@ -179,6 +179,11 @@ class Position(nn.Module):
 
     def slope_of_bias(self) -> Tensor | None:
         """The number, or ``[heads, 1]``, that times the distance is all of the bias for distances of at least 0."""
+        return None
+
+    def decay_of_factor(self, length: Any) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Floor, span and fall, each a number or ``[heads, 1]`` and fall at least 0, where
+        ``floor + span * exp(-fall * distance)`` is all of the factor for distances of at least 0."""
         return None
 
     # --- what the rest of whence asks ------------------------------------------------------------------------------

@@ -85,6 +85,14 @@ class Epar(Position):
             each = strength, Rate(beta, "factor", -span * (far * decay)), Rate(gamma, "factor", by_gamma)
             return Rates(lowest + span * decay, None, each)
 
+    def decay_of_factor(self, length: Any) -> tuple[Tensor, Tensor, Tensor]:
+        alpha, fall = self.alpha(), self.beta() / length
+        if self.form == "basic":
+            return torch.zeros_like(alpha), alpha, fall
+        gamma = self.gamma()
+        lowest = alpha / (1 + gamma)
+        return lowest, lowest * gamma, fall
+
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
         yield "alpha", self.alpha()

@@ -135,6 +135,30 @@ def test_forward_and_gradients(mechanism, mask, shape):
     compare(position, tensors, upstream, masks(mask, shape[0], shape[3], shape[4]))
 
 
+# --- effects that come apart into a part of the row and a part of the key, in half precision ---------------------------
+
+APART = {
+    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.01, 0.08, 0.7, 40.0], learn=True),
+    "a gentle slope and a sink": lambda h: Alibi(h, slope=[0.02, 0.05, 0.01, 0.03], learn=True) + Sink(h),
+    "decays from slow to sudden": lambda h: Epar(h, context=40, beta=[1e-4, 2.0, 60.0, 9000.0], learn=True),
+    "a decay to nothing": lambda h: Epar(h, form="basic", context=40, alpha=3.0, beta=1.5, learn=True),
+    "a decay, fixed": lambda h: Epar(h, context=20, gamma=4.0),
+}
+
+
+@pytest.mark.parametrize("mask, groups", [("causal", 4), ("causal", 2), ("window, scaled", 4), ("documents", 2)])
+@pytest.mark.parametrize("mechanism", APART)
+def test_effects_of_row_and_key_apart(mechanism, mask, groups):
+    *tensors, upstream = inputs(1, 4, groups, 100, 100, 16, 16, dtype=torch.float16)
+    compare(APART[mechanism](4), tensors, upstream, masks(mask, 1, 100, 100))
+
+
+@pytest.mark.parametrize("mechanism", ["slopes from gentle to steep", "decays from slow to sudden"])
+def test_effects_of_row_and_key_apart_with_earlier_keys(mechanism):
+    *tensors, upstream = inputs(1, 4, 4, 75, 130, 20, 16, dtype=torch.float16)
+    compare(APART[mechanism](4), tensors, upstream, masks("causal", 1, 75, 130))
+
+
 # --- few queries against many keys ------------------------------------------------------------------------------------
 
 DECODED = [

@@ -108,6 +108,24 @@ def test_lengths(length, name):
         check(name, (1, 2, 2, length, length, WIDTH, WIDTH), {"causal": causal}, torch.bfloat16)
 
 
+APART = {
+    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.003, 0.6, 2.0, 60.0], learn=True),
+    "decays from slow to sudden": lambda h: Epar(h, context=300, beta=[1e-4, 3.0, 900.0, 1e5], learn=True),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("groups", [4, 1])
+@pytest.mark.parametrize("name", APART)
+def test_effects_of_row_and_key_apart(name, groups, width, dtype):
+    position = APART[name](4).to(DEVICE)
+    for mask in ("causal", "window"):
+        *tensors, upstream = inputs(1, 4, groups, 700, 700, width, width, dtype=dtype, device=DEVICE)
+        poison()
+        compare(position, tensors, upstream, arguments(mask, 1, 700, 700))
+
+
 DECODED = ["NoPosition", "Epar", "Alibi", "Epar + T5Bias", "Alibi + Sink", "StableMask"]
 
 

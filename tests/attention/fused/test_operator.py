@@ -39,9 +39,10 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         real = torch.arange(keys) < torch.tensor([[keys], [15]])
         k_documents = (torch.arange(keys) // 10)[None]
         q_documents = k_documents[:, offset:]
+    decay = torch.rand(HEADS, 3) if "decay" in effects else None
     seed = torch.tensor(3) if dropout else None
     return (
-        q, k, v, *tables, slope, sink, numbers, rates or [], real, q_documents, k_documents, 2 if rates else 0,
+        q, k, v, *tables, slope, sink, numbers, rates or [], real, q_documents, k_documents, decay, 2 if rates else 0,
         rates is not None, first, offset, causal, window, 0.25, 1.3, dropout, seed, "skip" in effects,
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ CHECKED = {
     "factor": {"effects": ("factor",)},
     "factor, bias and sink": {"effects": ("factor", "bias", "sink")},
     "few numbers": {"effects": ("factor", "bias", "numbers")},
+    "a decay": {"effects": ("factor", "numbers", "decay")},
     "a slope": {"effects": ("slope", "sink")},
     "leaving out far keys": {"effects": ("bias", "skip")},
     "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},

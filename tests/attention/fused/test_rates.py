@@ -1,11 +1,15 @@
 """What mechanisms tell the kernels beside their hooks is true of the hooks: derivatives, slopes and decay."""
 
+import re
+
 import pytest
 import torch
-from against_reference import stirred
+from against_reference import PLACES, stirred
 
-from whence import Alibi, Epar, Kerple, Position, PowerPrior, Sink, T5Bias, WhenceError
+from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError
 from whence.attention.fused import backend
+from whence.attention.layout import resolve
+from whence.derivatives import disagreement
 from whence.position.base import Rate, Rates
 from whence.position.catalogue import CATALOGUE
 
@@ -138,6 +142,43 @@ def test_the_slope_times_the_distance_is_the_bias(name):
             torch.autograd.grad((b * weights).sum(), wanted) for b in (slope * distance, position.bias(distance, None))
         ]
         torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize("name", overriding("decay_of_factor"))
+def test_the_decay_is_the_factor(name):
+    position = stirred(overriding("decay_of_factor")[name].double())
+    distance = DISTANCES[DISTANCES >= 0]
+    floor, span, fall = position.decay_of_factor(length_of(position))
+    found = floor + span * torch.exp(-fall * distance)
+    torch.testing.assert_close(found, position.factor(distance, length_of(position)), rtol=1e-12, atol=0)
+    assert (fall >= 0).all()
+
+
+def test_a_wrong_decay_is_named_by_check():
+    class Wrong(Epar):
+        def decay_of_factor(self, length):
+            floor, span, fall = super().decay_of_factor(length)
+            return floor, span, 2 * fall
+
+    class Growing(Epar):
+        def decay_of_factor(self, length):
+            floor, span, fall = super().decay_of_factor(length)
+            return floor, span, -fall
+
+    for kind, said in ((Wrong, "decay_of_factor\\(\\) and factor\\(\\) differ"), (Growing, "fall under 0")):
+        assert re.search(said, disagreement(kind(HEADS).double(), DISTANCES))
+
+
+def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
+    q = torch.zeros(1, HEADS, 9, 4)
+    given = dict.fromkeys(PLACES)
+    layouts = {causal: resolve(q, q, causal=causal, needs_positions=True, **given) for causal in (True, False)}
+    epar = Epar(HEADS, context=64, learn=True)
+    assert backend.decay_of(epar, layouts[True], HEADS, 9).shape == (HEADS, 3)
+    assert backend.decay_of(Rotary() + epar, layouts[True], HEADS, 9) is not None
+    assert backend.decay_of(epar, layouts[False], HEADS, 9) is None
+    assert backend.decay_of(epar + Alibi(HEADS), layouts[True], HEADS, 9) is None
+    assert backend.decay_of(Alibi(HEADS), layouts[True], HEADS, 9) is None
 
 
 @pytest.mark.parametrize(

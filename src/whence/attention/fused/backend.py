@@ -73,6 +73,8 @@ def attend(
             factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
         else:
             factor, bias, numbers, found = few
+    narrow = q.dtype != torch.float32 and factor is not None and not factor.requires_grad
+    decay = decay_of(position, layout, heads, keys) if narrow else None
     factor, bias = (None if t is None else t.expand(heads, -1) for t in (factor, bias))
     sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     if sink is not None:
@@ -80,7 +82,7 @@ def attend(
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if dropout > 0 else None
     rates = [rate.table for rate in found if rate.table is not None]
     return ops.fused(
-        q, k, v, factor, bias, slope, sink, numbers, rates, layout.real, layout.q_documents, layout.k_documents,
+        q, k, v, factor, bias, slope, sink, numbers, rates, layout.real, layout.q_documents, layout.k_documents, decay,
         sum(rate.hook == "factor" and rate.table is not None for rate in found), any(r.table is None for r in found),
         first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout, seed,
         skip_far and decays(position) and can_skip(layout, rows, keys),
@@ -130,6 +132,19 @@ def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
         return None
     slope = acting[0].slope_of_bias()
     return None if slope is None else slope.float().reshape(-1).expand(heads)
+
+
+def decay_of(position: Position, layout: Layout, heads: int, sequence: int) -> Tensor | None:
+    """``[H, 3]``: floor, span and fall, where the whole effect on the scores is a factor that decays to a floor.
+
+    It repeats what the table says, within float32's rounding; a kernel may read either.
+    """
+    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
+    if len(acting) != 1 or "bias" in acting[0].effects or not layout.causal:
+        return None
+    with torch.no_grad():
+        decay = acting[0].decay_of_factor(one_length(acting[0], sequence))
+        return None if decay is None else torch.stack([x.float().reshape(-1).expand(heads) for x in decay], -1)
 
 
 def few_numbers(

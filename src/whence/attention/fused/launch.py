@@ -30,6 +30,8 @@ from whence.attention.fused.texts import Texts
 
 LOG2E = math.log2(math.e)
 STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
+#: bits that a slope may add across a block of keys and still be one weight a key, which neither overflows nor underflows
+GENTLE = {torch.bfloat16: 160, torch.float16: 8}
 NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
 
 
@@ -50,11 +52,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Effects:
-    """Tables ``[H, n]``, a slope ``[H]``, a sink ``[B, H, T]``, and which tokens belong together."""
+    """Tables ``[H, n]``, a slope ``[H]``, a decay ``[H, 3]``, a sink ``[B, H, T]``, and which tokens belong together.
+
+    ``decay`` says the factor again, as ``lowest + span * exp(-fall * distance)``, where it has that form.
+    """
 
     factor: Tensor | None
     bias: Tensor | None
     slope: Tensor | None
+    decay: Tensor | None
     sink: Tensor | None
     real: Tensor | None
     q_documents: Tensor | None
@@ -291,7 +297,7 @@ class Work:
 
     def keys_and_values(self, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
         """dk and dv; delta comes from ``queries``."""
-        s = self.settings
+        e, s = self.effects, self.settings
         tile = tiling.keys_tile(self.widest, self.q.element_size(), self.rows * self.share)
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
         q_ids, k_ids, spans = self._ids_for(tile.keys, by_query=False)
@@ -299,9 +305,11 @@ class Work:
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(dk, tile.keys, self.wide), self.describe(dv, tile.keys, self.value_wide), lse, delta,
-            self.table, self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing,
-            self.order(reach), *self._counts, self.unit, self._back, s.dropout, s.seed,
-            BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, STAGES=tile.stages, **self.flags, **tile.options,
+            self.table, self.slope, self.nothing if e.decay is None else e.decay, q_ids, k_ids, spans,
+            reach if reach.numel() else self.nothing, self.order(reach), *self._counts, self.unit, self._back, s.dropout, s.seed,
+            BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, STAGES=tile.stages, DECAYS=e.decay is not None,
+            GENTLE=GENTLE.get(self.q.dtype, 0) if e.slope is not None and self.share == 1 else 0, **self.flags,
+            **tile.options,
         )  # fmt: skip
         return dk, dv
 

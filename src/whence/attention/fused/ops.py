@@ -15,12 +15,12 @@ from whence.attention.fused.memory import MARGIN, aligned, empty_out, line
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? factor, Tensor? bias, Tensor? slope, Tensor? sink, Tensor? numbers, "
-    "Tensor[] rates, Tensor? real, Tensor? q_documents, Tensor? k_documents, int factor_rates, bool amplitude, "
+    "Tensor[] rates, Tensor? real, Tensor? q_documents, Tensor? k_documents, Tensor? decay, int factor_rates, bool amplitude, "
     "SymInt first, SymInt offset, bool causal, SymInt? window, float scale, float temperature, float dropout, "
     "Tensor? seed, bool skip"
 )
 LEARNT = slice(3, 8)  # factor, bias, slope, sink and numbers, among the arguments
-TENSORS = 12  # arguments up to the documents; the rest are plain settings
+TENSORS = 13  # arguments up to the decay; the rest are plain settings
 
 library = torch.library.Library("whence", "FRAGMENT")
 library.define(f"fused({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
@@ -41,12 +41,12 @@ def fused(*arguments: Any) -> Tensor:
 def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
     from whence.attention.fused.launch import Effects, Settings, Work
 
-    q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs = arguments[:TENSORS]
+    q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs, decay = arguments[:TENSORS]
     _, _, first, offset, causal, window, scale, temperature, dropout, seed, skip = arguments[TENSORS:]
     settings = Settings(
         first, offset, causal, window, scale, temperature, dropout, 0 if seed is None else int(seed), skip
     )
-    effects = Effects(factor, bias, slope, sink, real, q_docs, k_docs)
+    effects = Effects(factor, bias, slope, decay, sink, real, q_docs, k_docs)
     return Work(aligned(q), aligned(k), aligned(v), effects, settings, table)
 
 
@@ -151,10 +151,10 @@ class Fused(torch.autograd.Function):
         if grad is None:
             return tuple(nothing)
         saved = ctx.saved_tensors
-        rates, (out, lse, reach, table) = list(saved[12 : 12 + ctx.count]), saved[12 + ctx.count :]
+        rates, (out, lse, reach, table) = list(saved[13 : 13 + ctx.count]), saved[13 + ctx.count :]
         settings, skip = ctx.plain
         results = torch.ops.whence.fused_backward.default(
-            grad, out, lse, reach, table, *saved[:8], rates, *saved[8:11], *settings, saved[11], skip, ctx.wanted
+            grad, out, lse, reach, table, *saved[:8], rates, *saved[8:12], *settings, saved[12], skip, ctx.wanted
         )
         learnt = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
         return (*results[:3], *learnt, *nothing[8:])
