@@ -40,8 +40,8 @@ def test_bad_rows_are_named_with_their_lines(tmp_path):
     rows = ["a,x,1,2,3", "a,x,1,2", ",x,1,2,3", "a,,1,2,3", "a,x,-1,2,3", "a,x,1,1440,3", "a,x,1,2,7", "a,x,1.5,2,3"]
     assert refused(written(tmp_path, "\n".join([HEAD, *rows]))) == (
         "asked got visits.csv with bad rows: line 3 (4 cells for 5 columns); line 4 (no user_id); line 5 (no location_id); "
-        "line 6 (start_day='-1' is no whole number of at least 0); line 7 (start_min='1440' is no whole number from 0 to "
-        "1439); and 2 more, but every row is one visit, and none is left out; correct them."
+        "line 6 (start_day='-1' is no whole number from 0 to 3652059); line 7 (start_min='1440' is no whole number from 0 "
+        "to 1439); and lines 8 to 9, but every row is one visit, and none is left out; correct them."
     )
     long = f"{HEAD},duration\n\na,x,1,2,3,nan\na,x,1,2,3,-5\na,x,1,2,3,soon\n"
     said = refused(written(tmp_path, long))
@@ -51,9 +51,37 @@ def test_bad_rows_are_named_with_their_lines(tmp_path):
     )
 
 
+def test_no_bad_row_goes_without_its_line(tmp_path):
+    good, bad = "a,x,1,2,3", "a,x,1,2,9"
+    rows = [bad] * 6 + [good, bad, good, good, bad, bad, bad]
+    said = refused(written(tmp_path, "\n".join([HEAD, *rows])))
+    assert (
+        all(f"line {line} (weekday='9'" in said for line in range(2, 7)) and "; and lines 7, 9, 12 to 14, but" in said
+    )
+    assert "; and line 7, but" in refused(written(tmp_path, "\n".join([HEAD, *[bad] * 6])))
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (
+            'a,"x\ny",1,2,3\na,"x\ny",1,2,9',
+            "line 4 (weekday='9'",
+        ),  # a cell may have lines, a row begins where it begins
+        ('a,x,1,2,3\na,"x,1,2,3\na,x,1,2,3', "line 3 (no CSV from here on: unexpected end of data)"),
+        ('a,x,1,2,3\na,x,1,2,"3', "line 3 (no CSV from here on: unexpected end of data)"),
+        (f"a,{'x' * 200_000},1,2,3", "line 2 (no CSV from here on: field larger"),
+        ("a,x,1,2,3\na,x,99999999999999999999,2,3", "line 3 (start_day='99999999999999999999'"),
+    ],
+)
+def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, said):
+    assert said in refused(written(tmp_path, f"{HEAD}\n{rows}\n"))
+
+
 @pytest.mark.parametrize(
     "text, said",
     [
+        ('"user_id,location_id\n', "line 1 (no CSV from here on"),
         ("user_id,start_day\n1,2\n", "without location_id, start_min, weekday"),
         (f"{HEAD},user_id\n", "with user_id twice"),
         (f"{HEAD}\n", "without a visit"),
@@ -66,5 +94,6 @@ def test_files_without_what_is_needed(tmp_path, text, said):
 
 def test_no_file_and_no_text(tmp_path):
     assert "no file" in refused(tmp_path / "none.csv")
+    assert "Is a directory" in refused(tmp_path)
     (tmp_path / "visits.csv").write_bytes(b"user_id,\xff\xfe")
     assert "no text at byte 8" in refused(tmp_path / "visits.csv")

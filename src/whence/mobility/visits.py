@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,8 @@ from whence.errors import refusal
 
 MINUTES_A_DAY = 24 * 60
 FIRST_DATE = date(1900, 1, 1).toordinal()  # days from there on are dates: no count of days goes so far
-NAMED = 5  # bad rows that an error names; it counts the others
+LAST_DAY = date.max.toordinal()
+NAMED = 5  # bad rows of which an error says what is wrong; of the others it names the lines
 
 
 class Visit(NamedTuple):
@@ -42,30 +43,67 @@ def read_visits(path: Path, asked: str) -> list[Visit]:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark before the first name
     except FileNotFoundError:
         raise refusal(asked, f"no file {path}", "it names a CSV file of visits", "check the path") from None
+    except OSError as error:
+        raise refusal(
+            asked, f"{path}: {error.strerror}", "it names a CSV file that can be read", "check the path"
+        ) from None
     except UnicodeDecodeError as error:
         raise refusal(
             asked, f"{path.name}, which is no text at byte {error.start}", "a file of visits is UTF-8", "save it so"
         ) from None
-    rows = csv.reader(io.StringIO(text, newline=""))
-    header = [name.strip() for name in next(rows, [])]
-    timed = _require_columns(path, asked, header)
     found: list[Visit] = []
-    bad: list[str] = []
-    for cells in rows:
-        if not cells:  # an empty line is no row
-            continue
+    bad: dict[int, str] = {}  # by line
+    rows = _rows(text, bad)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    timed = not bad and _require_columns(path, asked, header)
+    for line, cells in rows:
         try:
             found.append(_visit(header, cells, timed))
         except ValueError as error:
-            bad.append(f"line {rows.line_num} ({error})")
+            bad[line] = str(error)
     if bad:
-        named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
         raise refusal(
-            asked, f"{path.name} with bad rows: {named}", "every row is one visit, and none is left out", "correct them"
+            asked, f"{path.name} with {_named(bad)}", "every row is one visit, and none is left out", "correct them"
         )
     if not found:
         raise refusal(asked, f"{path.name} without a visit", "there is something to go on", "add visits")
     return in_time(found)
+
+
+def _rows(text: str, bad: dict[int, str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV text, each with the line on which it begins; an empty line is no row.
+
+    Behind what is no CSV, such as a quotation mark that is never closed, rows cannot be told apart: it is noted as bad.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            bad[line] = f"no CSV from here on: {error}"
+            return
+        if cells is None:
+            return
+        if cells:
+            yield line, cells
+
+
+def _named(bad: dict[int, str]) -> str:
+    """Every bad row with its line, and of the first ones what is wrong.
+
+    >>> _named({line: "no user_id" for line in (2, 3, 4, 5, 6, 8, 9, 12)})[-41:]
+    'line 6 (no user_id); and lines 8 to 9, 12'
+    """
+    told = "; ".join(f"line {line} ({what})" for line, what in list(bad.items())[:NAMED])
+    runs: list[list[int]] = []
+    for line in list(bad)[NAMED:]:
+        if runs and line == runs[-1][1] + 1:
+            runs[-1][1] = line
+        else:
+            runs.append([line, line])
+    others = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+    return f"bad rows: {told}" + (f"; and {'lines' if len(bad) > NAMED + 1 else 'line'} {others}" if others else "")
 
 
 def in_time(visits: Iterable[Visit]) -> list[Visit]:
@@ -134,20 +172,19 @@ def _visit(header: list[str], cells: list[str], timed: bool) -> Visit:
             raise ValueError(f"time={row['time']!r} is no date and time") from None
         day, minute, weekday = at.toordinal(), 60 * at.hour + at.minute, at.weekday()
     else:
-        day = _whole("start_day", row["start_day"], 0, None)
+        day = _whole("start_day", row["start_day"], 0, LAST_DAY)
         minute = _whole("start_min", row["start_min"], 0, MINUTES_A_DAY - 1)
         weekday = _whole("weekday", row["weekday"], 0, 6)
     return Visit(row["user_id"], row["location_id"], day, minute, weekday, duration)
 
 
-def _whole(name: str, text: str, low: int, high: int | None) -> int:
+def _whole(name: str, text: str, low: int, high: int) -> int:
     try:
         value = int(text)
     except ValueError:
         value = low - 1
-    if value < low or (high is not None and value > high):
-        rule = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        raise ValueError(f"{name}={text!r} is no whole number {rule}")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={text!r} is no whole number from {low} to {high}")
     return value
 
 
