@@ -48,6 +48,8 @@ def test_help_names_every_command_and_has_examples(here):
         (["run", f"{STUDIES}/epar/when.py", "--scale", "gpu"], "its sizes are: one only"),
         (["report", "nowhere"], "no study.json"),
         (["show", "Alibi(x=1)"], "a setting 'x'"),
+        (["show", "alibi", "--out", "alibi.doc"], "a picture ends in one of"),
+        (["show", "alibi", "--out", "none/alibi.png"], "a folder that is there"),
     ],
 )
 def test_bad_requests_end_with_one_sentence_and_2(here, tmp_path, arguments, said):

@@ -178,6 +178,8 @@ def test_the_command(folder, tmp_path):
         ((weights(folder, "Recency"), path, "--day", "soon"), "a day is a whole number or a date"),
         ((tmp_path / "none.safetensors", path), "it names trained weights"),
         ((path, path), "it is a whole safetensors file"),
+        ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "a picture ends in one of"),
+        ((weights(folder, "Recency"), path, "--out", tmp_path / "none" / "next.png"), "a folder that is there"),
     ]
     for arguments, said in refusals:
         assert said in str(call(*arguments).exception)

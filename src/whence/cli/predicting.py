@@ -38,10 +38,12 @@ def predict(
     most: Annotated[int, typer.Option(help="places a user", min=1)] = 5,
     out: Annotated[Path, typer.Option(help="the picture")] = Path("pointed.png"),
 ) -> None:
+    from whence.cli.pictures import require_picture
     from whence.mobility.drawing import DRAWN, pointed
     from whence.mobility.predicting import Predictor
     from whence.mobility.visits import day_of, read_visits
 
+    require_picture(out)
     found = read_visits(visits, "whence predict")
     users = list(dict.fromkeys(visit.user for visit in found))
     missing = sorted(set(user or []) - set(users))

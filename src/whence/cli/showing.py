@@ -22,9 +22,11 @@ def show(
     context: Annotated[int, typer.Option(help="the length it is made for", min=2)] = 64,
     out: Annotated[Path, typer.Option(help="the picture")] = Path("position.png"),
 ) -> None:
+    from whence.cli.pictures import require_picture
     from whence.drawing import show as draw
     from whence.lab.arms import Fit, arm
 
+    require_picture(out)
     made = arm(position).build(Fit(heads, width, heads * width, context, causal=True))
     draw(made).savefig(out)
     print(f"{made}\npicture: {out}")

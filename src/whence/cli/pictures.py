@@ -1,0 +1,20 @@
+"""Where a command may put its picture, asked before it works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whence.errors import missing_extra, refusal
+
+
+def require_picture(path: Path) -> None:
+    """A path whose ending is that of a picture, in a folder that is there."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise missing_extra("drawing", "plot", "matplotlib") from error
+    endings = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in endings:
+        raise refusal("--out", str(path), f"a picture ends in one of {', '.join(sorted(endings))}", "name it so")
+    if path.is_dir() or not path.parent.is_dir():
+        raise refusal("--out", str(path), "it is a file in a folder that is there", "make the folder, or name another")
