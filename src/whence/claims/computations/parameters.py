@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from whence.attention.additive import AdditiveAttention
+from whence.attention.pointer import PointerAttention
 from whence.models import ModelSpec, build, parameter_table
-from whence.position import Alibi, NoPosition, Position, Sinusoidal
+from whence.position import Alibi, NoPosition, Position, Recency, Sinusoidal
 
 KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoidal(spec.width),
          "alibi": lambda spec: Alibi(spec.heads, form="symmetric", scale=1.1)}  # fmt: skip
@@ -47,24 +49,22 @@ def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:
-    """The numbers of additive attention: as modules, and in parts."""
+    """The numbers of ``AdditiveAttention``, and without one of its two vectors."""
     with torch.device("meta"):
-        parts = [
-            nn.Linear(encoder, attention, bias=False),
-            nn.Linear(decoder, attention),
-            nn.Linear(attention, 1, bias=False),
-        ]
-    total = sum(p.numel() for part in parts for p in part.parameters())
+        total = _numbers(AdditiveAttention(encoder, decoder, attention))
     return {"total": total, "total_without_one_vector": total - attention,
             "words": f"Without one of the two vectors of {attention} it is {total - attention:,}."}  # fmt: skip
 
 
 def pointer_attention(width: int, positions: int) -> dict[str, Any]:
-    """The numbers of the dot-product pointer: two matrices and a bias a position, and the linear layers of its code."""
+    """The numbers of ``PointerAttention`` with ``Recency``: without biases of its projections, as printed, and with."""
     with torch.device("meta"):
-        layers = [nn.Linear(width, width), nn.Linear(width, width)]
-    code = sum(p.numel() for layer in layers for p in layer.parameters()) + positions
-    return {"total_as_printed": 2 * width * width + positions, "total_of_code": code}
+        printed, code = (PointerAttention(width, Recency(positions), bias=bias) for bias in (False, True))
+    return {"total_as_printed": _numbers(printed), "total_of_code": _numbers(code)}
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def equal_widths(width: int, positions: int, keys: int) -> dict[str, Any]:
