@@ -57,7 +57,7 @@ def test_records_hold_every_counting_the_shape_and_the_simple_rules(folder):
     assert runs["no pointer"]["notes"] == {"shape": {}, "generated": {"seen": 1.0}}
     simple = records.read(folder / "baselines.json")["baselines"]
     assert set(simple) == {"last visited", "most frequent", "most frequent lately", "Markov", "the world's own rules"}
-    # a model beats chance by far, and not the world's own rules
+    # a model beats chance by far, and not the world's own rules, which stand in the same tables
     rules, test = simple["the world's own rules"], last["splits"]["test"]
     assert rules["surprise"] < test["surprise"] < 3.0
     assert test["value"] < rules["value"] + 3 * (rules["value"] / test["asked"]) ** 0.5
@@ -101,6 +101,42 @@ def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
         assert said in text
     assert "Evaluation on test" not in text  # one value a run makes no line
     assert exhibits({}, {}) == []
+    (row,) = [row for row in found["studies"][0]["exhibits"][0]["rows"] if row[0] == "the world's own rules"]
+    assert float(row[1]) == pytest.approx(100 * best_of_the_world(), abs=0.01)
+
+
+def best_of_the_world():
+    """The share of test answers that are the most likely place, by the world's rule written out again."""
+    from whence.mobility.world import HALF, World
+
+    world = World()
+    people, right, asked = world.people_of(), 0, 0
+    by_user = {}
+    for visit in world.parts()["test"]:
+        by_user.setdefault(visit.user, []).append(visit)
+    for user, own in by_user.items():
+        for at, visit in enumerate(own):
+            past = [v for v in own[:at] if v.day >= visit.day - 7]
+            if visit.day - own[0].day < 7 or len(past) < 3:
+                continue
+            odds = [0.5 * float(p) for p in people.habits[int(user.split()[1]), past[-1].minute * 4 // 1440]]
+            weights = [HALF**back for back in range(len(past) - 1, -1, -1)]
+            for weight, v in zip(weights, past, strict=True):
+                odds[int(v.place.split()[1])] += 0.4 * weight / sum(weights)
+            right += odds.index(max(odds)) == int(visit.place.split()[1])
+            asked += 1
+    return right / asked
+
+
+def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
+    def run(shape):
+        return {"result": {"status": "done", "evaluations": [{"splits": {"test": {"metrics": {}}}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
+
+    runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "factor": [1.0, 0.5]})]}  # fmt: skip
+    added, times = (one for one in exhibits(runs, {}) if one["kind"] == "lines")
+    assert added["lines"] == {"a": {"3": [[1.0, -1.0], [2.0, 1.0]]}} and times["lines"] == {
+        "b": {"3": [[1.0, 1.0], [2.0, 0.5]]}
+    }
 
 
 def test_figures(folder, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whence.statistics import summary
@@ -26,13 +26,14 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def exhibits(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Two tables of the test part, one of what was generated, and the learned shape of each pointer's position."""
+    """Two tables of the test part, one of what was generated, and what each pointer's position learned, drawn."""
     finished = {
         arm: [record for record in found if record["result"]["status"] == "done"] for arm, found in runs.items()
     }
     finished = {arm: found for arm, found in finished.items() if found}
     simple = {name: row for name, row in baselines.items() if "metrics" in row}
-    found = [_every_metric(finished, simple), _every_counting(finished, simple), _generated(finished), shapes(finished)]
+    tables = [_every_metric(finished, simple), _every_counting(finished, simple), _generated(finished)]
+    found = [*tables, shapes(finished), factors(finished)]
     return [one for one in found if one["rows" if one["kind"] == "table" else "lines"]]
 
 
@@ -42,24 +43,37 @@ def of_test(record: Mapping[str, Any], counting: str) -> Mapping[str, float]:
 
 
 def shapes(runs: Runs) -> dict[str, Any]:
-    """What each arm's position does to the pointer over visits from the end, as lines: arm, seed, points.
+    """What each arm's position adds to the pointer's score over visits from the end, as lines: arm, seed, points."""
+    # only differences of a bias count in a softmax, so each line is moved to a mean of 0
+    lines = _lines(runs, "bias", lambda bias: [one - sum(bias) / len(bias) for one in bias])
+    return {
+        "kind": "lines", "title": "What the pointer's position learned to add", "lines": lines,
+        "x": "visits from the end (1 is the last visit)", "y": "added to the pointer's score, mean 0",
+        "note": "Thick: mean of the seeds; thin: each seed. Only arms that add a bias have one.",
+    }  # fmt: skip
 
-    A bias is shown as it is, and a factor as how much it takes from or gives to a score of 1.
-    """
+
+def factors(runs: Runs) -> dict[str, Any]:
+    """The same for what multiplies the score."""
+    return {
+        "kind": "lines", "title": "What the pointer's position learned to multiply by",
+        "lines": _lines(runs, "factor", list),
+        "x": "visits from the end (1 is the last visit)", "y": "times the pointer's score",
+        "note": "Thick: mean of the seeds; thin: each seed. Only arms that multiply the score have one.",
+    }  # fmt: skip
+
+
+def _lines(
+    runs: Runs, hook: str, moved: Callable[[list[float]], list[float]]
+) -> dict[str, dict[str, list[list[float]]]]:
     lines: dict[str, dict[str, list[list[float]]]] = {}
     for arm, found in runs.items():
         for record in found:
             shape = record["notes"].get("shape") or {}
-            if "bias" in shape:
-                # only differences of a bias count in a softmax, so each line is moved to a mean of 0
-                mean = sum(shape["bias"]) / len(shape["bias"])
-                points = [[place, bias - mean] for place, bias in zip(shape["from_end"], shape["bias"], strict=True)]
+            if hook in shape:
+                points = [list(point) for point in zip(shape["from_end"], moved(shape[hook]), strict=True)]
                 lines.setdefault(arm, {})[str(record["seed"])] = points
-    return {
-        "kind": "lines", "title": "What the pointer's position learned", "lines": lines,
-        "x": "visits from the end (1 is the last visit)", "y": "added to the pointer's score, mean 0",
-        "note": "Thick: mean of the seeds; thin: each seed. Only arms that add a bias have one.",
-    }  # fmt: skip
+    return lines
 
 
 def _every_metric(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:

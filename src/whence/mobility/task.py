@@ -17,7 +17,7 @@ from whence.lab.tasks.base import as_numbers, at_least, one_of
 from whence.mobility.baselines import Counts, measured_rules
 from whence.mobility.exhibits import exhibits
 from whence.mobility.histories import UNKNOWN, Numbers, histories_of
-from whence.mobility.metrics import RankTally
+from whence.mobility.metrics import RankTally, measured, ranks_of
 from whence.mobility.model import NextPlace, build_next_place, shape_of
 from whence.mobility.published import PUBLISHED
 from whence.mobility.spec import READS, NextPlaceSpec
@@ -103,8 +103,13 @@ class NextPlaceTask(Task):
         counts = Counts(self.parts["train"].table, self.vocabulary)
         found: dict[str, Any] = measured_rules(counts, self.evaluation("test"))
         if self.settings["data"] == "world":
-            known = World(history=self.days).probabilities(self.parts["test"], self.numbers)
-            found["the world's own rules"] = {"value": best_accuracy(known), "surprise": best_surprise(known)}
+            test = self.parts["test"]
+            known = World(history=self.days).probabilities(test, self.numbers)
+            targets, users = test.table.place[test.target], test.table.user[test.target]
+            found["the world's own rules"] = {
+                "value": best_accuracy(known), "surprise": best_surprise(known),
+                "metrics": measured(ranks_of(known, targets), known.argmax(1), targets, users),
+            }  # fmt: skip
         return found
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
