@@ -7,12 +7,14 @@ import torch
 
 from whence import WhenceError
 from whence.lab.arms import Arm
-from whence.mobility.model import build_next_place, shape_of
+from whence.mobility.build import build_next_place
+from whence.mobility.model import shape_of
 from whence.mobility.spec import READS, NextPlaceSpec
 
 SPEC = NextPlaceSpec(places=12, users=3, days=7, context=9, width=16, heads=2, layers=1, hidden=16)
 RECENCY = Arm("r", "Recency(max_length=8)")
 NONE = Arm("n", "NoPosition()")
+LSTM = {"body": "lstm", "pointer": "additive", "hidden": 8}
 
 
 def history(lengths=(5, 3, 9), seed=0):
@@ -38,7 +40,8 @@ WAYS = [
     (RECENCY, {}), (NONE, {}), (Arm("a", "Alibi(slope=[0.1], learn=True)"), {}), (Arm("e", "Epar(learn=True)"), {}),
     (Arm("p", "PowerPrior(alpha=0.1)"), {}), (NONE, {"pointer": "additive"}), (RECENCY, {"answers": "halves"}),
     (NONE, {"answers": "generate"}), (RECENCY, {"answers": "copy"}), (RECENCY, {"encoder": "Rotary()"}),
-    (RECENCY, {"encoder": "Sinusoidal()"}), (RECENCY, {"layers": 0}), (RECENCY, {"reads": ()}),
+    (RECENCY, {"encoder": "Sinusoidal()"}), (RECENCY, {"layers": 0}), (RECENCY, {"reads": ()}), (NONE, LSTM),
+    (NONE, LSTM | {"answers": "generate"}),
 ]  # fmt: skip
 
 
@@ -94,6 +97,34 @@ def test_the_mixture_is_what_its_parts_say():
     assert torch.allclose(told(model, given).log_weights.exp(), expected, atol=1e-6)
 
 
+def test_the_predecessor_is_its_formulas():
+    """Every row by itself and unpadded, in plain torch, from the weights by name."""
+    given = history()
+    tokens, padding, extras = given
+    model = made(NONE, **LSTM)
+    with torch.no_grad():
+        model.start.copy_(torch.linspace(-1, 1, 16))
+    answer = told(model, given)
+    decoder, vectors = model.decoder, model.vectors(tokens, padding, extras)
+    for row, length in enumerate((5, 3, 9)):
+        states, (ends_h, ends_c) = model.encoder.lstm(vectors[row, :length])
+        h = model.encoder.reduce_h(ends_h.flatten()).relu()
+        c = model.encoder.reduce_c(ends_c.flatten()).relu()
+        x = decoder.merge(torch.cat([model.start, torch.zeros(16)]))
+        h, c = decoder.cell(x, (h, c))
+        state, attention = torch.cat([h, c]), decoder.attention
+        hidden = torch.tanh(attention.of_encoder(states) + attention.of_decoder(state))
+        weights = (hidden @ attention.score.weight[0]).softmax(0)
+        context = weights @ states
+        share = torch.sigmoid(decoder.gate(context, state, x))
+        whole = share * decoder.out(decoder.into(torch.cat([h, context]))).softmax(0)
+        whole = whole.index_add(0, tokens[row, :length], (1 - share) * weights)
+        whole[0] = 0.0  # padding is no place
+        assert torch.allclose(answer.log_p[row].exp(), whole / whole.sum(), atol=1e-6)
+        assert torch.allclose(answer.log_weights[row, :length].exp(), weights, atol=1e-6)
+        assert torch.allclose(answer.generating[row], share, atol=1e-6)
+
+
 def test_ablations_take_away_what_they_say():
     given = history()
     halves, alone, copies = made(answers="halves"), made(NONE, answers="generate"), made(answers="copy")
@@ -138,6 +169,11 @@ def test_the_learned_shape():
         ({"reads": ("user", "user")}, NONE, "once"),
         ({"reads": ("mood",)}, NONE, "each is one of user, time"),
         ({"pointer": "additive"}, RECENCY, "only a dot-product pointer has a position"),
+        ({"body": "gru"}, NONE, "it is one of transformer, lstm"),
+        ({"body": "lstm"}, NONE, "points additively"),
+        (LSTM | {"answers": "halves"}, NONE, "a gate or only generates"),
+        (LSTM | {"encoder": "Rotary()"}, NONE, "takes no position"),
+        (LSTM, RECENCY, "only a dot-product pointer has a position"),
         ({"answers": "generate"}, RECENCY, "only a dot-product pointer has a position"),
     ],
 )

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +19,14 @@ from torch.nn import functional as F
 
 from whence.attention.additive import AdditiveAttention
 from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
-from whence.errors import refusal
 from whence.lab.arms import Arm, Fit
-from whence.lab.arms import arm as named
 from whence.mobility.histories import PADDING
+from whence.mobility.reading import Answer, NextPlaceModel
 from whence.mobility.spec import NextPlaceSpec
 from whence.models import ModelSpec
 from whence.models.layer import Layer
 from whence.models.placing import place
 from whence.position.base import Position
-from whence.position.no_position import NoPosition
-
-START = 0.05  # deviation of the embeddings: a place that training never shows must not stand out by its random start
-
-
-class Answer(NamedTuple):
-    """What a model says of a history."""
-
-    log_p: Tensor  # [B, places]
-    log_weights: Tensor | None  # [B, T] where it points, -inf on padding; None without a pointer
-    generating: Tensor  # [B], the share that was generated instead of copied
 
 
 class AdditivePointer(nn.Module):
@@ -54,24 +41,17 @@ class AdditivePointer(nn.Module):
         return self.attention(memory, last_item(encoded, padding=padding)).log_weights
 
 
-class NextPlace(nn.Module):
+class NextPlace(NextPlaceModel):
     """Made by ``build_next_place``."""
 
     def __init__(self, spec: NextPlaceSpec, encoder: Arm, position: Position) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         inside = ModelSpec(
             "encoder", vocabulary=spec.places, classes=spec.places, width=spec.width, heads=spec.heads,
             layers=max(1, spec.layers), hidden=spec.hidden, dropout=spec.dropout,
         )  # fmt: skip
         fit = Fit(spec.heads, inside.head_width, spec.width, spec.context, causal=False)
         placed = place(inside, lambda layer: encoder.build(fit))
-        self.place = nn.Embedding(spec.places, spec.width, padding_idx=PADDING)
-        self.reads = nn.ModuleDict({name: nn.Embedding(size, spec.width) for name, size in spec.sizes().items()})
-        for embedding in (self.place, *self.reads.values()):
-            assert isinstance(embedding, nn.Embedding)
-            nn.init.normal_(embedding.weight, std=START)
-        self.norm, self.dropout = nn.LayerNorm(spec.width), nn.Dropout(spec.dropout)
         self.at_input = nn.ModuleList(placed.at_input)
         self.layers = nn.ModuleList(Layer(inside, one) for one in placed.layers[: spec.layers])
         for layer in self.layers:
@@ -87,12 +67,7 @@ class NextPlace(nn.Module):
         if spec.answers == "gate":
             self.gate = Gate(spec.width, hidden=max(1, spec.width // 2))
 
-    def forward(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Tensor:
-        """Log-probabilities ``[B, places]`` of the next place after histories ``[B, T]``."""
-        return self.answer(tokens, padding=padding, extras=extras).log_p
-
     def answer(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
-        """The same, and how it came about."""
         padding = torch.ones_like(tokens, dtype=torch.bool) if padding is None else padding
         encoded = self.encoded(tokens, padding, extras)
         last = last_item(encoded, padding=padding)
@@ -110,14 +85,7 @@ class NextPlace(nn.Module):
         return self.generator(last).index_fill(1, torch.tensor([PADDING], device=last.device), -torch.inf)
 
     def encoded(self, tokens: Tensor, padding: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        x = self.place(tokens)
-        for name, embedding in self.reads.items():
-            if name == "from_end":
-                numbers = from_end(padding, self.spec.context)
-            else:
-                numbers = extras[name][:, None] if name == "user" else extras[name]
-            x = x + embedding(numbers)
-        x = self.norm(x)
+        x = self.vectors(tokens, padding, extras)
         if len(self.at_input):
             places = torch.arange(tokens.shape[1], device=tokens.device)[None]
             for part in self.at_input:
@@ -129,18 +97,8 @@ class NextPlace(nn.Module):
         return self.last_norm(x)
 
 
-def from_end(padding: Tensor, most: int) -> Tensor:
-    """The position from the end: 1 for the last visit, at most ``most``, 0 on padding.
-
-    >>> from_end(torch.tensor([[True, True, True], [True, False, False]]), 2).tolist()
-    [[2, 2, 1], [1, 0, 0]]
-    """
-    left = padding.flip(1).cumsum(1).flip(1)
-    return (left * padding).clamp(max=most)
-
-
 @torch.no_grad()
-def shape_of(model: NextPlace, most: int) -> dict[str, list[float]]:
+def shape_of(model: nn.Module, most: int) -> dict[str, list[float]]:
     """What the pointer's position multiplies and adds at each visit from the end, where it does either."""
     pointer = getattr(model, "pointer", None)
     if not isinstance(pointer, PointerAttention):
@@ -155,23 +113,3 @@ def shape_of(model: NextPlace, most: int) -> dict[str, list[float]]:
                 so_far = torch.tensor(found.get(hook, [start] * most), device=device)
                 found[hook] = joined(so_far, getattr(part, hook)(distance, length).flatten()).tolist()
     return found if len(found) > 1 else {}
-
-
-def build_next_place(spec: NextPlaceSpec, arm: Arm, seed: int | None = None) -> NextPlace:
-    """A model whose pointer has the arm's position. Arms of one seed start from the same weights in what they share."""
-    fit = Fit(1, spec.width, spec.width, spec.context, causal=True)
-    with torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.default_generator.manual_seed(seed)
-        position = arm.build(fit)
-        takes_none = spec.pointer == "additive" or spec.answers == "generate"
-        if takes_none and not isinstance(position, NoPosition):
-            raise refusal(
-                "build_next_place",
-                f"position {arm.position} with pointer={spec.pointer!r}, answers={spec.answers!r}",
-                "only a dot-product pointer has a position",
-                "give NoPosition()",
-            )
-        if seed is not None:
-            torch.default_generator.manual_seed(seed)  # again, so that what a mechanism drew does not move the weights
-        return NextPlace(spec, named(spec.encoder), position)

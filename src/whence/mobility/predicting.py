@@ -12,8 +12,9 @@ import torch
 from whence.errors import refusal
 from whence.lab import checkpoints
 from whence.lab.arms import Arm
+from whence.mobility.build import build_next_place
 from whence.mobility.histories import PADDING, UNKNOWN, Numbers, Table, gathered
-from whence.mobility.model import NextPlace, build_next_place
+from whence.mobility.reading import NextPlaceModel
 from whence.mobility.spec import NextPlaceSpec
 from whence.mobility.visits import Visit, day_name, in_time
 
@@ -38,7 +39,7 @@ class Prediction:
 class Predictor:
     """A model with the names it was trained on."""
 
-    model: NextPlace
+    model: NextPlaceModel
     numbers: Numbers
     days: int
 

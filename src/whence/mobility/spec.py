@@ -6,7 +6,8 @@ An ablation is another spec, never a switch inside the model's code:
     no gate                       answers="halves"
     no bias                       the pointer's position is NoPosition()
     no position-from-end          reads without "from_end"
-    the additive predecessor      pointer="additive"
+    the additive attention        pointer="additive"
+    the predecessor as a whole    body="lstm", pointer="additive"
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from whence.mobility.histories import DURATIONS, TIMES
 #: what a visit is read by beside its place; the model sums one embedding for each
 READS = ("user", "time", "weekday", "duration", "ago", "from_end")
 CHOICES = {
+    "body": ("transformer", "lstm"),
     # how the answer is made: a gate weighs generating against copying, or each has half, or there is only one of them
     "answers": ("gate", "halves", "generate", "copy"),
     "pointer": ("dot", "additive"),
@@ -27,18 +29,19 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class NextPlaceSpec:
-    """A pointer-generator transformer over a history of visits, validated when it is made.
+    """A pointer-generator over a history of visits, validated when it is made.
 
     Args:
         places: numbers of places, padding and unknown included.
         users: known users; there is one number more, for whoever is unknown.
         days: of a history.
         context: the longest history with positions of its own; older visits share the last one.
-        width, heads, layers, hidden, dropout: of the encoder.
+        width, heads, layers, hidden, dropout: of the encoder; an LSTM has ``hidden`` units, no heads and one layer.
         reads: what a visit is read by beside its place, some of ``READS``.
         answers: ``"gate"``, ``"halves"``, ``"generate"`` or ``"copy"``.
         pointer: ``"dot"``, which takes a Position, or ``"additive"``, which takes none.
         encoder: what position does inside the encoder, as text.
+        body: ``"transformer"``, or ``"lstm"``: the LSTM pointer-generator, whose pointer is additive.
 
     >>> NextPlaceSpec(places=10, users=2, days=7, context=20).sizes()["ago"]
     9
@@ -57,6 +60,7 @@ class NextPlaceSpec:
     answers: str = "gate"
     pointer: str = "dot"
     encoder: str = "NoPosition()"
+    body: str = "transformer"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reads", tuple(self.reads))  # JSON has lists only
@@ -64,6 +68,15 @@ class NextPlaceSpec:
             if getattr(self, name) not in choices:
                 got = repr(getattr(self, name))
                 raise refusal(f"NextPlaceSpec({name}=...)", got, f"it is one of {', '.join(choices)}", "choose one")
+        if self.body == "lstm" and (
+            self.pointer != "additive" or self.answers not in ("gate", "generate") or self.encoder != "NoPosition()"
+        ):
+            raise refusal(
+                'NextPlaceSpec(body="lstm")',
+                f"pointer={self.pointer!r}, answers={self.answers!r}, encoder={self.encoder!r}",
+                "the LSTM pointer-generator points additively, has a gate or only generates, and takes no position",
+                'give pointer="additive" and leave the others',
+            )
         if not set(self.reads) <= set(READS) or len(set(self.reads)) < len(self.reads):
             raise refusal(
                 "NextPlaceSpec(reads=...)", repr(self.reads), f"each is one of {', '.join(READS)}, once", "choose again"

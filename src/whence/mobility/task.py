@@ -15,11 +15,13 @@ from whence.lab.data.folder import content_hash
 from whence.lab.tasks import Batch, Tally, Task
 from whence.lab.tasks.base import as_numbers, at_least, one_of
 from whence.mobility.baselines import Counts, measured_rules
+from whence.mobility.build import build_next_place
 from whence.mobility.exhibits import exhibits
 from whence.mobility.histories import UNKNOWN, Numbers, histories_of
 from whence.mobility.metrics import RankTally, measured, ranks_of
-from whence.mobility.model import NextPlace, build_next_place, shape_of
+from whence.mobility.model import shape_of
 from whence.mobility.published import PUBLISHED
+from whence.mobility.reading import NextPlaceModel
 from whence.mobility.spec import READS, NextPlaceSpec
 from whence.mobility.world import World, best_accuracy, best_surprise
 from whence.models.stillness import still
@@ -113,11 +115,11 @@ class NextPlaceTask(Task):
         return found
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
-        assert isinstance(model, NextPlace)
+        assert isinstance(model, NextPlaceModel)
         return {"shape": shape_of(model, self.context), "generated": self._generated(model)}
 
     @torch.no_grad()
-    def _generated(self, model: NextPlace) -> dict[str, float]:
+    def _generated(self, model: NextPlaceModel) -> dict[str, float]:
         """The mean share of the answer that is generated instead of copied, where training has the answer or has not."""
         device = next(model.parameters()).device
         with still(model):
@@ -133,7 +135,7 @@ class NextPlaceTask(Task):
         return exhibits(runs, baselines)
 
     def kept(self, model: nn.Module) -> dict[str, Any]:
-        assert isinstance(model, NextPlace)
+        assert isinstance(model, NextPlaceModel)
         return {
             "spec": asdict(model.spec),
             "places": list(self.numbers.places),
