@@ -85,30 +85,42 @@ def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
         runner.run_study(study, tmp_path, jobs=2)
 
 
-def test_an_interrupt_leaves_what_is_finished_and_says_how_to_go_on(tmp_path):
-    order = (
-        "compare",
-        "--task",
-        "retrieval",
-        "--position",
-        "none",
-        "--position",
-        "alibi",
-        "--seeds",
-        2,
-        "--out",
-        tmp_path,
-    )
-    process = whence(*order, "--steps", 60, "--jobs", 2, start_new_session=True, preexec_fn=hear_interrupts)
+def comparing(folder):
+    """A comparison of four runs, two at a time, that has finished one of them."""
+    order = "compare --task retrieval --position none --position alibi --seeds 2 --steps 60 --jobs 2 --out".split()
+    process = whence(*order, folder, start_new_session=True, preexec_fn=hear_interrupts)
     deadline = time.monotonic() + 240
-    while not list(tmp_path.glob("*/*seed*.json")) and time.monotonic() < deadline:
+    while not list(folder.glob("*/*seed*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return process
+
+
+def finished_in(folder):
+    return {path: path.read_bytes() for path in folder.glob("*/*seed*.json")}
+
+
+def test_an_interrupt_leaves_what_is_finished_and_says_how_to_go_on(tmp_path):
+    process = comparing(tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
     _, complained = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command goes on from there" in complained
     assert "Traceback" not in complained
-    finished = list(tmp_path.glob("*/*seed*.json"))
-    assert finished and all(json.loads(path.read_text())["result"]["status"] == "done" for path in finished)
+    finished = finished_in(tmp_path)
+    assert finished and all(json.loads(text)["result"]["status"] == "done" for text in finished.values())
+
+
+def test_runs_side_by_side_end_with_whoever_started_them(tmp_path):
+    """Else the same command would meet them: two at work on one run, and a record that appears meanwhile."""
+    process = comparing(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)  # the ends of its pipes that children hold are closed too
+    left = finished_in(tmp_path)
+    with pytest.raises(ProcessLookupError):  # nobody is left of the group
+        for _ in range(200):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert 1 <= len(left) < 4 and finished_in(tmp_path) == left
 
 
 def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):

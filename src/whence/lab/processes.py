@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,10 @@ def side_by_side(
 ) -> Iterator[tuple[Run, dict[str, Any] | Exception]]:
     """Each run with what came of it, as they end; what they say meanwhile is passed on."""
     context = get_context("spawn")
-    words = context.Manager().Queue()
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_interrupts_to_the_parent) as pool:
+    manager = SyncManager(ctx=context)
+    manager.start(_belong_to_the_parent)
+    words = manager.Queue()
+    with manager, ProcessPoolExecutor(jobs, mp_context=context, initializer=_belong_to_the_parent) as pool:
         waiting = {pool.submit(_one, work, runs[i], folder, i, words): i for i in range(len(runs))}
         try:
             while waiting:
@@ -54,8 +58,16 @@ def side_by_side(
             raise
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _belong_to_the_parent() -> None:
+    """Leave interrupts to the parent, and end where it ends: after kill -9 nobody else would stop a child, and the same
+    command, given again, would find it at work on the same run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _one(work: Work, run: Run, folder: Path, number: int, words: Any) -> dict[str, Any]:
