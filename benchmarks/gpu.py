@@ -28,6 +28,7 @@ from torch import Tensor
 import whence
 from gpu_ways import POSITIONS, TEXT, tensors, way
 from whence import records
+from whence.attention.fused.tiling import LONG
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(4, 16, 16, 4096, 64), (4, 16, 16, 4096, 128), (1, 16, 16, 16384, 128), (1, 32, 8, 32768, 128)]
@@ -41,8 +42,8 @@ def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     torch.manual_seed(1)
     _, heads, groups, length, width = shape
     share, tokens = heads // groups, CHECKED
-    if length * share > 8192:  # long sequences have tiles of their own: as many tokens as choose them, of one group
-        heads, groups, tokens = share, 1, 8192 // share + 64
+    if length > LONG:  # long sequences have tiles of their own: as many tokens as choose them, of one group
+        heads, groups, tokens = share, 1, LONG + 64
     shape = (1, heads, groups, length, width)
     run, learnt, position = way(name, shape, tokens)
     inputs, upstream = tensors(shape, tokens)

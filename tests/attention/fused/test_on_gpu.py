@@ -12,6 +12,7 @@ from against_reference import compare, inputs, run, stirred
 
 import whence
 from whence import Alibi, Epar, Kerple, PowerPrior, Recency, Rotary, Sink, StableMask, T5Bias, attend
+from whence.attention.fused.tiling import LONG
 from whence.position.catalogue import CATALOGUE
 
 pytestmark = [
@@ -106,6 +107,11 @@ def test_widths(width, value_width, name, dtype):
 def test_lengths(length, name):
     for causal in (True, False):
         check(name, (1, 2, 2, length, length, WIDTH, WIDTH), {"causal": causal}, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["Epar", "Alibi, learnt", "T5Bias", "Epar + PowerPrior"])
+def test_long_texts_have_tiles_of_their_own(name):
+    check(name, (1, 2, 1, LONG + 70, LONG + 70, 128, 128), {"causal": True}, torch.bfloat16)
 
 
 APART = {

@@ -160,7 +160,7 @@ class Work:
             self._decode(out, lse)
             return out, lse, self.q.new_empty(0, dtype=torch.int32)
         reach = self.reach()
-        tile = tiling.forward_tile(self.widest, self.q.element_size(), self.stride > 0)
+        tile = tiling.forward_tile(self.widest, self.q.element_size(), self.stride > 0, self.rows)
         e, s = self.effects, self.settings
         sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
         q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
@@ -298,7 +298,7 @@ class Work:
     def keys_and_values(self, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
         """dk and dv; delta comes from ``queries``."""
         e, s = self.effects, self.settings
-        tile = tiling.keys_tile(self.widest, self.q.element_size(), self.rows * self.share)
+        tile = tiling.keys_tile(self.widest, self.q.element_size(), e.decay is not None)
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
         q_ids, k_ids, spans = self._ids_for(tile.keys, by_query=False)
         keys_kernel[(ceil_div(self.keys, tile.keys) * self.batch * self.groups,)](

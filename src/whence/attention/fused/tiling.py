@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+LONG = 4096  # rows from which on a large tile, read by fewer programs, is the faster
+
+
 @dataclass(frozen=True)
 class Tile:
     rows: int
@@ -23,22 +26,23 @@ class Tile:
         return given if self.registers is None else given | {"maxnreg": self.registers}
 
 
-def forward_tile(width: int, bytes_each: int, tables: bool) -> Tile:
+def forward_tile(width: int, bytes_each: int, tables: bool, rows: int) -> Tile:
     if bytes_each == 4:
         return Tile(64, 32, 4, 2) if width <= 64 else Tile(64, 32, 8, 1)
     if width > 128:
         return Tile(64, 64, 8, 2)
+    if width > 64 and rows > LONG:
+        return Tile(128, 128, 8, 3)
     return Tile(64, 64, 4, 2 if tables and width <= 64 else 3)
 
 
-def keys_tile(width: int, bytes_each: int, rows: int) -> Tile:
-    """``rows``: of all the heads that share a key."""
+def keys_tile(width: int, bytes_each: int, decay: bool) -> Tile:
     if bytes_each == 4:
         return Tile(32, 64, 4, 1) if width <= 64 else Tile(32, 64, 8, 1)
     if width > 128:
         return Tile(32, 64, 8, 2)
     if width > 64:
-        return Tile(64, 64, 4, 2) if rows > 8192 else Tile(64, 128, 8, 3)
+        return Tile(32, 64, 4, 3) if decay else Tile(64, 64, 4, 2)
     return Tile(64, 64, 4, 3, 168)
 
 
