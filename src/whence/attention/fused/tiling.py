@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 LONG = 4096  # rows from which on a large tile, read by fewer programs, is the faster
 
 
