@@ -61,7 +61,7 @@ def test_all_positions_moved_together_change_nothing_in_a_rotary_model(subject, 
 
 def test_scaling_by_one_is_the_model_to_the_bit_and_all_is_undone(subject):
     made = task("key-value", 1, pairs=2)
-    made = branches(subject, made.prompt(made.items[0], 1))
+    made = branches(subject, [made.prompt(made.items[0], 1)])
     plain = Reading(subject, made).scores()
     with scaled(subject, 3, 1.0, [0, 1]):
         assert Reading(subject, made).scores() == plain
@@ -76,7 +76,7 @@ def test_scaled_keys_have_the_rank_one_form_and_the_prompt_is_read_unchanged(sub
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     made = task("key-value", 1, pairs=2)
-    made = branches(subject, made.prompt(made.items[0], 1))
+    made = branches(subject, [made.prompt(made.items[0], 1)])
     plain = Reading(subject, made).cache.layers
     layer = subject.model.model.layers[1]
     with states.attention_inputs(subject, [1]) as seen:

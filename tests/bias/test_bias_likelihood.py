@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whence.bias.generation import answers
-from whence.bias.likelihood import Reading, branches, contest, emphasis, row_by_row, row_of, shares
+from whence.bias.likelihood import Reading, _tokenised, branches, contest, emphasis, row_by_row, row_of, shares
 from whence.bias.subject import Subject, byte_tokenizer, quick_subject, token_span
 from whence.bias.tasks import task
 from whence.errors import WhenceError
@@ -26,7 +26,7 @@ def by_hand(subject, prompt, scored):
     model = quick_subject(layers=2).model.double()
     found = []
     for end in (prompt.answer, *prompt.rivals):
-        whole, before = subject.tokens(prompt.text + end), len(branches(subject, prompt, scored).shared)
+        whole, before = subject.tokens(prompt.text + end), len(branches(subject, [prompt], scored)[0].shared)
         known = model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
         after = whole[before : before + scored]
         found.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
@@ -35,23 +35,23 @@ def by_hand(subject, prompt, scored):
 
 def test_branches_give_what_separate_forwards_give(subject, prompt):
     expected = by_hand(subject, prompt, 5)
-    made = branches(subject, prompt, 5)
-    reading = Reading(subject, made)
-    assert reading.scores() == pytest.approx(expected, abs=2e-4)
+    [made] = branches(subject, [prompt], 5)
+    reading = Reading(subject, [made])
+    assert reading.scores()[0] == pytest.approx(expected, abs=2e-4)
     assert row_by_row(subject, made) == pytest.approx(expected, abs=2e-4)
     assert reading.scores() == reading.scores()  # what was fed leaves the cache again
     assert len({round(score, 3) for score in expected}) > 1
 
 
 def test_branches_share_the_longest_beginning(subject, prompt):
-    made = branches(subject, prompt, 4)
+    [made] = branches(subject, [prompt], 4)
     assert subject.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
     assert all(len(end) == 4 for end in made.ends) and len(made.fed) == 1 + 3 * 3
 
 
 def test_the_row_is_that_of_eager_attention(subject, prompt):
-    made = branches(subject, prompt)
-    row = Reading(subject, made).row()
+    [made] = branches(subject, [prompt])
+    row = Reading(subject, [made]).rows()[0]
     eager = quick_subject(layers=2).model
     eager.set_attn_implementation("eager")
     with torch.no_grad():
@@ -64,9 +64,9 @@ def test_the_row_is_that_of_eager_attention(subject, prompt):
 
 
 def test_emphasis_multiplies_and_renormalises(subject, prompt):
-    made = branches(subject, prompt)
+    [made] = branches(subject, [prompt])
     span = subject.token_spans(prompt.text, prompt.slots)[2]
-    reading = Reading(subject, made)
+    reading = Reading(subject, [made])
     plain = row_of(subject, made.shared)[0]  # the first layer, whose queries and keys no effect reaches
     expected = plain.clone()
     expected[:, span[0] : span[1]] *= 3
@@ -76,11 +76,11 @@ def test_emphasis_multiplies_and_renormalises(subject, prompt):
     eager.model.set_attn_implementation("eager")
     module = eager.model.model.layers[0].self_attn
     module.register_forward_hook(lambda m, given, out: seen.update(weights=out[1]))
-    changed = Reading(eager, made).scores(emphasis(span, 3.0))
+    [changed] = Reading(eager, [made]).scores([emphasis(span, 3.0)])
     assert torch.allclose(seen["weights"][0, :, 0, : len(made.shared)], expected, atol=1e-6)
-    assert changed == pytest.approx(reading.scores(emphasis(span, 3.0)), abs=1e-3)
-    assert reading.scores(emphasis(span, 1.0)) == reading.scores()
-    assert changed != pytest.approx(reading.scores(), abs=1e-3)
+    assert changed == pytest.approx(reading.scores([emphasis(span, 3.0)])[0], abs=1e-3)
+    assert reading.scores([emphasis(span, 1.0)]) == reading.scores()
+    assert changed != pytest.approx(reading.scores()[0], abs=1e-3)
 
 
 def test_a_model_with_windows_is_asked_row_by_row(prompt):
@@ -94,11 +94,11 @@ def test_a_model_with_windows_is_asked_row_by_row(prompt):
     )  # fmt: skip
     windowed = Subject("windowed", MistralForCausalLM(config).eval(), tokenizer)
     assert not windowed.takes_branches
-    made = branches(windowed, prompt, 3)
+    [made] = branches(windowed, [prompt], 3)
     one = row_by_row(windowed, made)
-    assert contest(windowed, prompt, 3) == pytest.approx(one)
+    assert contest(windowed, [prompt], 3)[0] == pytest.approx(one)
     with pytest.raises(WhenceError, match="use contest"):
-        Reading(windowed, made)
+        Reading(windowed, [made])
 
 
 def test_padding_on_the_left_changes_no_written_answer(subject):
@@ -113,7 +113,7 @@ def test_a_prompt_that_is_too_long_is_refused():
     small.model.config.max_position_embeddings = 64
     made = task("key-value", 1, pairs=3)
     with pytest.raises(WhenceError, match="quick has 64 positions"):
-        contest(small, made.prompt(made.items[0], 0))
+        contest(small, [made.prompt(made.items[0], 0)])
 
 
 def test_spans_of_tokens_and_shares():
@@ -121,3 +121,65 @@ def test_spans_of_tokens_and_shares():
     with pytest.raises(WhenceError, match="some token lies in them"):
         token_span([(0, 4)], 9, 12)
     assert sum(shares([-3.0, -4.0, -90.0])) == pytest.approx(1)
+
+
+def test_prompts_read_together_are_answered_as_alone(subject):
+    made = task("key-value", 2, pairs=4)
+    prompts = [made.prompt(made.items[0], 1), made.oracle(made.items[1]), made.prompt(made.items[1], 3)]
+    every = branches(subject, prompts)
+    alone = [Reading(subject, [one]) for one in every]
+    reading = Reading(subject, every)
+    for together, one in zip(reading.scores(), alone, strict=True):
+        assert together == pytest.approx(one.scores()[0], abs=1e-4)
+    for together, one in zip(reading.rows(), alone, strict=True):
+        assert together.shape == one.rows()[0].shape and torch.allclose(together, one.rows()[0], atol=1e-6)
+    spans = [subject.token_spans(prompt.text, prompt.slots)[0] for prompt in prompts]
+    effects = [emphasis(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
+    changed = reading.scores(effects)
+    for together, one, effect in zip(changed, alone, effects, strict=True):
+        assert together == pytest.approx(one.scores([effect])[0], abs=1e-4)
+    assert changed[0] != pytest.approx(reading.scores()[0], abs=1e-3)
+
+
+def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(subject):
+    from whence.hf.convert import smollm2_folder
+
+    tokenizers = [subject.tokenizer]
+    if smollm2_folder().exists():
+        from transformers import AutoTokenizer
+
+        tokenizers.append(AutoTokenizer.from_pretrained(smollm2_folder()))
+    for tokenizer in tokenizers:
+        reader = Subject("reader", subject.model, tokenizer)
+        for name, settings in (("key-value", {"pairs": 5}), ("needle", {"pieces": 3, "words": 9})):
+            made = task(name, 2, **settings)
+            prompts = [made.at(item, where) for item in made.items for where in (0, 2, "closed book", "oracle")]
+            for prompt, found in zip(prompts, _tokenised(reader, prompts), strict=True):
+                assert found == [reader.tokens(prompt.text + end) for end in (prompt.answer, *prompt.rivals)]
+
+
+def test_a_tokenizer_that_begins_every_text_anew_reads_whole_texts(prompt):
+    class Begins:
+        """Puts a space before each text, as some do: the last line alone has one token more."""
+
+        def __call__(self, texts, add_special_tokens=True):
+            return {"input_ids": [[32, *text.encode()] for text in texts]}
+
+    reader = Subject("reader", None, Begins())
+    expected = [[32, *(prompt.text + end).encode()] for end in (prompt.answer, *prompt.rivals)]
+    assert _tokenised(reader, [prompt]) == [expected]
+
+
+def test_neighbours_are_run_together_as_long_as_they_fit(subject):
+    assert subject.batches([2000, 2000, 2000, 5000, 10]) == [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    assert subject.batches([]) == [] and subject.batches([9999]) == [range(0, 1)]
+
+
+def test_an_answer_of_one_line_ends_with_it(subject):
+    assert [token for token in range(len(subject.tokenizer)) if subject.ends_line[token]] == subject.tokens("\n")
+    made = task("needle", 3, pieces=2, words=4)
+    prompts = [made.closed_book(item) for item in made.items]
+    long = answers(subject, prompts, "value")
+    first = answers(subject, prompts, "subspan")
+    for text, line in zip(long, first, strict=True):
+        assert line.split("\n")[0].startswith(text.split("\n")[0]) and line.count("\n") <= 1

@@ -11,6 +11,7 @@ from whence.bias.curves import curve
 from whence.bias.findings import findings
 from whence.bias.plan import Asked, Plan, full, quick, usual
 from whence.bias.subject import quick_subject
+from whence.cli.app import app
 from whence.cli.probing import planned
 from whence.errors import WhenceError
 from whence.report.probe import page
@@ -67,6 +68,23 @@ def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
     assert [{**one, "seconds": 0} for one in again] == [{**one, "seconds": 0} for one in found]
 
 
+def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):
+    def run(*options):
+        app(["probe", "--quick", "--task", "needle", "--out", str(tmp_path), *options], standalone_mode=False)
+        return capsys.readouterr()
+
+    said = run("--only", "ask", "--minutes", "0")
+    [folder] = tmp_path.iterdir()
+    assert "stopped after 0 minutes" in said.out and len(list(folder.glob("needle-*.json"))) == 1
+    assert "done: ask" in run("--only", "ask").out and len(list(folder.glob("needle-*.json"))) == 5
+    assert "done: explain" in run("--only", "explain").out and not (folder / "report.html").exists()
+    made = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    assert "report:" in run().out and "Where does the answering token look?" in (folder / "report.html").read_text()
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == made
+    with pytest.raises(WhenceError, match="the parts are ask, explain, doubts"):
+        run("--only", "guess")
+
+
 def test_broken_and_foreign_records_are_named(probed, tmp_path):
     _, folder, _, _, _ = probed
     import shutil
@@ -84,11 +102,11 @@ def test_broken_and_foreign_records_are_named(probed, tmp_path):
 
 
 def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
-    def asked_once(subject, prompt, scored, watched):  # reads the first and the last slot, and nothing between
-        seen = prompt.gold in (None, 0, len(prompt.slots) - 1)
-        return [0.0 if seen else -2.0] + [-1.0] * len(prompt.rivals), {}
+    def asked_together(subject, prompts, scored, watched):  # reads the first and the last slot, and nothing between
+        seen = [prompt.gold in (None, 0, len(prompt.slots) - 1) for prompt in prompts]
+        return [[0.0 if one else -2.0] + [-1.0] * len(prompts[0].rivals) for one in seen], []
 
-    monkeypatch.setattr(measuring, "asked_once", asked_once)
+    monkeypatch.setattr(measuring, "asked_together", asked_together)
     plan = Plan("quick", (Asked("key-value", 12, 5, {"pairs": 9}),))
     _, found = measuring.measure(quick_subject(layers=1), plan, tmp_path)
     made = curve(found, "likelihood")
@@ -135,6 +153,7 @@ def test_plans_are_what_they_say():
         (lambda: Plan("m", ()), "no tasks"),
         (lambda: Plan("m", (Asked("needle", 1), Asked("needle", 2))), "a task twice"),
         (lambda: Plan("m", (Asked("needle", 1),), chunk=0), "chunk=0"),
+        (lambda: Plan("m", (Asked("needle", 1),), dtype="int8"), "dtype int8"),
     ],
 )
 def test_bad_plans_are_refused(call, said):

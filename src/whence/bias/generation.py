@@ -19,24 +19,23 @@ def answers(subject: Subject, prompts: Sequence[Prompt], metric: str) -> list[st
     """What the model writes after each prompt. Where only the first line counts, it stops when every row has one."""
     from transformers import StoppingCriteria, StoppingCriteriaList
 
-    rows = [subject.tokens(prompt.text) for prompt in prompts]
+    rows = subject.all_tokens([prompt.text for prompt in prompts])
     longest = LONGEST_ANSWER
     if metric == "value":
-        longest = ROOM + max(
-            len(subject.tokens(p.text + p.answer)) - len(r) for p, r in zip(prompts, rows, strict=True)
-        )
+        longest = ROOM + max(map(len, subject.all_tokens([prompt.answer for prompt in prompts], special=False)))
     subject.require_room("answers", max(map(len, rows)) + longest)
-    tokens, real = batch_of(subject, rows, left=True)
-    start = tokens.shape[1]
 
     class FirstLine(StoppingCriteria):  # its base is loaded with transformers, so it cannot stand outside
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
-            written = subject.tokenizer.batch_decode(input_ids[:, start:])
-            return torch.tensor(["\n" in text for text in written], device=input_ids.device)
+            return subject.ends_line[input_ids[:, -1]]
 
     stop = StoppingCriteriaList([FirstLine()] if metric == "subspan" else [])
-    made = subject.model.generate(
-        input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
-        stopping_criteria=stop, pad_token_id=subject.padding,
-    )  # fmt: skip
-    return [str(text) for text in subject.tokenizer.batch_decode(made[:, start:], skip_special_tokens=True)]
+    texts: list[str] = []
+    for some in subject.batches([len(row) + longest for row in rows]):
+        tokens, real = batch_of(subject, [rows[index] for index in some], left=True)
+        made = subject.model.generate(
+            input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
+            stopping_criteria=stop, pad_token_id=subject.padding,
+        )  # fmt: skip
+        texts += subject.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True)
+    return texts

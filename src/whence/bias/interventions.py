@@ -23,23 +23,24 @@ def answer_follows(subject: Subject, task: Task, items: int, times: float = 2.0,
     if not task.paired:
         raise refusal("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
     middle, chosen = task.slots // 2, spread(task.slots, min(slots, task.slots))
+    prompts = [task.prompt(item, middle) for item in task.items[:items]]
+    spans = [subject.token_spans(prompt.text, prompt.slots) for prompt in prompts]
+    made = likelihood.branches(subject, prompts)
     rows = []
-    for item in task.items[:items]:
-        prompt = task.prompt(item, middle)
-        reading = likelihood.Reading(subject, likelihood.branches(subject, prompt))
-        spans = subject.token_spans(prompt.text, prompt.slots)
-        whose = {owner: index for index, owner in enumerate(prompt.owners)}
-        before = reading.scores()
+    for some in likelihood.together(subject, made):
+        reading = likelihood.Reading(subject, [made[index] for index in some])
+        plain = reading.scores()
         for slot in chosen:
-            after = reading.scores(likelihood.emphasis(spans[slot], times))
-            own = whose[slot]
-            rows.append({
-                "slot": slot,
-                "before": likelihood.shares(before)[own],
-                "after": likelihood.shares(after)[own],
-                "won_before": before[own] == max(before),
-                "won_after": after[own] == max(after),
-            })  # fmt: skip
+            changed = reading.scores([likelihood.emphasis(spans[index][slot], times) for index in some])
+            for index, before, after in zip(some, plain, changed, strict=True):
+                own = prompts[index].owners.index(slot)
+                rows.append({
+                    "slot": slot,
+                    "before": likelihood.shares(before)[own],
+                    "after": likelihood.shares(after)[own],
+                    "won_before": before[own] == max(before),
+                    "won_after": after[own] == max(after),
+                })  # fmt: skip
     return {"times": times, "gold": middle, "items": min(items, len(task.items)), "rows": rows}
 
 
@@ -99,7 +100,7 @@ def rank_correlation(curve: Tensor) -> float:
     >>> rank_correlation(torch.tensor([1.0, 4.0, 9.0])), rank_correlation(torch.tensor([3.0, 2.0, 1.0]))
     (1.0, -1.0)
     """
-    ranks = curve.argsort().argsort().double()
+    ranks = curve.cpu().argsort().argsort().double()
     here = torch.arange(len(curve)).double()
     a, b = ranks - ranks.mean(), here - here.mean()
     return round(float((a * b).sum() / (a.norm() * b.norm())), 12)

@@ -62,11 +62,9 @@ def measure(
     subject: Subject, plan: Plan, base: Path, notify: Notify = lambda done, total, words: None
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Every record of a plan: those that are there are read, the others are made. Returns their folder and them."""
-    folder = folder_of(plan, base)
     tasks = [asked.made() for asked in plan.asked]
     require_room(subject, plan, tasks)
-    folder.mkdir(parents=True, exist_ok=True)
-    keep_plan(plan, folder, subject)
+    folder = begun(subject, plan, base)
     every = pieces(plan, tasks)
     found: list[dict[str, Any]] = []
     for number, piece in enumerate(every):
@@ -80,6 +78,14 @@ def measure(
     return folder, found
 
 
+def begun(subject: Subject, plan: Plan, base: Path) -> Path:
+    """The folder of a plan, with the plan in it."""
+    folder = folder_of(plan, base)
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_plan(plan, folder, subject)
+    return folder
+
+
 def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
     """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
     began = time.perf_counter()
@@ -87,11 +93,10 @@ def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
     answers: list[dict[str, Any]] = [{"item": piece.first + index} for index in range(len(prompts))]
     looks: list[dict[str, torch.Tensor]] = []
     if "likelihood" in plan.scores:
-        for row, prompt in zip(answers, prompts, strict=True):
-            watched = isinstance(piece.where, int) and row["item"] < plan.watched
-            scores, look = asked_once(subject, prompt, plan.scored, watched)
+        watched = min(max(0, plan.watched - piece.first), len(prompts)) if isinstance(piece.where, int) else 0
+        found, looks = asked_together(subject, prompts, plan.scored, watched)
+        for row, prompt, scores in zip(answers, prompts, found, strict=True):
             row |= judged(prompt, scores)
-            looks += [look] if look else []
     if "generation" in plan.scores:
         for row, prompt, text in zip(answers, prompts, _written(subject, piece, prompts), strict=True):
             row |= {"output": text, "written": metrics.right(piece.task.metric, text, prompt.accepted)}
@@ -106,21 +111,26 @@ def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
     }
 
 
-def asked_once(
-    subject: Subject, prompt: Prompt, scored: int, watched: bool
-) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The contest, and what one row of attention says about the slots, from one reading of the prompt."""
-    made = likelihood.branches(subject, prompt, scored)
-    if subject.takes_branches:
-        reading = likelihood.Reading(subject, made)
-        scores, row = reading.scores(), reading.row() if watched else None
-    else:
-        scores = likelihood.row_by_row(subject, made)
-        row = likelihood.row_of(subject, made.shared) if watched else None
-    if row is None:
-        return scores, {}
-    spans = subject.token_spans(prompt.text, prompt.slots)
-    return scores, {"slots": rows.slot_means(row, spans), **rows.regions(row)}
+def asked_together(
+    subject: Subject, prompts: Sequence[Prompt], scored: int, watched: int
+) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
+    """The contest of each prompt and, for the first ``watched``, what one row of attention says about its slots."""
+    made = likelihood.branches(subject, prompts, scored)
+    scores: list[list[float]] = []
+    looks: list[dict[str, torch.Tensor]] = []
+    for some in likelihood.together(subject, made):
+        if subject.takes_branches:
+            reading = likelihood.Reading(subject, [made[index] for index in some])
+            scores += reading.scores()
+            seen = iter(reading.rows() if some.start < watched else [])
+        else:
+            scores += [likelihood.row_by_row(subject, made[index]) for index in some]
+            seen = (likelihood.row_of(subject, made[index].shared) for index in some)
+        for index in range(some.start, min(some.stop, watched)):
+            row = next(seen)
+            spans = subject.token_spans(prompts[index].text, prompts[index].slots)
+            looks.append({"slots": rows.slot_means(row, spans), **rows.regions(row)})
+    return scores, looks
 
 
 def judged(prompt: Prompt, scores: list[float]) -> dict[str, Any]:

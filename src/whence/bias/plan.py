@@ -13,6 +13,7 @@ from whence.bias.tasks import TASKS, Task, spread, task
 from whence.errors import refusal
 
 SCORES = ("likelihood", "generation")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Plan:
     watched: int = 40  # items of each task whose attention is looked at
     intervened: int = 2  # items whose slots are emphasised one by one
     chunk: int = 4  # items in one record
+    dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
 
     def __post_init__(self) -> None:
         unknown = [one.task for one in self.asked if one.task not in TASKS]
@@ -56,6 +58,8 @@ class Plan:
             raise refusal(
                 "a plan", f"scores {wrong}" if wrong else "no scores", f"they are {', '.join(SCORES)}", "name some"
             )
+        if self.dtype not in DTYPES:
+            raise refusal("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
         if len({one.task for one in self.asked}) < len(self.asked):
             raise refusal("a plan", "a task twice", "each has its records under its name", "name it once")
         least = {"chunk": self.chunk, "scored": self.scored}
@@ -98,13 +102,14 @@ def full(model: str) -> Plan:
     """Intervals of about five points at every place, by both scores: for a GPU.
 
     A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
-    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 5,400
-    (75 pairs), 1,250 (10 documents) and 1,150 (the needle), each read once and answered once in the model's own words.
+    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 1,250
+    (10 documents), 1,150 (the needle) and 5,400 (75 pairs), each read once and answered once in the model's own words.
+    The longest come last, so that a run that is stopped has most of the curves.
     """
     asked = (
         Asked("key-value", 400, 5, {"pairs": 10}),
-        Asked("key-value-75", 400, 5),
         Asked("documents", 400, 5, {"count": 10}),
         Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
+        Asked("key-value-75", 400, 5),
     )
-    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, chunk=25)
+    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, chunk=200, dtype="bfloat16")

@@ -14,6 +14,9 @@ from whence.bias.subject import Subject
 from whence.errors import refusal
 from whence.lab.data.python_texts import topics
 
+#: a token whose states in every layer are kept takes the room of so many
+STATES = 4
+
 
 def random_texts(subject: Subject, count: int, tokens: int, seed: int = 0) -> Tensor:
     """Texts of random tokens, ``[count, tokens]``: no meaning, so whatever a position has in common is position alone."""
@@ -43,9 +46,10 @@ def causal(tokens: int) -> Tensor:
 def each_text(
     subject: Subject, texts: Tensor, positions: Tensor | None = None, visible: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """The states that enter each layer, ``[layers, tokens, width]``, of one text after the other.
+    """The states that enter each layer, ``[layers, tokens, width]`` on the model's device, of one text after the other.
 
-    The mask is always given in full: without it transformers takes positions that go back for packed texts.
+    Several are read together. The mask is always given in full: without it transformers takes positions that go back for
+    packed texts.
     """
     tokens = texts.shape[1]
     subject.require_room("each_text", tokens)
@@ -62,26 +66,27 @@ def each_text(
             "both are handed to the model",
             "take one with full attention in every layer",
         )
-    for text in texts:
+    for some in subject.batches([STATES * tokens] * len(texts)):
         out = subject.model(
-            input_ids=text[None].to(subject.device),
+            input_ids=texts[some.start : some.stop].to(subject.device),
             output_hidden_states=True,
             use_cache=False,
             logits_to_keep=1,
             **told,
         )
         # the last of them stands behind the final norm, where no layer works
-        yield torch.stack([layer[0] for layer in out.hidden_states[:-1]]).float().cpu()
+        for row in range(len(some)):
+            yield torch.stack([layer[row] for layer in out.hidden_states[:-1]]).float()
 
 
 def mean_states(subject: Subject, texts: Tensor, **told: Tensor | None) -> Tensor:
-    """The mean over texts, ``[layers, tokens, width]`` in float64: one text in memory at a time."""
+    """The mean over texts, ``[layers, tokens, width]`` in float64, on the CPU, where curves are fitted to it."""
     total = None
     for states in each_text(subject, texts, **told):
         total = states.double() if total is None else total + states.double()
     if total is None:
         raise refusal("mean_states", "no texts", "a mean has at least one", "give some")
-    return total / len(texts)
+    return (total / len(texts)).cpu()
 
 
 def as_read(states: Tensor) -> Tensor:

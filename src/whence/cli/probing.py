@@ -25,7 +25,15 @@ whence probe --quick
 
 whence probe smollm2 --task key-value --items 40 --score generation
 
-whence probe smollm2 --full --doubts --device cuda"""
+whence probe smollm2 --full --doubts --device cuda
+
+whence probe smollm2 --full --device cuda --only ask --minutes 8"""
+
+PARTS = ("ask", "explain", "doubts")
+
+
+class OutOfTime(Exception):
+    """Raised after a record was written, when the minutes are over."""
 
 
 def probe(
@@ -36,6 +44,13 @@ def probe(
     items: Annotated[int | None, typer.Option(help="items of each task", min=1)] = None,
     score: Annotated[list[str] | None, typer.Option(help="likelihood or generation; again for both")] = None,
     doubts: Annotated[bool, typer.Option("--doubts", help="test three doubts about positional channels too")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="do this part and write no report: ask, explain, doubts")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="stop after these; the same command goes on", min=0)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="of the model while it is asked: float32, bfloat16, float16")
+    ] = None,
     device: Annotated[str, typer.Option(help="where the model runs")] = "cpu",
     out: Annotated[Path, typer.Option(help="folder for records and the report")] = Path("build/probe"),
 ) -> None:
@@ -43,21 +58,51 @@ def probe(
     from whence.bias import explaining, measuring, subject
     from whence.bias.findings import findings
 
-    plan, size = planned(model, quick, full, task, items, score)
+    plan, size = planned(model, quick, full, task, items, score, dtype)
+    parts = chosen_parts(only, doubts)
     for one in plan.asked:
         one.made()  # what cannot be asked is refused before a model is loaded
-    asked = subject.load(plan.model, device)
-    with progress() as notify:
-        folder, found = measuring.measure(asked, plan, out, notify)
-        explanation = explaining.explain(asked, plan, folder, found, notify)
-        tested = doubting.write_all(asked, folder, doubting.SIZES[size], notify) if doubts else []
+    asked = subject.load(plan.model, device, plan.dtype)
+    # what is measured inside a model is small beside the rounding of short numbers
+    exact = asked if plan.dtype == "float32" or parts == {"ask"} else subject.load(plan.model, device)
+    folder, found, explanation, tested = measuring.begun(asked, plan, out), [], {}, []
+    try:
+        with progress(minutes) as notify:
+            if "ask" in parts:
+                found = measuring.measure(asked, plan, out, notify)[1]
+            if "explain" in parts:
+                explanation = explaining.explain(exact, plan, folder, found, notify)
+            if "doubts" in parts:
+                tested = doubting.write_all(exact, folder, doubting.SIZES[size], notify)
+    except OutOfTime:
+        print(f"stopped after {minutes:g} minutes; the same command goes on from there. Records: {folder}")
+        return
+    if only:
+        print(f"done: {', '.join(sorted(parts))}; without --only a report is written. Records: {folder}")
+        return
     told = findings(plan, folder, found, explanation, tested, " ".join(["whence", *sys.argv[1:]]))
     print_table(told)
     print(f"report: {write_page(told, folder / 'report.html')}")
 
 
+def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:
+    """The parts of a probe that are worked on."""
+    unknown = [name for name in only or () if name not in PARTS]
+    if unknown:
+        raise refusal(
+            "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
+        )
+    return set(only) if only else {"ask", "explain", *(["doubts"] if doubts else [])}
+
+
 def planned(
-    model: str, quick: bool, full: bool, tasks: list[str] | None, items: int | None, scores: list[str] | None
+    model: str,
+    quick: bool,
+    full: bool,
+    tasks: list[str] | None,
+    items: int | None,
+    scores: list[str] | None,
+    dtype: str | None = None,
 ) -> tuple[Plan, str]:
     """The plan that the options ask for, and the name of its size."""
     import dataclasses
@@ -80,7 +125,7 @@ def planned(
         asked = tuple(known[name] for name in tasks)
     if items:
         asked = tuple(dataclasses.replace(one, items=items) for one in asked)
-    made = dataclasses.replace(made, asked=asked, scores=tuple(scores or made.scores))
+    made = dataclasses.replace(made, asked=asked, scores=tuple(scores or made.scores), dtype=dtype or made.dtype)
     return made, "quick" if quick else "full" if full else "usual"
 
 
@@ -95,12 +140,21 @@ def documents_there() -> bool:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """One bar for each kind of work on a terminal, one line a piece of it elsewhere; both say how long is left."""
+def progress(minutes: float | None = None) -> Iterator[Callable[[int, int, str], None]]:
+    """One bar for each kind of work on a terminal, one line a piece of it elsewhere; both say how long is left.
+
+    When the minutes are over the next piece that is done is the last: what was called raises ``OutOfTime``.
+    """
     import time
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    began = time.monotonic()
+
+    def require_time(done: int, total: int) -> None:
+        if minutes is not None and done < total and time.monotonic() - began > 60 * minutes:
+            raise OutOfTime
 
     console = Console(stderr=True)
     if console.is_terminal:
@@ -112,18 +166,42 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
                 if done == 1:
                     bars.reset(bar)
                 bars.update(bar, total=total, completed=done, description=words)
+                require_time(done, total)
 
             yield notify
         return
-    began = [time.monotonic()]
+    clock = Clock(began)
 
     def say(done: int, total: int, words: str) -> None:
-        if done == 1:
-            began[0] = time.monotonic()
-        left = (time.monotonic() - began[0]) / max(1, done - 1) * (total - done)
-        print(f"{done} of {total}, {words}" + (f"; about {left:.0f} s left" if done > 1 else ""), file=sys.stderr)
+        left = clock.left(done, total, time.monotonic())
+        print(
+            f"{done} of {total}, {words}" + (f"; about {left:.0f} s left" if left else ""), file=sys.stderr, flush=True
+        )
+        require_time(done, total)
 
     yield say
+
+
+class Clock:
+    """How long the rest takes, from the pieces that took any time: those that were there already say nothing of it.
+
+    >>> clock = Clock(0.0)
+    >>> clock.left(1, 4, 0.01), clock.left(2, 4, 10.01), clock.left(3, 4, 14.01)
+    (0.0, 20.0, 7.0)
+    """
+
+    READ = 0.1  # seconds within which a piece was read rather than made
+
+    def __init__(self, now: float) -> None:
+        self.last, self.taken, self.made = now, 0.0, 0
+
+    def left(self, done: int, total: int, now: float) -> float:
+        if done == 1:
+            self.taken, self.made = 0.0, 0
+        if now - self.last > self.READ:
+            self.taken, self.made = self.taken + now - self.last, self.made + 1
+        self.last = now
+        return round(self.taken / self.made * (total - done), 6) if self.made else 0.0
 
 
 def print_table(told: dict[str, Any]) -> None:

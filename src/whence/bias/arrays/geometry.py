@@ -95,7 +95,9 @@ def frequencies(position: Tensor) -> Tensor:
     """The share of each frequency in how the positional part changes along the text (DCT-II), ``[tokens]``."""
     from whence.bias.arrays.packages import scipy
 
-    turned = torch.from_numpy(scipy("frequencies", "fft").dct(position.double().numpy(), type=2, axis=0, norm="ortho"))
+    turned = torch.from_numpy(
+        scipy("frequencies", "fft").dct(position.double().cpu().numpy(), type=2, axis=0, norm="ortho")
+    )
     energy = turned.square().sum(1)
     return energy / energy.sum().clamp_min(torch.finfo(torch.float64).tiny)
 

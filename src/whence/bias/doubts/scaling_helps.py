@@ -110,8 +110,9 @@ def _scaled(
 def _answers(subject: Subject, prompts: list[list[Prompt]]) -> tuple[Tensor, Tensor]:
     """Right or wrong, and the loss of the gold among its rivals: ``[items, places]`` each."""
     right, loss = [], []
+    every = iter(likelihood.contest(subject, [prompt for row in prompts for prompt in row]))
     for row in prompts:
-        scores = [likelihood.contest(subject, prompt) for prompt in row]
+        scores = [next(every) for _ in row]
         right.append([float(judged(prompt, found)["right"]) for prompt, found in zip(row, scores, strict=True)])
         loss.append([-float(torch.tensor(found, dtype=torch.float64).log_softmax(0)[0]) for found in scores])
     return torch.tensor(right, dtype=torch.float64), torch.tensor(loss, dtype=torch.float64)
