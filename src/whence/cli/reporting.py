@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import MissingExtra, refusal
 
-HELP = "Write the report of the studies in a folder again, from their records."
+HELP = "Write the report of the studies in a folder again, from their records, and the figure of their conditions."
 EXAMPLES = """Example:
 
 whence report build/compare"""
@@ -26,10 +27,30 @@ def report(
 
 
 def write_report(folders: list[Path], out: Path, title: str, command: str) -> Path:
-    """One page for several studies, written whole."""
+    """One page for several studies, written whole; of one question under several conditions also a figure of them."""
     from whence import records
     from whence.lab.results import findings
     from whence.report.comparison import page
 
-    records.write_text(out, page(findings(folders, title, command)))
+    found = findings(folders, title, command)
+    records.write_text(out, page(found))
+    write_conditions(found["studies"], out.parent)
     return out
+
+
+def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
+    """conditions.csv and conditions.png, where the studies have the same arms, baseline and metric; else nothing."""
+    from whence import records
+    from whence.report import conditions
+
+    if not conditions.comparable(studies):
+        return
+    rows = conditions.rows(studies)
+    records.write_text(folder / "conditions.csv", conditions.cells_as_csv(rows))
+    unit = "points" if studies[0]["metric"] == "accuracy" else studies[0]["metric"]
+    try:
+        conditions.write_figure(rows, studies[0]["spec"]["decision"]["baseline"], unit, folder / "conditions.png")
+    except MissingExtra as missing:  # the page and the numbers are there all the same
+        print(f"no figure of the conditions: {missing}", file=sys.stderr)
+    else:
+        print(f"conditions: {folder / 'conditions.png'}")

@@ -68,7 +68,8 @@ def run(
     if quick:
         raise refusal("whence run --quick", path.name, "only experiments have a quick form", "leave it out")
     compared = [one for one in made if isinstance(one, Study)]
-    run_all(compared, out, jobs, compared[0].question, " ".join(["whence", *sys.argv[1:]]))
+    title = compared[0].question if len(compared) == 1 else f"{study}: {len(compared)} studies"
+    run_all(compared, out, jobs, title, " ".join(["whence", *sys.argv[1:]]))
 
 
 def files_in(folder: Path) -> dict[str, Path]:

@@ -74,7 +74,9 @@ def mass_by_distance(weights: Tensor, padding: Tensor | None) -> dict[str, Any]:
     # a padded query looks nowhere in particular
     rows = torch.ones(weights.shape[1], length) if padding is None else padding.float()
     counted = weights * rows[None, :, :, None]
-    sums = torch.stack([(counted * (apart == d)).sum((1, 2, 3)) for d in range(length)], -1) / rows.sum()
+    # in float64: so many small shares are added that their order would show
+    sums = torch.zeros(len(weights), length, dtype=torch.float64)
+    sums.index_add_(1, apart.flatten(), counted.double().sum(1).flatten(1)).div_(rows.sum())
     return {"distance": here.tolist(), "by_layer": [[round(x, 6) for x in layer] for layer in sums.tolist()]}
 
 

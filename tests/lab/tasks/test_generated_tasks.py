@@ -116,9 +116,11 @@ def test_the_heavier_side_wins(structure):
         for tokens, target in zip(batch.tokens, batch.targets[:, -1:], strict=True):
             *row, question = task.decode(tokens)
             assert question == "?" and len(row) - row.count(".") == 5
-            assert [solve_votes(row, weights)] == task.decode(target)
-    sides = task.train_batch(2000, seeded(1)).targets[:, -1].bincount()[2:]
-    assert (sides - 1000).abs().max() < 120  # no side is the better guess
+            if target != NOT_ASKED:  # both sides weigh the same
+                assert [solve_votes(row, weights)] == task.decode(target)
+    targets = task.train_batch(2000, seeded(1)).targets[:, -1]
+    sides = targets[targets != NOT_ASKED].bincount()[2:]
+    assert sides.sum() > 1950 and (sides - 1000).abs().max() < 120  # no side is the better guess
 
 
 def test_the_weights_are_what_they_are_called():
@@ -128,6 +130,42 @@ def test_the_weights_are_what_they_are_called():
     assert (places["near"].diff() > 0).all()  # the last place is the nearest to the question
     assert len(places["blocks"].unique()) == 8 and (places["flat"] == 1).all()
     assert 0 < places["waves"].argmin() < 31
+
+
+def test_every_question_asks_about_what_stands_before_it():
+    task = load("votes", length=26, votes=5, run=3, questions=4, longest=2, items=64)
+    assert list(task.splits()) == ["test", "2x"]
+    for length, batch in all_batches(task):
+        by_distance = task.weights(length - 1).flip(0).tolist()
+        for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+            row = task.decode(tokens)
+            asked = [place for place, sign in enumerate(row) if sign == "?"]
+            assert len(asked) == 4 and asked[-1] == length - 1 and asked[0] >= (length - 1) // 2
+            answered = [place for place, target in enumerate(targets) if target != NOT_ASKED]
+            assert set(answered) <= set(asked) and len(answered) >= 3  # few have no vote before them
+            for place in answered:
+                before = row[:place][::-1]
+                assert solve_votes(before, by_distance[:place]) == task.decode([targets[place]])[0]
+
+
+def test_a_vote_is_said_in_every_place_of_its_run():
+    task = load("votes", length=26, votes=5, run=3, items=64)
+    for tokens in task.evaluation("test")[0].tokens:
+        *row, question = task.decode(tokens)
+        runs = ["".join(row[place : place + 3]) for place in range(0, 24, 3)]
+        assert question == "?" and row[24:] == [".", "."]
+        assert len([run for run in runs if run != "..."]) == 5 and set(runs) <= {"...", "+++", "---"}
+
+
+def test_a_question_nothing_answers_is_not_asked():
+    task = load("votes", length=16, votes=1, questions=8, structure="flat")
+    batch = task.train_batch(200, seeded(4))
+    for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        for place in range(8, 17):
+            row = task.decode(tokens[: place + 1])
+            if row[-1] == "?":
+                empty = not {"+", "-"} & set(row)
+                assert (targets[place] == NOT_ASKED) == empty
 
 
 def test_shuffled_and_turned_votes_are_no_longer_decided_by_the_weights():

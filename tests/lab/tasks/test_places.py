@@ -38,3 +38,14 @@ def test_places_has_one_right_answer_that_the_cue_decides():
         marks = task.marked(batch.tokens[kinds == kind]).float().mean(0)
         assert marks[0] == marks[-1] == 0 and (marks[1:-1] - 0.2).abs().max() < 0.07
     assert task.decode([0, 5, 8, 9, 10, 11]) == ["s0", "S1", "near", "anywhere", "far", "?"]
+
+
+def test_the_mark_stands_in_its_band():
+    for band, first, last in (("any", 0, 15), ("near", 12, 15), ("middle", 6, 9), ("far", 0, 3)):
+        task = load("places", count=16, symbols=4, items=32, asked="anywhere", band=band, longest=1)
+        assert list(task.splits()) == ["test"]
+        batch = task.train_batch(500, seeded(3))
+        assert (task.kinds(batch.tokens) == 1).all()
+        assert [solve_places(row, 4) for row in batch.tokens.tolist()] == batch.targets[:, -1].tolist()
+        places = task.marked(batch.tokens).nonzero()[:, 1] - 1  # behind the cue
+        assert set(places.tolist()) == set(range(first, last + 1))

@@ -8,17 +8,21 @@ from typing import Any
 import torch
 
 from whence.lab.data.folder import content_hash
-from whence.lab.tasks.base import Batch, Task, batch_rows, fixed_generator
+from whence.lab.tasks.base import Batch, Task, at_least, batch_rows, fixed_generator, longer
 
 
 class Generated(Task):
-    """A task with a rule instead of data. ``amount`` is what the rule counts in: pairs, or symbols."""
+    """A task with a rule instead of data. ``amount`` is what the rule counts in: pairs, or symbols.
+
+    Evaluations go up to ``longest`` times the trained amount.
+    """
 
     kind = "retrieve"
     metric = "accuracy"
 
-    def __init__(self, amount: int, items: int, seed: int, settings: dict[str, Any]) -> None:
-        self.amount, self.items, self.seed = amount, items, seed
+    def __init__(self, amount: int, items: int, seed: int, settings: dict[str, Any], longest: int = 8) -> None:
+        at_least(self.name, "longest", longest, 1)
+        self.amount, self.items, self.seed, self.longest = amount, items, seed, longest
         self.context = self.length(amount)
         # torch promises the same random numbers only within a version: the hash shows when they changed
         drawn = (batch.tokens.numpy().tobytes() for batch in self.evaluation("test"))
@@ -33,7 +37,7 @@ class Generated(Task):
         """Tokens of an input."""
 
     def amounts(self) -> dict[str, int]:
-        return {"test": self.amount, "2x": 2 * self.amount, "4x": 4 * self.amount, "8x": 8 * self.amount}
+        return longer(self.amount, [factor for factor in (1, 2, 4, 8) if factor <= self.longest])
 
     def splits(self) -> dict[str, int]:
         return {split: self.length(amount) for split, amount in self.amounts().items()}

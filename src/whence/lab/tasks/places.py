@@ -15,38 +15,66 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least
+from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least, one_of
 from whence.lab.tasks.generated import Generated
 
 KINDS = ("near", "anywhere", "far")
+ASKED = ("all", *KINDS)
+BANDS = ("any", "near", "middle", "far")
 
 
 class Places(Generated):
-    """Tokens: symbols, the same symbols with a mark, one cue a kind, the question mark. Answers are plain symbols."""
+    """Tokens: symbols, the same symbols with a mark, one cue a kind, the question mark. Answers are plain symbols.
+
+    ``asked`` leaves one of the three kinds only. The mark stands in any place, or in a ``band``: the quarter of the
+    places that is nearest to the question, farthest from it or in the middle. With "anywhere" that is retrieval
+    from a chosen distance.
+    """
 
     name = "places"
 
-    def __init__(self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0, asked: str = "all",
+        band: str = "any", longest: int = 8,
+    ) -> None:  # fmt: skip
         at_least(self.name, "count", count, 2)
         at_least(self.name, "symbols", symbols, 2)
         at_least(self.name, "items", items, 1)
-        self.symbols = symbols
+        one_of(self.name, "asked", asked, ASKED)
+        one_of(self.name, "band", band, BANDS)
+        self.symbols, self.asked, self.band = symbols, asked, band
         self.vocabulary = 2 * symbols + len(KINDS) + 1
-        super().__init__(count, items, seed, {"count": count, "symbols": symbols, "items": items, "seed": seed})
+        settings = {
+            "count": count, "symbols": symbols, "items": items, "seed": seed, "asked": asked, "band": band,
+            "longest": longest,
+        }  # fmt: skip
+        super().__init__(count, items, seed, settings, longest)
 
     def length(self, amount: int) -> int:
         return amount + 2
 
+    def markable(self, amount: int) -> range:
+        """Which of so many places may hold the mark; the farthest from the question is 0.
+
+        >>> [Places(band=band).markable(16) for band in BANDS]
+        [range(0, 16), range(12, 16), range(6, 10), range(0, 4)]
+        """
+        many = amount if self.band == "any" else max(1, amount // 4)
+        first = {"any": 0, "near": amount - many, "middle": (amount - many) // 2, "far": 0}[self.band]
+        return range(first, first + many)
+
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        kind = torch.randint(len(KINDS), (rows, 1), generator=generator)
+        kinds = range(len(KINDS)) if self.asked == "all" else [KINDS.index(self.asked)]
+        kind = kinds[0] + torch.randint(len(kinds), (rows, 1), generator=generator)
         symbols = torch.randint(self.symbols, (rows, amount), generator=generator)
-        marked = torch.randint(amount, (rows, 1), generator=generator)
+        places = self.markable(amount)
+        marked = torch.randint(places.start, places.stop, (rows, 1), generator=generator)
         shown = symbols.scatter_add(1, marked, torch.full((rows, 1), self.symbols))
         asking = torch.full((rows, 1), self.vocabulary - 1)
         tokens = torch.cat([2 * self.symbols + kind, shown, asking], dim=1)
-        places = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
+        answers = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
         targets = torch.full_like(tokens, NOT_ASKED)
-        targets[:, -1:] = symbols.gather(1, places.gather(1, kind))
+        targets[:, -1:] = symbols.gather(1, answers.gather(1, kind))
         return Batch(tokens, targets)
 
     def kinds(self, tokens: Tensor) -> Tensor:
