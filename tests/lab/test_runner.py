@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from whence import WhenceError, records
-from whence.lab import checkpoints, runner, training
+from whence.lab import checkpoints, results, runner, training
 from whence.lab.arms import Arm, Fit, arm
 from whence.lab.study import Budget, Decision, Study
 
@@ -109,12 +110,17 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     (folder / third.file_name).write_text(
         json.dumps(record | {"hash": "0" * 12})
     )  # the same arm and seed, another spec
+    empty, *rest = rest
+    (folder / empty.file_name).write_text(
+        json.dumps(records.read(outcome.folder / empty.file_name) | {"result": None})
+    )  # edited by hand
     for run in rest:
         (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
     again = runner.run_study(small(), tmp_path)
-    assert len(again.problems) == 3 and len(again.found) == 3 and not again.done
+    assert len(again.problems) == 4 and len(again.found) == 2 and not again.done
     assert first.file_name in again.problems[0] and "broken" in again.problems[0]
-    assert all("belongs to another" in problem for problem in again.problems[1:])
+    assert all("belongs to another" in problem for problem in again.problems[1:3])
+    assert "says nothing of a result" in again.problems[3]
     assert (folder / first.file_name).read_text() == "{broken"
 
 
@@ -174,6 +180,35 @@ def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     record = records.read(outcome.folder / run.file_name)
     assert record["result"]["status"] == "diverged" and record["result"]["step"] == 3
     assert not outcome.done
+    assert record["result"]["last_good_checkpoint"] is None  # so short a run has none
+    assert [row["step"] for row in record["result"]["evaluations"]] == [2] and len(record["result"]["losses"]) == 1
+    again = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
+    assert len(again.diverged) == 1 and not again.done and not again.found  # it is said again, and not tried again
+    arm_found = results.arm_of(run.study, run.arm, outcome.folder)
+    assert arm_found["values"] == {} and [row["step"] for row in arm_found["curves"]["0"]["losses"]] == [2]
+
+
+@pytest.mark.parametrize("step, kept", [(3, [2]), (5, [2, 4])])
+def test_a_gradient_that_is_no_number_stops_it_too(tmp_path, monkeypatch, step, kept):
+    """The loss before it was fine. After the last step there is no next loss to notice it, and a checkpoint written
+    after any is not good."""
+    made, whole, count = runner.model_for, training.train, iter(range(100))
+
+    def spoiled(run, task):
+        model = made(run, task)
+        next(model.parameters()).register_hook(lambda grad: grad * (float("nan") if next(count) == step else 1.0))
+        return model
+
+    monkeypatch.setattr(runner, "model_for", spoiled)
+    monkeypatch.setattr(training, "train", lambda *a: whole(*a, save_every=0.0))
+    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
+    (run,) = outcome.diverged
+    result = records.read(outcome.folder / run.file_name)["result"]
+    assert result["step"] == step and result["reason"] == f"the evaluation on test became nan at step {step}"
+    assert [row["step"] for row in result["evaluations"]] == kept
+    assert not (outcome.folder / "weights").exists()
+    good = load_file(outcome.folder / "checkpoints" / result["last_good_checkpoint"])
+    assert all(tensor.isfinite().all() for name, tensor in good.items() if name.startswith("model."))
 
 
 @pytest.mark.parametrize(

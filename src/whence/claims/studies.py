@@ -41,10 +41,10 @@ def finished(study: Study, folder: Path, arm: str) -> dict[str, Any]:
         got = f"{arm!r} in {study.name}"
         raise refusal("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
     found = lab.arm_of(study, chosen[0], folder)
-    ended = len(found["curves"]) + len(found["diverged"])
-    if ended < len(study.seeds):
-        raise Waiting(f"{len(study.seeds) - ended} of {len(study.seeds)} seeds of {study.name}, {arm}")
-    return found
+    curves, gone = found["curves"], {str(one["seed"]) for one in found["diverged"]}
+    if len(curves) < len(study.seeds):
+        raise Waiting(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")
+    return found | {"curves": {seed: curve for seed, curve in curves.items() if seed not in gone}}  # those end early
 
 
 def values_of(found: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:

@@ -69,6 +69,13 @@ def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
         result, seed = record["result"], str(record["seed"])
         parameters = record["parameters"]
         seconds.append(record["wall_seconds"])
+        curves[seed] = {
+            "losses": result.get("losses", []),
+            "evaluations": [
+                {"step": e["step"], "splits": {s: row["value"] for s, row in e["splits"].items()}}
+                for e in result.get("evaluations", [])
+            ],
+        }
         if result["status"] != "done":
             diverged.append({"seed": record["seed"], "step": result["step"], "reason": result["reason"]})
             continue
@@ -76,13 +83,6 @@ def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
             numbers = record["numbers"]
         for split, row in result["evaluations"][-1]["splits"].items():
             values.setdefault(split, {})[seed] = row["value"]
-        curves[seed] = {
-            "losses": result["losses"],
-            "evaluations": [
-                {"step": e["step"], "splits": {s: row["value"] for s, row in e["splits"].items()}}
-                for e in result["evaluations"]
-            ],
-        }
     return {
         "name": arm.name, "position": arm.position, "parameters": parameters, "values": values, "diverged": diverged,
         "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,

@@ -28,7 +28,7 @@ class Outcome:
     folder: Path
     done: list[Run] = field(default_factory=list)  # now
     found: list[Run] = field(default_factory=list)  # before
-    diverged: list[Run] = field(default_factory=list)
+    diverged: list[Run] = field(default_factory=list)  # now or before
     problems: list[str] = field(default_factory=list)  # records that are corrupt or foreign, and runs that failed
 
 
@@ -59,10 +59,12 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
             todo.append(run)
             continue
         problem = problem_of(path, run)
-        if problem is None:
+        if problem is not None:
+            outcome.problems.append(problem)
+        elif records.read(path)["result"]["status"] == "done":
             outcome.found.append(run)
         else:
-            outcome.problems.append(problem)
+            outcome.diverged.append(run)
     if jobs == 1:
         for run in todo:
             _sort(outcome, run, execute(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
@@ -122,6 +124,8 @@ def problem_of(path: Path, run: Run) -> str | None:
         return f"{path.name} is left alone: {error}"
     if record.get("hash") != run.study.hash or record.get("seed") != run.seed or record.get("arm") != run.arm.name:
         return f"{path.name} is left alone: it belongs to another study, arm or seed"
+    if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
+        return f"{path.name} is left alone: it says nothing of a result"
     return None
 
 
@@ -148,6 +152,7 @@ def execute(
     except training.Diverged as error:
         kept = state.name if state.exists() else None
         result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": kept}
+        result |= error.curves
     record = {
         "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ class Progress:
 
 
 class Diverged(Exception):
-    """A loss that is not a number; the step and the last good checkpoint are in the record."""
+    """A loss or an evaluation that is not a number; the step and the last good checkpoint are in the record."""
 
-    def __init__(self, step: int, loss: float) -> None:
-        super().__init__(f"the loss became {loss} at step {step}")
-        self.step = step
+    def __init__(self, step: int, what: str, curves: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{what} at step {step}")
+        self.step, self.curves = step, dict(curves or {})  # up to there
 
 
 def accelerator_for(budget: Budget) -> Any:
@@ -171,7 +171,7 @@ def train(
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
         if not math.isfinite(mean):
-            raise Diverged(step, mean)
+            raise Diverged(step, f"the loss became {mean}", {"losses": losses, "evaluations": evaluations})
         if budget.clip is not None:
             accelerator.clip_grad_norm_(ready.parameters(), budget.clip)
         optimiser.step()
@@ -182,6 +182,8 @@ def train(
             found = {
                 split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in choice.splits
             }
+            # a finite loss may have had a gradient without end: what comes after it is no good checkpoint either
+            require_numbers(found, step, {"losses": losses, "evaluations": evaluations})
             evaluations.append({"step": step + 1, "splits": found})
             choice.look(ready)
             losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
@@ -203,9 +205,18 @@ def train(
         return ended
     model.to(accelerator.device)
     last = {split: evaluate(task, model, task.evaluation(split), accelerator.device) for split in task.splits()}
+    require_numbers(last, step, ended)
     evaluations.append({"step": choice.step, "splits": last})  # of what is kept, on everything there is
     notify(Progress(schedule.steps, schedule.steps, mean_of(losses), {s: row["value"] for s, row in last.items()}))
     return ended | {"stopped": step + 1, "kept": choice.step}
+
+
+def require_numbers(found: dict[str, dict[str, Any]], step: int, curves: Mapping[str, Any]) -> None:
+    """Refuse an evaluation whose numbers are none: nothing can be compared with them, and no record holds them."""
+    for split, row in found.items():
+        wrong = [value for value in row.values() if isinstance(value, float) and not math.isfinite(value)]
+        if wrong:
+            raise Diverged(step, f"the evaluation on {split} became {wrong[0]}", curves)
 
 
 def mean_of(losses: list[dict[str, Any]]) -> float:
