@@ -35,6 +35,17 @@ def test_help_names_every_command_and_has_examples(here):
     assert "Epar(learn=True)" in here("compare", "--help").stdout
 
 
+def test_help_lists_every_task_and_position(here):
+    from whence.cli.comparing import EXAMPLES
+    from whence.lab.arms import SHORT
+    from whence.lab.tasks import TASKS
+
+    tasks, positions = EXAMPLES.split("Tasks: ")[1].split("Positions: ")
+    for names, listed in ((TASKS, tasks), (SHORT, positions.split("; or")[0])):
+        words = listed.replace(";", ",").replace("from the folder of WHENCE_DATA also ", "").rstrip(".\n ").split(",")
+        assert sorted(word.strip() for word in words) == sorted(names)
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -90,8 +101,18 @@ def test_on_a_terminal_there_are_bars(tmp_path):
 def test_options_from_a_file(here, tmp_path):
     (tmp_path / "mine.toml").write_text('task = ["retrieval"]\nposition = ["none"]\nseeds = 1\nsteps = 2\n')
     assert here("compare", "--config", "mine.toml", "--jobs", "1").returncode == 0
-    (tmp_path / "bad.toml").write_text("sedes = 1\n")
-    assert "sedes" in here("compare", "--config", "bad.toml").stderr
+    (tmp_path / "one.toml").write_text('task = "retrieval"\nposition = "none"\nsteps = 2\njobs = 1\nout = "one"\n')
+    assert here("compare", "--seeds", "2", "--config", "one.toml").returncode == 0  # what is typed wins
+    assert len(list((tmp_path / "one").glob("*/*seed*.json"))) == 2
+    for text, said in (
+        ("sedes = 1", "sedes in bad.toml"),
+        ("seeds = 0", "greater than or equal to 1"),
+        ('steps = "some"', "--steps"),
+        ("task = ", "it is a TOML file"),
+    ):
+        (tmp_path / "bad.toml").write_text(text + "\n")
+        done = here("compare", "--config", "bad.toml")
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def test_doctor_and_show(here, tmp_path):

@@ -69,6 +69,14 @@ def test_every_arm_and_seed_has_a_record(finished):
         assert weights.stat().st_size > 0
 
 
+def test_a_record_names_the_gpu_it_was_trained_on(finished, tmp_path, monkeypatch):
+    _, outcome = finished
+    run = small().runs()[0]
+    assert "accelerator" not in records.read(outcome.folder / run.file_name)["environment"]["machine"]
+    monkeypatch.setattr(runner, "accelerator", lambda: "Some GPU")
+    assert runner.execute(run, tmp_path)["environment"]["machine"]["accelerator"] == "Some GPU"
+
+
 def test_what_was_learned_is_noted_before_and_after(finished):
     _, outcome = finished
     run = next(r for r in small().runs() if r.arm.name == "EPAR")

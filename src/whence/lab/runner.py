@@ -158,7 +158,8 @@ def execute(
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
         "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
         "notes": task.notes(model) if result["status"] == "done" else {},  # what diverged is full of NaN
-        "wall_seconds": time.monotonic() - began, "processes": processes.count(), "environment": records.environment(ROOT, ("torch", "accelerate")),
+        "wall_seconds": time.monotonic() - began, "processes": processes.count(),
+        "environment": records.environment(ROOT, ("torch", "accelerate"), accelerator()),
     }  # fmt: skip
     if not first:
         return record
@@ -178,6 +179,11 @@ def execute(
         raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
     records.write(path, json.loads(json.dumps(record)))
     return record
+
+
+def accelerator() -> str | None:
+    """The GPU that training takes where there is one."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def numbers_of(model: torch.nn.Module) -> dict[str, str]:
