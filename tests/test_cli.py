@@ -57,6 +57,7 @@ def test_help_lists_every_task_and_position(here):
         (["run", "nothing"], "the studies here are: none"),
         (["run", f"{STUDIES}/epar/protocol.py", "--scale", "moon"], "its sizes are: cpu, gpu, source"),
         (["run", f"{STUDIES}/epar/when.py", "--scale", "gpu"], "its sizes are: one only"),
+        (["run", f"{STUDIES}/speeches_all.py", "--scale", "gpu"], "its sizes are: one only"),
         (["report", "nowhere"], "no study.json"),
         (["show", "Alibi(x=1)"], "a setting 'x'"),
         (["show", "alibi", "--out", "alibi.doc"], "a picture ends in one of"),
@@ -83,10 +84,33 @@ def test_a_small_comparison_and_its_page(here, tmp_path):
     assert "1 of 2" in done.stderr
     again = here("report", "build/compare", "--out", "again.html")
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
+    for made in (first, (tmp_path / "again.html").read_text()):  # both say how to run it again, not how to report again
+        assert f"<pre><code>whence compare {' '.join(SMALL)}</code></pre>" in made
     record = next((tmp_path / "build" / "compare").glob("*/*seed0.json"))
     record.write_text("{")
     broken = here("compare", *SMALL, "--jobs", "1")
     assert broken.returncode == 1 and f"{record.name} is left alone" in broken.stderr
+
+
+def test_studies_are_found_by_their_hash(tmp_path):
+    from whence.cli.again import commands
+    from whence.cli.running import made_in
+    from whence.lab import comparing
+
+    alibi, protocol = made_in(STUDIES / "speeches_alibi.py"), made_in(STUDIES / "epar/protocol.py", "gpu")
+    assert commands([*alibi, *protocol], STUDIES) == [
+        "whence run epar/protocol --scale gpu",
+        "whence run speeches_alibi",
+    ]
+    mixed = [*comparing.studies(("copy",), steps=3), *comparing.studies(("retrieval",), ("none", "Alibi(scale=2)"))]
+    assert commands(mixed, STUDIES) == [
+        "whence compare --task copy --steps 3",
+        "whence compare --task retrieval --position none --position 'Alibi(scale=2)'",
+    ]
+    (tmp_path / "broken.py").write_text("1 / 0")
+    assert commands(alibi, tmp_path) == []  # no reason to write no report
+    (tmp_path / "copied.py").write_text((STUDIES / "speeches_alibi.py").read_text())
+    assert commands(alibi[1:], tmp_path) == ["whence run copied"]
 
 
 def test_on_a_terminal_there_are_bars(tmp_path):

@@ -69,12 +69,24 @@ def test_every_arm_and_seed_has_a_record(finished):
         assert weights.stat().st_size > 0
 
 
-def test_a_record_names_the_gpu_it_was_trained_on(finished, tmp_path, monkeypatch):
-    _, outcome = finished
-    run = small().runs()[0]
-    assert "accelerator" not in records.read(outcome.folder / run.file_name)["environment"]["machine"]
-    monkeypatch.setattr(runner, "accelerator", lambda: "Some GPU")
-    assert runner.execute(run, tmp_path)["environment"]["machine"]["accelerator"] == "Some GPU"
+def test_a_record_names_the_gpu_it_was_trained_on(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "accelerator" not in runner.surroundings()["machine"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    assert runner.surroundings()["machine"]["accelerator"] == "Some GPU"
+
+
+def sources_of(outcome):
+    return {records.read(outcome.folder / run.file_name)["environment"]["source_hash"] for run in outcome.done}
+
+
+def test_a_record_names_the_sources_that_were_loaded(tmp_path, monkeypatch):
+    """Whoever edits them while a study runs changes nothing of what runs."""
+    sources = iter(["those that run", "others"])
+    monkeypatch.setattr(records, "source_hash", lambda folder: next(sources))
+    outcome = runner.run_study(small(arms=ARMS[:1], budget=Budget(steps=1)), tmp_path)
+    assert len(outcome.done) == 2 and sources_of(outcome) == {"those that run"}
 
 
 def test_what_was_learned_is_noted_before_and_after(finished):
@@ -92,10 +104,12 @@ def test_a_second_call_finds_everything_and_touches_nothing(finished):
     assert before == {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
 
 
-def test_several_processes_find_the_same_numbers(finished, tmp_path):
+def test_several_processes_find_the_same_numbers(finished, tmp_path, monkeypatch):
     _, outcome = finished
+    monkeypatch.setattr(records, "source_hash", lambda folder: "those of the parent")
     several = runner.run_study(small(), tmp_path, jobs=2)
     assert not several.problems and same(values(several.folder), values(outcome.folder))
+    assert sources_of(several) == {"those of the parent"}
 
 
 def test_numbers_drawn_by_others_change_nothing(finished, tmp_path, monkeypatch):

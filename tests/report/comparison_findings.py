@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-from whence.statistics import compare
+from whence.statistics import compare, summary
 
 ARMS = ("none", "Sinusoid", "Rotary", "Alibi", "T5 buckets", "Epar + Rotary")
 STRENGTH = {"none": 0.0, "Sinusoid": 0.3, "Rotary": 0.62, "Alibi": 0.8, "T5 buckets": 0.74, "Epar + Rotary": 1.0}
@@ -34,6 +34,13 @@ WORDS = [
 ]
 
 
+ENVIRONMENT = {
+    "machine": {"processor": "Synthetic 9000", "architecture": "x86_64", "cores": 2},
+    "system": "Linux-6.1", "python": "3.11.2", "packages": {"torch": "2.11.0", "numpy": "2.4.6"},
+    "commit": "0123456789abcdef0123456789abcdef01234567", "uncommitted_changes": True, "source_hash": "f" * 64,
+}  # fmt: skip
+
+
 def findings(arms: tuple[str, ...] = ARMS, seeds: int = 3, maps: bool = True) -> dict[str, Any]:
     """Three studies: one with too few seeds to claim anything, one with enough, one with a diverged seed."""
     spoiled = study("Sorting", "accuracy", arms, seeds, maps=False, lost=arms[-1])
@@ -41,11 +48,7 @@ def findings(arms: tuple[str, ...] = ARMS, seeds: int = 3, maps: bool = True) ->
         "title": "Which position lets a small model read further than it was trained?",
         "command": "python -m whence.lab compare studies/*.json --out build/comparison.html",
         "when": "2026-11-15 07:00 UTC",
-        "environment": {
-            "machine": {"processor": "Synthetic 9000", "architecture": "x86_64", "cores": 2},
-            "system": "Linux-6.1", "python": "3.11.2", "packages": {"torch": "2.11.0", "numpy": "2.4.6"},
-            "commit": "0123456789abcdef0123456789abcdef01234567", "uncommitted_changes": True, "source_hash": "f" * 64,
-        },
+        "environment": {"commit": "fedcba9876543210fedcba9876543210fedcba98", "uncommitted_changes": False},
         "studies": [
             study("Copying", "accuracy", arms, seeds, maps), study("Speeches", "perplexity", arms, max(seeds, 6) if seeds > 1 else 1, maps), spoiled,
         ],
@@ -72,6 +75,7 @@ def study(
         "task": name.lower(), "hash": "abc123def456", "spec": spec, "about": "Numbers of this study are made up for a test.",
         "metric": metric, "higher_is_better": accuracy, "split": "test", "lengths": lengths, "trained_length": 17,
         "arms": made, "comparison": comparison, "why_no_comparison": why,
+        "ran": [{"environment": ENVIRONMENT, "runs": seeds * len(arms), "started": "2026-11-14T06:00:00Z"}],
         "observations": {arm: _observed(arm) for arm in arms} if maps else None,
     }  # fmt: skip
 
@@ -103,6 +107,7 @@ def _arm(name: str, metric: str, lengths: dict[str, int], seeds: int, study: str
             values[split][str(seed)] = value(length, 1.0)
     learned = "Epar" in name
     return {
+        "summary": summary(list(values["test"].values())).to_json(),
         "name": name, "position": f"p.{name}()", "parameters": 105_216 + 64 * len(name), "values": values,
         "diverged": diverged, "curves": curves, "wall_seconds": 41.7 + len(name),
         "numbers": {

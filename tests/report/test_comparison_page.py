@@ -134,8 +134,10 @@ def test_all_text_is_escaped() -> None:
     given = findings(("none", bad, "b"))
     for key in ("title", "command", "when"):
         given[key] = bad
-    given["environment"]["commit"] = given["environment"]["machine"]["processor"] = bad
+    given["environment"]["commit"] = bad
     for study in given["studies"]:
+        place = {**study["ran"][0]["environment"], "commit": bad, "machine": {"processor": bad}, "python": bad}
+        study["ran"] = [{"environment": place, "runs": 1, "started": bad}]
         for key in ("name", "question", "task", "hash", "about", "why_no_comparison"):
             study[key] = bad
         study["spec"]["x"] = bad
@@ -171,8 +173,57 @@ def test_few_seeds_have_dashes_instead_of_intervals(seeds: int) -> None:
 
 
 def test_one_arm_and_no_maps() -> None:
-    text = Document(page(findings(("none",), maps=False))).text
+    given = findings(("none",), maps=False)
+    text = Document(page(given)).text
     assert "there is one arm only" in text and "No attention maps were recorded." in text
+    accuracy, perplexity = (study["arms"][0]["summary"] for study in given["studies"][:2])
+    assert f"none: {100 * accuracy['mean']:.2f} % accuracy on test." in text
+    assert f"none: perplexity {perplexity['mean']:.1f} on test." in text
+    low, high = (f"{perplexity['interval'][end]:.1f}" for end in ("low", "high"))
+    assert f"The mean of 6 seeds; its 95 % interval is {low} to {high}. Nothing is compared" in text
+    assert "The mean of 1 seed. Nothing is compared" in Document(page(findings(("none",), 1, maps=False))).text
+
+
+def test_where_records_were_made_is_said_once_for_each_place() -> None:
+    given = findings()
+    first, second, third = given["studies"]
+    elsewhere = {**first["ran"][0]["environment"], "machine": {"processor": "Other 1", "cores": 16}, "commit": "c" * 40}
+    second["ran"] = [*second["ran"], {"environment": elsewhere, "runs": 7, "started": "2026-11-13T00:00:00Z"}]
+    third["ran"] = [{"environment": elsewhere, "runs": 2, "started": "2026-11-12T00:00:00Z"}]
+    told = Document(page(given)).text.split("What was run, and how to run it again")[1]
+    assert f"{given['command']} runs 18 of Copying; 36 of Speeches first begun 2026-11-14T06:00:00Z commit 0123" in told
+    assert "runs 7 of Speeches; 2 of Sorting first begun 2026-11-12T00:00:00Z commit cccc" in told
+    assert told.count("Synthetic 9000") == told.count("Other 1, 16 cores") == 1
+    # the place where the page was written is no place where anything was measured
+    assert f"written from the records on {given['when']}, with commit fedc" in told
+
+
+def test_layers_and_heads_are_counted_from_one() -> None:
+    made = page(findings())
+    for choice in ("layer", "head"):
+        options = re.search(rf'data-choice="{choice}">(.*?)</select>', made)
+        assert options and re.findall(r">(\d+)</option>", options[1]) == ["1", "2"]
+    assert "layer 1: share of attention" in made and "layer 0" not in made
+
+
+def test_what_was_learned_is_told_by_layer() -> None:
+    given = findings()
+    name = "body.layers.{}.attention.position"
+    arm = given["studies"][0]["arms"][-1]
+    arm["numbers"] = {
+        "before": {"body.at_input.0": "width=8", name.format(0): "", name.format(1): "beta=1"},
+        "after": {"body.at_input.0": "width=8", name.format(0): "", name.format(1): "beta=2"},
+    }
+    told = Document(page(given)).text
+    assert "input width=8 width=8 layer 2 beta=1 beta=2" in told  # layer 1 has no numbers
+
+
+def test_parts_of_one_length_stand_open() -> None:
+    given = findings()
+    given["studies"][0]["lengths"] = dict.fromkeys(("test", "2x", "4x", "8x"), 17)
+    made = page(given)
+    assert made.count("<details open><summary>Every value on every part") == 1
+    assert made.count("<details><summary>Every value at every length") == 2
 
 
 def test_twenty_one_arms_with_long_names_look_different() -> None:

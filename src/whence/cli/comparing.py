@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -76,4 +75,4 @@ def compare(
     made = comparing.studies(
         tuple(task or comparing.QUESTIONS), tuple(position or comparing.POSITIONS), tuple(range(seeds)), steps, baseline
     )
-    run_all(made, out, jobs, "Which position does what", " ".join(["whence", *sys.argv[1:]]))
+    run_all(made, out, jobs, "Which position does what")

@@ -23,16 +23,22 @@ def report(
     folders = [folder] if (folder / "study.json").exists() else sorted(p.parent for p in folder.glob("*/study.json"))
     if not folders:
         raise refusal("whence report", f"no study.json in {folder}", "a study's folder holds one", "run a study first")
-    print(f"report: {write_report(folders, out or folder / 'report.html', folder.name, f'whence report {folder}')}")
+    print(f"report: {write_report(folders, out or folder / 'report.html', None, f'whence report {folder}')}")
 
 
-def write_report(folders: list[Path], out: Path, title: str, command: str) -> Path:
-    """One page for several studies, written whole; of one question under several conditions also a figure of them."""
+def write_report(folders: list[Path], out: Path, title: str | None, command: str) -> Path:
+    """One page for several studies, written whole; of one question under several conditions also a figure of them.
+
+    The command is what the page shows where none can be found for the studies.
+    """
     from whence import records
-    from whence.lab.results import findings
+    from whence.cli.again import commands
+    from whence.lab.results import findings, study_in
     from whence.report.comparison import page
 
-    found = findings(folders, title, command)
+    made = [study_in(folder) for folder in folders]
+    title = title or (made[0].question if len(made) == 1 else f"{len(made)} studies of position")
+    found = findings(folders, title, "\n".join(commands(made)) or command)
     records.write_text(out, page(found))
     write_conditions(found["studies"], out.parent)
     return out

@@ -1,7 +1,7 @@
 """``whence studies`` and ``whence run``
 
 A file in studies/ (or in a folder below it) defines one of two functions. ``studies()`` returns a list of
-``whence.lab.study.Study``: arms that are trained and compared, with a report; it may take a ``scale`` by name.
+``whence.lab.study.Study``: arms that are trained and compared, with a report; it may take a ``scale``, one of ``SCALES``.
 ``experiments()`` returns a list of
 ``whence.experiments.Experiment``: numbers that are computed into a record each, and drawn from it.
 """
@@ -9,7 +9,9 @@ A file in studies/ (or in a folder below it) defines one of two functions. ``stu
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +71,7 @@ def run(
         raise refusal("whence run --quick", path.name, "only experiments have a quick form", "leave it out")
     compared = [one for one in made if isinstance(one, Study)]
     title = compared[0].question if len(compared) == 1 else f"{study}: {len(compared)} studies"
-    run_all(compared, out, jobs, title, " ".join(["whence", *sys.argv[1:]]))
+    run_all(compared, out, jobs, title)
 
 
 def files_in(folder: Path) -> dict[str, Path]:
@@ -77,8 +79,8 @@ def files_in(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.py"))}
 
 
-def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
-    """What a file's function ``studies()`` or ``experiments()`` returns."""
+def maker_in(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple[str, ...]]:
+    """A file's function ``studies()`` or ``experiments()``, and the sizes it can be asked for."""
     import inspect
     import runpy
 
@@ -87,13 +89,18 @@ def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
     if len(found) != 1:
         got = f"{path.name} with {len(found)} of studies() and experiments()"
         raise refusal("whence run", got, "a study file defines one of them", "write it")
+    return found[0], tuple(names["SCALES"]) if "scale" in inspect.signature(found[0]).parameters else ()
+
+
+def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
+    """What a file's function returns."""
+    make, sizes = maker_in(path)
     if scale is None:
-        return list(found[0]())
-    sizes = names.get("SCALES", ())
-    if "scale" not in inspect.signature(found[0]).parameters or scale not in sizes:
+        return list(make())
+    if scale not in sizes:
         got = f"{scale!r} for {path.name}"
         raise refusal("whence run --scale", got, f"its sizes are: {', '.join(sizes) or 'one only'}", "name one of them")
-    return list(found[0](scale))
+    return list(make(scale))
 
 
 def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
@@ -102,7 +109,7 @@ def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, drawn in {folder}")
 
 
-def run_all(made: list[Study], out: Path, jobs: int | None, title: str, command: str) -> None:
+def run_all(made: list[Study], out: Path, jobs: int | None, title: str) -> None:
     """Run several studies and write one report; exit with 1 where something is missing."""
     from whence.cli.progress import watching
     from whence.cli.reporting import write_report
@@ -123,7 +130,7 @@ def run_all(made: list[Study], out: Path, jobs: int | None, title: str, command:
         return
     for problem in problems:
         print(problem, file=sys.stderr)
-    page = write_report(folders, out / "report.html", title, command)
+    page = write_report(folders, out / "report.html", title, shlex.join(["whence", *sys.argv[1:]]))
     print(f"report: {page}")
     if problems:
         raise typer.Exit(1)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import WhenceError, refusal
 from whence.lab.arms import Arm, arm
 from whence.lab.study import Budget, Decision, Study
 
+SEEDS = 3
 POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 
 #: what each task of the default comparison asks and how long it trains, so that all of it takes minutes on two cores
@@ -36,7 +40,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 def studies(
     tasks: tuple[str, ...] = tuple(QUESTIONS),
     positions: tuple[str, ...] = POSITIONS,
-    seeds: tuple[int, ...] = (0, 1, 2),
+    seeds: tuple[int, ...] = tuple(range(SEEDS)),
     steps: int | None = None,
     baseline: str | None = None,
 ) -> list[Study]:
@@ -48,6 +52,29 @@ def studies(
     arms = tuple(arm(text) for text in positions)
     chosen = baseline or arms[0].name
     return [_study(task, arms, seeds, steps, chosen) for task in tasks]
+
+
+def command(made: Sequence[Study]) -> str | None:
+    """The ``whence compare`` that makes exactly these studies; None where there is none.
+
+    >>> command(studies()), command(studies(("copy",), ("none", "Alibi(scale=2)"), (0,), 9))
+    ('whence compare', "whence compare --task copy --position none --position 'Alibi(scale=2)' --seeds 1 --steps 9")
+    """
+    first = made[0]
+    tasks, positions, seeds = tuple(one.task for one in made), tuple(arm.name for arm in first.arms), first.seeds
+    for steps, baseline in product((None, first.budget.steps), (None, first.decision.baseline)):
+        try:
+            again = studies(tasks, positions, seeds, steps, baseline)
+        except WhenceError:  # arms with names of their own, say
+            return None
+        if [one.hash for one in again] == [one.hash for one in made] and seeds == tuple(range(len(seeds))):
+            options = [("--task", task) for task in tasks if set(tasks) != set(QUESTIONS)]
+            options += [("--position", text) for text in positions if positions != POSITIONS]
+            options += [("--seeds", str(len(seeds)))] * (len(seeds) != SEEDS)
+            options += [("--steps", str(steps))] * (steps is not None)
+            options += [("--baseline", str(baseline))] * (baseline is not None)
+            return " ".join(["whence compare", *(f"{name} {shlex.quote(value)}" for name, value in options)])
+    return None
 
 
 def _study(task: str, arms: tuple[Arm, ...], seeds: tuple[int, ...], steps: int | None, baseline: str) -> Study:

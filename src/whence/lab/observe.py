@@ -23,12 +23,15 @@ def observations(study: Study, folder: Path) -> dict[str, Any]:
     path = folder / "observations.json"
     if path.exists():
         return records.read(path)["arms"]
+    runs = [run for run in study.runs() if weights_of(run, folder).exists()]
+    if not runs:
+        return {}
     task = tasks.load(study.task, **study.task_settings)
     arms: dict[str, Any] = {}
     for arm in study.arms:
-        runs = [run for run in study.runs() if run.arm == arm and weights_of(run, folder).exists()]
-        if runs and isinstance(runner.model_for(runs[0], task), Encoder | Decoder):  # others have no maps to show
-            arms[arm.name] = observed(runs[0], task, folder)
+        own = [run for run in runs if run.arm == arm]
+        if own and isinstance(runner.model_for(own[0], task), Encoder | Decoder):  # others have no maps to show
+            arms[arm.name] = observed(own[0], task, folder)
     if len(arms) == len(study.arms):  # a study that is not finished is looked at anew next time
         records.write(path, {"hash": study.hash, "arms": arms})
     return arms

@@ -12,7 +12,7 @@ from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import observations
 from whence.lab.study import Budget, Decision, Study
-from whence.statistics import compare
+from whence.statistics import compare, summary
 
 
 def study_in(folder: Path) -> Study:
@@ -36,18 +36,22 @@ def study_in(folder: Path) -> Study:
 
 
 def findings_of(study: Study, folder: Path) -> dict[str, Any]:
-    """All that a report shows of one study, as plain JSON; runs that are missing are missing."""
-    task = tasks.load(study.task, **study.task_settings)
+    """All that a report shows of one study, as plain JSON; runs that are missing are missing.
+
+    What is kept beside the records is enough: the task's data are needed only for what no report has asked before.
+    """
+    facts = runner.task_facts(study, folder)
     found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
     arms = [arm_of(study, arm, folder) for arm in study.arms]
     simple = records.read(folder / "baselines.json")["baselines"] if (folder / "baselines.json").exists() else {}
-    comparison, why_not = judged(study, arms, task)
+    comparison, why_not = judged(study, arms, facts)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
-        "about": study.about, "metric": task.metric, "higher_is_better": task.higher_is_better,
-        "split": study.decision.split, "lengths": task.splits(), "trained_length": task.context, "arms": arms,
+        "about": study.about, "split": study.decision.split, "arms": arms,
+        **{name: facts[name] for name in ("metric", "higher_is_better", "lengths", "trained_length")},
         "comparison": comparison, "why_no_comparison": why_not, "observations": observations(study, folder) or None,
-        "exhibits": task.exhibits(found, simple),
+        "exhibits": tasks.kind_of(study.task).exhibits(found, simple),
+        "ran": where_run([record for own in found.values() for record in own]),
     }  # fmt: skip
 
 
@@ -55,6 +59,18 @@ def records_of(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
     """The sound records of an arm, in the order of its seeds."""
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
     return [records.read(path) for run, path in paths if path.exists() and runner.problem_of(path, run) is None]
+
+
+def where_run(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The environments in which records were made, each once, with how many there are and when the first began."""
+    found: list[dict[str, Any]] = []
+    for record in sorted(made, key=lambda record: record["started"]):
+        same = [one for one in found if one["environment"] == record["environment"]]
+        if same:
+            same[0]["runs"] += 1
+        else:
+            found.append({"environment": record["environment"], "runs": 1, "started": record["started"]})
+    return found
 
 
 def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
@@ -83,13 +99,15 @@ def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
             numbers = record["numbers"]
         for split, row in result["evaluations"][-1]["splits"].items():
             values.setdefault(split, {})[seed] = row["value"]
+    decisive = list(values.get(study.decision.split, {}).values())
     return {
+        "summary": summary(decisive, 1 - study.decision.alpha).to_json() if decisive else None,
         "name": arm.name, "position": arm.position, "parameters": parameters, "values": values, "diverged": diverged,
         "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,
     }  # fmt: skip
 
 
-def judged(study: Study, arms: list[dict[str, Any]], task: tasks.Task) -> tuple[dict[str, Any] | None, str | None]:
+def judged(study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
     """The comparison that the spec announced, or why there is none."""
     split, baseline = study.decision.split, study.decision.baseline
     unfinished = [arm["name"] for arm in arms if len(arm["values"].get(split, {})) < len(study.seeds)]
@@ -98,11 +116,11 @@ def judged(study: Study, arms: list[dict[str, Any]], task: tasks.Task) -> tuple[
     if len(arms) < 2:
         return None, "there is one arm only"
     given = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
-    percent = task.metric == "accuracy"
+    percent = facts["metric"] == "accuracy"
     scaled = {name: [100 * v for v in values] for name, values in given.items()} if percent else given
     try:
         found = compare(
-            scaled, baseline, study.comparisons, task.higher_is_better, level=1 - study.decision.alpha,
+            scaled, baseline, study.comparisons, facts["higher_is_better"], level=1 - study.decision.alpha,
             unit="points" if percent else "",
         )  # fmt: skip
     except WhenceError as error:
@@ -111,7 +129,7 @@ def judged(study: Study, arms: list[dict[str, Any]], task: tasks.Task) -> tuple[
 
 
 def findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
-    """The findings of several studies together, ready for a page."""
+    """The findings of several studies together, ready for a page; ``command`` is one that runs them, or several lines."""
     studies = [findings_of(study_in(folder), folder) for folder in folders]
     return {
         "title": title, "command": command, "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

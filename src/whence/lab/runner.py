@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
             "leave out jobs",
         )
     folder = folder_of(study, base)
-    require_sound(study)
+    task = require_sound(study)
     if processes.rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         keep_spec(study, folder)
-        keep_baselines(study, folder)
+        task_facts(study, folder, task)
+        keep_baselines(study, folder, task)
     outcome = Outcome(folder)
     todo: list[Run] = []
     for run in study.runs():
@@ -65,11 +67,15 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
             outcome.found.append(run)
         else:
             outcome.diverged.append(run)
+    if not todo:
+        return outcome
+    # of the sources that are loaded here and now: they may be edited before the last run ends
+    work = partial(execute, environment=surroundings())
     if jobs == 1:
         for run in todo:
-            _sort(outcome, run, execute(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
+            _sort(outcome, run, work(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
     else:
-        for run, record in side_by_side(execute, todo, folder, jobs, notify):
+        for run, record in side_by_side(work, todo, folder, jobs, notify):
             if isinstance(record, Exception):
                 outcome.problems.append(f"{run.file_name} failed: {record}")
             else:
@@ -77,8 +83,8 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
     return outcome
 
 
-def require_sound(study: Study) -> None:
-    """Build the task and every arm's model once, so that a bad spec fails now and not after hours."""
+def require_sound(study: Study) -> tasks.Task:
+    """Build the task and every arm's model once, so that a bad spec fails now and not after hours; the task."""
     task = tasks.load(study.task, **study.task_settings)
     if study.decision.split not in task.splits():
         raise refusal(
@@ -92,6 +98,16 @@ def require_sound(study: Study) -> None:
         raise refusal("study.budget", got, "only a task with a validation split can stop by it", "leave patience out")
     for run in study.runs()[: len(study.arms)]:
         model_for(run, task)
+    return task
+
+
+def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
+    """What a report must know of a study's task. Kept beside the records, which are worth more than the data they need."""
+    path = folder / "task.json"
+    if not path.exists():
+        known = task or tasks.load(study.task, **study.task_settings)
+        records.write(path, {"hash": study.hash, **known.facts()})
+    return records.read(path)
 
 
 def keep_spec(study: Study, folder: Path) -> None:
@@ -104,12 +120,11 @@ def keep_spec(study: Study, folder: Path) -> None:
         )
 
 
-def keep_baselines(study: Study, folder: Path) -> None:
+def keep_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
     """What simple rules reach on the task, where it has some; found once."""
     path = folder / "baselines.json"
     if path.exists():
         return
-    task = tasks.load(study.task, **study.task_settings)
     found = task.baselines()
     if found:
         about = {"hash": study.hash, "task": task.settings, "environment": records.environment(ROOT, ("torch",))}
@@ -135,9 +150,13 @@ def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
 
 
 def execute(
-    run: Run, folder: Path, notify: Callable[[training.Progress], None] = lambda progress: None
+    run: Run,
+    folder: Path,
+    notify: Callable[[training.Progress], None] = lambda progress: None,
+    environment: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed and write its record; the record's content is the answer."""
+    environment = environment or surroundings()
     torch.set_num_threads(1)  # sums are added in another order by more threads; runs go side by side instead
     task = tasks.load(run.study.task, **run.study.task_settings)
     model = model_for(run, task)
@@ -158,8 +177,7 @@ def execute(
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
         "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
         "notes": task.notes(model) if result["status"] == "done" else {},  # what diverged is full of NaN
-        "wall_seconds": time.monotonic() - began, "processes": processes.count(),
-        "environment": records.environment(ROOT, ("torch", "accelerate"), accelerator()),
+        "wall_seconds": time.monotonic() - began, "processes": processes.count(), "environment": environment,
     }  # fmt: skip
     if not first:
         return record
@@ -181,9 +199,10 @@ def execute(
     return record
 
 
-def accelerator() -> str | None:
-    """The GPU that training takes where there is one."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+def surroundings() -> dict[str, Any]:
+    """The machine with the GPU that training takes where there is one, the versions, and the sources."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return records.environment(ROOT, ("torch", "accelerate"), gpu)
 
 
 def numbers_of(model: torch.nn.Module) -> dict[str, str]:

@@ -131,7 +131,8 @@ class NextPlaceTask(Task):
         found = {"seen": share[targets != UNKNOWN], "unseen": share[targets == UNKNOWN]}
         return {name: float(some.mean()) for name, some in found.items() if len(some)}
 
-    def exhibits(self, runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+    @staticmethod
+    def exhibits(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
         return exhibits(runs, baselines)
 
     def kept(self, model: nn.Module) -> dict[str, Any]:

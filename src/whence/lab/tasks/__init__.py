@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +21,14 @@ from whence.lab.tasks.topics import Topics
 from whence.lab.tasks.votes import Votes
 from whence.lab.tasks.wikitext import WikiText2, WikiText103
 
-__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Tally", "Task", "load", "row_of"]
+__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Tally", "Task", "kind_of", "load", "row_of"]
 
 
 @dataclass(frozen=True)
 class Entry:
     """A task by name. ``embedded`` ones need no files; the others read the folder of WHENCE_DATA."""
 
-    make: Callable[..., Task]
+    make: type[Task]
     embedded: bool
     idea: str
 
@@ -56,9 +55,7 @@ def load(name: str, **settings: Any) -> Task:
     >>> load("retrieval", pairs=2).splits()
     {'test': 5, '2x': 9, '4x': 17, '8x': 33}
     """
-    make = _from_elsewhere(name) if ":" in name else TASKS[name].make if name in TASKS else None
-    if make is None:
-        raise refusal(f'load("{name}")', "an unknown task", f"there are {', '.join(TASKS)}", "give one of these")
+    make = kind_of(name)
     known = list(inspect.signature(make).parameters)
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
@@ -68,7 +65,16 @@ def load(name: str, **settings: Any) -> Task:
     return make(**settings)
 
 
-def _from_elsewhere(name: str) -> Callable[..., Task]:
+def kind_of(name: str) -> type[Task]:
+    """The class of a task by its name, which needs no data yet."""
+    if ":" in name:
+        return _from_elsewhere(name)
+    if name not in TASKS:
+        raise refusal(f'load("{name}")', "an unknown task", f"there are {', '.join(TASKS)}", "give one of these")
+    return TASKS[name].make
+
+
+def _from_elsewhere(name: str) -> type[Task]:
     """A subclass of Task by its module and name, so that a study can bring its own; nothing else is ever called."""
     module, _, kind = name.partition(":")
     try:

@@ -54,6 +54,15 @@ class Task(ABC):
     def higher_is_better(self) -> bool:
         return self.metric == "accuracy"
 
+    def facts(self) -> dict[str, Any]:
+        """What a report must know of the task beside its records, kept with them: a reader may not have the data."""
+        return {
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "lengths": self.splits(),
+            "trained_length": self.context,
+        }
+
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         """The model of an arm, with weights that the seed decides; a task may bring another than whence.models has."""
         kind = "encoder" if self.kind == "classify" else "decoder"
@@ -85,7 +94,8 @@ class Task(ABC):
         """What simple rules reach, as plain JSON; a study writes it down once."""
         return {}
 
-    def exhibits(self, runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+    @staticmethod
+    def exhibits(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What else a report shows, from each arm's records and what the simple rules reached.
 
         A table has ``kind="table"``, ``title``, ``head``, ``rows`` of texts and ``note``; a chart has ``kind="lines"``,

@@ -10,30 +10,50 @@ from whence.report.comparison.tables import definitions
 
 
 def rerun(findings: dict[str, Any]) -> str:
-    """The command, where it ran, and each study's whole specification."""
-    place = findings.get("environment") or {}
-    packages = ", ".join(f"{name} {version}" for name, version in (place.get("packages") or {}).items())
-    rows = [
-        ("when", html.escape(findings["when"])),
-        ("commit", _commit(place)),
-        ("source hash", f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>"),
-        (
-            "versions",
-            html.escape(f"Python {place.get('python', 'not recorded')}" + (f", {packages}" if packages else "")),
-        ),
-        ("machine", html.escape(_machine(place))),
-    ]
+    """The commands, where the records were made, and each study's whole specification."""
     studies = "".join(
         f"<details><summary>{html.escape(study['name'])}: task {html.escape(study['task'])}, specification "
         f"<code>{html.escape(study['hash'])}</code></summary><pre><code>{_json(study['spec'])}</code></pre></details>"
         for study in findings["studies"]
     )
+    written = findings.get("environment") or {}
     return (
         '<section aria-labelledby="again"><h2 id="again">What was run, and how to run it again</h2>'
-        f"<pre><code>{html.escape(findings['command'])}</code></pre>{definitions(rows)}"
+        f"<pre><code>{html.escape(findings['command'])}</code></pre>{''.join(_places(findings['studies']))}"
+        f'<p class="small">This page was written from the records on {html.escape(findings["when"])}, with commit '
+        f"{_commit(written)}.</p>"
         "<h3>Specifications</h3><p>All that decides the results; the hash is of this text, and names the records.</p>"
-        f"{studies}<details><summary>The environment as it was recorded</summary><pre><code>{_json(place)}</code></pre>"
-        "</details></section>"
+        f"{studies}</section>"
+    )
+
+
+def _places(studies: list[dict[str, Any]]) -> list[str]:
+    """Each environment in which records were made, with the studies whose records they are."""
+    found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for study in studies:
+        for made in study["ran"]:
+            told = {"name": study["name"], **made}
+            same = [rows for place, rows in found if place == made["environment"]]
+            if same:
+                same[0].append(told)
+            else:
+                found.append((made["environment"], [told]))
+    return [_place(place, rows) for place, rows in found]
+
+
+def _place(place: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in (place.get("packages") or {}).items())
+    versions = f"Python {place.get('python', 'not recorded')}" + (f", {packages}" if packages else "")
+    runs = "; ".join(f"{row['runs']} of {row['name']}" for row in rows)
+    return definitions(
+        [
+            ("runs", html.escape(runs)),
+            ("first begun", html.escape(min(str(row["started"]) for row in rows))),
+            ("commit", _commit(place)),
+            ("source hash", f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>"),
+            ("versions", html.escape(versions)),
+            ("machine", html.escape(_machine(place))),
+        ]
     )
 
 

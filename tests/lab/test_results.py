@@ -1,0 +1,128 @@
+"""From records to findings: every number is that of a record, and after a first report the records are enough."""
+
+import base64
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from whence import WhenceError, records
+from whence.lab import checkpoints, observe, results, runner, tasks
+from whence.lab.arms import arm
+from whence.lab.study import Budget, Decision, Study
+from whence.models import attention_maps
+from whence.statistics import compare, summary
+
+STUDY = Study(
+    name="little", question="what is found", task="sources", task_settings={"context": 8, "words": 64, "items": 20},
+    model={"width": 16, "heads": 2, "layers": 2, "hidden": 16}, arms=(arm("none"), arm("alibi")), seeds=(3, 5),
+    budget=Budget(steps=4, batch=8, evaluate_every=2), decision=Decision(baseline="none", split="2x", alpha=0.1),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return runner.run_study(STUDY, tmp_path_factory.mktemp("results")).folder
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return results.findings([folder], "little", "whence run little")["studies"][0]
+
+
+def recorded(folder, name):
+    runs = [run for run in STUDY.runs() if run.arm.name == name]
+    return {str(run.seed): records.read(folder / run.file_name) for run in runs}
+
+
+def test_every_value_is_a_records(folder, found):
+    for one in found["arms"]:
+        made = recorded(folder, one["name"])
+        last = {seed: record["result"]["evaluations"][-1]["splits"] for seed, record in made.items()}
+        for split in ("test", "2x", "4x"):
+            assert one["values"][split] == {seed: row[split]["value"] for seed, row in last.items()}
+        assert [row["step"] for row in one["curves"]["3"]["evaluations"]] == [2, 4]
+        assert one["curves"]["5"]["losses"] == made["5"]["result"]["losses"]
+        assert one["summary"] == summary(list(one["values"]["2x"].values()), 0.9).to_json()
+        assert one["numbers"] == made["3"]["numbers"]
+    assert (found["metric"], found["higher_is_better"]) == ("accuracy", True)
+    assert (found["lengths"], found["trained_length"]) == ({"test": 8, "2x": 16, "4x": 32}, 8)
+
+
+def test_the_comparison_is_the_one_announced(found):
+    values = {one["name"]: [100 * value for value in one["values"]["2x"].values()] for one in found["arms"]}
+    assert found["comparison"] == compare(values, "none", 1, True, level=0.9, unit="points").to_json()
+
+
+def test_maps_and_mass_are_those_of_the_trained_weights(folder, found):
+    run = next(run for run in STUDY.runs() if run.arm.name == "alibi" and run.seed == 3)
+    task = tasks.load(STUDY.task, **STUDY.task_settings)
+    model = runner.model_for(run, task)
+    checkpoints.load_weights(observe.weights_of(run, folder), model)
+    seen = found["observations"]["alibi"]
+    assert seen["seed"] == 3 and len(seen["examples"]) == 3
+    for example, batch in zip(seen["examples"], task.examples(3), strict=True):
+        assert example["tokens"] == task.decode(batch.tokens[0])
+        maps = attention_maps(model, batch.tokens)[:, 0]
+        for layer, head in ((0, 0), (1, 1)):
+            drawn = torch.frombuffer(bytearray(base64.b64decode(example["maps"][layer][head])), dtype=torch.uint8)
+            assert (drawn.view(8, 8) / 255 - maps[layer, head]).abs().max() <= 0.5001 / 255
+    batch = task.evaluation("test")[0]
+    maps = attention_maps(model, batch.tokens)
+    here = torch.arange(8)
+    near = maps.mean((1, 2))[:, here, here].mean(-1)  # what each layer's rows give to their own token
+    assert [row[0] for row in seen["mass"]["by_layer"]] == pytest.approx(near.tolist(), abs=1e-5)
+    assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in seen["mass"]["by_layer"])
+
+
+def test_records_alone_are_enough_for_a_second_report(folder, found, monkeypatch, tmp_path):
+    """Weights are not kept with a project, and whoever reads the records may not have the data."""
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(tasks, "load", lambda *a, **k: pytest.fail("it read the data again"))
+    assert results.findings_of(STUDY, tmp_path) == found
+    (tmp_path / "observations.json").unlink()
+    assert results.findings_of(STUDY, tmp_path)["observations"] is None  # without weights either
+
+
+def test_a_study_that_is_not_finished_is_looked_at_anew(folder, tmp_path):
+    (tmp_path / "weights").mkdir()
+    weights = [observe.weights_of(run, folder) for run in STUDY.runs()[:2]]
+    (tmp_path / "weights" / weights[0].name).write_bytes(weights[0].read_bytes())
+    assert set(observe.observations(STUDY, tmp_path)) == {"none"}
+    (tmp_path / "weights" / weights[1].name).write_bytes(weights[1].read_bytes())
+    assert set(observe.observations(STUDY, tmp_path)) == {"none", "alibi"} and (tmp_path / "observations.json").exists()
+
+
+def test_where_records_were_made(folder, found):
+    assert [(one["runs"], one["environment"]["source_hash"]) for one in found["ran"]] == [
+        (4, records.source_hash(runner.ROOT / "src"))
+    ]
+    made = [record for name in ("none", "alibi") for record in recorded(folder, name).values()]
+    assert found["ran"][0]["started"] == min(record["started"] for record in made)
+    made[2] = made[2] | {"environment": {"commit": "other"}, "started": "2001-01-01T00:00:00Z"}
+    assert [(one["runs"], one["started"]) for one in results.where_run(made)] == [
+        (1, "2001-01-01T00:00:00Z"), (3, found["ran"][0]["started"])
+    ]  # fmt: skip
+
+
+def test_missing_and_foreign_records_are_no_values(folder, tmp_path):
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    first, second = STUDY.runs()[:2]
+    (tmp_path / first.file_name).unlink()
+    (tmp_path / second.file_name).write_text("{")
+    part = results.findings_of(STUDY, tmp_path)
+    assert [set(one["values"]["test"]) for one in part["arms"]] == [{"5"}, {"5"}]
+    assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a value"
+
+
+def test_a_spec_that_was_changed_is_refused(folder, tmp_path):
+    kept = json.loads((folder / "study.json").read_text())
+    assert results.study_in(folder).hash == STUDY.hash
+    kept["spec"]["seeds"] = [3, 5, 7]
+    (tmp_path / "study.json").write_text(json.dumps(kept))
+    with pytest.raises(WhenceError, match="a spec is never changed after a run"):
+        results.study_in(tmp_path)
+    assert dataclasses.replace(STUDY, seeds=(3, 5, 7)).hash != STUDY.hash
