@@ -76,8 +76,8 @@ def mass_by_distance(study: dict[str, Any], looks: Mapping[str, Look]) -> list[s
                 series.append(Series(looks[name], [], points))
         x = distances(far, LEFT, WIDTH - 14)  # all lines end near zero, where names would only pile up
         y = linear(every, SMALL - BOTTOM, TOP, most=4, zero=True)
-        told = f"Attention mass by distance in layer {layer}."
-        label = f"layer {layer}: share of attention"
+        told = f"Attention mass by distance in layer {layer + 1}."
+        label = f"layer {layer + 1}: share of attention"
         charts.append(
             lines(series, x, y, "distance between query and key (tokens, log)", label, told, height=SMALL, named=False)
         )

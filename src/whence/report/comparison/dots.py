@@ -15,6 +15,7 @@ from whence.report.comparison.units import Units, best_first, diverged_words, va
 ROW, TOP, BOTTOM, LEFT, RIGHT = 38, 26, 42, 12, 22
 STRIP = 26  # where in a row the dots lie; the name stands above them, so that a long one takes nothing from the plot
 LETTERS = 40
+HALF_LETTER = 3.6  # of a tick's text
 WIDE = 8.0  # perplexities further apart than this factor are shown on a logarithmic axis
 
 
@@ -75,7 +76,8 @@ def _axis(shown: list[float], ends: list[float], units: Units) -> tuple[Scale, s
 def _grid(x: Scale, bottom: float) -> str:
     return "".join(
         f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{TOP - 6}" y2="{bottom:g}"></line>'
-        f'<text class="tick" x="{x(value):.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>'
+        f'<text class="tick" x="{max(x(value), HALF_LETTER * len(text)):.1f}" y="{bottom + 16:g}" '
+        f'text-anchor="middle">{text}</text>'  # a long number at the left end moves in rather than being cut
         for value, text in x.ticks
     )
 

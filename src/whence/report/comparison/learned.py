@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,8 @@ def learned(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
     rows, without = [], []
     for arm in study["arms"]:
         before, after = arm["numbers"].get("before") or {}, arm["numbers"].get("after") or {}
-        layers = list(dict.fromkeys([*before, *after]))
-        if not any(before.get(layer) or after.get(layer) for layer in layers):
+        layers = [layer for layer in dict.fromkeys([*before, *after]) if before.get(layer) or after.get(layer)]
+        if not layers:
             without.append(arm["name"])
             continue
         for index, layer in enumerate(layers):
@@ -27,7 +28,7 @@ def learned(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
                 first = f'<th scope="rowgroup" rowspan="{len(layers)}" class="text">{name}</th>'
             cells = "".join(_text_cell(side.get(layer), before.get(layer)) for side in (before, after))
             rows.append(
-                f'<tr{" class=first" if first else ""}>{first}<td class="text layer">{html.escape(str(layer))}</td>{cells}</tr>'
+                f'<tr{" class=first" if first else ""}>{first}<td class="text layer">{html.escape(place_of(str(layer)))}</td>{cells}</tr>'
             )
     told = f'<p class="small">Without position numbers: {html.escape(", ".join(without))}.</p>' if without else ""
     if not rows:
@@ -35,6 +36,18 @@ def learned(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
     heads = "".join(f'<th scope="col" class="text">{name}</th>' for name in ("arm", "layer", "before", "after"))
     table = f'<table class="learned"><caption>Position numbers before and after training.</caption><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     return scrolling(table, "Position numbers before and after training") + told
+
+
+def place_of(module: str) -> str:
+    """Where in a model a module is, in a reader's words where the module is one of a numbered layer.
+
+    >>> place_of("body.layers.2.attention.position"), place_of("body.at_input"), place_of("pointer")
+    ('layer 3', 'input', 'pointer')
+    """
+    numbered = re.fullmatch(r"(?:.*\.)?layers\.(\d+)\.attention\.position", module)
+    if numbered:
+        return f"layer {int(numbered[1]) + 1}"
+    return "input" if module.endswith("at_input") or ".at_input." in module else module
 
 
 def _text_cell(text: Any, before: Any) -> str:

@@ -156,7 +156,7 @@
         pen.strokeRect(left + cell[1] * side, top + cell[0] * side, side, side);
       }
       panel.canvas.setAttribute("aria-label", `Attention map of ${panel.arm.name}: example ${chosen("example") + 1}, layer ` +
-        `${chosen("layer")}, head ${chosen("head")}, ${count} tokens. Arrow keys read single cells.`);
+        `${chosen("layer") + 1}, head ${chosen("head") + 1}, ${count} tokens. Arrow keys read single cells.`);
     }
 
     function drawBar(colours) {

@@ -50,8 +50,8 @@ def viewer(study: int, maps: dict[str, Any], looks: Mapping[str, Look], kept: in
     selectors = "".join(
         (
             _select(study, "example", "Example", examples, 0),
-            _select(study, "layer", "Layer", [str(layer) for layer in range(layers)], 0),
-            _select(study, "head", "Head", [str(head) for head in range(heads)], 0),
+            _select(study, "layer", "Layer", [str(layer + 1) for layer in range(layers)], 0),
+            _select(study, "head", "Head", [str(head + 1) for head in range(heads)], 0),
             _select(study, "shade", "Shading", ["square root: small weights show", "in proportion"], 0),
         )
     )

@@ -89,7 +89,11 @@ def _notes(comparison: dict[str, Any] | None, lost: bool) -> str:
 
 
 def every_length(study: dict[str, Any], units: Units) -> str:
-    """Means at every length, folded away: the chart above shows them, this says them."""
+    """Means at every length, folded away: the chart above shows them, this says them.
+
+    Where all parts have one length there is no such chart, and the table stands open.
+    """
+    one_length = len(set(study["lengths"].values())) == 1
     splits = sorted(study["lengths"].items(), key=lambda item: item[1])
     head = "".join(
         f'<th scope="col">{html.escape(split)}<br><span class="unit">{n} tokens</span></th>' for split, n in splits
@@ -105,9 +109,9 @@ def every_length(study: dict[str, Any], units: Units) -> str:
         f"<table><caption>Mean of the seeds, and each seed below it: {html.escape(units.label)}.</caption>"
         f'<thead><tr><th scope="col" class="text">arm</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
-    return (
-        f"<details><summary>Every value at every length</summary>{scrolling(table, 'Values at every length')}</details>"
-    )
+    told = "Every value on every part" if one_length else "Every value at every length"
+    opened = " open" if one_length else ""
+    return f"<details{opened}><summary>{told}</summary>{scrolling(table, told)}</details>"
 
 
 def _seeds_cell(row: Mapping[str, float], places: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from whence.report.comparison.chart import shortened
 from whence.report.comparison.forest import forest
 from whence.report.comparison.looks import Look, baseline_of
+from whence.report.comparison.numbers import number
 from whence.report.comparison.units import diverged_words, units
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
@@ -44,7 +45,7 @@ def headline(study: dict[str, Any]) -> str:
     """What can be said in one line. It counts the comparison's verdicts and makes none of its own."""
     comparison = study.get("comparison")
     if not comparison:
-        return "No comparison was made."
+        return _alone(study) or "No comparison was made."
     baseline, found = comparison["baseline"], _grouped(comparison)
     better = [name for kind, names, _ in found if kind == "better" for name in names]
     worse = [name for kind, names, _ in found if kind == "worse" for name in names]
@@ -60,6 +61,27 @@ def headline(study: dict[str, Any]) -> str:
     if open_:
         said.append(f"nothing can be claimed of {'one other arm' if open_ == 1 else f'{open_} other arms'}")
     return "; ".join(said) + "."
+
+
+def _alone(study: dict[str, Any]) -> str:
+    """What the only arm of a study reached; empty where there are more, or it reached nothing."""
+    arm = study["arms"][0]
+    if len(study["arms"]) > 1 or not arm.get("summary"):
+        return ""
+    shown = units(study)
+    value = number(arm["summary"]["mean"] * shown.value_factor, shown.places)
+    said = f"{value}\u00a0% accuracy" if study["metric"] == "accuracy" else f"{study['metric']} {value}"
+    return f"{shortened(arm['name'], LETTERS)}: {said} on {study['split']}."
+
+
+def _sure(study: dict[str, Any]) -> str:
+    """How sure the mean of a single arm is."""
+    found, shown = study["arms"][0]["summary"], units(study)
+    seeds = f"{found['n']} seed{'' if found['n'] == 1 else 's'}"
+    if not found["interval"]:
+        return f"The mean of {seeds}"
+    low, high = (number(found["interval"][end] * shown.value_factor, shown.places) for end in ("low", "high"))
+    return f"The mean of {seeds}; its {100 * found['interval']['level']:g} % interval is {low} to {high}"
 
 
 def kind_of(verdict: str) -> tuple[str, str]:
@@ -81,8 +103,10 @@ def _told(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
             words = html.escape(verdict).replace("p &lt; ", "p&nbsp;&lt;&nbsp;").replace("p = ", "p&nbsp;=&nbsp;")
             parts.append(f'<li class="{kind}"><span class="sign" aria-hidden="true">{sign}</span>{keys}: {words}.</li>')
     else:
-        why = study.get("why_no_comparison") or "no reason was recorded"
-        parts.append(f'<li class="open"><span class="sign" aria-hidden="true">○</span>Why: {html.escape(why)}.</li>')
+        why = f"Why: {study.get('why_no_comparison') or 'no reason was recorded'}"
+        if _alone(study):
+            why = f"{_sure(study)}. Nothing is compared: there is one arm only"
+        parts.append(f'<li class="open"><span class="sign" aria-hidden="true">○</span>{html.escape(why)}.</li>')
     for arm in study["arms"]:
         lost = diverged_words(arm)
         if lost:
