@@ -146,16 +146,20 @@ def test_the_checksums_are_those_of_the_real_files():
 
 
 def test_downloads_through_datasets_are_written_as_parts(folder, monkeypatch):
-    rows = {"train": ["a\n", "b\n"], "validation": ["c\n"], "test": ["d\n"]}
+    rows = {"train": ["", " a \n", "", " b \n"], "validation": [" c \n"], "test": [" d \n"]}
     asked = []
 
-    def load_dataset(name, part, split):
-        asked.append((name, part, split))
+    def load_dataset(name, part, split, revision):
+        asked.append((name, part, split, len(revision)))
         return {"text": rows[split]}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    assert [path.read_text() for path in downloads.fetch("wikitext2")] == ["a\nb\n", "c\n", "d\n"]
-    assert asked[0] == ("Salesforce/wikitext", "wikitext-2-v1", "train")
+    assert [path.read_text() for path in downloads.fetch("wikitext2")] == [
+        " \n a \n \n b \n",
+        " c \n",
+        " d \n",
+    ]
+    assert asked[0] == ("Salesforce/wikitext", "wikitext-2-v1", "train", 40)  # one commit, not whatever is newest
 
 
 def test_downloads_need_a_known_name():
@@ -166,16 +170,16 @@ def test_downloads_need_a_known_name():
 
 
 def test_a_downloaded_wikitext_is_a_task(folder, monkeypatch):
-    lines = [" \n", " = Title = \n", *(f" word{number % 7} <unk> the end . \n" for number in range(300))]
+    lines = ["", " = Title = \n", *(f" word{number % 7} <unk> the end . \n" for number in range(300))]
     asked = []
 
-    def load_dataset(path, configuration, split):
+    def load_dataset(path, configuration, split, revision):
         asked.append((path, configuration, split))
         return {"text": lines}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     (folder / "wikitext103").mkdir()
-    (folder / "wikitext103" / "test.txt").write_text("".join(lines))
+    (folder / "wikitext103" / "test.txt").write_text(" \n" + "".join(lines))
     written = downloads.fetch("wikitext103")
     assert [path.name for path in written] == ["train.txt", "valid.txt"]  # what was there stays
     assert asked == [("Salesforce/wikitext", "wikitext-103-v1", split) for split in ("train", "validation")]
