@@ -4,8 +4,10 @@ data, and a run that was stopped goes on as if it had not been."""
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,25 @@ def batches(task: Task, budget: Budget, schedule: Schedule, seed: int, first: in
                 yield batch
 
 
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """On a GPU, only kernels that add up in a fixed order, where there are any: the same seed gives the same numbers."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for, before its first product
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid, and slow
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
+
+
+@repeatable()
 def train(
     model: nn.Module,
     task: Task,
