@@ -42,8 +42,8 @@ def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     torch.manual_seed(1)
     _, heads, groups, length, width = shape
     share, tokens = heads // groups, CHECKED
-    if length > LONG:  # long sequences have tiles of their own: as many tokens as choose them, of one group
-        heads, groups, tokens = share, 1, LONG + 64
+    if length > LONG:  # long sequences have tiles of their own: as many tokens as choose them, of four heads
+        heads, groups, tokens = max(4, share), max(1, 4 // share), LONG + 64
     shape = (1, heads, groups, length, width)
     run, learnt, position = way(name, shape, tokens)
     inputs, upstream = tensors(shape, tokens)
