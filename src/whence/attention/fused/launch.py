@@ -299,8 +299,9 @@ class Work:
         """dk and dv; delta comes from ``queries``."""
         e, s = self.effects, self.settings
         tile = tiling.keys_tile(
-            self.widest, self.q.element_size(), e.factor is not None, e.decay is not None, e.slope is not None
-        )
+            self.widest, self.q.element_size(), e.factor is not None, e.decay is not None, e.slope is not None,
+            self.texts is not None,
+        )  # fmt: skip
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)
         q_ids, k_ids, spans = self._ids_for(tile.keys, by_query=False)
         keys_kernel[(ceil_div(self.keys, tile.keys) * self.batch * self.groups,)](

@@ -35,14 +35,15 @@ def forward_tile(width: int, bytes_each: int, tables: bool, rows: int) -> Tile:
     return Tile(64, 64, 4, 2 if tables and width <= 64 else 3)
 
 
-def keys_tile(width: int, bytes_each: int, factor: bool, decay: bool, slope: bool) -> Tile:
+def keys_tile(width: int, bytes_each: int, factor: bool, decay: bool, slope: bool, texts: bool) -> Tile:
+    """``texts``: padding or packed documents are told apart in every block, for which the small tiles are not trusted."""
     if bytes_each == 4:
         return Tile(32, 64, 4, 1) if width <= 64 else Tile(32, 64, 8, 1)
     if width > 128:
         return Tile(32, 64, 8, 2)
     if width > 64:
-        return Tile(32, 64, 4, 3) if decay else Tile(64, 64, 4, 2)
-    return Tile(32, 64, 4, 3) if factor or slope else Tile(64, 64, 4, 3, 168)
+        return Tile(32, 64, 4, 3) if decay and not texts else Tile(64, 64, 4, 2)
+    return Tile(32, 64, 4, 3) if (factor or slope) and not texts else Tile(64, 64, 4, 3, 168)
 
 
 def queries_tile(width: int, bytes_each: int, rates: int, dense: int) -> Tile:
