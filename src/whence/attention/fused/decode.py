@@ -6,16 +6,29 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.diagonals import PAD
+from whence.attention.fused.diagonals import PAD, read_one, read_two
 from whence.attention.fused.scores import kept, load_tile, seen
 
 
 @triton.jit(
-    do_not_specialize=["heads", "rows", "keys", "offset", "first", "window", "stride", "low", "each", "splits", "seed"]
+    do_not_specialize=[
+        "heads",
+        "rows",
+        "keys",
+        "offset",
+        "first",
+        "window",
+        "stride",
+        "low",
+        "high",
+        "each",
+        "splits",
+        "seed",
+    ]
 )
 def split_kernel(
     Q, K, V, PARTS, TOPS, TOTALS, TABLE, SLOPE, Q_IDS, K_IDS,
-    heads, rows, keys, offset, first, window, stride, unit, q_b, q_h, q_t, width, low, each, splits, dropout, seed,
+    heads, rows, keys, offset, first, window, stride, unit, q_b, q_h, q_t, width, low, high, each, splits, dropout, seed,
     SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     IDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
@@ -26,7 +39,9 @@ def split_kernel(
     g = rank % groups
     b = rank // groups
     member = tl.arange(0, BM)
-    h = g * SHARE + member // rows
+    h = tl.minimum(
+        g * SHARE + member // rows, heads - 1
+    )  # rows that are none read some head's numbers and weigh nothing
     row = member % rows
     inside = member < SHARE * rows
     wide = tl.arange(0, BD)
@@ -44,8 +59,17 @@ def split_kernel(
     top = tl.full([BM], -float("inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     begin = low + split * each
-    for key0 in tl.range(begin, tl.minimum(keys, begin + each), BN, num_stages=STAGES):
+    for key0 in tl.range(begin, tl.minimum(high, begin + each), BN, num_stages=STAGES):
         key = key0 + tl.arange(0, BN)
+        # asked for before the keys are waited for; a block overhangs the table by less than its margin
+        factor = 1.0
+        bias = 0.0
+        if FACTOR and BIAS:
+            factor, bias = read_two(table - key[None, :] * 2)
+        elif FACTOR:
+            factor = read_one(table - key[None, :])
+        elif BIAS:
+            bias = read_one(table - key[None, :])
         k = load_tile(K, b, g, key0, BN, BD)
         qk = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         distance = offset + row[:, None] - key[None, :]
@@ -54,11 +78,11 @@ def split_kernel(
             k_id = tl.load(K_IDS + b * keys + key, mask=key < keys, other=-1)[None, :]
         ok = seen(distance, key[None, :], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS) & inside[:, None]
         if FACTOR:
-            z = qk * tl.load(table - key[None, :] * WIDTH, mask=ok, other=0.0)
+            z = qk * factor
         else:
             z = qk * unit
         if BIAS:
-            z += tl.load(table + (WIDTH - 1) - key[None, :] * WIDTH, mask=ok, other=0.0)
+            z += bias
         if SLOPED:
             z += slope[:, None] * distance.to(tl.float32)
         z = tl.where(ok, z, -float("inf"))

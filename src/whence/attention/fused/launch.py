@@ -201,7 +201,7 @@ class Work:
         decode.split_kernel[(self.batch * self.groups * splits,)](
             self.q, self.describe(self.k, tile.keys, self.wide), self.describe(self.v, tile.keys, self.value_wide),
             parts, tops, totals, self.table, self.slope, q_ids, k_ids, self.heads, self.rows, self.keys, s.offset, s.first,
-            s.window or 0, self.stride, self.unit, *self.q.stride()[:3], self.width, low, each, splits, s.dropout, s.seed,
+            s.window or 0, self.stride, self.unit, *self.q.stride()[:3], self.width, low, high, each, splits, s.dropout, s.seed,
             BM=members, BN=tile.keys, STAGES=tile.stages, **self.flags, **tile.options,
         )  # fmt: skip
         sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
