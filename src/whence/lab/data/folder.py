@@ -29,22 +29,22 @@ ORIGINS = {
 }
 
 
-def data_folder(asked: str) -> Path:
-    """The folder that WHENCE_DATA names; ``asked`` says in the error who wanted it."""
+def data_folder(asked: str, fill: str = "fill it") -> Path:
+    """The folder that WHENCE_DATA names; ``asked`` says in the error who wanted it, and ``fill`` what it needs next."""
     named = os.environ.get(VARIABLE)
     if not named:
         raise refusal(
             asked,
             f"no {VARIABLE}",
             "real data is read from the folder which that environment variable names",
-            f"set {VARIABLE} to a folder and fill it",
+            f"set {VARIABLE} to a folder and {fill}",
         )
     return Path(named).expanduser()
 
 
 def data_file(asked: str, data_set: str, path: str, otherwise: str | None = None) -> Path:
     """A file of a data set, or an error that says how it is had; ``otherwise`` adds a second way out."""
-    folder = data_folder(asked)
+    folder = data_folder(asked, ORIGINS[data_set])
     if (folder / path).is_file():
         return folder / path
     mend = ORIGINS[data_set] + (f", or {otherwise}" if otherwise else "")
