@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from whence import WhenceError, records
-from whence.lab import checkpoints, results, runner, training
+from whence.lab import checkpoints, results, runner, tasks, training
 from whence.lab.arms import Arm, Fit, arm
 from whence.lab.study import Budget, Decision, Study
 
@@ -194,6 +194,37 @@ def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
     assert not list((tmp_path / "killed").rglob("*.part"))
 
 
+@pytest.mark.parametrize("every", [4, None])
+def test_a_run_stopped_between_two_evaluations_goes_on_from_there(tmp_path, every):
+    class Stopped(Exception):
+        pass
+
+    def stop(progress):
+        if progress.step == 7:
+            raise Stopped
+
+    def trained(path, notify):
+        steps = []
+        task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+        model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16}, ARMS[1], 0)  # it has dropout
+        budget = Budget(steps=10, batch=8, evaluate_every=every)
+        note = lambda progress: (steps.append(progress.step), notify(progress))  # noqa: E731
+        return training.train(model, task, budget, 0, path, note, save_every=0.0), steps
+
+    whole, _ = trained(tmp_path / "whole", lambda progress: None)
+    with pytest.raises(Stopped):
+        trained(tmp_path / "parts", stop)
+    rest, steps = trained(tmp_path / "parts", lambda progress: None)
+    assert steps == [7, 8, 9, 10] and same(rest, whole)  # the seventh was told of and not yet saved
+
+
+@pytest.fixture
+def saving(monkeypatch):
+    """A checkpoint after every step, not every minute."""
+    whole = training.train
+    monkeypatch.setattr(training, "train", lambda *a: whole(*a, save_every=0.0))
+
+
 def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     original, count = training.loss_of, iter(range(100))
     monkeypatch.setattr(training, "loss_of", lambda *a: original(*a) * (float("nan") if next(count) == 3 else 1.0))
@@ -210,11 +241,22 @@ def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     assert arm_found["values"] == {} and [row["step"] for row in arm_found["curves"]["0"]["losses"]] == [2]
 
 
-@pytest.mark.parametrize("step, kept", [(3, [2]), (5, [2, 4])])
-def test_a_gradient_that_is_no_number_stops_it_too(tmp_path, monkeypatch, step, kept):
-    """The loss before it was fine. After the last step there is no next loss to notice it, and a checkpoint written
-    after any is not good."""
-    made, whole, count = runner.model_for, training.train, iter(range(100))
+def diverged(tmp_path, **changes):
+    """The result of a run that saves after every step and diverges, and its last good weights."""
+    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,), **changes), tmp_path)
+    (run,) = outcome.diverged
+    result = records.read(outcome.folder / run.file_name)["result"]
+    assert not (outcome.folder / "weights").exists()
+    return result, load_file(outcome.folder / "checkpoints" / result["last_good_checkpoint"])
+
+
+@pytest.mark.parametrize("step, kept", [(3, [2]), (4, [2, 4])])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
+    tmp_path, monkeypatch, saving, step, kept, clip
+):
+    """The loss before it was fine, and after the last step there would be no next loss to notice it."""
+    made, count = runner.model_for, iter(range(100))
 
     def spoiled(run, task):
         model = made(run, task)
@@ -222,15 +264,23 @@ def test_a_gradient_that_is_no_number_stops_it_too(tmp_path, monkeypatch, step, 
         return model
 
     monkeypatch.setattr(runner, "model_for", spoiled)
-    monkeypatch.setattr(training, "train", lambda *a: whole(*a, save_every=0.0))
-    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
-    (run,) = outcome.diverged
-    result = records.read(outcome.folder / run.file_name)["result"]
-    assert result["step"] == step and result["reason"] == f"the evaluation on test became nan at step {step}"
+    result, good = diverged(tmp_path, budget=Budget(steps=6, batch=8, evaluate_every=2, clip=clip))
+    assert result["step"] == step and result["reason"] == f"the gradient became nan at step {step}"
     assert [row["step"] for row in result["evaluations"]] == kept
-    assert not (outcome.folder / "weights").exists()
-    good = load_file(outcome.folder / "checkpoints" / result["last_good_checkpoint"])
     assert all(tensor.isfinite().all() for name, tensor in good.items() if name.startswith("model."))
+
+
+def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, saving):
+    """A length at which a mechanism breaks down: no record could hold it, and nothing be compared with it."""
+    whole, count = training.evaluate, iter(range(100))
+
+    def broken(*given):
+        return whole(*given) | ({"surprise": float("inf")} if next(count) == 11 else {})  # of four splits, three times
+
+    monkeypatch.setattr(training, "evaluate", broken)
+    result, _ = diverged(tmp_path)
+    assert result["reason"] == "the evaluation on 8x became inf at step 5"
+    assert [row["step"] for row in result["evaluations"]] == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ from whence.lab.choosing import Choice
 from whence.lab.study import Budget
 from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of
 
+#: steps after which processes that share a run agree on whether to save it
+TOGETHER = 20
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -35,7 +38,7 @@ class Progress:
 
 
 class Diverged(Exception):
-    """A loss or an evaluation that is not a number; the step and the last good checkpoint are in the record."""
+    """A loss, a gradient or an evaluation that is not a number; the step and the last good checkpoint are in the record."""
 
     def __init__(self, step: int, what: str, curves: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{what} at step {step}")
@@ -178,7 +181,8 @@ def train(
     choice = Choice(task, budget, evaluations, before.get("best"))
     ready.train()
     saved = time.monotonic()
-    recent: list[float] = []
+    recent: list[float] = before.get("recent", [])
+    curves = {"losses": losses, "evaluations": evaluations}
     step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
         if choice.made:  # by an evaluation before this step, perhaps of a process that was killed after it
@@ -195,9 +199,10 @@ def train(
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
         if not math.isfinite(mean):
-            raise Diverged(step, f"the loss became {mean}", {"losses": losses, "evaluations": evaluations})
-        if budget.clip is not None:
-            accelerator.clip_grad_norm_(ready.parameters(), budget.clip)
+            raise Diverged(step, f"the loss became {mean}", curves)
+        norm = accelerator.clip_grad_norm_(ready.parameters(), math.inf if budget.clip is None else budget.clip)
+        if not math.isfinite(float(norm)):  # seen before the weights are spoiled, so every checkpoint is a good one
+            raise Diverged(step, f"the gradient became {float(norm)}", curves)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         recent.append(mean)
@@ -206,8 +211,7 @@ def train(
             found = {
                 split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in choice.splits
             }
-            # a finite loss may have had a gradient without end: what comes after it is no good checkpoint either
-            require_numbers(found, step, {"losses": losses, "evaluations": evaluations})
+            require_numbers(found, step, curves)
             evaluations.append({"step": step + 1, "splits": found})
             choice.look(ready)
             losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
@@ -215,16 +219,17 @@ def train(
             values = {split: row["value"] for split, row in found.items()}
         if budget.patience is None or step + 1 < schedule.steps:  # with patience the end comes after a last evaluation
             notify(Progress(step + 1, schedule.steps, mean, values))
-        # only where the mean of recent losses is empty, so that what is resumed is what would have been
-        if not recent and _agreed(accelerator, time.monotonic() - saved > save_every):
-            progress = {"step": step + 1, "losses": losses, "evaluations": evaluations}
+        # several processes must agree, which costs a message: they are not asked at every step
+        asked_now = processes == 1 or (step + 1) % TOGETHER == 0
+        if asked_now and _agreed(accelerator, time.monotonic() - saved > save_every):
+            progress = {"step": step + 1, "recent": recent, **curves}
             checkpoints.save(
                 state, ready, optimiser.optimizer, progress, best=choice.best, write=accelerator.is_main_process
-            )  # fmt: skip
+            )
             saved = time.monotonic()
     accelerator.wait_for_everyone()
     model.load_state_dict(choice.best or checkpoints.weights_in(ready))
-    ended = {"steps": schedule.steps, "losses": losses, "evaluations": evaluations}
+    ended = {"steps": schedule.steps, **curves}
     if budget.patience is None:
         return ended
     model.to(accelerator.device)
