@@ -30,6 +30,14 @@ GENERATOR, SEARCH = (
     ["tests/models/test_pointer_generator.py"],
     ["tests/models/test_pointer_search.py", "-k", "not best_of_all"],
 )
+L, S, R = "lab/", "statistics/", "report/comparison/"
+LOOP = ["tests/lab/test_runner.py", "-k", "own_data or between_two or schedules or no_number"]
+OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
+RESULTS = ["tests/lab/test_results.py"]
+COMPARED = ["tests/statistics/test_comparison.py", "-k", "not nothing and not large"]
+TESTED = ["tests/statistics/test_two_samples.py", "-k", "any_scale or never_vary or simulation"]
+REARRANGED = ["tests/statistics/test_rearrangements.py", "-k", "floor"]
+PAGE = ["tests/report/test_comparison_page.py"]
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
 # file below src/whence, what stands there, what stands there instead, which tests must notice
@@ -99,6 +107,34 @@ MUTANTS = [
     (G + "decoder.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
     (G + "model.py", "/ asked.sum(1)", "/ asked.shape[1]", GENERATOR),
     (G + "search.py", "carried.of(source.tokens.new_tensor(parents))", "carried.of(torch.arange(len(longer)).clamp(max=len(carried.h) - 1))", SEARCH),
+    # the training loop: data, rates, going on after a stop, what is no number
+    (L + "training.py", "(seed * 1_000_003 + number)", "(seed * 1_000_003)", LOOP),
+    (L + "training.py", "b.rate * (step + 1) / b.warmup", "b.rate * step / b.warmup", LOOP),
+    (L + "training.py", 'before.get("recent", [])', "[]", LOOP),
+    (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", LOOP),
+    (L + "training.py", "require_numbers(found, step, curves)", "pass", LOOP),
+    (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{mine}cpu"])', "pass", LOOP),
+    # the runner: whose record it is, that it is written once, which sources made it
+    (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
+    (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),
+    (L + "runner.py", "    if path.exists():\n        raise", "    if False:\n        raise", OWNED),
+    (L + "runner.py", "environment=surroundings()", "environment=None", OWNED),
+    # from records to findings
+    (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
+    (L + "results.py", 'if len(arm["values"].get(split, {})) < len(study.seeds)', "if False", RESULTS),
+    (L + "observe.py", "weights.mul(255)", "weights.mul(250)", RESULTS),
+    # statistics
+    (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", COMPARED),
+    (S + "comparison.py", "(difference > 0) == terms.higher_is_better", "difference > 0", COMPARED),
+    (S + "comparison.py", "if floor * terms.m > terms.alpha:", "if False:", COMPARED),
+    (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
+    (S + "two_samples.py", "Effect(d, d * correction", "Effect(d, d", TESTED),
+    (S + "rearrangements.py", "abs(sum(side)) >= observed", "abs(sum(side)) > observed + 1e-9", REARRANGED),
+    # the page: order, words, counting, escaping
+    (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
+    (R + "verdicts.py", '("better than", "better", "▲")', '("better than", "worse", "▼")', PAGE),
+    (R + "maps.py", "[str(layer + 1) for", "[str(layer) for", PAGE),
+    (R + "maps.py", '.replace("<", "\\\\u003c")', "", PAGE),
 ]  # fmt: skip
 
 
@@ -129,6 +165,8 @@ def run(change, tests):
 def main():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis alone takes longer to load than most of these tests
+    import accelerate  # noqa: F401
+    import scipy.special  # noqa: F401
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401  what the tests import, once for all children
 

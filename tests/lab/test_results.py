@@ -15,7 +15,8 @@ from whence.models import attention_maps
 from whence.statistics import compare, summary
 
 STUDY = Study(
-    name="little", question="what is found", task="sources", task_settings={"context": 8, "words": 64, "items": 20},
+    name="little", question="what is found", task="retrieval",
+    task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 20},
     model={"width": 16, "heads": 2, "layers": 2, "hidden": 16}, arms=(arm("none"), arm("alibi")), seeds=(3, 5),
     budget=Budget(steps=4, batch=8, evaluate_every=2), decision=Decision(baseline="none", split="2x", alpha=0.1),
 )  # fmt: skip
@@ -40,14 +41,14 @@ def test_every_value_is_a_records(folder, found):
     for one in found["arms"]:
         made = recorded(folder, one["name"])
         last = {seed: record["result"]["evaluations"][-1]["splits"] for seed, record in made.items()}
-        for split in ("test", "2x", "4x"):
+        for split in ("test", "2x", "4x", "8x"):
             assert one["values"][split] == {seed: row[split]["value"] for seed, row in last.items()}
         assert [row["step"] for row in one["curves"]["3"]["evaluations"]] == [2, 4]
         assert one["curves"]["5"]["losses"] == made["5"]["result"]["losses"]
         assert one["summary"] == summary(list(one["values"]["2x"].values()), 0.9).to_json()
         assert one["numbers"] == made["3"]["numbers"]
     assert (found["metric"], found["higher_is_better"]) == ("accuracy", True)
-    assert (found["lengths"], found["trained_length"]) == ({"test": 8, "2x": 16, "4x": 32}, 8)
+    assert (found["lengths"], found["trained_length"]) == ({"test": 5, "2x": 9, "4x": 17, "8x": 33}, 5)
 
 
 def test_the_comparison_is_the_one_announced(found):
@@ -67,10 +68,10 @@ def test_maps_and_mass_are_those_of_the_trained_weights(folder, found):
         maps = attention_maps(model, batch.tokens)[:, 0]
         for layer, head in ((0, 0), (1, 1)):
             drawn = torch.frombuffer(bytearray(base64.b64decode(example["maps"][layer][head])), dtype=torch.uint8)
-            assert (drawn.view(8, 8) / 255 - maps[layer, head]).abs().max() <= 0.5001 / 255
+            assert (drawn.view(5, 5) / 255 - maps[layer, head]).abs().max() <= 0.5001 / 255
     batch = task.evaluation("test")[0]
     maps = attention_maps(model, batch.tokens)
-    here = torch.arange(8)
+    here = torch.arange(5)
     near = maps.mean((1, 2))[:, here, here].mean(-1)  # what each layer's rows give to their own token
     assert [row[0] for row in seen["mass"]["by_layer"]] == pytest.approx(near.tolist(), abs=1e-5)
     assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in seen["mass"]["by_layer"])

@@ -132,18 +132,45 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     (folder / third.file_name).write_text(
         json.dumps(record | {"hash": "0" * 12})
     )  # the same arm and seed, another spec
-    empty, *rest = rest
+    empty, copied, *rest = rest
+    other = next(run for run in small().runs() if run.arm == copied.arm and run.seed != copied.seed)
+    (folder / copied.file_name).write_bytes((outcome.folder / other.file_name).read_bytes())  # of another seed
     (folder / empty.file_name).write_text(
         json.dumps(records.read(outcome.folder / empty.file_name) | {"result": None})
     )  # edited by hand
     for run in rest:
         (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
     again = runner.run_study(small(), tmp_path)
-    assert len(again.problems) == 4 and len(again.found) == 2 and not again.done
+    assert len(again.problems) == 5 and len(again.found) == 1 and not again.done
     assert first.file_name in again.problems[0] and "broken" in again.problems[0]
     assert all("belongs to another" in problem for problem in again.problems[1:3])
-    assert "says nothing of a result" in again.problems[3]
+    assert "says nothing of a result" in again.problems[3] and "belongs to another" in again.problems[4]
     assert (folder / first.file_name).read_text() == "{broken"
+
+
+def test_a_record_is_never_overwritten(finished, tmp_path):
+    """Not even where another process was faster with the same run; its weights stay with it."""
+    run = small().runs()[0]
+    (tmp_path / run.file_name).write_text("{}")
+    with pytest.raises(WhenceError, match="appeared meanwhile, but a record is written once"):
+        runner.execute(run, tmp_path)
+    assert (tmp_path / run.file_name).read_text() == "{}" and not (tmp_path / "weights").exists()
+
+
+def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
+    task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+
+    def tokens(seed, first=0, **budget):
+        chosen = Budget(batch=4, **budget)
+        source = task if chosen.steps else tasks.load("topics", context=256)
+        schedule = training.Schedule(source, chosen)
+        found = training.batches(source, chosen, schedule, seed, first)
+        return [batch.tokens.tolist() for _, batch in zip(range(4), found, strict=False)]
+
+    steps = tokens(0, steps=4)
+    assert steps == tokens(0, steps=4) and len({str(one) for one in [*steps, *tokens(1, steps=4)]}) == 8
+    assert tokens(0, 2, steps=4) == steps[2:]  # whoever goes on in the middle sees what was left
+    assert tokens(0, 2, epochs=1)[:2] == tokens(0, epochs=1)[2:]
 
 
 # One process loads everything once and forks: each attempt at the study is a child, and all but the last are killed.

@@ -184,6 +184,14 @@ def test_one_arm_and_no_maps() -> None:
     assert "The mean of 1 seed. Nothing is compared" in Document(page(findings(("none",), 1, maps=False))).text
 
 
+def test_the_best_arm_stands_first_whichever_direction_is_better() -> None:
+    for study in findings()["studies"][:2]:
+        means = {arm["name"]: arm["summary"]["mean"] for arm in study["arms"]}
+        order = sorted(means, key=lambda name: means[name], reverse=study["higher_is_better"])
+        table = page({**findings(), "studies": [study]}).split('<table class="results">')[1].split("</table>")[0]
+        assert sorted(means, key=lambda name: table.index(f">{name}</span>")) == order
+
+
 def test_where_records_were_made_is_said_once_for_each_place() -> None:
     given = findings()
     first, second, third = given["studies"]

@@ -181,6 +181,9 @@ def execute(
     }  # fmt: skip
     if not first:
         return record
+    path = folder / run.file_name
+    if path.exists():
+        raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
     if result["status"] == "done":
         name = f"{run.file_name.removesuffix('.json')}.safetensors"
         about = {
@@ -192,9 +195,6 @@ def execute(
         }
         checkpoints.save_weights(folder / "weights" / name, model, about)
         checkpoints.remove(state)
-    path = folder / run.file_name
-    if path.exists():
-        raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
     records.write(path, json.loads(json.dumps(record)))
     return record
 
