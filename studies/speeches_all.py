@@ -1,7 +1,8 @@
 """Every mechanism side by side on the speeches assignment: its encoder with the padding mask, and its decoder.
 
 ALiBi comes with the three scales whose attention maps the source draws. Mechanisms that are defined for earlier keys only
-(Fire, CoPE, StableMask) are in the decoder's study alone.
+(Fire, CoPE, StableMask) are in the decoder's study alone. Recency counts from the end, for pointers at a history, and a
+sink alone places nothing: neither is here. So many arms need six seeds for any claim; five are there for the intervals.
 """
 
 from whence.lab.arms import Arm, arm
