@@ -58,7 +58,9 @@ def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
     """Recency counts from the end, for pointers at a history; a sink alone places nothing."""
     encoder, decoder = made("all").values()
     named = {arm.position for arm in decoder.arms}
-    left_out = {name for name, text in SHORT.items() if text not in named and name != "alibi"}  # it comes in three scales
+    left_out = {
+        name for name, text in SHORT.items() if text not in named and name != "alibi"
+    }  # it comes in three scales
     assert left_out == {"recency", "sink"}
     past_only = {"fire", "cope", "stablemask"}
     assert {arm.name for arm in decoder.arms} - {arm.name for arm in encoder.arms} == past_only

@@ -97,11 +97,12 @@ def stretch(
             )  # fmt: skip
     else:
         count = tl.maximum(tl.cdiv(high - low, BM), 0)
+        whole = tl.maximum(count, 1)  # the first loads are reckoned before it is known that there are none
         for step in tl.range(0, count * SHARE, num_stages=STAGES):
-            h = g * SHARE + step // count
+            h = g * SHARE + step // whole
             slope, lowest, span, fall = shape_of(SLOPE, DECAY, h, unit, SLOPED, DECAYS)
             dk, dv = keys_step(
-                k, v, Q, GRAD, LSE, DELTA, TABLE, Q_IDS, dk, dv, b, h, low + step % count * BM, key0, heads, rows,
+                k, v, Q, GRAD, LSE, DELTA, TABLE, Q_IDS, dk, dv, b, h, low + step % whole * BM, key0, heads, rows,
                 line_stride, keys, offset, first, window, stride, unit, slope, lowest, span, fall, k_id, dropout, seed,
                 BM, BN, BD, BE, FACTOR, DECAYS, BIAS, SLOPED, INCLINED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION,
                 MASKED,
