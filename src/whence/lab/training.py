@@ -4,10 +4,8 @@ data, and a run that was stopped goes on as if it had not been."""
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from whence.errors import missing_extra
 from whence.lab import checkpoints
 from whence.lab.choosing import Choice
+from whence.lab.kernels import chosen_kernels
 from whence.lab.study import Budget
 from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of
 
@@ -136,27 +134,7 @@ def batches(task: Task, budget: Budget, schedule: Schedule, seed: int, first: in
                 yield batch
 
 
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """On a GPU, only kernels that add up in a fixed order, where there are any: the same seed gives the same numbers."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for, before its first product
-    # warnings alone, for a few operators have no such kernel; torch's fused attention takes its own only when told strictly
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid, and slow
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
-
-
-@repeatable()
+@chosen_kernels()
 def train(
     model: nn.Module,
     task: Task,
