@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from whence import WhenceError
+from whence.cli.running import made_in
 from whence.lab import runner, tasks, training
 from whence.lab.arms import arm
 from whence.lab.study import Budget, Decision, Study
@@ -43,20 +46,46 @@ def hear_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
 
 
+TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
 def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path, whence_here):
     (tmp_path / "shared.py").write_text(STUDY)
     order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
     alone = whence_here(*order, tmp_path / "one")
     assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
-    together = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
-    process = whence(*order, tmp_path / "two", start=together)
+    process = whence(*order, tmp_path / "two", start=(*TOGETHER, "-m"))
     said, complained = process.communicate(timeout=240)
     assert process.returncode == 0, complained
     assert said.count("report:") == 1  # the first speaks for all
-    paths = {name: next((tmp_path / name).glob("*/*seed0.json")) for name in ("one", "two")}
-    found = {name: json.loads(path.read_text()) for name, path in paths.items()}
-    assert (found["one"]["processes"], found["two"]["processes"]) == (1, 2)
-    one, two = (found[name]["result"] for name in ("one", "two"))
+    require_alike(record_in(tmp_path / "one"), record_in(tmp_path / "two"))
+
+
+def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(tmp_path):
+    (tmp_path / "shared.py").write_text(STUDY)
+    script = Path(__file__).with_name("shared_training.py")
+    order = [sys.executable, *TOGETHER, str(script), str(tmp_path / "shared.py"), str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (study,) = made_in(tmp_path / "shared.py")
+    alone = runner.execute(study.runs()[0], tmp_path / "alone")
+    kept = load_file(next((tmp_path / "alone" / "weights").iterdir()))
+    for kind in ("copied", "sharded"):
+        require_alike(alone, record_in(tmp_path / kind))
+        weights = load_file(next((tmp_path / kind / "weights").iterdir()))
+        assert weights.keys() == kept.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, kept[name], rtol=1e-4, atol=1e-6)
+
+
+def record_in(folder):
+    return json.loads(next(folder.rglob("*seed0.json")).read_text())
+
+
+def require_alike(alone, together):
+    assert (alone["processes"], together["processes"]) == (1, 2)
+    one, two = alone["result"], together["result"]
     for a, b in zip(one["losses"], two["losses"], strict=True):  # nine rows among two: the shares are unequal
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
     for split, row in one["evaluations"][-1]["splits"].items():

@@ -23,17 +23,17 @@ def _safetensors() -> Any:
     return safetensors
 
 
-def _options() -> Any:
+def _options(cpu_offload: bool = False) -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)  # whole tensors, whoever holds which part of them
+    return StateDictOptions(full_state_dict=True, cpu_offload=cpu_offload)  # whole tensors, whoever holds which part
 
 
 def weights_in(model: nn.Module) -> dict[str, Tensor]:
     """All weights, also of a model that several processes share; every process must ask."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    weights: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    weights: Any = get_model_state_dict(model, options=_options())
     return weights
 
 
@@ -48,9 +48,9 @@ def save(
     """
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    both: Any = get_state_dict(model, optimiser, options=_options())
+    both: Any = get_state_dict(model, optimiser, options=_options(cpu_offload=True))  # the first process gets them
     tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in both[0].items()}
-    for weight, values in both[1]["state"].items():
+    for weight, values in both[1].get("state", {}).items():
         tensors |= {f"optimiser.{weight}.{name}": torch.as_tensor(value) for name, value in values.items()}
     tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
     for rank, states in enumerate(_from_all(_randomness())):

@@ -3,6 +3,7 @@ data, and a run that was stopped goes on as if it had not been."""
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -148,9 +149,11 @@ def train(
     accelerator = accelerator_for(budget)
     processes, index = accelerator.num_processes, accelerator.process_index
     kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
-    optimiser = kind(model.parameters(), lr=budget.rate, weight_decay=budget.weight_decay, fused=True)
+    # several processes may each hold a part of the weights only: they train a copy, and the model stays whole
+    learner = model if processes == 1 else copy.deepcopy(model)
+    optimiser = kind(learner.parameters(), lr=budget.rate, weight_decay=budget.weight_decay, fused=True)
     schedule = Schedule(task, budget)
-    ready, optimiser = accelerator.prepare(model, optimiser)
+    ready, optimiser = accelerator.prepare(learner, optimiser)
     stepped: Any = torch.compile(ready) if budget.compiled else ready
     # last of all before the loop: what was loaded until here may have drawn numbers of its own
     torch.manual_seed(seed + 1_000_000_007 * index)

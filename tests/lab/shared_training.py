@@ -1,0 +1,49 @@
+"""Run by torchrun: the same study by processes that each hold all weights, and by ones that each hold a part (FSDP).
+
+Each run is stopped at its third step and gone on with. accelerate offers FSDP on a GPU only, while torch shards on a CPU
+as well, so here accelerate is told that this is one.
+"""
+
+import sys
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+from whence.cli.running import made_in
+from whence.lab import runner, training
+
+
+class Stopped(Exception):
+    pass
+
+
+def sharding(budget):
+    made = Accelerator(cpu=True)
+    made.state.distributed_type, made.state.fsdp_plugin = (
+        DistributedType.FSDP,
+        FullyShardedDataParallelPlugin(fsdp_version=2),
+    )
+    return made
+
+
+def stop(progress):
+    if progress.step == 3:
+        raise Stopped
+
+
+def main():
+    path, out = Path(sys.argv[1]), Path(sys.argv[2])
+    (study,) = made_in(path)
+    run, whole, training.TOGETHER = study.runs()[0], training.train, 1
+    for kind, accelerator_for in (("copied", training.accelerator_for), ("sharded", sharding)):
+        training.accelerator_for = accelerator_for
+        training.train = lambda *given: whole(*given[:5], stop, save_every=0.0)  # in every process, not the first alone
+        try:
+            runner.execute(run, out / kind)
+        except Stopped:
+            training.train = whole
+            runner.execute(run, out / kind)
+
+
+main()
