@@ -360,6 +360,19 @@ def test_schedules():
     assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # not every CPU has products in bfloat16, and torch says so
+def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
+    found = {}
+    for precision in ("no", "bf16", "no"):
+        task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+        model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.0}, ARMS[1], 0)
+        budget = Budget(steps=2, batch=8, precision=precision)
+        loss = training.train(model, task, budget, 0, tmp_path / precision)["losses"][0]["loss"]
+        assert found.setdefault(precision, loss) == pytest.approx(loss, rel=1e-6)
+        assert all(weight.dtype == torch.float32 for weight in model.parameters())
+    assert found["bf16"] != found["no"] and found["bf16"] == pytest.approx(found["no"], rel=1e-2)
+
+
 def test_arms_fit_the_model_they_are_built_for():
     fit = Fit(4, 16, 64, 32, causal=False)
     assert arm("alibi").build(fit).form == "symmetric" and arm("t5").build(fit).form == "bidirectional"

@@ -48,8 +48,10 @@ def accelerator_for(budget: Budget) -> Any:
     """Hugging Face accelerate: one device here, several under ``accelerate launch`` or ``torchrun``, the same spec."""
     try:
         from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
     except ImportError:
         raise missing_extra("training", "lab", "accelerate") from None
+    AcceleratorState._reset_state()  # else all runs of a process have the precision of the first; its group stays
     return Accelerator(mixed_precision=budget.precision, cpu=not torch.cuda.is_available())
 
 
