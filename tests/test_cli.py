@@ -5,6 +5,7 @@ Most commands run in this process, where torch is loaded already; three run as a
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def test_help_names_every_command_and_has_examples(here):
     for command in ("compare", "studies", "run", "report", "show", "doctor"):
         assert command in whole.stdout
     assert "Epar(learn=True)" in here("compare", "--help").stdout
+    for command in ("compare", "studies", "run", "report", "show", "doctor", "claims", "probe", "predict"):
+        said = here(command, "--help").stdout
+        assert "Example" in said and f"whence {command}" in said.split("Example")[1], command
 
 
 def test_help_lists_every_task_and_position(here):
@@ -139,7 +143,20 @@ def test_options_from_a_file(here, tmp_path):
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+def test_doctor_knows_what_each_extra_has(here, monkeypatch):
+    from whence.cli import doctoring
+
+    declared = tomllib.loads((STUDIES.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = [f"{line}; extra == '{extra}'" for extra, packages in declared.items() for line in packages]
+    monkeypatch.setattr(doctoring.importlib.metadata, "requires", lambda name: lines)
+    assert set(declared) - {"dev", "all"} == set(doctoring.FOR)
+    assert {"accelerate", "datasets", "nltk", "pooch", "scipy"} <= set(doctoring.wanted()["lab"])
+    monkeypatch.setattr(doctoring, "_version", lambda package: None if package == "datasets" else "1")
+    said = here("doctor").stdout
+    assert 'studies: missing datasets; run: pip install "whence[lab]"' in said and "models: complete" in said
+
+
 def test_doctor_and_show(here, tmp_path):
-    assert "extra lab" in here("doctor").stdout
+    assert "extra lab, for tasks, training and studies: " in here("doctor").stdout
     shown = here("show", "alibi")
     assert shown.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000

@@ -360,7 +360,6 @@ def test_schedules():
     assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # not every CPU has products in bfloat16, and torch says so
 def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
     found = {}
     for precision in ("no", "bf16", "no"):

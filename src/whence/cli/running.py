@@ -22,6 +22,11 @@ from whence.experiments.experiment import Experiment, perform
 from whence.lab.study import Study
 
 STUDIES_HELP = "List the studies and experiments in the folder studies/."
+STUDIES_EXAMPLES = """Examples:
+
+whence studies
+
+whence studies --folder mine"""
 HELP = "Run a study or an experiment, or go on with it; then write its report or its figures."
 EXAMPLES = """Examples:
 
