@@ -5,12 +5,13 @@ Nothing here knows what was measured. scipy, of the extra ``lab``, is loaded whe
 
 from whence.statistics.comparison import Arm, Comparison, compare
 from whence.statistics.corrections import bonferroni, holm
+from whence.statistics.groups import share_over_groups
 from whence.statistics.rearrangements import Rearrangement, paired, permutation, smallest_p, smallest_paired_p
 from whence.statistics.samples import Interval, Proportion, Summary, proportion, summary
 from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
 
 __all__ = [
     "Arm", "Comparison", "Difference", "Effect", "Interval", "Proportion", "Rearrangement", "Summary",
-    "bonferroni", "cohen_d", "compare", "holm", "paired", "paired_t", "permutation", "proportion", "smallest_p",
-    "smallest_paired_p", "summary", "welch",
+    "bonferroni", "cohen_d", "compare", "holm", "paired", "paired_t", "permutation", "proportion",
+    "share_over_groups", "smallest_p", "smallest_paired_p", "summary", "welch",
 ]  # fmt: skip

@@ -1,0 +1,56 @@
+"""A share over groups: against resampled groups, and the ways it cannot be had."""
+
+import numpy
+import pytest
+
+from whence import WhenceError
+from whence.statistics import proportion, share_over_groups, summary
+
+
+def drawn(groups=60, seed=0):
+    """Groups of very different sizes, each with a share of its own."""
+    random = numpy.random.default_rng(seed)
+    asked = random.integers(5, 200, groups)
+    right = random.binomial(asked, random.beta(4, 4, groups))
+    return right, asked
+
+
+def test_the_interval_is_that_of_resampled_groups():
+    right, asked = drawn()
+    found = share_over_groups(right.tolist(), asked.tolist())
+    random = numpy.random.default_rng(1)
+    rows = random.integers(0, len(asked), (20_000, len(asked)))
+    shares = right[rows].sum(1) / asked[rows].sum(1)
+    assert found.mean == pytest.approx(right.sum() / asked.sum())
+    assert found.interval.low == pytest.approx(numpy.quantile(shares, 0.025), abs=0.006)
+    assert found.interval.high == pytest.approx(numpy.quantile(shares, 0.975), abs=0.006)
+    # questions of one group are alike: taken for independent they would claim far too much
+    alone = proportion(int(right.sum()), int(asked.sum())).interval
+    assert found.interval.high - found.interval.low > 3 * (alone.high - alone.low)
+
+
+def test_it_covers_what_it_says():
+    """Of many samples of groups from one world about 95 in 100 intervals hold the world's share."""
+    world_right, world_asked = drawn(50_000, seed=2)
+    share = world_right.sum() / world_asked.sum()
+    random = numpy.random.default_rng(3)
+    hits = 0
+    for _ in range(1000):
+        rows = random.integers(0, len(world_asked), 45)
+        hits += share in share_over_groups(world_right[rows].tolist(), world_asked[rows].tolist()).interval
+    assert 0.93 < hits / 1000 < 0.965
+
+
+def test_groups_of_one_size_are_a_mean():
+    right = [3.0, 7.0, 4.0, 9.0, 2.5]
+    found, plain = share_over_groups(right, [10.0] * 5), summary([value / 10 for value in right])
+    assert found.mean == pytest.approx(plain.mean) and found.deviation == pytest.approx(plain.deviation)
+    assert found.interval.low == pytest.approx(plain.interval.low)
+
+
+def test_what_has_no_interval_and_what_is_refused():
+    assert share_over_groups([3], [4]).interval is None
+    assert "same share" in share_over_groups([3, 6], [4, 8]).note
+    for right, asked in (([1, 2], [3]), ([1, 0], [2, 0])):
+        with pytest.raises(WhenceError, match="every group was asked something"):
+            share_over_groups(right, asked)
