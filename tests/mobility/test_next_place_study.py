@@ -14,7 +14,7 @@ from whence.lab.results import findings
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
 from whence.mobility.drawing import learned_shapes, pointed
-from whence.mobility.exhibits import exhibits
+from whence.mobility.exhibits import exhibits, over_users
 from whence.mobility.predicting import ELSEWHERE, Predictor
 from whence.mobility.visits import Visit, in_time
 from whence.report.comparison import page
@@ -94,7 +94,7 @@ def checkpoints_in(folder, arm):
 def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
     found = findings([folder], "next", "whence run next")
     kinds = [(one["kind"], one["title"]) for one in found["studies"][0]["exhibits"]]
-    assert [kind for kind, _ in kinds] == ["table", "table", "table", "lines"]
+    assert [kind for kind, _ in kinds] == ["table", "table", "table", "table", "lines"]
     assert json.loads(json.dumps(found["studies"][0]["exhibits"])) == found["studies"][0]["exhibits"]
     text = page(found)
     for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "each user once"):
@@ -128,9 +128,22 @@ def best_of_the_world():
     return right / asked
 
 
+def test_intervals_over_seeds_and_over_people():
+    def test_part(right):
+        return {"users": {str(user): [10 * user, own, 0, 0] for user, own in enumerate(right, 1)}}
+
+    first, second = test_part([4, 10, 24]), test_part([6, 12, 26])
+    found = over_users([first, second])
+    assert found.mean == pytest.approx(41 / 60)  # 5, 11 and 25 of 10, 20 and 30
+    off = [5 - 410 / 60, 11 - 820 / 60, 25 - 1230 / 60]
+    error = (sum(x * x for x in off) / 2 * 3) ** 0.5 / 60
+    assert found.interval.high == pytest.approx(41 / 60 + 4.302653 * error, abs=1e-5)
+
+
 def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
     def run(shape):
-        return {"result": {"status": "done", "evaluations": [{"splits": {"test": {"metrics": {}}}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
+        test = {"metrics": {}, "value": 0.5, "users": {"1": [2, 1, 2, 1]}}
+        return {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
 
     runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "factor": [1.0, 0.5]})]}  # fmt: skip
     added, times = (one for one in exhibits(runs, {}) if one["kind"] == "lines")

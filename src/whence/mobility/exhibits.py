@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whence.statistics import summary
+from whence.statistics import Interval, Summary, share_over_groups, summary
 
 NAMES = {
     "acc@1": "Acc@1",
@@ -26,14 +26,14 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def exhibits(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Two tables of the test part, one of what was generated, and what each pointer's position learned, drawn."""
+    """Three tables of the test part, one of what was generated, and what each pointer's position learned, drawn."""
     finished = {
         arm: [record for record in found if record["result"]["status"] == "done"] for arm, found in runs.items()
     }
     finished = {arm: found for arm, found in finished.items() if found}
     simple = {name: row for name, row in baselines.items() if "metrics" in row}
-    tables = [_every_metric(finished, simple), _every_counting(finished, simple), _generated(finished)]
-    found = [*tables, shapes(finished), factors(finished)]
+    tables = [_every_metric(finished, simple), _every_counting(finished, simple), _how_sure(finished, simple)]
+    found = [*tables, _generated(finished), shapes(finished), factors(finished)]
     return [one for one in found if one["rows" if one["kind"] == "table" else "lines"]]
 
 
@@ -99,6 +99,32 @@ def _every_counting(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
         "note": "A pointer can copy the number that all unseen places share, and a generator never learns it: the source's "
         "counting rewards that. The other countings do not, or let no busy user speak for all.",
     }  # fmt: skip
+
+
+def over_users(tested: Sequence[Mapping[str, Any]]) -> Summary:
+    """Acc@1 of every question over the users of one or several runs' test parts, each user with the mean of the runs."""
+    users = list(tested[0]["users"])
+    right = [sum(one["users"][user][1] for one in tested) / len(tested) for user in users]
+    return share_over_groups(right, [tested[0]["users"][user][0] for user in users])
+
+
+def _how_sure(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [[name, _percent(row["value"]), NOTHING, _ends(over_users([row]).interval)]
+            for name, row in simple.items() if "users" in row]  # fmt: skip
+    for arm, found in runs.items():
+        tested = [record["result"]["evaluations"][-1]["splits"]["test"] for record in found]
+        short = summary([one["value"] for one in tested])
+        rows.append([arm, _percent(short.mean), _ends(short.interval), _ends(over_users(tested).interval)])
+    return {
+        "kind": "table", "title": "How sure Acc@1 is", "rows": rows,
+        "head": ["", COUNTINGS["all"], "another set of seeds (95 %)", "other people (95 %)"],
+        "note": "In percent. People differ more than seeds: the third column says what as many other people would give, "
+        "whose questions are alike, and the second only what other random starts would.",
+    }  # fmt: skip
+
+
+def _ends(interval: Interval | None) -> str:
+    return NOTHING if interval is None else f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
 
 
 def _generated(runs: Runs) -> dict[str, Any]:
