@@ -29,7 +29,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
                 point(axes, place + side, values, look, None if place else arm, within)
         axes.set_xticks(range(len(lengths)), list(lengths.values()))
         axes.set_xlim(-0.5, len(lengths) - 0.5)
-        axes.set_ylim(0, None)
+        axes.set_ylim(-0.04 * axes.get_ylim()[1], None)  # marks at 0 stay whole
         label(axes, title, "summaries", unit)
     legend(panels[1], loc="lower left")
     letters(panels)
