@@ -11,13 +11,16 @@ from typing import Any
 from whence import records
 from whence.claims.computations import COMPUTATIONS
 from whence.claims.ledger import Claim
+from whence.claims.measured import MEASURED
+from whence.claims.next_places import NEXT_PLACES
 from whence.claims.places import Places, Waiting
 from whence.claims.studies import READINGS
 from whence.claims.trained import MEASUREMENTS
 from whence.errors import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
-KNOWN = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(READINGS)}
+EVERY_READING = READINGS | NEXT_PLACES | MEASURED
+KNOWN = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(EVERY_READING)}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ def evidence_of(claim: Claim, places: Places) -> Evidence:
     """What there is for a claim now; nothing is computed anew."""
     if claim.way == "read":
         try:
-            found, record = READINGS[claim.by](places, **claim.given)
+            found, record = EVERY_READING[claim.by](places, **claim.given)
         except Waiting as waiting:
             return Evidence(None, waits_for=str(waiting))
         return Evidence(found, record)

@@ -16,7 +16,11 @@ from whence.lab.study import Study
 from whence.statistics import Comparison, compare, smallest_p
 
 Reading = Callable[..., tuple[dict[str, Any], str]]
-METRICS = {"accuracy": (100.0, True, "points"), "perplexity": (1.0, False, "")}
+METRICS = {
+    "accuracy": (100.0, True, "points"),
+    "perplexity": (1.0, False, ""),
+    "repetition": (100.0, False, "points"),
+}
 
 
 def found_study(places: Places, name: str) -> tuple[Study, Path]:
