@@ -118,6 +118,17 @@ def linearity(width: int, seed: int) -> dict[str, Any]:
     }
 
 
+def pointwise_convolution(width: int, length: int, seed: int) -> dict[str, Any]:
+    """A convolution of size 1 x 1 over a sequence beside the product of each state with its matrix."""
+    drawn = torch.Generator().manual_seed(seed)
+    states = torch.randn(2, length, width, dtype=torch.float64, generator=drawn)
+    matrix = torch.randn(width, width, dtype=torch.float64, generator=drawn)
+    across = torch.conv2d(
+        states.mT[..., None], matrix.T[..., None, None]
+    )  # channels first, the sequence along one side
+    return {"largest_difference": float((across[..., 0].mT - states @ matrix).abs().max())}
+
+
 def ablation(with_it: float, without: float, items: int) -> dict[str, Any]:
     """Two accuracies in per cent, of one run each: what the part brings, and how sure one accuracy is."""
     from whence.statistics import proportion
@@ -127,5 +138,6 @@ def ablation(with_it: float, without: float, items: int) -> dict[str, Any]:
 
 
 COMPUTATIONS = (
-    softmax_example, scaled_scores, scattered, scattered_scores, reasons, masking, from_the_end, linearity, ablation,
+    softmax_example, scaled_scores, scattered, scattered_scores, reasons, masking, from_the_end, linearity,
+    pointwise_convolution, ablation,
 )  # fmt: skip
