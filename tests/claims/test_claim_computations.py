@@ -281,6 +281,13 @@ def test_masks_indices_and_lines():
     assert abs(math.tanh(1.0) - (math.tanh(0.0) + math.tanh(2.0)) / 2) > 0.2  # the reason
 
 
+def test_a_convolution_of_one_place_is_a_product(monkeypatch):
+    assert witness("pointwise_convolution")(4, 5, 0)["largest_difference"] < 1e-12
+    turned = torch.conv2d
+    monkeypatch.setattr(torch, "conv2d", lambda x, w: turned(x, w.transpose(0, 1)))
+    assert witness("pointwise_convolution")(4, 5, 0)["largest_difference"] > 0.1
+
+
 def test_prior():
     found = witness("prior_start")(1.0, 1.0, 256, 3)
     close(found["share_of_nearest"], (1 - math.exp(-3)) / (1 - math.exp(-256)))  # a geometric series
