@@ -119,10 +119,11 @@ def test_the_predecessor_is_its_formulas():
         share = torch.sigmoid(decoder.gate(context, state, x))
         whole = share * decoder.out(decoder.into(torch.cat([h, context]))).softmax(0)
         whole = whole.index_add(0, tokens[row, :length], (1 - share) * weights)
+        copied = (1 - share) / (1 - whole[0])
         whole[0] = 0.0  # padding is no place
         assert torch.allclose(answer.log_p[row].exp(), whole / whole.sum(), atol=1e-6)
         assert torch.allclose(answer.log_weights[row, :length].exp(), weights, atol=1e-6)
-        assert torch.allclose(answer.generating[row], share, atol=1e-6)
+        assert torch.allclose(1 - answer.generating[row], copied, atol=1e-6)
 
 
 def test_ablations_take_away_what_they_say():

@@ -45,8 +45,8 @@ class NextPlaceLstm(NextPlaceModel):
         first = Carried(h, c, states.new_zeros(batch, width), states.new_zeros(batch, length))
         memory = self.decoder.attention.remember(states, padding=padding)
         step, _ = self.decoder(self.start.expand(batch, -1), first, Reading(memory, tokens, self.spec.places))
-        log_p = step.log_p.index_fill(1, torch.tensor([PADDING], device=tokens.device), -torch.inf)
-        log_p = log_p.log_softmax(-1)  # padding is no place, and what it had goes to the others
-        if self.spec.answers == "generate":
-            return Answer(log_p, None, step.gate.sigmoid())
-        return Answer(log_p, step.weights.log(), step.gate.sigmoid())
+        # padding is no place: what was generated for it goes to all others, and that much less was generated
+        padded = step.log_p[:, PADDING].exp()
+        generating = (step.gate.sigmoid() - padded) / (1 - padded)
+        log_p = step.log_p.index_fill(1, torch.tensor([PADDING], device=tokens.device), -torch.inf).log_softmax(-1)
+        return Answer(log_p, None if self.spec.answers == "generate" else step.weights.log(), generating)
