@@ -4,8 +4,12 @@ import pytest
 import torch
 
 from whence import WhenceError
+from whence.lab.arms import Arm
+from whence.mobility.build import build_next_place
 from whence.mobility.histories import Numbers, histories_of
 from whence.mobility.metrics import ranks_of
+from whence.mobility.model import shape_of
+from whence.mobility.spec import NextPlaceSpec
 from whence.mobility.world import HALF, World, best_accuracy, best_surprise
 
 WORLD = World(people=4, places=10, days=60)
@@ -60,3 +64,38 @@ def test_a_place_that_training_never_shows_is_said(known):
     few = Numbers.of(visits[:3])
     with pytest.raises(WhenceError, match="of 10 places that training never shows"):
         WORLD.probabilities(histories, few)
+
+
+def lived(seed):
+    """A life without habits, in which each visit back counts half: who points by recency can know all that can be known."""
+    world = World(people=16, places=30, days=60, habit=0.0, lately=0.8, seed=seed)
+    visits = world.visits()
+    numbers = Numbers(tuple(f"place {n}" for n in range(30)), tuple(f"person {n}" for n in range(16)))
+    histories = histories_of(visits, numbers)
+    return histories, best_surprise(world.probabilities(histories, numbers))
+
+
+@pytest.mark.parametrize("position, near", [("Recency(max_length=33)", True), ("NoPosition()", False)])
+def test_a_pointer_learns_the_recency_that_is_there(position, near):
+    """Held against the best possible on lives it never saw; its bias falls by log 2 a visit, as the world's does."""
+    histories, _ = lived(0)
+    spec = NextPlaceSpec(places=32, users=16, days=7, context=32, width=8, heads=1, layers=0, dropout=0.0, reads=())
+    model = build_next_place(spec, Arm("pointer", position), 0)
+
+    def surprise(histories, rows):
+        batch = histories.batch(rows)
+        log_p = model(batch.tokens, padding=batch.padding, extras=batch.extras)
+        return -log_p.gather(1, batch.targets[:, None]).mean()
+
+    optimiser, drawn = torch.optim.Adam(model.parameters(), lr=0.05), torch.Generator().manual_seed(0)
+    for _ in range(80):
+        optimiser.zero_grad()
+        surprise(histories, torch.randint(len(histories), (256,), generator=drawn)).backward()
+        optimiser.step()
+    others, best = lived(7)
+    with torch.no_grad():
+        above = float(surprise(others, torch.arange(len(others)))) - best
+    assert (-0.03 < above < 0.12) if near else above > 0.2
+    if near:
+        bias = shape_of(model, 6)["bias"]
+        assert -1.0 < (bias[5] - bias[1]) / 4 < -0.4  # log(1/2) is -0.69
