@@ -13,8 +13,8 @@ from whence.lab.arms import Arm
 from whence.lab.results import findings
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
-from whence.mobility.drawing import learned_shapes, pointed
-from whence.mobility.exhibits import exhibits, over_users
+from whence.mobility.drawing import pointed, study_figure
+from whence.mobility.exhibits import exhibits, of_test, over_users
 from whence.mobility.predicting import ELSEWHERE, Predictor
 from whence.mobility.visits import Visit, in_time
 from whence.report.comparison import page
@@ -152,11 +152,25 @@ def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
     }
 
 
-def test_figures(folder, tmp_path):
+def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
+    from whence.mobility import drawing
+
     runs = {run.arm.name: [records.read(folder / run.file_name)] for run in STUDY.runs()}
-    axes = learned_shapes(runs).axes[0]
-    assert axes.get_xlabel().startswith("visits from the end") and len(axes.get_lines()) == 3  # seed, mean, zero
-    assert len(axes.get_lines()[1].get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
+    left, right = study_figure(runs, records.read(folder / "baselines.json")["baselines"]).axes
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["Recency", "no pointer"]
+    told = [text.get_text() for text in left.get_legend().get_texts()]
+    assert told == [
+        "every question, as the source counts",
+        "answers that training has",
+        "the rule: the world's own rules",
+    ]
+    drawn = sorted({round(float(x), 4) for line in left.get_lines() for x in line.get_xdata()})
+    shown = [100 * of_test(found[0], counting)["acc@1"] for found in runs.values() for counting in ("all", "seen")]
+    assert {round(value, 4) for value in shown} <= set(drawn)
+    assert right.get_xlabel().startswith("visits from the end") and len(right.get_lines()) == 3  # zero, seed, mean
+    assert len(right.get_lines()[1].get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
+    drawing.main(folder, tmp_path / "study.png")
+    assert (tmp_path / "study.png").stat().st_size > 20_000
 
 
 def visits(user="person 1", last="place 4"):

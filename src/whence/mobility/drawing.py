@@ -1,13 +1,21 @@
-"""Figures: which past visits a prediction points at, and what the pointers of a study learned."""
+"""Figures: which past visits a prediction points at, and what a study of next places found.
+
+python -m whence.mobility.drawing results/next-location-HASH docs/next_location.png      # a study's figure, from its records
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whence import records
 from whence.errors import missing_extra
-from whence.mobility.exhibits import shapes
+from whence.lab.results import records_of, study_in
+from whence.mobility.exhibits import COUNTINGS, Runs, of_test, shapes
 from whence.mobility.predicting import Prediction
+from whence.statistics import summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +25,10 @@ DRAWN = 4  # users of one figure
 LABELLED = 24  # visits with a name below the axis
 DARK, LIGHT = "#1f5a96", "#d8dde3"  # apart in grey too
 DASHES = ("-", "--", "-.", ":")
+COUNTED: dict[str, dict[str, Any]] = {
+    "all": {"color": DARK, "marker": "o"},
+    "seen": {"color": "#b5651d", "marker": "D", "markerfacecolor": "white"},
+}
 
 
 def pointed(predictions: Sequence[Prediction]) -> Figure:
@@ -39,15 +51,26 @@ def pointed(predictions: Sequence[Prediction]) -> Figure:
     return figure
 
 
-def learned_shapes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """What each arm's position adds to the pointer's score over visits from the end, from the records of a study."""
-    shown = shapes(runs)
-    figure = _figure(7.5, 4.2)
-    axes = figure.subplots()
+def study_figure(runs: Runs, baselines: Mapping[str, Any]) -> Figure:
+    """Left: Acc@1 of every arm and of the best simple rule; right: what each pointer's position learned to add."""
+    figure = _figure(11, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(5, 6))
+    _accuracies(left, runs, baselines)
+    learned_shapes(right, runs)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    return figure
+
+
+def learned_shapes(axes: Axes, runs: Runs) -> None:
+    """What each arm's position adds to the pointer's score over visits from the end, mean and every seed."""
     from matplotlib import colormaps
 
+    shown = shapes(runs)
     arms = list(shown["lines"])
     shades = colormaps["viridis"]([0.85 * place / max(1, len(arms) - 1) for place in range(len(arms))])
+    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     for place, arm in enumerate(arms):
         seeds = list(shown["lines"][arm].values())
         for points in seeds:
@@ -56,14 +79,36 @@ def learned_shapes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axes.plot(
             [p[0] for p in seeds[0]], means, DASHES[place % len(DASHES)], color=shades[place], linewidth=2, label=arm
         )  # fmt: skip
-    axes.set_xlabel(shown["x"], fontsize=9)
-    axes.set_ylabel(shown["y"], fontsize=9)
-    axes.set_title(shown["title"], loc="left", fontsize=10, fontweight="bold")
-    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    axes.spines[["top", "right"]].set_visible(False)
+    _named(axes, shown["title"], shown["x"], shown["y"])
     if arms:
         axes.legend(frameon=False, fontsize=8)
-    return figure
+
+
+def _accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:
+    """An arm a row, as the source counts (dark) and where training has the answer (light): seeds, mean and interval."""
+    for row, found in enumerate(runs.values()):
+        for side, (counting, look) in zip((-0.16, 0.16), COUNTED.items(), strict=True):
+            values = [100 * of_test(record, counting)["acc@1"] for record in found]
+            short = summary(values)
+            name = COUNTINGS[counting] if row == 0 else None
+            axes.plot(values, [row + side] * len(values), ".", color=look["color"], markersize=4, alpha=0.5)
+            if short.interval is not None:
+                axes.plot(
+                    [short.interval.low, short.interval.high], [row + side] * 2, color=look["color"], linewidth=1.3
+                )
+            axes.plot([short.mean], [row + side], linestyle="none", markersize=6, label=name, **look)
+    rule = max(baselines, key=lambda name: baselines[name]["value"])
+    axes.axvline(100 * baselines[rule]["value"], color="0.5", linestyle=":", linewidth=1.2, label=f"the rule: {rule}")
+    axes.set_yticks(range(len(runs)), list(runs))
+    axes.set_ylim(len(runs) - 0.4, -0.6)
+    _named(axes, "Who says best where someone goes next", "Acc@1 on the test part (%)", "")
+    axes.legend(frameon=False, fontsize=7.5, loc="upper left")
+
+
+def _named(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
 
 
 def _history(axes: Axes, one: Prediction) -> None:
@@ -93,3 +138,18 @@ def _figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise missing_extra("drawing", "plot", "matplotlib") from error
     return Figure(figsize=(width, height), facecolor="white", layout="constrained")
+
+
+def main(folder: Path, out: Path) -> None:
+    """Draw a study from its records."""
+    study = study_in(folder)
+    found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
+    runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in found.items()}
+    simple = records.read(folder / "baselines.json")["baselines"]
+    study_figure({arm: some for arm, some in runs.items() if some}, simple).savefig(out, dpi=130)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("give a study's folder and the picture to draw")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
