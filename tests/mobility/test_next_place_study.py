@@ -94,7 +94,13 @@ def checkpoints_in(folder, arm):
 def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
     found = findings([folder], "next", "whence run next")
     kinds = [(one["kind"], one["title"]) for one in found["studies"][0]["exhibits"]]
-    assert [kind for kind, _ in kinds] == ["table", "table", "table", "table", "lines"]
+    assert [kind for kind, _ in kinds] == [*["table"] * 5, "lines"]
+    every, seen = found["studies"][0]["exhibits"][:2]
+    assert every["head"] == seen["head"] == ["", "Acc@1", "Acc@5", "Acc@10", "MRR", "NDCG@10", "weighted F1"]
+    metrics = records.read(folder / STUDY.runs()[0].file_name)["result"]["evaluations"][-1]["splits"]["test"]["metrics"]
+    for table, counting in ((every, "all"), (seen, "seen")):
+        (own,) = [row for row in table["rows"] if row[0] == "Recency"]
+        assert own[4] == f"{100 * metrics[counting]['mrr']:.2f}" and own[6] == f"{100 * metrics[counting]['f1']:.2f}"
     assert json.loads(json.dumps(found["studies"][0]["exhibits"])) == found["studies"][0]["exhibits"]
     text = page(found)
     for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "each user once"):
@@ -138,6 +144,18 @@ def test_intervals_over_seeds_and_over_people():
     off = [5 - 410 / 60, 11 - 820 / 60, 25 - 1230 / 60]
     error = (sum(x * x for x in off) / 2 * 3) ** 0.5 / 60
     assert found.interval.high == pytest.approx(41 / 60 + 4.302653 * error, abs=1e-5)
+
+
+def test_each_table_counts_its_own_way():
+    metrics = {
+        counting: {"acc@1": at / 10, "mrr": at / 20} for at, counting in enumerate(("all", "seen", "by_user"), 1)
+    }
+    test = {"metrics": metrics, "value": 0.1, "users": {"1": [2, 1, 2, 1]}}
+    run = {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 0, "notes": {}}
+    every, seen, counted, *_ = exhibits({"a": [run]}, {"rule": test})
+    for rows, first in ((every["rows"], "10.00"), (seen["rows"], "20.00")):
+        assert [row[1] for row in rows] == [first] * 2 and rows[0][4] == rows[1][4] == f"{float(first) / 2:.2f}"
+    assert [row[1:] for row in counted["rows"]] == [["10.00", "20.00", "30.00", "–"]] * 2
 
 
 def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
