@@ -54,7 +54,7 @@ def studies() -> list[Study]:
             decision=Decision(baseline="Recency"),
         ),
         Study(
-            name="next-location-models",
+            name="next-place-models",
             question="Does the pointer-generator transformer say better where someone goes next than its LSTM predecessor?",
             about="The same stays, budget and seeds. The settings were chosen for the transformer alone.",
             task="whence.mobility.task:NextPlaceTask",

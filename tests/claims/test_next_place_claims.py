@@ -77,7 +77,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
     waiting = [name for name, claim in CLAIMS.items() if claim.by in NEXT_PLACES]
     assert len(waiting) >= 12
     for name in waiting:
-        assert verdict(name, tmp_path).because.startswith("waits for the study next-location")
+        assert verdict(name, tmp_path).because.startswith("waits for the study next-")
     folder = write(tmp_path)
     next(folder.glob("no-pointer-*-seed3.json")).unlink()
     assert verdict("pointer-pointer", tmp_path).because == "waits for 1 of 5 seeds of next-location, no pointer"
