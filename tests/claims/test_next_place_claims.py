@@ -92,12 +92,16 @@ def test_published_figures_against_the_seeds(tmp_path):
     assert verdict("pointer-geolife-ablation", tmp_path).verdict == "reproduced"
 
 
-@pytest.mark.parametrize("level, expected", [(51.8, "reproduced"), (51.5, "not reproduced")])
-def test_reaching_a_figure_is_said_of_the_lower_end(tmp_path, level, expected):
+@pytest.mark.parametrize(
+    "level, mean, surely",
+    [(51.8, "reproduced", "reproduced"), (51.5, "reproduced", "not reproduced"), (51.3, *["not reproduced"] * 2)],
+)
+def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, level, mean, surely):
     """Mean 51.5 is above 51.4, and its interval is not: t(4) = 2.776, deviation 0.2318, so 51.5 - 0.288."""
     write(tmp_path, LEVELS | {"Recency": level})
-    found = verdict("pointer-geolife-reached", tmp_path)
-    assert found.verdict == expected
+    assert verdict("pointer-geolife-reached", tmp_path).verdict == mean
+    found = verdict("pointer-geolife-surely", tmp_path)
+    assert found.verdict == surely
     assert found.evidence.found["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
     for said in ("each user once 45.00", "answers that training has 51.", "other people would give"):
         assert said in found.because

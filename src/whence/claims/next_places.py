@@ -40,14 +40,14 @@ def values_of(runs: Records, counting: str = "all", metric: str = "acc@1") -> li
 def next_places(places: Places, study: str, arm: str, figures: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Metrics of one arm as the source counts, by the figure's name, a value a seed; and what else must be known of Acc@1.
 
-    ``NAME_low`` is the lower end of the interval of a metric's mean over the seeds.
+    ``NAME_mean`` is a metric's mean over the seeds, and ``NAME_low`` the lower end of its interval.
     """
     found, folder = runs_of(places, study, arm)
     runs = found[arm]
     told: dict[str, Any] = {name: values_of(runs, "all", metric) for name, metric in figures.items()}
     for name in figures:
         short = summary(told[name])
-        told[f"{name}_low"] = short.interval.low if short.interval else short.mean
+        told |= {f"{name}_mean": short.mean, f"{name}_low": short.interval.low if short.interval else short.mean}
     people = over_users([run["result"]["evaluations"][-1]["splits"]["test"] for run in runs]).interval
     beside = [
         f"{words} {summary(values_of(runs, name)).mean:.2f}" for name, words in COUNTINGS.items() if name != "all"
