@@ -82,14 +82,15 @@ def pointer_gain(places: Places, study: str, arm: str, baseline: str) -> tuple[d
     both = [(_by_answer(a)["right"], _by_answer(b)["right"]) for a, b in _pairs(found, baseline, arm)]
     seen, unseen = (summary([b[kind] - a[kind] for a, b in both]).mean for kind in ("seen", "unseen"))
     asked = _by_answer(found[arm][0])["asked"]
-    words = (
-        f"{arm} has {seen:.0f} more right of {asked['seen']} whose answer training has, and {unseen:.0f} more of "
-        f"{asked['unseen']} whose answer it does not have."
-    )
     share = {
         "share_of_gain_at_unseen": unseen / (seen + unseen),
-        "share_of_questions": asked["unseen"] / sum(asked.values()),
+        "share_of_questions_unseen": asked["unseen"] / sum(asked.values()),
     }
+    words = (
+        f"{arm} has {seen:.0f} more right of {asked['seen']} whose answer training has, and {unseen:.0f} more of "
+        f"{asked['unseen']} whose answer it does not have: {100 * share['share_of_gain_at_unseen']:.0f} % of the gain at "
+        f"{100 * share['share_of_questions_unseen']:.1f} % of the questions."
+    )
     return share | {"words": words}, folder.as_posix()
 
 
