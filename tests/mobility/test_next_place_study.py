@@ -180,7 +180,7 @@ def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
     assert told == [
         "every question, as the source counts",
         "answers that training has",
-        "the rule: the world's own rules",
+        "best simple rule: the world's own rules",
     ]
     drawn = sorted({round(float(x), 4) for line in left.get_lines() for x in line.get_xdata()})
     shown = [100 * of_test(found[0], counting)["acc@1"] for found in runs.values() for counting in ("all", "seen")]

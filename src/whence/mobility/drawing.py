@@ -98,11 +98,13 @@ def _accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:
                 )
             axes.plot([short.mean], [row + side], linestyle="none", markersize=6, label=name, **look)
     rule = max(baselines, key=lambda name: baselines[name]["value"])
-    axes.axvline(100 * baselines[rule]["value"], color="0.5", linestyle=":", linewidth=1.2, label=f"the rule: {rule}")
+    axes.axvline(
+        100 * baselines[rule]["value"], color="0.5", linestyle=":", linewidth=1.2, label=f"best simple rule: {rule}"
+    )
     axes.set_yticks(range(len(runs)), list(runs))
     axes.set_ylim(len(runs) - 0.4, -0.6)
     _named(axes, "Who says best where someone goes next", "Acc@1 on the test part (%)", "")
-    axes.legend(frameon=False, fontsize=7.5, loc="upper left")
+    axes.legend(facecolor="white", edgecolor="none", framealpha=0.9, fontsize=7.5, loc="upper left")
 
 
 def _named(axes: Axes, title: str, x: str, y: str) -> None:
