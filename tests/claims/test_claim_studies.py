@@ -120,7 +120,7 @@ def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi,
 
 def test_one_arm_against_several(tmp_path):
     arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
-    made = replace(study("epar-when-02", arms), question="length 1024")
+    made = replace(study("epar-when-02", arms), question="Length: 1024 places")
     levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
     write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict("epar-when-long", tmp_path)
@@ -129,8 +129,38 @@ def test_one_arm_against_several(tmp_path):
     assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
     assert "better than rotary by 10 points" in found.because
     write(tmp_path, replace(made, name="epar-when-04"), {})
-    with pytest.raises(WhenceError, match="the ledger means the one that asks 'importance in waves'"):
+    with pytest.raises(WhenceError, match="the ledger means the one that asks 'Importance: in waves'"):
         verdict("epar-when-structured", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "half, quarter, expected",
+    [(0.9, 0.5, "reproduced"), (0.5, 0.9, "reproduced"), (0.8, 0.8, "not reproduced"), (0.5, 0.5, "not reproduced")],
+)
+def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
+    levels = {"alpha 1.0": 0.8, "alpha 0.5": half, "alpha 0.25": quarter}
+    made = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
+    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict("epar-when-noisy", tmp_path)
+    assert found.verdict == expected and "alpha 0.25:" in found.because
+
+
+def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
+    made = study("speeches-encoder-none", ARMS[:1])
+    folder = write(tmp_path / "some/where", made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    assert verdict("speeches-encoder-accuracy", tmp_path).evidence.record == folder.as_posix()
+    write(tmp_path, made, {})
+    with pytest.raises(WhenceError, match=r"got some/where/speeches-encoder-none-.* and speeches-encoder-none-"):
+        found_study(Places(results=tmp_path), made.name)
+
+
+@pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
+def test_an_experiments_record_decides(tmp_path, level, expected):
+    assert "made by `whence run epar/4_adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
+    seeds = {"none": [0.50, 0.51, 0.49, 0.50, 0.52], "fused": [level + 0.01 * n for n in range(5)]}
+    models = {name: [{"splits": {"test": value}} for value in rows] for name, rows in seeds.items()}
+    records.write(tmp_path / "epar/4_adaptive_attention.json", {"results": {"models": models}})
+    assert verdict("epar-adaptive-helps", tmp_path).verdict == expected
 
 
 def test_two_studies_and_three_splits(tmp_path):

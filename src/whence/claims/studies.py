@@ -24,16 +24,16 @@ METRICS = {
 
 
 def found_study(places: Places, name: str) -> tuple[Study, Path]:
-    """The study of a name and the folder of its records."""
+    """The study of a name and the folder of its records, however deep below the results it lies."""
     folders = sorted(
         path.parent
-        for path in places.results.glob(f"{name}-*/study.json")
+        for path in places.results.glob(f"**/{name}-*/study.json")
         if records.read(path).get("spec", {}).get("name") == name
     )
     if not folders:
         raise Waiting(f"the study {name} in {places.results}/")
     if len(folders) > 1:
-        got = " and ".join(folder.name for folder in folders)
+        got = " and ".join(folder.relative_to(places.results).as_posix() for folder in folders)
         raise refusal("claims", got, f"one study {name} has the records that count", "move the others away")
     return lab.study_in(folders[0]), folders[0]
 
@@ -109,6 +109,19 @@ def against(
         told |= {f"direction_against_{_slug(other)}": one["direction"], f"gain_over_{_slug(other)}": one["gain"]}
         words.append(one["words"])
     return told | {"words": " ".join(words)}, folder.as_posix()
+
+
+def best_of(
+    places: Places, study: str, arms: list[str], baseline: str, metric: str, split: str
+) -> tuple[dict[str, Any], str]:
+    """Several arms against a baseline, where one that is better is enough: the best direction among them."""
+    spec, folder = found_study(places, study)
+    factor = METRICS[metric][0]
+    sides = {name: values_of(finished(spec, folder, name), split, None, factor) for name in (baseline, *arms)}
+    told = judged(sides, baseline, metric, spec.comparisons, spec.decision.alpha)
+    directions = {f"direction_of_{_slug(name)}": told[name]["direction"] for name in arms}
+    words = " ".join(told[name]["words"] for name in arms)
+    return {"best_direction": max(directions.values()), **directions, "words": words}, folder.as_posix()
 
 
 def _slug(name: str) -> str:
@@ -192,5 +205,5 @@ def of_comparison(found: Comparison) -> dict[str, dict[str, Any]]:
 
 READINGS: dict[str, Reading] = {
     function.__name__: function
-    for function in (values, difference, against, between_studies, between_splits, steps_back, step_time)
+    for function in (values, difference, against, best_of, between_studies, between_splits, steps_back, step_time)
 }
