@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
+from whence.position import shaw as module
 from whence.position.base import Rows
 from whence.position.shaw import Shaw
 
@@ -34,9 +35,12 @@ POSITIONS = {
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS.keys())
 @pytest.mark.parametrize("heads", [None, 3])
 @pytest.mark.parametrize("clip", [1, 2, 16])
+@pytest.mark.parametrize("products", [False, True], ids=["by index", "by products"])
 def test_the_papers_two_sums_in_float64(
-    positions: tuple[torch.Tensor, torch.Tensor], heads: int | None, clip: int
-) -> None:
+    positions: tuple[torch.Tensor, torch.Tensor], heads: int | None, clip: int, products: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "by_products", lambda x: products)  # what a GPU does, here
     rows = make_rows(*positions)
     shaw = Shaw(4, clip=clip, heads=heads, value_width=6, std=1.0).to(torch.float64)
     weights = torch.softmax(rows.scores.masked_fill(~rows.visible, -1e9), dim=-1)
@@ -138,3 +142,19 @@ def test_refusals() -> None:
         match=r"^Shaw\(8\) got queries of width 4, but both widths are one; build it with the width of a head\.$",
     ):
         Shaw(8).double().content(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
+
+
+def test_gradients_are_the_same_by_index_and_by_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for products in (False, True):
+        monkeypatch.setattr(module, "by_products", lambda x, products=products: products)
+        torch.manual_seed(3)
+        rows, shaw = make_rows(*POSITIONS["own"]), Shaw(4, clip=2, std=1.0).to(torch.float64)
+        weights = torch.softmax(torch.randn_like(rows.scores), -1).requires_grad_()
+        content, values = shaw.content(rows), shaw.values(weights, rows)
+        assert content is not None and values is not None
+        (content.square().sum() + values.square().sum()).backward()
+        found.append([shaw.key_table.grad, shaw.value_table.grad, weights.grad])
+    for by_index, by_product in zip(*found, strict=True):
+        assert by_index is not None
+        torch.testing.assert_close(by_product, by_index, rtol=1e-12, atol=1e-12)

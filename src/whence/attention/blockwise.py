@@ -17,6 +17,7 @@ from whence.position.base import Position, Rows
 from whence.position.grid import content, evaluate, table, values
 
 SCORES = 1 << 21  # scores alive at once on the general way
+SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so there are fewer and larger ones
 
 
 def why_not_tables(position: Position, layout: Layout) -> str | None:
@@ -89,7 +90,7 @@ def _by_rows(
     dropout: float,
 ) -> Tensor:
     batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
-    step = max(1, SCORES // (batch * heads * keys))
+    step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
 
     def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
         return _dense_rows(q_block, k, v, position, layout, rows, scale, temperature, dropout)

@@ -5,7 +5,8 @@ With ``r = min(max(j - i, -clip), clip)`` the offset from query i to key j, two 
     score_ij += scale * q_i . key_table[r]        output_i += sum_j weight_ij * value_table[r]
 
 Nothing of size rows x keys x width is made: each query meets the 2 * clip + 1 vectors once and the keys pick from
-those scores; weights are first summed by offset and then meet the value vectors.
+those scores; weights are first summed by offset and then meet the value vectors. On a GPU both are products with a
+matrix of zeros and ones: sums by index there add up in no fixed order or, where an order is asked for, sort all scores.
 """
 
 from __future__ import annotations
@@ -79,23 +80,21 @@ class Shaw(Position):
             raise refusal(f"Shaw({self.head_width})", got, "both widths are one", "build it with the width of a head")
         dtype = torch.promote_types(rows.q.dtype, self.key_table.dtype)
         by_offset = rows.scale * (rows.q.to(dtype) @ self.key_table.to(dtype).mT)  # [B, H, T, 2 * clip + 1]
-        return by_offset.gather(-1, self._index(rows)).to(rows.scores.dtype)
+        return picked(by_offset, self._index(rows)).to(rows.scores.dtype)
 
     def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
         if "values" not in self.effects:
             return None
         dtype = torch.promote_types(weights.dtype, self.value_table.dtype)
-        empty = weights.new_zeros(*weights.shape[:-1], 2 * self.clip + 1, dtype=dtype)
-        by_offset = empty.scatter_add(-1, self._index(rows), weights.to(dtype))
+        by_offset = summed(weights.to(dtype), self._index(rows), 2 * self.clip + 1)
         return (by_offset @ self.value_table.to(dtype)).to(weights.dtype)
 
     def _index(self, rows: Rows) -> Tensor:
-        """The table row of each query and key, ``[B, H, T, S]``; heads share memory."""
+        """The table row of each query and key, ``[B or 1, T, S]``."""
         offset = -rows.distance
         if offset.is_floating_point():
             offset = offset.round()
-        index = offset.long().clamp(-self.clip, self.clip) + self.clip
-        return index[:, None].expand(rows.scores.shape)
+        return offset.long().clamp(-self.clip, self.clip) + self.clip
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "head_width", self.head_width
@@ -103,3 +102,35 @@ class Shaw(Position):
         yield "acts_on", self.acts_on
         if "values" in self.effects and self.value_width != self.head_width:
             yield "value_width", self.value_width
+
+
+def by_products(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def picked(by_offset: Tensor, index: Tensor) -> Tensor:
+    """Of ``[B, H, T, n]`` the entry that each key's index names: ``[B, H, T, S]``.
+
+    >>> picked(torch.tensor([[[[5.0, 7.0]]]]), torch.tensor([[[1, 0, 1]]])).tolist()
+    [[[[7.0, 5.0, 7.0]]]]
+    """
+    if by_products(by_offset):
+        return torch.einsum("bhtn,btsn->bhts", by_offset, _ones(index, by_offset))
+    return by_offset.gather(-1, index[:, None].expand(*by_offset.shape[:-1], index.shape[-1]))
+
+
+def summed(weights: Tensor, index: Tensor, count: int) -> Tensor:
+    """``[B, H, T, S]`` summed over the keys of each index: ``[B, H, T, count]``.
+
+    >>> summed(torch.tensor([[[[0.5, 0.25, 0.25]]]]), torch.tensor([[[1, 0, 1]]]), 2).tolist()
+    [[[[0.25, 0.75]]]]
+    """
+    empty = weights.new_zeros(*weights.shape[:-1], count)
+    if by_products(weights):
+        return torch.einsum("bhts,btsn->bhtn", weights, _ones(index, empty))
+    return empty.scatter_add(-1, index[:, None].expand(weights.shape), weights)
+
+
+def _ones(index: Tensor, like: Tensor) -> Tensor:
+    """``[B or 1, T, S, n]``: 1 where an index names the place, of as many places as ``like`` has."""
+    return (index[..., None] == torch.arange(like.shape[-1], device=index.device)).to(like.dtype)
