@@ -1,21 +1,24 @@
 """A whole probe of the tiny model: its records, going on with them, its explanation, its page, in a browser too."""
 
 import json
+import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from whence.bias import explaining, measuring
+from whence.bias import explaining, measuring, subject
 from whence.bias.curves import curve
 from whence.bias.findings import findings
-from whence.bias.plan import Asked, Plan, full, quick, usual
+from whence.bias.plan import Asked, Plan, at_lengths, full, quick, usual
 from whence.bias.subject import quick_subject
 from whence.cli.app import app
-from whence.cli.probing import planned
+from whence.cli.probe_plans import command, planned
 from whence.errors import WhenceError
 from whence.report.probe import page
 
+NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
 PLAN = Plan(
     "quick",
@@ -29,17 +32,16 @@ def probed(tmp_path_factory):
     base = tmp_path_factory.mktemp("probe")
     subject, said = quick_subject(layers=2), []
     folder, found = measuring.measure(subject, PLAN, base, lambda *about: said.append(about))
-    explanation = explaining.explain(subject, PLAN, folder, found, lambda *about: None)
-    return base, folder, found, explanation, said
+    explaining.explain(subject, PLAN, folder, lambda *about: None)
+    return base, folder, found, said
 
 
 def told(probed, doubts=()):
-    _, folder, found, explanation, _ = probed
-    return findings(PLAN, folder, found, explanation, doubts, "whence probe <quick>")
+    return {**findings(probed[1], "whence probe <quick>"), "doubts": list(doubts)}
 
 
 def test_every_piece_has_its_record(probed):
-    _, folder, found, _, said = probed
+    _, folder, found, said = probed
     names = {path.name for path in folder.glob("*.json")}
     assert {
         "plan.json",
@@ -55,7 +57,7 @@ def test_every_piece_has_its_record(probed):
 
 
 def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
-    base, folder, found, _, _ = probed
+    base, folder, found, _ = probed
     gone = folder / "key-value-001-0000.json"
     before = gone.read_text()
     gone.unlink()
@@ -64,8 +66,9 @@ def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
     monkeypatch.setattr(measuring, "ask", lambda *about: asked.append(about[2].file_name) or real(*about))
     _, again = measuring.measure(quick_subject(layers=2), PLAN, base)
     assert asked == [gone.name]
-    assert {**json.loads(before), "seconds": 0} == {**json.loads(gone.read_text()), "seconds": 0}
-    assert [{**one, "seconds": 0} for one in again] == [{**one, "seconds": 0} for one in found]
+    clock = {"seconds": 0, "started": ""}
+    assert {**json.loads(before), **clock} == {**json.loads(gone.read_text()), **clock}
+    assert [{**one, **clock} for one in again] == [{**one, **clock} for one in found]
 
 
 def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):
@@ -86,9 +89,7 @@ def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, ca
 
 
 def test_broken_and_foreign_records_are_named(probed, tmp_path):
-    _, folder, _, _, _ = probed
-    import shutil
-
+    _, folder, _, _ = probed
     copy = tmp_path / folder.name
     shutil.copytree(folder, copy)
     path = copy / "needle-000-0000.json"
@@ -117,23 +118,86 @@ def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
 
 
 def test_explanations_are_made_once_and_belong_to_their_plan(probed, monkeypatch):
-    _, folder, found, explanation, _ = probed
-    assert set(explanation) == {
-        "attention",
-        "content-free",
-        "distance",
-        "geometry",
-        "channels",
-        "mask-or-encoding",
-        "follows",
-    }
-    for way in ("content_free", "distance", "hidden_geometry", "followed_channels", "mask_or_encoding", "follows"):
-        monkeypatch.setattr(explaining, way, lambda *about: 1 / 0)
-    again = explaining.explain(quick_subject(layers=2), PLAN, folder, found, lambda *about: None)
-    assert json.loads(json.dumps(again)) == json.loads(json.dumps(explanation))
+    _, folder, _, _ = probed
+    assert set(told(probed)["explanation"]) == {"attention", *explaining.WAYS}
+    monkeypatch.setattr(explaining, "WAYS", dict.fromkeys(explaining.WAYS, lambda *about: 1 / 0))
+    explaining.explain(quick_subject(layers=2), PLAN, folder, lambda *about: None)
     other = Plan("quick", PLAN.asked, chunk=3)
     with pytest.raises(WhenceError, match="of another plan"):
-        explaining.explain(quick_subject(layers=2), other, folder, found, lambda *about: None)
+        explaining.explain(quick_subject(layers=2), other, folder, lambda *about: None)
+
+
+def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
+    """As on a machine with another Python, whose help topics are other texts, and without the model."""
+    monkeypatch.setattr(sys.modules["whence.bias.tasks.needle"], "_words", lambda: ["other", "words"] * 50)
+    monkeypatch.setattr(subject, "load", lambda *about: 1 / 0)
+    copy = shutil.copytree(probed[1], tmp_path / "somewhere" / "else")
+    with pytest.raises(WhenceError, match=r"needle.* with other questions.*run: whence report"):
+        measuring.measure(quick_subject(layers=2), PLAN, probed[0])
+    app(["report", str(copy.parent)], standalone_mode=False)
+    assert f"report: {copy / 'report.html'}" in capsys.readouterr().out
+    assert "needle, 10 words" in (copy / "report.html").read_text()
+    (copy / "needle-oracle-0000.json").unlink()
+    (copy / "explain-geometry.json").unlink()
+    app(["report", str(copy), "--out", str(tmp_path / "page.html")], standalone_mode=False)
+    assert "not measured yet: needle, 10 words" in capsys.readouterr().out
+    text = (tmp_path / "page.html").read_text()
+    assert "left out: needle, 10 words" in text and "How much of the hidden states" not in text
+    kept = copy / "plan.json"
+    kept.write_text(kept.read_text().replace('"chunk": 2', '"chunk": 3'))
+    with pytest.raises(WhenceError, match="is not a plan with its own hash"):
+        app(["report", str(copy)], standalone_mode=False)
+
+
+def test_records_of_several_machines_are_told_apart(probed, tmp_path):
+    copy = shutil.copytree(probed[1], tmp_path / "copy")
+    path = copy / "needle-oracle-0000.json"
+    record = json.loads(path.read_text())
+    record["environment"]["machine"]["accelerator"] = "a <lent> GPU"
+    path.write_text(json.dumps(record))
+    ran = findings(copy, "")["ran"]
+    assert sorted(one["runs"] for one in ran) == [1, len(list(copy.glob("*.json"))) - 2]
+    assert "a &lt;lent&gt; GPU" in page(findings(copy, ""))
+
+
+def test_several_lengths_stand_side_by_side(probed, tmp_path):
+    plan = Plan("quick", at_lengths([Asked("key-value", 3, 3)], (2, 4)), texts=3, tokens=48, chunk=3)
+    folder, _ = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    found = findings(folder, "")
+    assert [(task["task"], task["slots"]) for task in found["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
+    text = page(found)
+    assert "key-value: by depth and length" in text and "4 slots, gold in slot 4: " in text
+    assert "by depth and length" not in page(told(probed))
+    with pytest.raises(WhenceError, match="key-value-75, but those of key-value, documents, needle can be chosen"):
+        at_lengths([Asked("key-value-75", 3)], (10,))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("", True, False, None, None, None),
+        ("", True, False, ["needle"], 5, ["likelihood"], None, [3, 9]),
+        ("smollm2", False, True, ["documents", "needle"], None, None, "float32"),
+        ("smollm2", False, True, None, 7, None),
+        ("some/model", False, False, ["key-value"], None, ["generation"]),
+    ],
+)
+def test_a_plan_names_the_command_that_makes_it(options):
+    made, _ = planned(*options)
+    said = command(made, False, "cpu").split()
+    assert said[:2] == ["whence", "probe"]
+    several = {name: [said[i + 1] for i, word in enumerate(said) if word == f"--{name}"] for name in NAMED}
+    again = planned(
+        "" if options[1] else said[2], "--quick" in said, "--full" in said, several["task"],
+        int(several["items"][0]) if several["items"] else None, several["score"],
+        several["dtype"][0] if several["dtype"] else None, [int(one) for one in several["length"]],
+    )  # fmt: skip
+    assert again[0] == made
+    assert command(made, True, "cuda").endswith(" --doubts --device cuda")
+
+
+def test_a_plan_of_ones_own_has_no_command():
+    assert command(PLAN, False, "cpu") == ""
 
 
 def test_plans_are_what_they_say():

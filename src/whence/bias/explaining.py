@@ -9,44 +9,35 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.bias import interventions, likelihood, states
+from whence.bias import interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
-from whence.errors import refusal
 
 SINGULAR = 8  # of the spectrum, how many values are kept
 LOW = 10  # DCT frequencies that count as low
 SPLIT_TEXTS = 2
 
 
-def explain(
-    subject: Subject, plan: Plan, folder: Path, found: Iterable[Mapping[str, Any]], notify: Notify
-) -> dict[str, Any]:
-    """All parts; each is written as soon as it is there, so that a stopped run goes on after it."""
-    found = list(found)
-    ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "content-free": lambda: content_free(subject, plan),
-        "distance": lambda: distance(subject, plan),
-        "geometry": lambda: hidden_geometry(subject, plan),
-        "channels": lambda: followed_channels(subject, plan),
-        "mask-or-encoding": lambda: mask_or_encoding(subject, plan),
-        "follows": lambda: follows(subject, plan),
-    }
-    made: dict[str, Any] = {"attention": attention(found)}
-    for number, (name, way) in enumerate(ways.items()):
-        path = folder / f"explain-{name}.json"
+def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
+    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it."""
+    here = kept.environment(subject)
+    for number, (name, way) in enumerate(WAYS.items()):
+        path = folder / file_name(name)
         if path.exists():
-            part = records.read(path)
-            if part.get("plan") != plan.hash:
-                raise refusal("explain", f"{path.name} of another plan", "a record belongs to its plan", "delete it")
+            kept.require_plan(records.read(path), plan, path)
         else:
-            part = {"plan": plan.hash, "found": way()}
-            records.write(path, part)
-        made[name] = part["found"]
-        notify(number + 1, len(ways), f"explanation: {name}")
-    return made
+            started = kept.now()
+            found = way(subject, plan)
+            records.write(
+                path, {"plan": plan.hash, "way": name, "found": found, "started": started, "environment": here}
+            )
+        notify(number + 1, len(WAYS), f"explanation: {name}")
+
+
+def file_name(way: str) -> str:
+    return f"explain-{way}.json"
 
 
 def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -81,7 +72,7 @@ def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
         task = asked.made()
         prompt = task.content_free(task.items[0].others[0])
         row = likelihood.row_of(subject, subject.tokens(prompt.text))
-        told[asked.task] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
+        told[asked.label] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
     return told
 
 
@@ -229,8 +220,19 @@ def follows(subject: Subject, plan: Plan) -> dict[str, Any]:
         task = asked.made()
         if task.paired and plan.intervened and subject.takes_branches:
             told = interventions.answer_follows(subject, task, min(plan.intervened, asked.items))
-            return {"task": asked.task, **told, "short": interventions.followed(told["rows"])}
+            return {"task": asked.label, **told, "short": interventions.followed(told["rows"])}
     return {}
+
+
+#: by the name of its record
+WAYS: dict[str, Callable[[Subject, Plan], dict[str, Any]]] = {
+    "content-free": content_free,
+    "distance": distance,
+    "geometry": hidden_geometry,
+    "channels": followed_channels,
+    "mask-or-encoding": mask_or_encoding,
+    "follows": follows,
+}
 
 
 def _mean(parts: list[Mapping[str, Any]], name: str) -> torch.Tensor:

@@ -1,53 +1,67 @@
-"""Everything a page about a probe shows, as plain JSON: curves from the records, explanations, doubts, and what was run."""
+"""Everything a page about a probe shows, as plain JSON, from the records in its folder alone: no model and no data is read."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from whence import records
+from whence.bias import explaining, kept
 from whence.bias.curves import chosen_slots, curve
 from whence.bias.plan import Plan
 from whence.bias.subject import QUICK
+from whence.errors import refusal
+from whence.lab.results import where_run
 
 
-def findings(
-    plan: Plan,
-    folder: Path,
-    found: Sequence[Mapping[str, Any]],
-    explanation: dict[str, Any],
-    doubts: Sequence[Mapping[str, Any]],
-    command: str,
-) -> dict[str, Any]:
-    """The findings of one probe; scores that were not taken are left out."""
-    kept = records.read(folder / "plan.json")
-    tasks = []
-    for asked in plan.asked:
-        own = [record for record in found if record["task"] == asked.task]
-        made = asked.made()
-        scores = [*plan.scores, *(["share"] if "likelihood" in plan.scores else [])]
-        tasks.append({
-            "task": asked.task,
-            "name": made.name,
-            "about": made.about,
-            "slots": made.slots,
-            "items": asked.items,
-            "chance": 1 / (1 + len(made.items[0].rivals)),
-            "curves": [curve(own, score) for score in scores],
-            "chosen": chosen_slots(own) if made.paired else {},
-        })  # fmt: skip
+def findings(folder: Path, command: str) -> dict[str, Any]:
+    """The findings of one probe. What was not measured yet is left out: a task that lacks a record is named."""
+    plan, about = kept.plan_in(folder)
+    scores = [*plan.scores, *(["share"] if "likelihood" in plan.scores else [])]
+    tasks, missing, found = [], [], []
+    for task in about["tasks"]:
+        own = read_task(plan, task, folder)
+        if own is None:
+            missing.append(task["name"])
+            continue
+        found += own
+        chosen = chosen_slots(own) if task["paired"] else {}
+        tasks.append({**task, "curves": [curve(own, score) for score in scores], "chosen": chosen})
+    if not tasks:
+        raise refusal(
+            "report",
+            f"{folder.name} without all records of any task",
+            "a curve needs every place",
+            "go on with the probe",
+        )
+    explained = [part for name in explaining.WAYS if (part := read_part(plan, folder / explaining.file_name(name)))]
+    doubts = [records.read(path) for path in sorted(folder.glob("doubt-*.json"))]
     return {
         "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "environment": kept["environment"],
-        "model": {"name": plan.model, **kept["model"]},
-        "plan": kept["plan"],
+        "environment": records.environment(kept.ROOT, ("torch",)),
+        "ran": where_run([*found, *explained, *doubts]),
+        "model": {"name": plan.model, **about["model"]},
+        "plan": about["plan"],
         "hash": plan.hash,
         "seconds": sum(record["seconds"] for record in found),
         "tasks": tasks,
-        "explanation": explanation,
-        "doubts": list(doubts),
+        "missing": missing,
+        "explanation": {"attention": explaining.attention(found), **{part["way"]: part["found"] for part in explained}},
+        "doubts": doubts,
     }
+
+
+def read_task(plan: Plan, task: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
+    """All records of a task, or nothing where one is not there yet."""
+    paths = [folder / name for name in kept.record_names(plan, task)]
+    if not all(path.exists() for path in paths):
+        return None
+    return [kept.require_plan(records.read(path), plan, path) for path in paths]
+
+
+def read_part(plan: Plan, path: Path) -> dict[str, Any] | None:
+    """One way of explaining, where its record is there."""
+    return kept.require_plan(records.read(path), plan, path) if path.exists() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.bias import generation, likelihood, metrics
+from whence.bias import generation, kept, likelihood, metrics
 from whence.bias.arrays import rows
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
 from whence.bias.tasks import CLOSED_BOOK, ORACLE, Prompt, Task
 from whence.errors import refusal
 
-ROOT = Path(__file__).resolve().parents[3]
 DIGITS = 6
 
 #: called with how many pieces of work are done, of how many, and what was last
@@ -31,20 +29,14 @@ class Piece:
     """A few items of a task at one place: the work of one record."""
 
     task: Task
-    name: str  # the task's short name
+    name: str  # the task's name in this plan
     where: int | str
     first: int
     last: int
 
     @property
     def file_name(self) -> str:
-        where = f"{self.where:03d}" if isinstance(self.where, int) else re.sub(r"\W+", "-", self.where)
-        return f"{self.name}-{where}-{self.first:04d}.json"
-
-
-def folder_of(plan: Plan, base: Path) -> Path:
-    """Where the records of a plan are; the model's name may be a path, of which the last part is enough."""
-    return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
+        return kept.record_name(self.name, self.where, self.first)
 
 
 def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
@@ -54,7 +46,7 @@ def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
         places: list[int | str] = [*asked.spread(task), CLOSED_BOOK, ORACLE]
         for where in places:
             for first in range(0, asked.items, plan.chunk):
-                found.append(Piece(task, asked.task, where, first, min(first + plan.chunk, asked.items)))
+                found.append(Piece(task, asked.label, where, first, min(first + plan.chunk, asked.items)))
     return found
 
 
@@ -64,31 +56,24 @@ def measure(
     """Every record of a plan: those that are there are read, the others are made. Returns their folder and them."""
     tasks = [asked.made() for asked in plan.asked]
     require_room(subject, plan, tasks)
-    folder = begun(subject, plan, base)
+    folder = kept.begun(subject, plan, base, tasks)
     every = pieces(plan, tasks)
+    here = kept.environment(subject)
     found: list[dict[str, Any]] = []
     for number, piece in enumerate(every):
         path = folder / piece.file_name
         if path.exists():
             found.append(require_own(records.read(path), piece, plan, path))
         else:
-            found.append(ask(subject, plan, piece))
+            found.append({**ask(subject, plan, piece), "environment": here})
             records.write(path, found[-1])
         notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}")
     return folder, found
 
 
-def begun(subject: Subject, plan: Plan, base: Path) -> Path:
-    """The folder of a plan, with the plan in it."""
-    folder = folder_of(plan, base)
-    folder.mkdir(parents=True, exist_ok=True)
-    keep_plan(plan, folder, subject)
-    return folder
-
-
 def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
     """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
-    began = time.perf_counter()
+    began, started = time.perf_counter(), kept.now()
     prompts = [piece.task.at(item, piece.where) for item in piece.task.items[piece.first : piece.last]]
     answers: list[dict[str, Any]] = [{"item": piece.first + index} for index in range(len(prompts))]
     looks: list[dict[str, torch.Tensor]] = []
@@ -107,6 +92,7 @@ def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
         "where": piece.where,
         "rows": answers,
         "attention": _averaged(looks),
+        "started": started,
         "seconds": round(time.perf_counter() - began, 3),
     }
 
@@ -144,24 +130,13 @@ def judged(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
     }
 
 
-def keep_plan(plan: Plan, folder: Path, subject: Subject) -> None:
-    """Write the plan beside its records once; a folder with another plan in it is refused."""
-    path = folder / "plan.json"
-    if path.exists():
-        if records.read(path)["plan"] != _plain(plan):
-            raise refusal("measure", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
-        return
-    place = records.environment(ROOT, ("torch", "transformers"), _accelerator(subject))
-    records.write(path, {"plan": _plain(plan), "model": subject.about, "environment": place})
-
-
 def require_own(record: dict[str, Any], piece: Piece, plan: Plan, path: Path) -> dict[str, Any]:
-    if (record.get("plan"), record.get("task_hash")) != (plan.hash, piece.task.hash):
+    if kept.require_plan(record, plan, path).get("task_hash") != piece.task.hash:
         raise refusal(
             "measure",
-            f"{path.name} of another plan or with other questions",
-            "a record belongs to its plan and its data",
-            "delete it, or take another folder",
+            f"{path.name} with other questions",
+            "a record belongs to its data; a needle lies in the help topics, which differ between versions of Python",
+            "delete it, take another folder or, for the page alone, run: whence report",
         )
     return record
 
@@ -201,14 +176,3 @@ def rounded(value: torch.Tensor) -> Any:
 
 def _short(value: Any) -> Any:
     return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
-
-
-def _plain(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON gives it back: tuples become lists."""
-    import json
-
-    return json.loads(json.dumps(plan.to_json()))
-
-
-def _accelerator(subject: Subject) -> str | None:
-    return torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None

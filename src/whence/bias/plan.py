@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,12 @@ class Asked:
     items: int
     places: int = 5
     settings: dict[str, Any] = field(default_factory=dict)
+    name: str = ""  # tells apart the same task at several lengths
+
+    @property
+    def label(self) -> str:
+        """What records and tables call it."""
+        return self.name or self.task
 
     def made(self) -> Task:
         return task(self.task, self.items, **self.settings)
@@ -60,8 +67,13 @@ class Plan:
             )
         if self.dtype not in DTYPES:
             raise refusal("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
-        if len({one.task for one in self.asked}) < len(self.asked):
-            raise refusal("a plan", "a task twice", "each has its records under its name", "name it once")
+        if len({one.label for one in self.asked}) < len(self.asked):
+            raise refusal(
+                "a plan",
+                "a task twice",
+                "each has its records under its name",
+                "name it once, or several lengths of it",
+            )
         least = {"chunk": self.chunk, "scored": self.scored}
         low = [f"{name}={value}" for name, value in least.items() if value < 1]
         if low:
@@ -73,6 +85,28 @@ class Plan:
     @property
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+#: the setting that says how many slots a task has
+LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces"}
+
+
+def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, ...]:
+    """Each task once for each number of slots: the curves of several lengths, side by side.
+
+    >>> [one.label for one in at_lengths([Asked("needle", 4)], (8, 16))]
+    ['needle-of-8', 'needle-of-16']
+    """
+    fixed = [one.task for one in asked if one.task not in LENGTHS]
+    if fixed:
+        raise refusal(
+            "a plan with lengths", ", ".join(fixed), f"those of {', '.join(LENGTHS)} can be chosen", "leave it out"
+        )
+    return tuple(
+        dataclasses.replace(one, name=f"{one.task}-of-{length}", settings={**one.settings, LENGTHS[one.task]: length})
+        for one in asked
+        for length in lengths
+    )
 
 
 def quick() -> Plan:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from whence.errors import refusal
-
-if TYPE_CHECKING:
-    from whence.bias.plan import Plan
 
 HELP = "See a pretrained model's positional bias, and where it comes from; write a report to send on."
 EXAMPLES = """Examples:
@@ -24,6 +20,8 @@ whence probe smollm2
 whence probe --quick
 
 whence probe smollm2 --task key-value --items 40 --score generation
+
+whence probe smollm2 --task key-value --length 4 --length 8 --length 16
 
 whence probe smollm2 --full --doubts --device cuda
 
@@ -44,6 +42,9 @@ def probe(
     items: Annotated[int | None, typer.Option(help="items of each task", min=1)] = None,
     score: Annotated[list[str] | None, typer.Option(help="likelihood or generation; again for both")] = None,
     doubts: Annotated[bool, typer.Option("--doubts", help="test three doubts about positional channels too")] = False,
+    length: Annotated[
+        list[int] | None, typer.Option(help="slots of every task; again for curves of several lengths", min=2)
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="do this part and write no report: ask, explain, doubts")
     ] = None,
@@ -55,34 +56,44 @@ def probe(
     out: Annotated[Path, typer.Option(help="folder for records and the report")] = Path("build/probe"),
 ) -> None:
     from whence.bias import doubts as doubting
-    from whence.bias import explaining, measuring, subject
-    from whence.bias.findings import findings
+    from whence.bias import explaining, kept, measuring, subject
+    from whence.cli.probe_plans import planned
 
-    plan, size = planned(model, quick, full, task, items, score, dtype)
+    plan, size = planned(model, quick, full, task, items, score, dtype, length)
     parts = chosen_parts(only, doubts)
-    for one in plan.asked:
-        one.made()  # what cannot be asked is refused before a model is loaded
+    tasks = [one.made() for one in plan.asked]  # what cannot be asked is refused before a model is loaded
     asked = subject.load(plan.model, device, plan.dtype)
     # what is measured inside a model is small beside the rounding of short numbers
     exact = asked if plan.dtype == "float32" or parts == {"ask"} else subject.load(plan.model, device)
-    folder, found, explanation, tested = measuring.begun(asked, plan, out), [], {}, []
+    folder = kept.begun(asked, plan, out, tasks)
     try:
         with progress(minutes) as notify:
             if "ask" in parts:
-                found = measuring.measure(asked, plan, out, notify)[1]
+                measuring.measure(asked, plan, out, notify)
             if "explain" in parts:
-                explanation = explaining.explain(exact, plan, folder, found, notify)
+                explaining.explain(exact, plan, folder, notify)
             if "doubts" in parts:
-                tested = doubting.write_all(exact, folder, doubting.SIZES[size], notify)
+                doubting.write_all(exact, folder, doubting.SIZES[size], notify)
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; the same command goes on from there. Records: {folder}")
         return
     if only:
         print(f"done: {', '.join(sorted(parts))}; without --only a report is written. Records: {folder}")
         return
-    told = findings(plan, folder, found, explanation, tested, " ".join(["whence", *sys.argv[1:]]))
+    print(f"report: {write_report(folder)}")
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """The table on the terminal and the page, from the records of a probe alone."""
+    from whence.bias import kept
+    from whence.bias.findings import findings
+    from whence.cli.probe_plans import command
+
+    told = findings(folder, "")
+    device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
+    told["command"] = command(kept.plan_in(folder)[0], bool(told["doubts"]), device) or f"whence report {folder}"
     print_table(told)
-    print(f"report: {write_page(told, folder / 'report.html')}")
+    return write_page(told, out or folder / "report.html")
 
 
 def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:
@@ -93,50 +104,6 @@ def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
     return set(only) if only else {"ask", "explain", *(["doubts"] if doubts else [])}
-
-
-def planned(
-    model: str,
-    quick: bool,
-    full: bool,
-    tasks: list[str] | None,
-    items: int | None,
-    scores: list[str] | None,
-    dtype: str | None = None,
-) -> tuple[Plan, str]:
-    """The plan that the options ask for, and the name of its size."""
-    import dataclasses
-
-    from whence.bias import plan as plans
-
-    if quick and (full or model):
-        raise refusal("whence probe --quick", "another model or size", "it has its own", "leave the others out")
-    if not quick and not model:
-        raise refusal("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
-    made = plans.quick() if quick else plans.full(model) if full else plans.usual(model, documents=documents_there())
-    asked = made.asked
-    if tasks:
-        known = {one.task: one for one in asked}
-        unknown = [name for name in tasks if name not in known]
-        if unknown:
-            raise refusal(
-                "whence probe --task", ", ".join(unknown), f"this plan has {', '.join(known)}", "name one of them"
-            )
-        asked = tuple(known[name] for name in tasks)
-    if items:
-        asked = tuple(dataclasses.replace(one, items=items) for one in asked)
-    made = dataclasses.replace(made, asked=asked, scores=tuple(scores or made.scores), dtype=dtype or made.dtype)
-    return made, "quick" if quick else "full" if full else "usual"
-
-
-def documents_there() -> bool:
-    """Whether the published passages are in the data folder; without them the plan has one task less, and says so."""
-    from whence.bias.tasks.documents import FILE
-
-    there = (Path(os.environ.get("WHENCE_DATA", "")) / FILE).is_file()
-    if not there:
-        print("no questions over documents: WHENCE_DATA names no folder with lost_in_the_middle", file=sys.stderr)
-    return there
 
 
 @contextmanager
@@ -227,6 +194,8 @@ def print_table(told: dict[str, Any]) -> None:
                 *(f"{100 * curve['lines'][name]['mean']:.0f}" for name in ("closed book", "oracle")),
             )
     Console().print(table)
+    if told["missing"]:
+        print(f"not measured yet: {', '.join(told['missing'])}")
 
 
 def write_page(told: dict[str, Any], path: Path) -> Path:

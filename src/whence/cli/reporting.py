@@ -8,22 +8,42 @@ from typing import Annotated, Any
 
 import typer
 
+from whence.cli import probing
 from whence.errors import MissingExtra, refusal
 
-HELP = "Write the report of the studies in a folder again, from their records, and the figure of their conditions."
-EXAMPLES = """Example:
+HELP = "Write the report of the studies or probes in a folder again, from their records alone, and the figure of conditions."
+EXAMPLES = """Examples:
 
-whence report build/compare"""
+whence report build/compare
+
+whence report build/probe"""
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder of studies, or of one")],
+    folder: Annotated[Path, typer.Argument(help="a folder of studies or probes, or of one")],
     out: Annotated[Path | None, typer.Option(help="the page; report.html in the folder by default")] = None,
 ) -> None:
-    folders = [folder] if (folder / "study.json").exists() else sorted(p.parent for p in folder.glob("*/study.json"))
-    if not folders:
-        raise refusal("whence report", f"no study.json in {folder}", "a study's folder holds one", "run a study first")
-    print(f"report: {write_report(folders, out or folder / 'report.html', None, f'whence report {folder}')}")
+    folders, probes = kept_in(folder, "study.json"), kept_in(folder, "plan.json")
+    if not folders and not probes:
+        raise refusal(
+            "whence report",
+            f"no study.json and no plan.json in {folder}",
+            "a study's folder holds the one, a probe's the other",
+            "run a study or a probe first",
+        )
+    if out is not None and len(probes) + bool(folders) > 1:
+        raise refusal(
+            "whence report --out", f"{len(probes)} probes in {folder}", "each has a page of its own", "name one folder"
+        )
+    for probe in probes:
+        print(f"report: {probing.write_report(probe, out)}")
+    if folders:
+        print(f"report: {write_report(folders, out or folder / 'report.html', None, f'whence report {folder}')}")
+
+
+def kept_in(folder: Path, name: str) -> list[Path]:
+    """The folder itself, if it holds such a file, or those of its folders that do."""
+    return [folder] if (folder / name).exists() else sorted(path.parent for path in folder.glob(f"*/{name}"))
 
 
 def write_report(folders: list[Path], out: Path, title: str | None, command: str) -> Path:

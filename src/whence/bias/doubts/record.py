@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from whence import records
-from whence.bias.measuring import ROOT
+from whence.bias import kept
 from whence.bias.subject import Subject
 from whence.errors import refusal
 
@@ -32,7 +31,8 @@ def doubt_record(
         "model": {"name": subject.name, **subject.about},
         "settings": settings,
         "numbers": numbers,
-        "environment": records.environment(ROOT, ("torch", "transformers")),
+        "started": kept.now(),  # when it was written down
+        "environment": kept.environment(subject),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from whence.errors import refusal
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
-from whence.report.probe import charts, tables
+from whence.report.probe import charts, depths, tables
 from whence.report.probe.sentences import answer, detail, headline
 
 REGIONS = {
@@ -24,7 +24,8 @@ def page(findings: dict[str, Any]) -> str:
     if not findings.get("tasks"):
         raise refusal("page(findings)", "no tasks", "a probe has at least one", "run a probe first")
     folder = files("whence.report.comparison")
-    study = {"name": "the plan", "task": "probe", "hash": findings["hash"], "spec": findings["plan"]}
+    study = {"name": "the plan", "task": "probe", "hash": findings["hash"], "spec": findings["plan"],
+             "ran": findings["ran"]}  # fmt: skip
     return PAGE.substitute(
         title=html.escape(findings["title"]),
         style=folder.joinpath("style.css").read_text("utf-8"),
@@ -49,12 +50,35 @@ def _curves(findings: dict[str, Any]) -> str:
     )
     return (
         '<section class="verdict" aria-labelledby="curves"><h2 id="curves">Is the answer found wherever it stands?</h2>'
+        f"{_missing(findings)}"
         f"<p>{html.escape(model['name'])}, {html.escape(model['type'])}, {model['layers']} layers, {size}.{random} Bars are 95% "
         "intervals; dotted lines are chance, the question without any slot (closed book) and the gold alone (oracle).</p>"
-        f'<div class="figures">{cards}</div>{tables.curves(findings["tasks"])}'
+        f'<div class="figures">{cards}{_lengths(findings["tasks"])}</div>{tables.curves(findings["tasks"])}'
         '<p class="small">Likeliest answer: the right one has a higher likelihood than every rival. Written answer: it '
         "stands in what the model writes. The gap is the best place less the worst, which chance makes too: how large, "
         "shuffles of each item’s places say, and p is their share that reach the gap found.</p></section>"
+    )
+
+
+def _missing(findings: dict[str, Any]) -> str:
+    if not findings["missing"]:
+        return ""
+    return (
+        f'<p class="warning">Not measured to the end, and left out: {html.escape("; ".join(findings["missing"]))}.</p>'
+    )
+
+
+def _lengths(tasks: list[dict[str, Any]]) -> str:
+    """For each kind of task that was asked at several lengths, all its curves in one figure."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for task in tasks:
+        kinds.setdefault(task["kind"], []).append(task)
+    return "".join(
+        _figure(
+            f"{kind}: by depth and length", depths.depth_by_length(own), "The same curves, one row for each length."
+        )
+        for kind, own in kinds.items()
+        if len(own) > 1
     )
 
 
@@ -72,10 +96,15 @@ def _attention(findings: dict[str, Any]) -> str:
     heads = {title: first["regions"][region] for region, title in REGIONS.items()}
     heads["difference between slots due to position"] = first["shares"]["position"]
     grids = "".join(f'<figure class="figure">{charts.head_grid(rows, title)}</figure>' for title, rows in heads.items())
-    distance = charts.by_distance(findings["explanation"]["distance"])
+    distance = findings["explanation"].get("distance")
+    far = (
+        _figure("By distance", charts.by_distance(distance), "Mean over all queries of plain texts.")
+        if distance
+        else ""
+    )
     return _section(
         "attention", "Where does the answering token look?",
-        f'<div class="figures">{figures}{_figure("By distance", distance, "Mean over all queries of plain texts.")}</div>'
+        f'<div class="figures">{figures}{far}</div>'
         f"<h3>Every head</h3><p>Task {html.escape(name)}. The first three grids divide a row of attention (beginning and end "
         "are a tenth of the tokens each); the last says how much of the differences between slots is their place alone, "
         f'under the model position + relevance of the gold + rest; with few items, what a slot happens to hold counts as its place.</p><div class="figures">{grids}</div>',
@@ -83,7 +112,9 @@ def _attention(findings: dict[str, Any]) -> str:
 
 
 def _inside(findings: dict[str, Any]) -> str:
-    geometry, channels = findings["explanation"]["geometry"], findings["explanation"]["channels"]
+    geometry, channels = (findings["explanation"].get(name) for name in ("geometry", "channels"))
+    if not geometry or not channels:
+        return ""
     rows = {
         "all": [100 * layer["beyond_chance"] for layer in geometry["layers"]],
         "no outliers": [100 * layer["beyond_chance_without_outliers"] for layer in geometry["layers"]],
@@ -108,6 +139,9 @@ def _inside(findings: dict[str, Any]) -> str:
 
 def _causes(findings: dict[str, Any]) -> str:
     explanation = findings["explanation"]
+    arms = explanation.get("mask-or-encoding")
+    if not arms:
+        return ""
     follows = explanation.get("follows")
     told = ""
     if follows:
@@ -118,7 +152,7 @@ def _causes(findings: dict[str, Any]) -> str:
         )
     return _section(
         "causes", "Is it the mask, or the encoding?",
-        f"{tables.arms(explanation['mask-or-encoding'])}"
+        f"{tables.arms(arms)}"
         '<p class="small">Mask alone: all positions equal, so that order is known from the causal mask only. Encoding '
         "alone: a mask that hides nothing. Neither: no source of order is left, and the share is zero but for noise.</p>"
         + told,

@@ -1,0 +1,119 @@
+"""The folder of a probe: its plan, what is known of its tasks, and the names of its records.
+
+What stands here is enough to write the page again: on another machine, without the model, and with another Python, whose
+help topics are other texts and would make other needles.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.bias.plan import Asked, Plan
+from whence.bias.subject import Subject
+from whence.bias.tasks import CLOSED_BOOK, ORACLE, Task
+from whence.errors import refusal
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAN = "plan.json"
+
+
+def folder_of(plan: Plan, base: Path) -> Path:
+    """Where the records of a plan are; the model's name may be a path, of which the last part is enough."""
+    return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
+
+
+def begun(subject: Subject, plan: Plan, base: Path, tasks: Sequence[Task]) -> Path:
+    """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused."""
+    folder = folder_of(plan, base)
+    path = folder / PLAN
+    if not path.exists():
+        about = [about_task(asked, task) for asked, task in zip(plan.asked, tasks, strict=True)]
+        records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": subject.about, "tasks": about})
+    elif records.read(path).get("plan") != plain(plan):
+        raise refusal("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
+    return folder
+
+
+def about_task(asked: Asked, task: Task) -> dict[str, Any]:
+    """All that a page says of a task besides its records."""
+    return {
+        "task": asked.label,
+        "kind": asked.task,
+        "name": task.name,
+        "about": task.about,
+        "slots": task.slots,
+        "places": list(asked.spread(task)),
+        "items": asked.items,
+        "chance": 1 / (1 + len(task.items[0].rivals)),
+        "paired": task.paired,
+        "hash": task.hash,
+    }
+
+
+def plan_in(folder: Path) -> tuple[Plan, dict[str, Any]]:
+    """The plan in a folder, and the whole file; one whose plan does not have its hash was changed, and is refused."""
+    kept = records.read(folder / PLAN)
+    try:
+        spec = kept["plan"]
+        asked = tuple(Asked(**one) for one in spec["asked"])
+        plan = Plan(**{**spec, "asked": asked, "scores": tuple(spec["scores"])})
+        whole = plan.hash == kept["hash"] and all(one["task"] and one["places"] for one in kept["tasks"])
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise refusal(
+            "report",
+            f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
+            "it is written by the probe and never changed",
+            "restore it, or probe anew",
+        )
+    return plan, kept
+
+
+def record_name(label: str, where: int | str, first: int) -> str:
+    """The file of a task's items from ``first`` on, with the gold at one place.
+
+    >>> record_name("needle", 3, 40), record_name("needle", "closed book", 0)
+    ('needle-003-0040.json', 'needle-closed-book-0000.json')
+    """
+    place = f"{where:03d}" if isinstance(where, int) else re.sub(r"\W+", "-", where)
+    return f"{label}-{place}-{first:04d}.json"
+
+
+def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
+    """The files that a task has when all of it was asked."""
+    places: list[int | str] = [*about["places"], CLOSED_BOOK, ORACLE]
+    firsts = range(0, about["items"], plan.chunk)
+    return [record_name(about["task"], where, first) for where in places for first in firsts]
+
+
+def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
+    """A record that belongs to the plan; any other is refused by its name."""
+    if record.get("plan") != plan.hash:
+        raise refusal(
+            "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
+        )
+    return record
+
+
+def environment(subject: Subject) -> dict[str, Any]:
+    """Where records are made, for each of them: a probe may be gone on with elsewhere."""
+    accelerator = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None
+    return records.environment(ROOT, ("torch", "transformers"), accelerator)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def plain(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON gives it back: tuples become lists."""
+    return json.loads(json.dumps(plan.to_json()))
