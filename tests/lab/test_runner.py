@@ -96,6 +96,14 @@ def test_what_was_learned_is_noted_before_and_after(finished):
     assert numbers["before"] != numbers["after"] and "alpha=" in next(iter(numbers["after"].values()))
 
 
+def test_parts_of_a_position_say_each_their_own_numbers():
+    task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+    model = task.build_model({"width": 16, "heads": 2, "layers": 1}, arm("Rotary() + Epar(learn=True)"), 0)
+    found = runner.numbers_of(model)
+    assert [name.split("position.")[1] for name in found] == ["members.0", "members.1"]
+    assert "base=" in found["body.layers.0.attention.position.members.0"] and "alpha=" in str(found)
+
+
 def test_a_second_call_finds_everything_and_touches_nothing(finished):
     base, outcome = finished
     before = {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}

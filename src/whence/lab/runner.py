@@ -17,7 +17,8 @@ from whence.errors import WhenceError, refusal
 from whence.lab import checkpoints, processes, tasks, training
 from whence.lab.processes import Notify, side_by_side
 from whence.lab.study import Run, Study
-from whence.position.base import render
+from whence.position.base import Position, render
+from whence.position.composition import Sum
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -209,7 +210,7 @@ def numbers_of(model: torch.nn.Module) -> dict[str, str]:
     """What each layer's position says about itself, for a table of what was learned."""
     found = {}
     for name, module in model.named_modules():
-        if hasattr(module, "effects") and hasattr(module, "settings") and not name.endswith("members"):
+        if isinstance(module, Position) and not isinstance(module, Sum):  # of which each part says its own
             found[name] = "; ".join(f"{key}={render(value)}" for key, value in module.settings())
     return found
 

@@ -43,10 +43,13 @@ def place_of(module: str) -> str:
 
     >>> place_of("body.layers.2.attention.position"), place_of("body.at_input"), place_of("pointer")
     ('layer 3', 'input', 'pointer')
+    >>> place_of("body.layers.0.attention.position.members.1")
+    'layer 1, part 2'
     """
-    numbered = re.fullmatch(r"(?:.*\.)?layers\.(\d+)\.attention\.position", module)
+    numbered = re.fullmatch(r"(?:.*\.)?layers\.(\d+)\.attention\.position(?:\.members\.(\d+))?", module)
     if numbered:
-        return f"layer {int(numbered[1]) + 1}"
+        part = "" if numbered[2] is None else f", part {int(numbered[2]) + 1}"
+        return f"layer {int(numbered[1]) + 1}{part}"
     return "input" if module.endswith("at_input") or ".at_input." in module else module
 
 
