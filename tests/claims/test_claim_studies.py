@@ -91,6 +91,9 @@ def test_an_evaluation_by_its_number(tmp_path):
     found = verdict("speeches-encoder-curve", tmp_path)
     assert found.evidence.found["after_5"] == pytest.approx([57, 59, 61, 63, 65])
     assert found.verdict == "reproduced"
+    write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
+    with pytest.raises(WhenceError, match="evaluation 5 of sinusoidal, which has 4, but a figure names an evaluation"):
+        verdict("speeches-encoder-curve", tmp_path)
 
 
 def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):

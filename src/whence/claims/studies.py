@@ -54,6 +54,10 @@ def finished(study: Study, folder: Path, arm: str) -> dict[str, Any]:
 def values_of(found: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:
     """One number a seed: the last evaluation's, or that of the n-th, counted from 1."""
     place = -1 if evaluation is None else evaluation - 1
+    made = min((len(curve["evaluations"]) for curve in found["curves"].values()), default=place + 1)
+    if place >= made:
+        got = f"evaluation {evaluation} of {found['name']}, which has {made}"
+        raise refusal("claims", got, "a figure names an evaluation that the study makes", "correct the ledger's entry")
     return [factor * curve["evaluations"][place]["splits"][split] for curve in found["curves"].values()]
 
 
