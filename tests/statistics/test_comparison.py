@@ -68,19 +68,29 @@ def test_verdicts():
 
 
 def test_verdicts_where_the_seeds_are_too_few():
-    assert verdict(BETTER[:3], BASE[:3]) == (
+    few = verdict(BETTER[:3], BASE[:3])
+    assert few.startswith(
         "with 3 against 3 seeds no permutation test can reach 0.05 / 5; "
         "more seeds are needed to claim anything (5 each would do)"
     )
     assert verdict(BETTER, m=7).startswith("with 5 against 5 seeds no permutation test can reach 0.05 / 7; ")
-    assert verdict(BETTER, m=1, level=0.999) == (
-        "with 5 against 5 seeds no permutation test can reach 0.001 / 1; "
-        "more seeds are needed to claim anything (7 each would do)"
+    assert "needed to claim anything (7 each would do)" in verdict(BETTER, m=1, level=0.999)
+    assert "(6 paired seeds would do)" in verdict(BETTER, m=1, paired=True)
+
+
+def test_where_nothing_may_be_claimed_what_is_seen_is_said():
+    assert verdict(BETTER, m=7).endswith(
+        "(6 each would do); so far every seed is better, by 2.1 on average, and the t-test alone has p = 0.0042 after correction"
     )
-    assert verdict(BETTER, m=1, paired=True) == (
-        "with 5 paired seeds no permutation test can reach 0.05 / 1; "
-        "more seeds are needed to claim anything (6 paired seeds would do)"
-    )
+    assert "so far every seed is worse" in compare({"a": BASE, "b": BETTER}, "b", 7, True).arms["a"].verdict
+    assert "so far every seed is better" in compare({"a": BASE, "b": BETTER}, "b", 7, False).arms["a"].verdict
+    assert verdict(SAME, m=7).endswith("(6 each would do)")  # seeds overlap
+    pairs = verdict(BETTER, m=1, paired=True)
+    assert "so far every seed is better, by 2.1 on average" in pairs
+    assert "so far" not in verdict([b + d for b, d in zip(BASE, (1, 1, 1, 1, 0), strict=True)], m=1, paired=True)
+
+
+def test_one_seed_alone():
     alone = compare({"sinusoidal": BASE[:1], "rotary": BETTER[:1]}, "sinusoidal", 1, True).arms["rotary"]
     assert alone.verdict.startswith("with 1 against 1 seeds no permutation test can reach 0.05 / 1; ")
     assert alone.test is None and alone.effect is None and alone.corrected_p is None

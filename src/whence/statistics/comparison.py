@@ -160,18 +160,27 @@ def _arm(own: list[float], base: list[float], level: float, seed: int, terms: _T
         corrected_permutation_p=shuffled_p,
         smallest_p=floor,
         effect=effect,
-        verdict=_verdict(difference, p, shuffled_p, floor, len(own), len(base), terms),
+        verdict=_verdict(difference, p, shuffled_p, floor, own, base, terms),
     )
 
 
 def _verdict(
-    difference: float, p: float | None, shuffled_p: float, floor: float, own: int, base: int, terms: _Terms
+    difference: float,
+    p: float | None,
+    shuffled_p: float,
+    floor: float,
+    values: list[float],
+    of_baseline: list[float],
+    terms: _Terms,
 ) -> str:
+    own, base = len(values), len(of_baseline)
+    direction = "better" if (difference > 0) == terms.higher_is_better else "worse"
+    size = f"{float(f'{abs(difference):.3g}'):g}{' ' if terms.unit else ''}{terms.unit}"
     seeds = f"{own} paired seeds" if terms.paired else f"{own} against {base} seeds"
     if floor * terms.m > terms.alpha:
         return (
             f"with {seeds} no permutation test can reach {terms.alpha:g} / {terms.m}; more seeds are needed to claim "
-            f"anything ({_enough(terms)} would do)"
+            f"anything ({_enough(terms)} would do)" + _so_far(p, direction, size, values, of_baseline, terms)
         )
     decisive, how = (shuffled_p, "permutation p") if p is None else (p, "p")
     many = "1 comparison" if terms.m == 1 else f"{terms.m} comparisons"
@@ -182,9 +191,22 @@ def _verdict(
     if decisive > terms.alpha:
         with_seeds = f"{own} seeds" if own == base and not terms.paired else seeds
         return f"no difference from {terms.baseline} can be claimed with {with_seeds} ({because})"
-    direction = "better" if (difference > 0) == terms.higher_is_better else "worse"
-    size = float(f"{abs(difference):.3g}")
-    return f"{direction} than {terms.baseline} by {size:g}{' ' if terms.unit else ''}{terms.unit} ({because})"
+    return f"{direction} than {terms.baseline} by {size} ({because})"
+
+
+def _so_far(p: float | None, direction: str, size: str, own: list[float], base: list[float], terms: _Terms) -> str:
+    """What is seen where nothing may be claimed: whether all seeds agree, and what the t-test alone would say."""
+    if p is None or len(own) < 2:
+        return ""
+    if terms.paired:
+        signs = {a > b for a, b in zip(own, base, strict=True)} | {a >= b for a, b in zip(own, base, strict=True)}
+        apart = len(signs) == 1
+    else:
+        apart = min(own) > max(base) or max(own) < min(base)
+    if not apart:
+        return ""
+    p_words = _in_words(p, terms.alpha)
+    return f"; so far every seed is {direction}, by {size} on average, and the t-test alone has p {p_words} after correction"
 
 
 def _enough(terms: _Terms) -> str:
