@@ -75,10 +75,15 @@ def lived(seed):
     return histories, best_surprise(world.probabilities(histories, numbers))
 
 
+@pytest.fixture(scope="module")
+def lives():
+    return lived(0), lived(7)
+
+
 @pytest.mark.parametrize("position, near", [("Recency(max_length=33)", True), ("NoPosition()", False)])
-def test_a_pointer_learns_the_recency_that_is_there(position, near):
+def test_a_pointer_learns_the_recency_that_is_there(lives, position, near):
     """Held against the best possible on lives it never saw; its bias falls by log 2 a visit, as the world's does."""
-    histories, _ = lived(0)
+    (histories, _), (others, best) = lives
     spec = NextPlaceSpec(places=32, users=16, days=7, context=32, width=8, heads=1, layers=0, dropout=0.0, reads=())
     model = build_next_place(spec, Arm("pointer", position), 0)
 
@@ -92,7 +97,6 @@ def test_a_pointer_learns_the_recency_that_is_there(position, near):
         optimiser.zero_grad()
         surprise(histories, torch.randint(len(histories), (256,), generator=drawn)).backward()
         optimiser.step()
-    others, best = lived(7)
     with torch.no_grad():
         above = float(surprise(others, torch.arange(len(others)))) - best
     assert (-0.03 < above < 0.12) if near else above > 0.2
