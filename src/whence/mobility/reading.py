@@ -58,6 +58,7 @@ class NextPlaceModel(nn.Module, ABC):
 def from_end(padding: Tensor, most: int) -> Tensor:
     """The position from the end: 1 for the last visit, at most ``most``, 0 on padding.
 
+    >>> import torch
     >>> from_end(torch.tensor([[True, True, True], [True, False, False]]), 2).tolist()
     [[2, 2, 1], [1, 0, 0]]
     """
