@@ -91,6 +91,10 @@ def test_assisted_decoding_rolls_back_to_the_same_text(family):
     helper.generation_config.num_assistant_tokens = 4
     helper.generation_config.num_assistant_tokens_schedule = "constant"
     helper.generation_config.assistant_confidence_threshold = 0.0
+    try:
+        model.generate(ids, assistant_model=helper, max_new_tokens=10, do_sample=False)
+    except RuntimeError as error:  # 5.17: a helper's sliding cache hands out more keys than its mask is made for
+        pytest.skip(f"transformers {transformers.__version__} cannot do this with the untouched model: {error}")
     crops = []
     original = transformers.DynamicCache.crop
     transformers.DynamicCache.crop = lambda cache, count: (crops.append(count), original(cache, count))[1]

@@ -41,7 +41,9 @@ def tiny(family, **changes):
     for name, value in {**PLAIN, "initializer_range": 0.3, **changes}.items():
         setattr(config, name, value)
     torch.manual_seed(0)
-    return t.AutoModelForCausalLM.from_config(config).eval()
+    # some versions of transformers run a softcapped model without its softcap unless its attention is the eager one
+    capped = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
+    return t.AutoModelForCausalLM.from_config(config, **capped).eval()
 
 
 def tokens(batch=2, length=14, seed=1):

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 from whence.errors import MissingExtra, WhenceError, refusal
+from whence.hf.gguf_tokenizer import tokenizer_of
 from whence.hf.packages import needed
 from whence.hf.store import cache_folder, checksum, filling
 
@@ -40,6 +41,7 @@ def convert(gguf: Path) -> Path:
         return folder
     transformers, torch = needed("transformers", asked), needed("torch", asked)
     needed("gguf", asked)
+    tokenizer = tokenizer_of(gguf)
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     read = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # as long as the config says that its weights came quantised, transformers does not write them
@@ -49,7 +51,7 @@ def convert(gguf: Path) -> Path:
     model.load_state_dict(read.state_dict())
     with filling(folder) as part:
         model.save_pretrained(part)
-        transformers.AutoTokenizer.from_pretrained(**where).save_pretrained(part)
+        tokenizer.save_pretrained(part)
     return folder
 
 

@@ -1,0 +1,66 @@
+"""The tokenizer of a GGUF file is what the file says, whatever version of transformers reads it."""
+
+import pytest
+import transformers
+
+import whence
+from whence.hf.gguf_tokenizer import tokenizer_of
+
+gguf = pytest.importorskip("gguf")
+
+TOKENS = ["<unknown>", "<start>", "<end>", "a", "b", "Ġ", "ab", "Ġab", "Ã", "©"]
+MERGES = ["a b", "Ġ ab"]
+
+
+def written(path, model="gpt2", merges=MERGES, **numbers):
+    """A file with a tokenizer and nothing else."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3, 3, 3] + [1] * 7)
+    if merges:
+        writer.add_token_merges(merges)
+    for name, number in numbers.items():
+        getattr(writer, f"add_{name}_token_id")(number)
+    writer.add_chat_template("{{ messages }}")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_special_tokens_merges_and_bytes_are_the_files(tmp_path):
+    made = tokenizer_of(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
+    assert (made.bos_token, made.eos_token, made.unk_token, made.pad_token) == (
+        "<start>",
+        "<end>",
+        "<unknown>",
+        "<end>",
+    )
+    assert made("ab ab<end>b é")["input_ids"] == [6, 7, 2, 4, 5, 8, 9]  # the end is one token, é is two bytes
+    assert made.decode([6, 7, 2, 4, 5, 8, 9]) == "ab ab<end>b é" and made.chat_template == "{{ messages }}"
+    made.save_pretrained(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again.eos_token == "<end>" and again("ab ab")["input_ids"] == [6, 7]
+    assert again.decode([3, 5, 6]) == "a ab"
+
+
+def test_a_token_that_the_file_does_not_name_stays_away(tmp_path):
+    made = tokenizer_of(written(tmp_path / "m.gguf", eos=2))
+    assert made.eos_token == "<end>" and made.pad_token is None and made.bos_token is None
+
+
+def test_another_kind_is_compared_with_the_file(tmp_path, monkeypatch):
+    path = written(tmp_path / "m.gguf", model="llama", bos=1, eos=2)
+    right = tokenizer_of(written(tmp_path / "n.gguf", bos=1, eos=2))
+    wrong = tokenizer_of(written(tmp_path / "o.gguf", bos=1, eos=1))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: right)
+    assert tokenizer_of(path) is right
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: wrong)
+    with pytest.raises(whence.WhenceError, match=r"eos_token '<start>' from transformers \d.*the file says .*'<end>'"):
+        tokenizer_of(path)
+
+
+def test_a_file_without_merges_is_refused(tmp_path):
+    with pytest.raises(whence.WhenceError, match="a file without merges"):
+        tokenizer_of(written(tmp_path / "m.gguf", merges=None))
