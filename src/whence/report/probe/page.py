@@ -10,7 +10,7 @@ from whence.errors import refusal
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, depths, tables
-from whence.report.probe.sentences import answer, detail, headline
+from whence.report.probe.sentences import answer, counted, detail, headline
 
 REGIONS = {
     "sink": "share to the first token",
@@ -155,8 +155,30 @@ def _causes(findings: dict[str, Any]) -> str:
         f"{tables.arms(arms)}"
         '<p class="small">Mask alone: all positions equal, so that order is known from the causal mask only. Encoding '
         "alone: a mask that hides nothing. Neither: no source of order is left, and the share is zero but for noise.</p>"
+        + _ablated(findings)
         + told,
     )  # fmt: skip
+
+
+def _ablated(findings: dict[str, Any]) -> str:
+    """The curves with parts of the positional vectors taken out of what attention reads."""
+    found = findings["explanation"].get("ablation")
+    task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
+    if not found or not task:
+        return ""
+    share = charts.ablated(found, task["slots"], "share", "probability of the answer (%)",
+                           "The probability of the answer by the slot of the gold, with parts taken out.")  # fmt: skip
+    gold = charts.ablated(found, task["slots"], "gold", "attention to the gold (thousandths)",
+                          "Attention to the gold by its slot, with parts taken out.")  # fmt: skip
+    about = (
+        f"{counted(found['items'], 'item')} of {task['name']} at each place; vectors from {found['texts']} plain texts of "
+        f"{found['tokens']} tokens."
+    )
+    return (
+        "<h3>Does the curve rest on positional vectors?</h3><p>What attention reads in every layer is a positional vector, "
+        "the mean over texts, and a text’s own content; moving is what of the vector differs between positions.</p>"
+        f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
+    )
 
 
 def _doubts(findings: dict[str, Any]) -> str:

@@ -100,13 +100,14 @@ def layers(found: dict[str, Any]) -> str:
             number(layer["relative_norm"], 2),
             number(layer["stable_rank"], 1),
             str(layer["rank"]),
+            str(layer["signal_rank"]),
             f"{number(100 * layer['low_frequencies'], 0)}%",
             number(layer["incoherence"]["mean"], 2),
             number(vectors["moving"][index], 2),
             number(vectors["nearest"][index], 3),
         ])  # fmt: skip
     head = ["layer", "position, beyond chance", "without outlier channels", "outliers", "relative norm", "stable rank",
-            "rank (95%)", "low frequencies", "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
+            "rank (95%)", "rank above noise", "low frequencies", "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
     caption = f"Hidden states of {found['texts']} plain texts of {found['tokens']} tokens, the first token left out."
     return table(caption, head, rows)
 
