@@ -163,3 +163,24 @@ def test_wrong_shapes_are_refused():
     ):
         with pytest.raises(WhenceError, match=said):
             call()
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (200, 400), (400, 160)])
+def test_the_noise_ends_where_it_is_known_to_end(shape):
+    """White noise has a threshold in closed form (Gavish & Donoho 2014); its size need not be told."""
+    ratio = min(shape) / max(shape)
+    known = np.sqrt(2 * (ratio + 1) + 8 * ratio / ((ratio + 1) + np.sqrt(ratio**2 + 14 * ratio + 1)))
+    left, right = (torch.linalg.qr(normal(side, 3, seed=side + 1))[0] for side in shape)
+    signal = left * torch.tensor([9.0, 6.0, 4.0], **F64) @ right.T
+    for size in (1.0, 50.0):
+        values = geometry.spectrum(size * (signal + normal(*shape) / max(shape) ** 0.5))
+        assert geometry.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
+        assert geometry.signal_rank(values, shape) == 3
+    assert geometry.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
+
+
+def test_the_rank_above_noise_of_small_and_empty_parts():
+    assert geometry.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
+    assert geometry.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
+    with pytest.raises(WhenceError, match="more than twice as many"):
+        geometry.threshold(torch.ones(6), (6, 6), most=3)

@@ -21,8 +21,6 @@ from whence.bias.subject import Subject
 #: what an attention module reads in a layer, ``[batch, tokens, width]``, its positions, and what it reads instead
 Change = Callable[[int, Tensor, Tensor], Tensor]
 
-ARMS = ("untouched", "without moving", "without vector", "without content")
-
 
 @contextmanager
 def changed_inputs(subject: Subject, change: Change) -> Iterator[None]:
@@ -68,9 +66,9 @@ def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
     moving = {layer: vector - vector.mean(0) for layer, vector in vectors.items()}
     return {
         "untouched": lambda layer, x, at: x,
-        "without moving": lambda layer, x, at: x - moving[layer][at].to(x.dtype),
-        "without vector": lambda layer, x, at: x - vectors[layer][at].to(x.dtype),
-        "without content": lambda layer, x, at: vectors[layer][at].to(x.dtype),
+        "no moving part": lambda layer, x, at: x - moving[layer][at].to(x.dtype),
+        "no vector": lambda layer, x, at: x - vectors[layer][at].to(x.dtype),
+        "no content": lambda layer, x, at: vectors[layer][at].to(x.dtype),
     }
 
 
