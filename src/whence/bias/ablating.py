@@ -66,7 +66,7 @@ def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
     moving = {layer: vector - vector.mean(0) for layer, vector in vectors.items()}
     return {
         "untouched": lambda layer, x, at: x,
-        "no moving part": lambda layer, x, at: x - moving[layer][at].to(x.dtype),
+        "no moving": lambda layer, x, at: x - moving[layer][at].to(x.dtype),
         "no vector": lambda layer, x, at: x - vectors[layer][at].to(x.dtype),
         "no content": lambda layer, x, at: vectors[layer][at].to(x.dtype),
     }
