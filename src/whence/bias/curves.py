@@ -25,18 +25,15 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     """
     if score not in VALUES:
         raise refusal("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
+    records = list(records)
     values = _by_place(records, VALUES[score])
-    places = sorted(where for where in values if isinstance(where, int))
-    if len(places) < 2:
-        raise refusal("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
-    items = sorted(set.intersection(*(set(values[place]) for place in places)))
-    table = torch.tensor([[float(values[place][item]) for place in places] for item in items], dtype=torch.float64)
+    places, table = by_item(records, score)
     means = table.mean(0)
     lines = {name: _point(list(values[name].values()), score) for name in (CLOSED_BOOK, ORACLE) if name in values}
     worst, best = int(means.argmin()), int(means.argmax())
     return {
         "score": score,
-        "items": len(items),
+        "items": len(table),
         "places": [{"place": place, **_point(table[:, i].tolist(), score)} for i, place in enumerate(places)],
         "average": float(means.mean()),
         "average_interval": _within(table.mean(1).tolist()),
@@ -46,6 +43,17 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
         "best": places[best],
         "lines": lines,
     }
+
+
+def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int], Tensor]:
+    """The places of one task's records, and every item's value at each, ``[items, places]``."""
+    values = _by_place(records, VALUES[score])
+    places = sorted(where for where in values if isinstance(where, int))
+    if len(places) < 2:
+        raise refusal("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
+    items = sorted(set.intersection(*(set(values[place]) for place in places)))
+    rows = [[float(values[place][item]) for place in places] for item in items]
+    return places, torch.tensor(rows, dtype=torch.float64)
 
 
 def resampled(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:

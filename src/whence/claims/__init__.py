@@ -1,7 +1,7 @@
 """The ledger of claims: what the sources say, as data; what we find, as records; a verdict computed from both.
 
-``ledger`` reads the data, ``computations`` makes evidence that needs no training, ``studies`` reads the records of
-studies, ``evidence`` finds either for a claim, and ``judging`` holds it against what the source says.
+``ledger`` reads the data, ``computations`` makes evidence that needs no training, ``studies`` and ``probes``
+read the records of those, ``evidence`` finds either for a claim, and ``judging`` holds it against what the source says.
 """
 
 from whence.claims.evidence import Evidence, evidence_of, update

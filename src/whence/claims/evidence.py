@@ -1,4 +1,4 @@
-"""The evidence of a claim: the record of a computation, or what the records of a study or an experiment say."""
+"""The evidence of a claim: the record of a computation, or what the records of a study, an experiment or a probe say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.claims import experiments, studies
+from whence.claims import experiments, probes, studies
 from whence.claims.computations import COMPUTATIONS
 from whence.claims.ledger import Claim
 from whence.claims.measured import MEASURED
@@ -19,7 +19,7 @@ from whence.claims.trained import MEASUREMENTS
 from whence.errors import refusal
 
 ROOT = Path(__file__).resolve().parents[3]
-EVERY_READING = studies.READINGS | experiments.READINGS | NEXT_PLACES | MEASURED
+EVERY_READING = studies.READINGS | experiments.READINGS | probes.READINGS | NEXT_PLACES | MEASURED
 KNOWN = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(EVERY_READING)}
 
 

@@ -1,0 +1,133 @@
+"""What the records of a probe say of a claim (``results/probe/``); a probe, a task or a part that is missing is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import records
+from whence.bias import curves, explaining, kept
+from whence.bias.findings import read_task
+from whence.claims.places import Places, Waiting
+from whence.errors import refusal
+from whence.statistics import proportion
+
+Reading = Callable[..., tuple[dict[str, Any], str]]
+FOLDER = "probe"
+
+
+def found_probe(places: Places, model: str, wanted: str, has: Callable[[Path], bool]) -> Path:
+    """The one probe of a model that has what is wanted."""
+    base = places.results / FOLDER
+    folders = [path.parent for path in sorted(base.glob("*/plan.json")) if kept.plan_in(path.parent)[0].model == model]
+    found = [folder for folder in folders if has(folder)]
+    if not found:
+        raise Waiting(f"a probe of {model} with {wanted} in {base}/")
+    if len(found) > 1:
+        got = " and ".join(folder.name for folder in found)
+        raise refusal("claims", got, f"one probe of {model} has the records of {wanted}", "move the others away")
+    return found[0]
+
+
+def asked(places: Places, model: str, task: str, score: str) -> tuple[Tensor, int, Path]:
+    """Right or wrong, ``[items, places]``, the number of slots, and the folder."""
+
+    def whole(folder: Path) -> bool:
+        return any(one["task"] == task for one in kept.plan_in(folder)[1]["tasks"])
+
+    folder = found_probe(places, model, f"the task {task}", whole)
+    plan, about = kept.plan_in(folder)
+    one = next(one for one in about["tasks"] if one["task"] == task)
+    own = read_task(plan, one, folder)
+    if own is None or score not in plan.scores:
+        raise Waiting(f"all records of {task} by {score} in {folder}/")
+    return curves.by_item(own, score)[1], one["slots"], folder
+
+
+def gold_position(places: Places, model: str, task: str, score: str) -> tuple[dict[str, Any], str]:
+    """The curve of one task: how far the first and the last place lie above the middle one, and the gap with its p.
+
+    ``*_low`` is the lower end of a 95% interval over items drawn anew; points are per cent of the answers.
+    """
+    table, slots, folder = asked(places, model, task, score)
+    middle = table.shape[1] // 2
+    draws = 100 * curves.resampled(table, seed=0)
+    means = 100 * table.mean(0)
+    chance = curves.gap_by_chance(table, seed=0)
+    found = {
+        "first_over_middle": float(means[0] - means[middle]),
+        "first_over_middle_low": _low(draws[:, 0] - draws[:, middle]),
+        "last_over_middle": float(means[-1] - means[middle]),
+        "last_over_middle_low": _low(draws[:, -1] - draws[:, middle]),
+        "gap": float(means.max() - means.min()),
+        "gap_p": chance["gap_p"],
+    }
+    told = ", ".join(f"{value:.0f}" for value in means)
+    return found | {"words": f"{len(table)} items of {slots} slots; right by place, %: {told}."}, folder.as_posix()
+
+
+def gold_position_by_length(places: Places, model: str, tasks: list[str], score: str) -> tuple[dict[str, Any], str]:
+    """How much deeper the middle lies below the mean of both ends at the last of some lengths than at the first."""
+    depths, draws, words, folder = [], [], [], Path()
+    for seed, task in enumerate((tasks[0], tasks[-1])):
+        table, slots, folder = asked(places, model, task, score)
+        depths.append(float(_depth(100 * table.mean(0)[None])[0]))
+        draws.append(_depth(100 * curves.resampled(table, seed=seed)))
+        words.append(f"{depths[-1]:.1f} points at {slots} slots")
+    found = {"deeper_by": depths[1] - depths[0], "deeper_by_low": _low(draws[1] - draws[0])}
+    return found | {"words": f"The middle below the ends: {', '.join(words)}."}, folder.as_posix()
+
+
+def doubt(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
+    """The answer of an experiment on a doubt: 1 where what is doubted held, 0 where it did not."""
+    name = f"doubt-{doubt}.json"
+    folder = found_probe(places, model, f"the doubt {doubt}", lambda folder: (folder / name).exists())
+    record = records.read(folder / name)
+    if record["answer"] is None:
+        raise Waiting(f"a larger probe of {model}: the numbers of {name} do not tell")
+    return {"held": int(record["answer"]), "words": f"The rule: {record['rule']}."}, (folder / name).as_posix()
+
+
+def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
+    """How often a slot's own answer became likelier when its attention was multiplied, with Wilson's lower end."""
+    found, path = _explained(places, model, "follows")
+    gains = [row["after"] > row["before"] for row in found["rows"]]
+    share = proportion(sum(gains), len(gains), curves.LEVEL)
+    words = f"Attention times {found['times']:g}, {found['items']} items, {len(gains)} cases."
+    return {"gained": share.share, "gained_low": share.interval.low, "words": words}, path
+
+
+def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
+    """The positional part of hidden states, by the median layer: ranks, and the share of the lowest frequencies."""
+    found, path = _explained(places, model, "geometry")
+    told = {name: median(layer[name] for layer in found["layers"])
+            for name in ("rank", "signal_rank", "stable_rank", "low_frequencies")}  # fmt: skip
+    return told | {"words": f"{found['texts']} texts of {found['tokens']} tokens, {len(found['layers'])} layers."}, path
+
+
+def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
+    name = explaining.file_name(way)
+    # where several plans were explained, the one that the doubts were tested with is the large one
+    folder = found_probe(
+        places, model, f"{way} and doubts", lambda one: (one / name).exists() and any(one.glob("doubt-*"))
+    )
+    return records.read(folder / name)["found"], (folder / name).as_posix()
+
+
+def _depth(means: Tensor) -> Tensor:
+    return (means[:, 0] + means[:, -1]) / 2 - means[:, means.shape[1] // 2]
+
+
+def _low(draws: Tensor) -> float:
+    return float(torch.quantile(draws, (1 - curves.LEVEL) / 2))
+
+
+READINGS: dict[str, Reading] = {
+    function.__name__: function
+    for function in (gold_position, gold_position_by_length, doubt, slot_emphasis, positional_part)
+}

@@ -1,0 +1,105 @@
+"""Readings of probes from made-up records: what was planted is found, and what is missing is waited for."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from whence import records
+from whence.bias import kept
+from whence.bias.plan import Asked, Plan, at_lengths
+from whence.claims import Places, Waiting, judge, load
+from whence.claims.evidence import KNOWN
+from whence.claims.probes import READINGS, gold_position
+from whence.errors import WhenceError
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = {claim.id: claim for source in load(ROOT / "claims", KNOWN) for claim in source.claims}
+ITEMS = 100
+
+
+def probed(results, right, lengths=(), name="smollm2"):
+    """A probe whose items are right with these shares at three places, by label."""
+    asked = [Asked("key-value", ITEMS, 3, {"pairs": 5})]
+    plan = Plan(name, at_lengths(asked, lengths) if lengths else tuple(asked), chunk=50)
+    tasks = [one.made() for one in plan.asked]
+    folder = kept.begun(SimpleNamespace(about={"type": "llama"}), plan, results / "probe", tasks)
+    about = records.read(folder / "plan.json")
+    for task in about["tasks"]:
+        for file in kept.record_names(plan, task):
+            first = int(file[-9:-5])
+            where = next((p for p in task["places"] if file == kept.record_name(task["task"], p, first)), "oracle")
+            share = right[task["task"]][task["places"].index(where)] if where != "oracle" else 1
+            rows = [{"item": i, "right": (i * 37 + 11) % ITEMS < share * ITEMS} for i in range(first, first + 50)]
+            records.write(folder / file, {"plan": plan.hash, "where": where, "rows": rows})
+    return folder
+
+
+def with_task(claim, **given):
+    from dataclasses import replace
+
+    return replace(CLAIMS[claim], given={**CLAIMS[claim].given, **given})
+
+
+@pytest.mark.parametrize(
+    "shares, u_shape, order",
+    [
+        ((0.9, 0.3, 0.8), "reproduced", "reproduced"),
+        ((0.9, 0.3, 0.31), "not reproduced", "reproduced"),
+        ((0.5, 0.5, 0.5), "not reproduced", "not reproduced"),
+    ],
+)
+def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
+    probed(tmp_path, {"key-value": shares})
+    places = Places(results=tmp_path)
+    assert judge(with_task("survey-u-shape", task="key-value"), places).verdict == u_shape
+    assert judge(with_task("survey-order-matters", task="key-value"), places).verdict == order
+    found, where = gold_position(places, "smollm2", "key-value", "likelihood")
+    assert found["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
+
+
+@pytest.mark.parametrize("middle, verdict", [(0.2, "reproduced"), (0.6, "not reproduced")])
+def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
+    probed(tmp_path, {"key-value-of-3": (0.8, 0.6, 0.8), "key-value-of-6": (0.8, middle, 0.8)}, lengths=(3, 6))
+    claim = with_task("survey-longer-worse", tasks=["key-value-of-3", "key-value-of-6"])
+    assert judge(claim, Places(results=tmp_path)).verdict == verdict
+
+
+@pytest.mark.parametrize("answer, monotone, doubtful", [(True, "reproduced", "not reproduced"),
+                                                        (False, "not reproduced", "reproduced"),
+                                                        (None, "open", "open")])  # fmt: skip
+def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    records.write(folder / "doubt-one-way.json", {"answer": answer, "rule": "a rule"})
+    places = Places(results=tmp_path)
+    assert judge(CLAIMS["survey-dimension-monotone"], places).verdict == monotone
+    assert judge(CLAIMS["survey-dimension-doubtful"], places).verdict == doubtful
+    cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
+    records.write(folder / "explain-follows.json", {"found": {"times": 2.0, "items": 10, "rows": cases}})
+    assert judge(CLAIMS["survey-attention-causes"], places).verdict == "reproduced"
+    layer = {"rank": 30, "signal_rank": 9, "stable_rank": 2.0, "low_frequencies": 0.8}
+    part = {"texts": 32, "tokens": 512, "layers": [layer, {**layer, "rank": 300}, layer]}
+    records.write(folder / "explain-geometry.json", {"found": part})
+    assert judge(CLAIMS["survey-low-rank"], places).verdict == "reproduced"
+
+
+def test_what_is_missing_is_waited_for(tmp_path):
+    places = Places(results=tmp_path)
+    for name, given in {
+        "gold_position": {"task": "documents", "score": "likelihood"},
+        "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
+        "doubt": {"doubt": "one-way"},
+        "slot_emphasis": {},
+        "positional_part": {},
+    }.items():
+        with pytest.raises(Waiting, match="a probe of smollm2"):
+            READINGS[name](places, "smollm2", **given)
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    (folder / kept.record_name("key-value", 0, 50)).unlink()
+    with pytest.raises(Waiting, match="all records of key-value"):
+        gold_position(places, "smollm2", "key-value", "likelihood")
+    probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")
+    (tmp_path / "probe" / "copy").mkdir()
+    (tmp_path / "probe" / "copy" / "plan.json").write_text((folder / "plan.json").read_text())
+    with pytest.raises(WhenceError, match="one probe of smollm2"):
+        gold_position(places, "smollm2", "key-value", "likelihood")
