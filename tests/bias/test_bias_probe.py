@@ -17,6 +17,7 @@ from whence.cli.app import app
 from whence.cli.probe_plans import command, planned
 from whence.errors import WhenceError
 from whence.report.probe import page
+from whence.report.probe.picture import curves_picture
 
 NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -135,7 +136,9 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     with pytest.raises(WhenceError, match=r"needle.* with other questions.*run: whence report"):
         measuring.measure(quick_subject(layers=2), PLAN, probed[0])
     app(["report", str(copy.parent)], standalone_mode=False)
-    assert f"report: {copy / 'report.html'}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"report: {copy / 'report.html'}" in said and f"curves: {copy / 'curves.png'}" in said
+    assert (copy / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert "needle, 10 words" in (copy / "report.html").read_text()
     (copy / "needle-oracle-0000.json").unlink()
     (copy / "explain-geometry.json").unlink()
@@ -265,6 +268,20 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
         page({"tasks": []})
+
+
+def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
+    found = told(probed)
+    drawn = curves_picture(found)
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == [
+        "key-value, 3 keys, 3 items",
+        "needle, 10 words, 2 items",
+    ]
+    [curve] = [one for one in found["tasks"][0]["curves"] if one["score"] == "likelihood"]
+    plotted = drawn.axes[0].containers[0].lines[0].get_xydata().tolist()
+    assert plotted == [[point["place"] + 1, 100 * point["mean"]] for point in curve["places"]]
+    names = {line.get_label() for line in drawn.axes[0].lines}
+    assert "chance, 33%" in names and any(name.startswith("closed book") for name in names)
 
 
 def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):

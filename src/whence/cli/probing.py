@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import MissingExtra, refusal
 
 HELP = "See a pretrained model's positional bias, and where it comes from; write a report to send on."
 EXAMPLES = """Examples:
@@ -93,7 +93,22 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
     told["command"] = command(kept.plan_in(folder)[0], bool(told["doubts"]), device) or f"whence report {folder}"
     print_table(told)
-    return write_page(told, out or folder / "report.html")
+    page = write_page(told, out or folder / "report.html")
+    write_picture(told, page.with_name("curves.png"))
+    return page
+
+
+def write_picture(told: dict[str, Any], path: Path) -> None:
+    """The curves as a picture; the page is there without it too."""
+    from whence.report.png import write_png
+    from whence.report.probe.picture import curves_picture
+
+    try:
+        write_png(curves_picture(told), path)
+    except MissingExtra as missing:
+        print(f"no picture of the curves: {missing}", file=sys.stderr)
+    else:
+        print(f"curves: {path}")
 
 
 def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:

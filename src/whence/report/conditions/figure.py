@@ -5,13 +5,13 @@ Each verdict has a sign, a tint and a filled or hollow marker, and the numbers s
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whence.errors import missing_extra
 from whence.report.conditions.rows import LOSES, MISSING, OPEN, WINS, Cell, Row
+from whence.report.png import write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,16 +31,7 @@ WIDEST = 1.6  # an interval is cut at so many times the largest difference
 
 def write_figure(made: list[Row], baseline: str, unit: str, path: Path) -> None:
     """The picture as a PNG file, whole or not at all."""
-    drawn = figure(made, baseline, unit)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        FigureCanvasAgg(drawn).print_png(str(part))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_png(figure(made, baseline, unit), path)
 
 
 def figure(made: list[Row], baseline: str, unit: str) -> Figure:
