@@ -1,5 +1,6 @@
 """Readings of studies from made-up records: what is missing is waited for, seeds make intervals, differences are tested."""
 
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from whence.lab.tasks.labelled import Classification, Items
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = {claim.id: claim for source in load(ROOT / "claims", KNOWN) for claim in source.claims}
+PROTOCOL = runpy.run_path(str(ROOT / "studies/epar/protocol.py"))
 ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
 
 
@@ -146,6 +148,17 @@ def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
     write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict("epar-when-noisy", tmp_path)
     assert found.verdict == expected and "alpha 0.25:" in found.because
+
+
+@pytest.mark.parametrize("claim, text", [("", "books"), ("-words", "wikitext2")])
+@pytest.mark.parametrize("best, expected", [("EPAR, enhanced", "reproduced"), ("shaw", "not reproduced")])
+def test_the_protocol_can_come_out_either_way(tmp_path, claim, text, best, expected):
+    made = {one.name: one for one in PROTOCOL["studies"]("gpu")}[f"epar-protocol-gpu-{text}"]
+    made = replace(made, seeds=(0, 1, 2, 3, 4))
+    levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in made.arms}
+    write(tmp_path, made, {name: [level + 0.01 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict(f"epar-result-language-model{claim}", tmp_path)
+    assert found.verdict == expected and "after correction for 6 comparisons" in found.because
 
 
 def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):

@@ -93,11 +93,19 @@ def difference(
 
 
 def against(
-    places: Places, study: str, arm: str, others: list[str], metric: str, split: str, question: str = ""
+    places: Places,
+    study: str,
+    arm: str,
+    others: list[str],
+    metric: str,
+    split: str,
+    question: str = "",
+    alpha: float | None = None,
 ) -> tuple[dict[str, Any], str]:
     """One arm against several: the direction and the gain over each, 1 where the arm can be called better.
 
-    A ``question`` makes sure that a study with a number for a name is the one meant.
+    A ``question`` makes sure that a study with a number for a name is the one meant. An ``alpha`` of one's own is for
+    a study whose level its seeds cannot reach, whatever they find: such a test would be decided before any run.
     """
     spec, folder = found_study(places, study)
     if question and spec.question != question:
@@ -109,7 +117,7 @@ def against(
     words = []
     for other in others:  # each comparison has the other for its baseline, so that the words are about the arm
         pair = {other: sides[other], arm: sides[arm]}
-        one = judged(pair, other, metric, spec.comparisons, spec.decision.alpha)[arm]
+        one = judged(pair, other, metric, spec.comparisons, alpha or spec.decision.alpha)[arm]
         told |= {f"direction_against_{_slug(other)}": one["direction"], f"gain_over_{_slug(other)}": one["gain"]}
         words.append(one["words"])
     return told | {"words": " ".join(words)}, folder.as_posix()

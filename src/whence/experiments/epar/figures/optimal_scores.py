@@ -118,9 +118,9 @@ def radar(record: Record, path: Path) -> None:
         axes.set_ylim(0, 1)
         axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["0.25", "0.5", "0.75", "1"], fontsize=7, color="0.35")
         axes.tick_params(axis="x", pad=7)
-        for label, angle in zip(axes.get_xticklabels(), angles, strict=True):  # names stand clear of the rim
+        for name, angle in zip(axes.get_xticklabels(), angles, strict=True):  # names stand clear of the rim
             side = math.sin(angle)
-            label.set_horizontalalignment("center" if abs(side) < 0.1 else "left" if side > 0 else "right")
+            name.set_horizontalalignment("center" if abs(side) < 0.1 else "left" if side > 0 else "right")
         axes.set_rlabel_position(36)
         axes.grid(color="0.88", linewidth=0.6)
         axes.set_title(title, fontsize=9, fontweight="bold", pad=14)
