@@ -5,7 +5,7 @@ import torch
 
 from whence.bias import ablating, likelihood, states
 from whence.bias.plan import Asked, Plan
-from whence.bias.subject import quick_subject
+from whence.bias.subject import Subject, quick_subject
 from whence.bias.tasks import task
 
 
@@ -67,6 +67,25 @@ def test_a_cache_and_branches_keep_the_positions(subject, vectors, arm):
     torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-3, rtol=1e-4)
     plain = likelihood.contest(subject, prompts)
     assert (torch.tensor(got) - torch.tensor(plain)).abs().max() > 0.01
+
+
+def test_modules_that_are_not_handed_positions_read_the_right_ones(subject):
+    """OPT's attention gets none, and its answers still stand side by side."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    size = len(subject.tokenizer)
+    config = OPTConfig(vocab_size=size, hidden_size=32, word_embed_proj_dim=32, ffn_dim=48, num_hidden_layers=2,
+                       num_attention_heads=4, max_position_embeddings=1024, init_std=0.3)  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        other = Subject("opt", OPTForCausalLM(config).eval(), subject.tokenizer)
+    vectors = ablating.input_vectors(other, states.plain_texts(other, 3, 600))
+    made = task("key-value", 1, pairs=3)
+    prompts = [made.prompt(made.items[0], 1)]
+    with ablating.changed_inputs(other, ablating.changes(vectors)["no moving"]):
+        got = likelihood.contest(other, prompts)
+        wanted = [likelihood.row_by_row(other, one) for one in likelihood.branches(other, prompts)]
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-3, rtol=1e-4)
 
 
 def test_every_arm_has_its_curves(subject):

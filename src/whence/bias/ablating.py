@@ -17,6 +17,7 @@ from whence.bias import states
 from whence.bias.measuring import asked_together, judged, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
+from whence.bias.tasks import spread
 
 #: what an attention module reads in a layer, ``[batch, tokens, width]``, its positions, and what it reads instead
 Change = Callable[[int, Tensor, Tensor], Tensor]
@@ -26,11 +27,16 @@ Change = Callable[[int, Tensor, Tensor], Tensor]
 def changed_inputs(subject: Subject, change: Change) -> Iterator[None]:
     """Every attention module reads what ``change`` makes of its input. Afterwards all is as before."""
 
+    told: dict[str, Tensor | None] = {}
+
+    def note(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        told["positions"] = named.get("position_ids")
+
     def hook_of(layer: int) -> Callable[..., Any]:
         def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
             x = given[0] if given else named["hidden_states"]
-            at = named.get("position_ids")
-            if at is None:  # the model was told none: what is not in the cache yet follows it
+            at = told["positions"]  # not every attention module is handed them
+            if at is None:  # nor was the model: what is not in the cache yet follows it
                 cache = named.get("past_key_values")
                 before = 0 if cache is None else cache.get_seq_length(layer)
                 at = torch.arange(before, before + x.shape[1], device=x.device)[None]
@@ -40,6 +46,7 @@ def changed_inputs(subject: Subject, change: Change) -> Iterator[None]:
         return hook
 
     with ExitStack() as stack:
+        stack.callback(subject.model.register_forward_pre_hook(note, with_kwargs=True).remove)
         for layer, module in states.attention_modules(subject).items():
             stack.callback(module.register_forward_pre_hook(hook_of(layer), with_kwargs=True).remove)
         yield
@@ -76,7 +83,7 @@ def ablated(subject: Subject, plan: Plan) -> dict[str, Any]:
     """For the first task of a plan, in each arm: how likely the answer is and how much attention the gold gets, by place."""
     asked = plan.asked[0]
     task = asked.made().first(max(2, plan.intervened))
-    places = asked.spread(task)
+    places = spread(task.slots, plan.ablated)
     prompts = [task.prompt(item, place) for place in places for item in task.items]
     if not states.has_projections(subject):
         return {}

@@ -50,7 +50,8 @@ class Plan:
     texts: int = 8  # for the hidden states: how many
     tokens: int = 256  # and how long
     watched: int = 40  # items of each task whose attention is looked at
-    intervened: int = 2  # items whose slots are emphasised one by one
+    intervened: int = 2  # items whose slots are emphasised one by one, and that are asked without positional vectors
+    ablated: int = 3  # places of the gold at which they are asked so
     chunk: int = 4  # items in one record
     dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
 
@@ -146,4 +147,5 @@ def full(model: str) -> Plan:
         Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
         Asked("key-value-75", 400, 5),
     )
-    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, chunk=200, dtype="bfloat16")
+    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, ablated=5, chunk=200,
+                dtype="bfloat16")  # fmt: skip
