@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tiny_models import FAMILIES, everything_of, left_padded, same, tiny, tokens
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import whence
 from whence import hf
@@ -147,3 +148,29 @@ def test_what_cannot_be_captured_is_refused():
     assert model.config._attn_implementation != "whence"
     with pytest.raises(whence.WhenceError, match=r"Rows\[0\] got results for the layers \[\]"):
         hf.Rows()[0]
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation makes, in bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        made = function(*given, **(named or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and not one._is_view():
+                self.bytes = max(self.bytes, one.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize("kind", [hf.LastRow, hf.ByDistance])
+@torch.no_grad()
+def test_8k_tokens_make_nothing_as_large_as_their_square(kind):
+    length = 8192
+    model = tiny("llama", num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=length)
+    watcher, largest = kind(), Largest()
+    with hf.capture(model, watcher), largest:
+        model(tokens(batch=1, length=length), use_cache=False, logits_to_keep=1)
+    assert watcher[0].shape == (1, 2, length) and (1 << 20) < largest.bytes < length**2  # a byte for each pair
