@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.bias import states
+from whence.bias.arrays.positional_vectors import KEPT
 from whence.bias.measuring import asked_together, judged, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
@@ -69,13 +70,17 @@ def input_vectors(subject: Subject, texts: Tensor) -> dict[int, Tensor]:
 
 
 def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
-    """What each arm does to the input of a layer."""
-    moving = {layer: vector - vector.mean(0) for layer, vector in vectors.items()}
+    """What each arm does to the input of a layer. The first tokens stay as they are: without their sink a model breaks."""
+    moving = {layer: vector - vector[KEPT:].mean(0) for layer, vector in vectors.items()}
+
+    def beyond_first(made: Change) -> Change:
+        return lambda layer, x, at: torch.where((at < KEPT)[..., None], x, made(layer, x, at).to(x.dtype))
+
     return {
         "untouched": lambda layer, x, at: x,
-        "no moving": lambda layer, x, at: x - moving[layer][at].to(x.dtype),
-        "no vector": lambda layer, x, at: x - vectors[layer][at].to(x.dtype),
-        "no content": lambda layer, x, at: vectors[layer][at].to(x.dtype),
+        "no moving": beyond_first(lambda layer, x, at: x - moving[layer][at]),
+        "no vector": beyond_first(lambda layer, x, at: x - vectors[layer][at]),
+        "no content": beyond_first(lambda layer, x, at: vectors[layer][at]),
     }
 
 
