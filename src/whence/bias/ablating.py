@@ -1,7 +1,8 @@
 """The curves once more, with positional vectors taken out of what attention reads (Dong et al. 2024, arXiv 2405.18009).
 
 In every layer the attention's input at a position t is p[t] plus a text's own content; p is its mean over plain texts, u
-the mean of p over positions, m = p - u what moves with position. If a bias rests on m, the curve without it is flat.
+the mean of p over positions, m = p - u what moves with position. If a bias rests on m, the curve without it is flat. With
+the m of another position taken out instead, what is seen is harm of any kind, and no proof of anything about position.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ def input_vectors(subject: Subject, texts: Tensor) -> dict[int, Tensor]:
 def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
     """What each arm does to the input of a layer. The first tokens stay as they are: without their sink a model breaks."""
     moving = {layer: vector - vector[KEPT:].mean(0) for layer, vector in vectors.items()}
+    # the control: a mean over few texts keeps their noise, which does harm whatever position it is taken from
+    tokens = len(next(iter(vectors.values())))
+    other = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
 
     def beyond_first(made: Change) -> Change:
         return lambda layer, x, at: torch.where((at < KEPT)[..., None], x, made(layer, x, at).to(x.dtype))
@@ -80,6 +84,7 @@ def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
         "untouched": lambda layer, x, at: x,
         "no moving": beyond_first(lambda layer, x, at: x - moving[layer][at]),
         "no vector": beyond_first(lambda layer, x, at: x - vectors[layer][at]),
+        "shuffled": beyond_first(lambda layer, x, at: x - moving[layer][other.to(at.device)[at]]),
         "no content": beyond_first(lambda layer, x, at: vectors[layer][at]),
     }
 

@@ -177,7 +177,8 @@ def _ablated(findings: dict[str, Any]) -> str:
     return (
         "<h3>Does the curve rest on positional vectors?</h3><p>What attention reads in every layer is a positional vector, "
         "the mean over texts, and a text’s own content; moving is what of the vector differs between positions. The "
-        "first four tokens, where sinks are, stay as they are.</p>"
+        "first four tokens, where sinks are, stay as they are. Shuffled takes out the moving part of another position: an arm that "
+        "does no more than this one shows the noise of few texts.</p>"
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
 
