@@ -125,7 +125,7 @@ def usual(model: str, documents: bool) -> Plan:
     Few items make wide intervals, which the page shows; ``full`` is for claims.
     """
     asked = [
-        Asked("key-value", 8, 5, {"pairs": 6}),
+        Asked("key-value", 6, 5, {"pairs": 6}),
         Asked("needle", 6, 5, {"pieces": 8, "words": 30}),
     ]
     if documents:
