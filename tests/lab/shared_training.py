@@ -46,4 +46,5 @@ def main():
             runner.execute(run, out / kind)
 
 
-main()
+if __name__ == "__main__":  # tests are also searched for examples, and that imports them
+    main()

@@ -190,7 +190,9 @@ class Work:
         if s.window is not None:
             low = max(0, s.offset - s.window + 1)
             high = min(high, max(0, s.offset + self.rows - 1 + s.window))
-        low = min(low, high) // tile.keys * tile.keys
+        if low >= high:  # nobody sees anybody, and blocks are rounded: not even one may be read
+            low = high = 0
+        low = low // tile.keys * tile.keys
         blocks = max(1, ceil_div(high - low, tile.keys))
         wanted = max(1, ceil_div(processors(self.q.device) * 2, self.batch * self.groups))
         each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
