@@ -121,11 +121,11 @@ def _hold_seeds(check: Check, values: list[float], level: float) -> Checked:
     mean = math.fsum(values) / len(values)
     digits = max(1, len(check.text.partition(".")[2]))
     agrees = {
-        "said": low - check.within <= check.number <= high + check.within,
-        "at_most": low <= check.number,
-        "at_least": high >= check.number,
-        "below": low < check.number,
-        "above": high > check.number,
+        "said": low - check.within <= check.number <= high + check.within,  # the source's figure is of one run
+        "at_most": mean <= check.number,  # a limit is said of all runs
+        "at_least": mean >= check.number,
+        "below": mean < check.number,
+        "above": mean > check.number,
     }[check.relation]
     return Checked(
         check,
