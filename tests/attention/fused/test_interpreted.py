@@ -287,11 +287,11 @@ def test_deterministic_gradients_in_half_precision(width, queries):
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_dense_gradients_are_not_those_added_in_memory(monkeypatch):
     # the fixture is of no use if the kernel apart is not what runs
-    from whence.attention.fused import launch
+    from whence.attention.fused import gradient_tables
 
     ran = []
-    original = launch.Work._tables
-    monkeypatch.setattr(launch.Work, "_tables", lambda *a: (ran.append(1), original(*a))[1])
+    original = gradient_tables.tables
+    monkeypatch.setattr(gradient_tables, "tables", lambda *a: (ran.append(1), original(*a))[1])
     *tensors, upstream = inputs(*SHORT)
     run(T5Bias(2, std=1.0), tensors, upstream, {"causal": True}, backend="triton")
     assert ran

@@ -3,11 +3,21 @@ second kernel joins the parts. The work is reading keys and values once, at the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from whence.attention.fused import tiling
 from whence.attention.fused.diagonals import PAD, read_one, read_two
+from whence.attention.fused.memory import ceil_div, line, power_of_two, processors
 from whence.attention.fused.scores import kept, load_tile, seen
+
+if TYPE_CHECKING:
+    from whence.attention.fused.launch import Work
+
+SPREAD = 2  # programs for each processor
 
 
 @triton.jit(
@@ -39,9 +49,8 @@ def split_kernel(
     g = rank % groups
     b = rank // groups
     member = tl.arange(0, BM)
-    h = tl.minimum(
-        g * SHARE + member // rows, heads - 1
-    )  # rows that are none read some head's numbers and weigh nothing
+    # rows that are none weigh nothing; they read the last head's numbers, which are read anyway
+    h = g * SHARE + tl.minimum(member // rows, SHARE - 1)
     row = member % rows
     inside = member < SHARE * rows
     wide = tl.arange(0, BD)
@@ -134,3 +143,38 @@ def join_kernel(
     out = tl.sum(parts * weight[:, None], 0) / tl.where(empty, 1.0, total)
     tl.store(OUT + b * o_b + h * o_h + row * o_t + e, out.to(OUT.dtype.element_ty), mask=e < width)
     tl.store(LSE + place // rows * line_stride + row, tl.where(empty, float("inf"), top + tl.log2(total)))
+
+
+def decode(work: Work, out: Tensor, lse: Tensor) -> None:
+    """Fill the output and the normalisers of a call with few queries."""
+    e, s = work.effects, work.settings
+    members = max(16, power_of_two(work.rows * work.share))
+    tile = tiling.decode_tile(members, work.widest, work.q.element_size())
+    low, high = 0, work.keys
+    if s.causal:
+        high = max(0, min(high, s.offset + work.rows))
+    if s.window is not None:
+        low = max(0, s.offset - s.window + 1)
+        high = min(high, max(0, s.offset + work.rows - 1 + s.window))
+    if low >= high:  # nobody sees anybody, and blocks are rounded: not even one may be read
+        low = high = 0
+    low = low // tile.keys * tile.keys
+    blocks = max(1, ceil_div(high - low, tile.keys))
+    wanted = max(1, ceil_div(processors(work.q.device) * SPREAD, work.batch * work.groups))
+    each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
+    splits = ceil_div(blocks * tile.keys, each)
+    parts = lse.new_empty(work.batch, work.heads, work.rows, splits, work.value_wide)
+    tops, totals = (lse.new_empty(work.batch, work.heads, work.rows, splits) for _ in range(2))
+    q_ids, k_ids = (work.nothing, work.nothing) if work.texts is None else (work.texts.queries, work.texts.keys)
+    split_kernel[(work.batch * work.groups * splits,)](
+        work.q, work.describe(work.k, tile.keys, work.wide), work.describe(work.v, tile.keys, work.value_wide),
+        parts, tops, totals, work.table, work.slope, q_ids, k_ids, work.heads, work.rows, work.keys, s.offset, s.first,
+        s.window or 0, work.stride, work.unit, *work.q.stride()[:3], work.width, low, high, each, splits, s.dropout, s.seed,
+        BM=members, BN=tile.keys, STAGES=tile.stages, **work.flags, **tile.options,
+    )  # fmt: skip
+    sink = work.nothing.expand(1, 1, 1) if e.sink is None else e.sink
+    join_kernel[(work.batch * work.heads * work.rows,)](
+        parts, tops, totals, sink, out, lse, work.heads, work.rows, line(work.rows), splits, work.bias_unit, *sink.stride(),
+        *out.stride()[:3], work.value_width, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
+        BE=work.value_wide,
+    )  # fmt: skip

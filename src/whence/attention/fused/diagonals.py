@@ -16,6 +16,7 @@ from whence.attention.fused.memory import MARGIN
 
 # inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
 PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
+SHARES = tl.constexpr(4)  # in how many a sum over a tile's rows is left, for as many warps at most
 PAD = tl.constexpr(MARGIN)  # a tile may overhang the table by its own size
 
 
@@ -132,7 +133,8 @@ def contract(by_factor, by_bias, base, g0, g1, g2, g3, ROWS: tl.constexpr, COLUM
 
 @triton.jit
 def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sums of a tile along its diagonals, as two ``[ROWS / COLUMNS, COLUMNS]``.
+    """The sums of a tile along its diagonals, in shares that add up over the second axis: two ``[ROWS / COLUMNS,
+    SHARES, COLUMNS]``.
 
     Block b, entry t: the first holds ``row - column = b * COLUMNS + t``, the second the same less COLUMNS. Each row is
     turned by its own number, so that a diagonal becomes a column; the flat gather goes through shared memory once.
@@ -143,14 +145,26 @@ def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     source = tl.reshape(row * COLUMNS + ((row - turn[None, :]) & (COLUMNS - 1)), [ROWS * COLUMNS])
     turned = tl.reshape(tl.gather(tl.reshape(tile, [ROWS * COLUMNS]), source, 0), [BLOCKS, COLUMNS, COLUMNS])
     unwrapped = (tl.arange(0, COLUMNS)[:, None] >= turn[None, :])[None, :, :]
-    upper = tl.sum(tl.where(unwrapped, turned, 0.0), 1)
-    return upper, tl.sum(turned, 1) - upper
+    # rows that lie in one thread's registers are added first, with no exchange between threads
+    whole = tl.reshape(turned, [BLOCKS, COLUMNS // SHARES, SHARES, COLUMNS])
+    part = tl.reshape(tl.where(unwrapped, turned, 0.0), [BLOCKS, COLUMNS // SHARES, SHARES, COLUMNS])
+    upper = tl.sum(part, 1)
+    return upper, tl.sum(whole, 1) - upper
 
 
 @triton.jit
-def add_diagonal_sums(tile, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Add a tile's diagonal sums to a table in memory whose entry for ``row - column = 0`` is at base."""
+def add_diagonal_sums(tile, before, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add a tile's diagonal sums to a table in memory whose entry for ``row - column = 0`` is at base.
+
+    Tiles come with ascending columns, each the next block: the lower sums of one lie where the upper sums of the next
+    do, so they wait, and go to memory together: ``before`` is what the last tile left, the answer what this one leaves.
+    """
     upper, lower = diagonal_sums(tile, ROWS, COLUMNS)
+    add_to_table(upper + before, base, ROWS, COLUMNS)
+    return lower
+
+
+@triton.jit
+def add_to_table(sums, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     where = tl.arange(0, ROWS // COLUMNS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    tl.atomic_add(base + where, upper, sem="relaxed")
-    tl.atomic_add(base + where - COLUMNS, lower, sem="relaxed")
+    tl.atomic_add(base + where, tl.sum(sums, 1), sem="relaxed")

@@ -14,13 +14,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.diagonals import PAD, add_diagonal_sums, contract, weigh_by_distance
+from whence.attention.fused.diagonals import PAD, SHARES, add_diagonal_sums, add_to_table, contract, weigh_by_distance
 from whence.attention.fused.scores import kept, key_bounds, load_tile, logits, seen, store_tile
 
 
 @triton.jit
 def queries_step(
-    q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, b, g, pair, row0, key0, offset, rows, keys, window, table,
+    q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys, window, table,
     rates, dense_factor, dense_bias, unit, slope, lse, delta, q_id, dropout, seed,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
     SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, IDS: tl.constexpr, DROPOUT: tl.constexpr,
@@ -53,9 +53,9 @@ def queries_step(
         dp = dp * kept(seed, pair, row[:, None], (key0 + column)[None, :], rows, keys, dropout)
     dz = p * (dp - delta[:, None])
     if DENSE_FACTOR:
-        add_diagonal_sums(dz * qk, dense_factor + start, BM, BN)
+        df = add_diagonal_sums(dz * qk, df, dense_factor + start, BM, BN)
     if DENSE_BIAS:
-        add_diagonal_sums(dz, dense_bias + start, BM, BN)
+        db = add_diagonal_sums(dz, db, dense_bias + start, BM, BN)
     if FACTOR_RATES + BIAS_RATES > 0:
         by_factor = dz
         if FACTOR_RATES > 0:
@@ -68,7 +68,7 @@ def queries_step(
     if FACTOR:
         dz = dz * factor
     acc = tl.dot(dz.to(k.dtype), k, acc, input_precision=PRECISION)
-    return acc, g0, g1, g2, g3, gs
+    return acc, g0, g1, g2, g3, gs, df, db
 
 
 @triton.jit(
@@ -132,6 +132,8 @@ def queries_kernel(
     g2 = tl.zeros([BM // 16, 8, 8], tl.float32)
     g3 = tl.zeros([BM // 16, 8, 8], tl.float32)
     gs = tl.zeros([BM // 16, 8, 8], tl.float32)
+    df = tl.zeros([BM // BN, SHARES, BN] if DENSE_FACTOR else [1], tl.float32)
+    db = tl.zeros([BM // BN, SHARES, BN] if DENSE_BIAS else [1], tl.float32)
     q_id = 0
     ids_low = 0
     ids_high = 0
@@ -147,16 +149,16 @@ def queries_kernel(
     )
     if WINDOWED and not IDS:
         for key0 in tl.range(low, full_low, BN, num_stages=STAGES):
-            acc, g0, g1, g2, g3, gs = queries_step(
-                q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, b, g, pair, row0, key0, offset, rows, keys,
+            acc, g0, g1, g2, g3, gs, df, db = queries_step(
+                q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys,
                 window, table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
                 FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS,
                 FACTOR_RATES, BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, True,
             )  # fmt: skip
     if not IDS:
         for key0 in tl.range(full_low, full_high, BN, num_stages=STAGES):
-            acc, g0, g1, g2, g3, gs = queries_step(
-                q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, b, g, pair, row0, key0, offset, rows, keys,
+            acc, g0, g1, g2, g3, gs, df, db = queries_step(
+                q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys,
                 window, table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
                 FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS,
                 FACTOR_RATES, BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, False,
@@ -164,12 +166,18 @@ def queries_kernel(
     else:
         full_high = low
     for key0 in tl.range(full_high, high, BN, num_stages=STAGES):
-        acc, g0, g1, g2, g3, gs = queries_step(
-            q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, b, g, pair, row0, key0, offset, rows, keys, window,
+        acc, g0, g1, g2, g3, gs, df, db = queries_step(
+            q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys, window,
             table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE, FACTOR,
             BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS, FACTOR_RATES,
             BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip
+    if high > low:  # what the last tile left belongs to the block after it
+        left = offset + row0 - low - tl.cdiv(high - low, BN) * BN
+        if DENSE_FACTOR:
+            add_to_table(df, dense + left, BM, BN)
+        if DENSE_BIAS:
+            add_to_table(db, dense_bias + left, BM, BN)
     acc = acc * back
     store_tile(DQ, b, h, row0, acc.to(DQ.dtype), BM, BD)
     numbers = NUMBERS + (pair * blocks + block) * 8

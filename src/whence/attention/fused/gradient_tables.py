@@ -6,11 +6,20 @@ so they add up in registers; the sums along diagonals are taken once, at the end
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from whence.attention.fused import tiling
 from whence.attention.fused.diagonals import PAD, diagonal_sums
+from whence.attention.fused.memory import ceil_div, processors
 from whence.attention.fused.scores import kept, load_tile, logits, seen
+
+if TYPE_CHECKING:
+    from whence.attention.fused.launch import Work
 
 
 @triton.jit(
@@ -90,9 +99,54 @@ def tables_kernel(
     base = PARTS + ((split * heads + h).to(tl.int64) * tl.num_programs(0) + number) * 4 * BM
     if DENSE_FACTOR:
         upper, lower = diagonal_sums(tl.where(ok, by_factor, 0.0), BM, BN)
-        tl.store(base + place, upper)
-        tl.store(base + BM + place, lower)
+        tl.store(base + place, tl.sum(upper, 1))
+        tl.store(base + BM + place, tl.sum(lower, 1))
     if DENSE_BIAS:
         upper, lower = diagonal_sums(tl.where(ok, by_bias, 0.0), BM, BN)
-        tl.store(base + 2 * BM + place, upper)
-        tl.store(base + 3 * BM + place, lower)
+        tl.store(base + 2 * BM + place, tl.sum(upper, 1))
+        tl.store(base + 3 * BM + place, tl.sum(lower, 1))
+
+
+def tables(
+    work: Work, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor, dense: tuple[bool, bool], entries: int
+) -> list[Tensor | None]:
+    """Dense gradients by block diagonals, with nothing added in memory."""
+    s = work.settings
+    tile = tiling.tables_tile(work.widest, work.q.element_size())
+    # a block diagonal holds distances offset + between - keys_in_tile < d < offset + between + rows_in_tile
+    lowest = (s.first - s.offset - tile.rows + 1) // tile.keys
+    highest = (s.first + entries - 1 - s.offset + tile.keys - 1) // tile.keys
+    lowest = max(lowest, -ceil_div(work.keys, tile.keys) + 1)
+    highest = min(highest, ceil_div(work.rows, tile.keys))
+    count = highest - lowest + 1
+    if count < 1:  # nobody sees anybody
+        return [lse.new_zeros(work.heads, entries) if d else None for d in dense]
+    splits = max(1, min(work.batch, ceil_div(4 * processors(work.q.device), count * work.heads)))
+    parts = lse.new_zeros(splits, work.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
+    q_ids, k_ids = (work.nothing, work.nothing) if work.texts is None else (work.texts.queries, work.texts.keys)
+    flags = {name: value for name, value in work.flags.items() if name != "SLOPED"}
+    tables_kernel[(count, work.heads, splits)](
+        work.describe(work.q, tile.rows, work.wide), work.describe(work.k, tile.keys, work.wide),
+        work.describe(work.v, tile.keys, work.value_wide), work.describe(grad, tile.rows, work.value_wide), lse,
+        delta, work.table, parts, q_ids, k_ids, reach if reach.numel() else work.nothing, *work.counts,
+        work.unit, s.dropout, s.seed, lowest, splits, BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
+        RAGGED=work.keys % tile.keys != 0 or work.rows % tile.rows != 0 or tile.rows != tile.keys,
+        STAGES=tile.stages, **flags, **tile.options,
+    )  # fmt: skip
+    summed = parts.sum(0)  # [H, diagonals, table, upper or lower, blocks, keys]
+    blocks = tile.rows // tile.keys
+    found: list[Tensor | None] = []
+    for which in range(2):
+        if not dense[which]:
+            found.append(None)
+            continue
+        # entry (block c + b, t) of `upper` is distance offset + (lowest + c + b) * keys + t; `lower` one block less
+        line = lse.new_zeros(work.heads, count + blocks, tile.keys)
+        for b in range(blocks):
+            line[:, b + 1 : b + 1 + count] += summed[:, :, which, 0, b]
+            line[:, b : b + count] += summed[:, :, which, 1, b]
+        start = s.first - (s.offset + (lowest - 1) * tile.keys)
+        line = line.flatten(1)
+        line = torch.nn.functional.pad(line, (max(0, -start), max(0, start + entries - line.shape[1])))
+        found.append(line[:, max(0, start) : max(0, start) + entries])
+    return found

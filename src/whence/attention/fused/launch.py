@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import decode, skipping, tiling
+from whence.attention.fused import decode, gradient_tables, skipping, tiling
+from whence.attention.fused.call import Effects, Settings
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.gradient_keys import keys_kernel
 from whence.attention.fused.gradient_queries import queries_kernel
-from whence.attention.fused.gradient_tables import tables_kernel
 from whence.attention.fused.memory import (
     FEW_QUERIES,
     MARGIN,
@@ -24,7 +23,6 @@ from whence.attention.fused.memory import (
     line,
     pack,
     power_of_two,
-    processors,
 )
 from whence.attention.fused.texts import Texts
 
@@ -33,38 +31,6 @@ STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
 #: bits that a slope may add across a block of keys and still be one weight a key, which neither overflows nor underflows
 GENTLE = {torch.bfloat16: 160, torch.float16: 8}
 NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a call fixes beside its tensors. ``first`` is the distance of a table's first entry."""
-
-    first: int
-    offset: int
-    causal: bool
-    window: int | None
-    scale: float
-    temperature: float
-    dropout: float
-    seed: int
-    skip: bool
-
-
-@dataclass(frozen=True)
-class Effects:
-    """Tables ``[H, n]``, a slope ``[H]``, a decay ``[H, 3]``, a sink ``[B, H, T]``, and which tokens belong together.
-
-    ``decay`` says the factor again, as ``lowest + span * exp(-fall * distance)``, where it has that form.
-    """
-
-    factor: Tensor | None
-    bias: Tensor | None
-    slope: Tensor | None
-    decay: Tensor | None
-    sink: Tensor | None
-    real: Tensor | None
-    q_documents: Tensor | None
-    k_documents: Tensor | None
 
 
 class Work:
@@ -157,7 +123,7 @@ class Work:
         if self.ragged:
             lse.fill_(torch.inf)  # rows that are none weigh nothing in the backward pass
         if self.rows <= FEW_QUERIES and self.rows * self.share <= 128:
-            self._decode(out, lse)
+            decode.decode(self, out, lse)
             return out, lse, self.q.new_empty(0, dtype=torch.int32)
         reach = self.reach()
         tile = tiling.forward_tile(self.widest, self.q.element_size(), self.stride > 0, self.rows)
@@ -169,7 +135,7 @@ class Work:
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(out, tile.rows, self.value_wide),
             lse, self.table, self.slope, sink, q_ids, k_ids, spans, reach if reach.numel() else self.nothing,
-            self.order(reach), *self._counts, self.unit, self.bias_unit, *sink.stride(), s.dropout, s.seed,
+            self.order(reach), *self.counts, self.unit, self.bias_unit, *sink.stride(), s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SINKED=e.sink is not None, SKIP=reach.numel() > 0, STAGES=tile.stages,
             **self.flags, **tile.options,
         )  # fmt: skip
@@ -179,39 +145,6 @@ class Work:
         if self.texts is None:
             return self.nothing, self.nothing, self.nothing
         return self.texts.queries, self.texts.keys, self.texts.stretches(block, by_query)
-
-    def _decode(self, out: Tensor, lse: Tensor) -> None:
-        e, s = self.effects, self.settings
-        members = max(16, power_of_two(self.rows * self.share))
-        tile = tiling.decode_tile(members, self.widest, self.q.element_size())
-        low, high = 0, self.keys
-        if s.causal:
-            high = max(0, min(high, s.offset + self.rows))
-        if s.window is not None:
-            low = max(0, s.offset - s.window + 1)
-            high = min(high, max(0, s.offset + self.rows - 1 + s.window))
-        if low >= high:  # nobody sees anybody, and blocks are rounded: not even one may be read
-            low = high = 0
-        low = low // tile.keys * tile.keys
-        blocks = max(1, ceil_div(high - low, tile.keys))
-        wanted = max(1, ceil_div(processors(self.q.device) * 2, self.batch * self.groups))
-        each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
-        splits = ceil_div(blocks * tile.keys, each)
-        parts = lse.new_empty(self.batch, self.heads, self.rows, splits, self.value_wide)
-        tops, totals = (lse.new_empty(self.batch, self.heads, self.rows, splits) for _ in range(2))
-        q_ids, k_ids = (self.nothing, self.nothing) if self.texts is None else (self.texts.queries, self.texts.keys)
-        decode.split_kernel[(self.batch * self.groups * splits,)](
-            self.q, self.describe(self.k, tile.keys, self.wide), self.describe(self.v, tile.keys, self.value_wide),
-            parts, tops, totals, self.table, self.slope, q_ids, k_ids, self.heads, self.rows, self.keys, s.offset, s.first,
-            s.window or 0, self.stride, self.unit, *self.q.stride()[:3], self.width, low, high, each, splits, s.dropout, s.seed,
-            BM=members, BN=tile.keys, STAGES=tile.stages, **self.flags, **tile.options,
-        )  # fmt: skip
-        sink = self.nothing.expand(1, 1, 1) if e.sink is None else e.sink
-        decode.join_kernel[(self.batch * self.heads * self.rows,)](
-            parts, tops, totals, sink, out, lse, self.heads, self.rows, line(self.rows), splits, self.bias_unit, *sink.stride(),
-            *out.stride()[:3], self.value_width, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
-            BE=self.value_wide,
-        )  # fmt: skip
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -241,14 +174,14 @@ class Work:
             whole = iter(sums.sum(1)[:, :, MARGIN : MARGIN + entries].unbind(0))
             found = [next(whole) if d else None for d in dense]
         elif apart:
-            found = self._tables(grad, lse, delta, reach, dense, entries)
+            found = gradient_tables.tables(self, grad, lse, delta, reach, dense, entries)
         s = self.settings
         d_factor = None if found[0] is None else found[0] * (s.scale / s.temperature)
         d_bias = None if found[1] is None else found[1] / s.temperature
         return dq, dk, dv, delta, None if numbers is None else numbers.sum((0, 2)), d_factor, d_bias
 
     @property
-    def _counts(self) -> tuple[int, ...]:
+    def counts(self) -> tuple[int, ...]:
         s = self.settings
         return (
             self.batch, self.heads, self.rows, line(self.rows), self.keys, s.offset, s.first, s.window or 0,
@@ -289,7 +222,7 @@ class Work:
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(out, tile.rows, self.value_wide), self.describe(dq, tile.rows, self.wide), lse, delta, self.table,
             rate_table, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
-            self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, self.order(reach), *self._counts,
+            self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, self.order(reach), *self.counts,
             self.batch * self.heads * stride, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
             FACTOR_RATES=factor_rates, BIAS_RATES=len(rates) - factor_rates, RATE_WIDTH=(1, 1, 2, 4, 4)[len(rates)],
@@ -311,53 +244,9 @@ class Work:
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(dk, tile.keys, self.wide), self.describe(dv, tile.keys, self.value_wide), lse, delta,
             self.table, self.slope, self.nothing if e.decay is None else e.decay, q_ids, k_ids, spans,
-            reach if reach.numel() else self.nothing, self.order(reach), *self._counts, self.unit, self._back, s.dropout, s.seed,
+            reach if reach.numel() else self.nothing, self.order(reach), *self.counts, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, STAGES=tile.stages, DECAYS=e.decay is not None,
             GENTLE=GENTLE.get(self.q.dtype, 0) if e.slope is not None and self.share == 1 else 0, **self.flags,
             **tile.options,
         )  # fmt: skip
         return dk, dv
-
-    def _tables(
-        self, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor, dense: tuple[bool, bool], entries: int
-    ) -> list[Tensor | None]:
-        """Dense gradients by block diagonals, with nothing added in memory."""
-        s = self.settings
-        tile = tiling.tables_tile(self.widest, self.q.element_size())
-        # a block diagonal holds distances offset + between - keys_in_tile < d < offset + between + rows_in_tile
-        lowest = (s.first - s.offset - tile.rows + 1) // tile.keys
-        highest = (s.first + entries - 1 - s.offset + tile.keys - 1) // tile.keys
-        lowest = max(lowest, -ceil_div(self.keys, tile.keys) + 1)
-        highest = min(highest, ceil_div(self.rows, tile.keys))
-        count = highest - lowest + 1
-        if count < 1:  # nobody sees anybody
-            return [lse.new_zeros(self.heads, entries) if d else None for d in dense]
-        splits = max(1, min(self.batch, ceil_div(4 * processors(self.q.device), count * self.heads)))
-        parts = lse.new_zeros(splits, self.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
-        q_ids, k_ids = (self.nothing, self.nothing) if self.texts is None else (self.texts.queries, self.texts.keys)
-        flags = {name: value for name, value in self.flags.items() if name != "SLOPED"}
-        tables_kernel[(count, self.heads, splits)](
-            self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
-            self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide), lse,
-            delta, self.table, parts, q_ids, k_ids, reach if reach.numel() else self.nothing, *self._counts,
-            self.unit, s.dropout, s.seed, lowest, splits, BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
-            RAGGED=self.keys % tile.keys != 0 or self.rows % tile.rows != 0 or tile.rows != tile.keys,
-            STAGES=tile.stages, **flags, **tile.options,
-        )  # fmt: skip
-        summed = parts.sum(0)  # [H, diagonals, table, upper or lower, blocks, keys]
-        blocks = tile.rows // tile.keys
-        found: list[Tensor | None] = []
-        for which in range(2):
-            if not dense[which]:
-                found.append(None)
-                continue
-            # entry (block c + b, t) of `upper` is distance offset + (lowest + c + b) * keys + t; `lower` one block less
-            line = lse.new_zeros(self.heads, count + blocks, tile.keys)
-            for b in range(blocks):
-                line[:, b + 1 : b + 1 + count] += summed[:, :, which, 0, b]
-                line[:, b : b + count] += summed[:, :, which, 1, b]
-            start = s.first - (s.offset + (lowest - 1) * tile.keys)
-            line = line.flatten(1)
-            line = torch.nn.functional.pad(line, (max(0, -start), max(0, start + entries - line.shape[1])))
-            found.append(line[:, max(0, start) : max(0, start) + entries])
-        return found

@@ -39,7 +39,8 @@ def fused(*arguments: Any) -> Tensor:
 
 
 def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
-    from whence.attention.fused.launch import Effects, Settings, Work
+    from whence.attention.fused.call import Effects, Settings
+    from whence.attention.fused.launch import Work
 
     q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs, decay = arguments[:TENSORS]
     _, _, first, offset, causal, window, scale, temperature, dropout, seed, skip = arguments[TENSORS:]
