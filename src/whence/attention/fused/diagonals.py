@@ -166,5 +166,5 @@ def add_diagonal_sums(tile, before, base, ROWS: tl.constexpr, COLUMNS: tl.conste
 
 @triton.jit
 def add_to_table(sums, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    where = tl.arange(0, ROWS // COLUMNS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    tl.atomic_add(base + where, tl.sum(sums, 1), sem="relaxed")
+    where = tl.arange(0, ROWS // COLUMNS)[:, None, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    tl.atomic_add(base + tl.broadcast_to(where, [ROWS // COLUMNS, SHARES, COLUMNS]), sums, sem="relaxed")

@@ -69,4 +69,4 @@ def tables_tile(width: int, bytes_each: int) -> Tile:
 def decode_tile(rows: int, width: int, bytes_each: int) -> Tile:
     if bytes_each == 4 or width > 128:
         return Tile(rows, 32, 4, 2)
-    return Tile(rows, 128, 4, 3) if rows <= 32 else Tile(rows, 64, 4, 3)
+    return Tile(rows, 128, 4, 2) if rows <= 32 else Tile(rows, 64, 4, 3)
