@@ -264,7 +264,7 @@ def main() -> None:
     begun, todo = time.monotonic(), [(shape, name) for shape in shapes for name in given.ways]
     spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}
     record = {
-        "command": " ".join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
+        "command": f"python benchmarks/gpu.py --budget {given.budget:g}",
         "spec": spec,
         "environment": where,
         "rows": rows,

@@ -188,15 +188,17 @@ class Clock:
 
 def print_table(told: dict[str, Any]) -> None:
     """The curves on the terminal."""
-    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
+    # narrow enough for 80 columns, where the curve goes over two lines
     table = Table(
-        title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1", box=SIMPLE
-    )
+        title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1", box=None,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
     for name in ("task", "score", "right by slot", "mean", "gap (p)", "worst", "closed", "oracle"):
-        table.add_column(name, no_wrap=name != "right by slot")
+        curve = name == "right by slot"
+        table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
     for task in told["tasks"]:
         for curve in (curve for curve in task["curves"] if curve["score"] != "share"):
             table.add_row(

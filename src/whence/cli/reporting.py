@@ -71,11 +71,9 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
 
     if not conditions.comparable(studies):
         return
-    rows = conditions.rows(studies)
-    records.write_text(folder / "conditions.csv", conditions.cells_as_csv(rows))
-    unit = "points" if studies[0]["metric"] == "accuracy" else studies[0]["metric"]
+    records.write_text(folder / "conditions.csv", conditions.cells_as_csv(conditions.rows(studies)))
     try:
-        conditions.write_figure(rows, studies[0]["spec"]["decision"]["baseline"], unit, folder / "conditions.png")
+        conditions.write_figure(studies, folder / "conditions.png")
     except MissingExtra as missing:  # the page and the numbers are there all the same
         print(f"no figure of the conditions: {missing}", file=sys.stderr)
     else:

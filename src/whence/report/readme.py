@@ -1,6 +1,6 @@
 """The generated parts of the README: tables from the catalogue, the backends' support and the measurement records.
 
-python -m whence.report.readme           # write them into README.md, and draw docs/bell.png and docs/gpu.png
+python -m whence.report.readme           # write them into README.md, and draw its pictures in docs/
 python -m whence.report.readme --check   # fail if they are not what they should be
 """
 
@@ -19,8 +19,12 @@ import torch
 
 from whence import records
 from whence.attention.support import SUPPORT
+from whence.bias.findings import findings as probe_findings
+from whence.lab.results import findings
 from whence.position.catalogue import CATALOGUE
-from whence.report import gpu
+from whence.report import conditions, gpu
+from whence.report.png import write_png
+from whence.report.probe.picture import curves_picture
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = {
@@ -160,6 +164,18 @@ def draw_example(text: str, out: Path) -> None:
     out.write_bytes(picture)
 
 
+def draw_conditions(out: Path) -> None:
+    """When EPAR helps, from the committed records of its study."""
+    found = findings(sorted(path.parent for path in (ROOT / "results/epar_when").glob("*/study.json")), "", "")
+    conditions.write_figure(found["studies"], out)
+
+
+def draw_probe(out: Path) -> None:
+    """What position does to a pretrained model, from the committed records of its probe."""
+    folder = max((ROOT / "results/probe").glob("*/plan.json"), key=lambda path: len(records.read(path)["tasks"])).parent
+    write_png(curves_picture(probe_findings(folder, "")), out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the README is not up to date")
@@ -173,6 +189,8 @@ def main() -> None:
     draw_example(new, ROOT / "docs" / "bell.png")
     if measured_on_gpu():
         gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
+    draw_probe(ROOT / "docs" / "probe.png")
+    draw_conditions(ROOT / "docs" / "epar_when.png")
     print("README.md and its pictures are up to date")
 
 

@@ -54,6 +54,7 @@ class Work:
         self.nothing = q.new_empty(1, dtype=torch.float32)
         self.ragged = line(self.rows) != self.rows
         self._described: dict[tuple[Any, ...], TensorDescriptor] = {}
+        self._order: Tensor | None = None
         #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
         self.table = self._table() if table is None else table
         self.stride = self.table.shape[1] if self.table.numel() else 0
@@ -113,7 +114,10 @@ class Work:
         )
 
     def order(self, reach: Tensor) -> Tensor:
-        return reach.argsort(descending=True).to(torch.int32) if reach.numel() else self.nothing
+        """Heads, those that look farthest first; the kernels of one call share it."""
+        if self._order is None:
+            self._order = reach.argsort(descending=True).to(torch.int32) if reach.numel() else self.nothing
+        return self._order
 
     # --- forward ---------------------------------------------------------------------------------------------------
 

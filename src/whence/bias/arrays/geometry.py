@@ -108,7 +108,7 @@ def threshold(values: Tensor, shape: tuple[int, int], most: int = MOST) -> float
             "threshold", f"{len(found)} values and most={most}", "there are more than twice as many", "lower most"
         )
     first, step = found[most], found[most] - found[2 * most]
-    place = torch.arange(most, dtype=torch.float64) / most
+    place = torch.arange(most, dtype=torch.float64, device=found.device) / most
     noise = torch.cat([first + step * (1 - place ** (2 / 3)) / (2 ** (2 / 3) - 1), found[most:]])
     ratio = min(shape) / max(shape)
 

@@ -57,7 +57,7 @@ def replaced(states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float
     if not ratio > 0:
         raise refusal("replaced", f"ratio={ratio}", "positions are stretched by a number above 0", "try 2")
     tokens = states.shape[-2]
-    at = (torch.arange(tokens, dtype=torch.float64) / ratio).clamp(max=vector.shape[0] - 1)
+    at = (torch.arange(tokens, dtype=torch.float64, device=vector.device) / ratio).clamp(max=vector.shape[0] - 1)
     low = at.floor().long()
     high = (low + 1).clamp(max=vector.shape[0] - 1)
     part = (at - low)[:, None]

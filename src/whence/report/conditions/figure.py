@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from whence.errors import missing_extra
-from whence.report.conditions.rows import LOSES, MISSING, OPEN, WINS, Cell, Row
+from whence.report.conditions.rows import LOSES, MISSING, OPEN, WINS, Cell, Row, rows
 from whence.report.png import write_png
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ CELL, ROW, NAMES = 2.35, 0.46, 3.0  # inches
 WIDEST = 1.6  # an interval is cut at so many times the largest difference
 
 
-def write_figure(made: list[Row], baseline: str, unit: str, path: Path) -> None:
-    """The picture as a PNG file, whole or not at all."""
-    write_png(figure(made, baseline, unit), path)
+def write_figure(studies: list[dict[str, Any]], path: Path) -> None:
+    """The picture of studies that are comparable as a PNG file, whole or not at all."""
+    unit = "points" if studies[0]["metric"] == "accuracy" else studies[0]["metric"]
+    write_png(figure(rows(studies), studies[0]["spec"]["decision"]["baseline"], unit), path)
 
 
 def figure(made: list[Row], baseline: str, unit: str) -> Figure:

@@ -79,9 +79,9 @@ def _cell(study: dict[str, Any], name: str) -> Cell:
     return Cell(
         against=name,
         verdict=SEEN[kind_of(arm["verdict"])[0]],
-        difference=-arm["difference"],
-        low=None if interval is None else -interval["high"],
-        high=None if interval is None else -interval["low"],
+        difference=0.0 - arm["difference"],  # and not -0.0 where there is none
+        low=None if interval is None else 0.0 - interval["high"],
+        high=None if interval is None else 0.0 - interval["low"],
         corrected_p=arm["corrected_p"],
         own=own["mean"],
         other=arm["summary"]["mean"],
