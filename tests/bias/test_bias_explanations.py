@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from whence.bias import distances
 from whence.bias.arrays import channels, geometry, positional_vectors, rows
+from whence.bias.plan import Asked, Plan
+from whence.bias.subject import quick_subject
 from whence.errors import WhenceError
 
 F64 = {"dtype": torch.float64}
@@ -24,6 +27,18 @@ def test_regions_are_a_whole_row():
     planted[..., 0], planted[..., 3], planted[..., 40] = 0.5, 0.2, 0.3
     found = {name: round(float(value), 6) for name, value in rows.regions(planted).items()}
     assert found == {"sink": 0.5, "primacy": 0.2, "middle": 0.0, "recency": 0.3}
+
+
+def test_without_positions_attention_by_distance_is_the_masks_alone():
+    subject = quick_subject(layers=2)
+    plan = Plan("quick", (Asked("needle", 2, 2, {"pieces": 2, "words": 5}),), texts=2, tokens=32)
+    found = distances.by_distance(subject, plan)
+    with torch.no_grad():  # a model whose rotation turns nothing looks the same with its positions as without
+        subject.model.model.rotary_emb.inv_freq.zero_()
+    still = distances.by_distance(subject, plan)
+    for one, other in ((found["one_position"], still["attention"]), (still["one_position"], still["attention"])):
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
+    assert not torch.allclose(torch.tensor(found["attention"]), torch.tensor(found["one_position"]), atol=1e-4)
 
 
 def test_attention_by_distance_finds_a_planted_decay():

@@ -83,6 +83,21 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
     assert judge(CLAIMS["survey-low-rank"], places).verdict == "reproduced"
 
 
+@pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
+def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    records.write(folder / "doubt-one-way.json", {"answer": None})
+    found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.3, 0.1, 0.0, 0.01]]]}
+    records.write(folder / "explain-distance.json", {"found": found})
+    places = Places(results=tmp_path)
+    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
+    found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
+    records.write(folder / "explain-distance.json", {"found": found})
+    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == verdict
+    told = READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[64, 128])[0]
+    assert told["near_over_far"] == pytest.approx(20) and told["without_positions"] == pytest.approx(100 * alone)
+
+
 def test_what_is_missing_is_waited_for(tmp_path):
     places = Places(results=tmp_path)
     for name, given in {
@@ -91,6 +106,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
         "doubt": {"doubt": "one-way"},
         "slot_emphasis": {},
         "positional_part": {},
+        "near_and_far": {"near": [1, 8], "far": [64, 128]},
     }.items():
         with pytest.raises(Waiting, match="a probe of smollm2"):
             READINGS[name](places, "smollm2", **given)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.bias import ablating, interventions, kept, likelihood, states
+from whence.bias import ablating, distances, interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
@@ -74,25 +74,6 @@ def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
         row = likelihood.row_of(subject, subject.tokens(prompt.text))
         told[asked.label] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
     return told
-
-
-def distance(subject: Subject, plan: Plan) -> dict[str, Any]:
-    """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
-    from whence import hf
-
-    texts = states.plain_texts(subject, min(2, plan.texts), plan.tokens)
-    total = None
-    for text in texts:
-        seen = hf.ByDistance()
-        with torch.inference_mode(), hf.capture(subject.model, seen):
-            subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1)
-        here = seen.stacked()[:, 0]
-        total = here if total is None else total + here
-    assert total is not None
-    # by_distance expects the looking token last and a sink first
-    as_row = torch.cat([torch.zeros_like(total[..., :1]), (total / len(texts)).flip(-1)], -1)
-    ranges, means = rows.by_distance(as_row)
-    return {"ranges": ranges, "attention": rounded(means)}
 
 
 def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
@@ -228,7 +209,7 @@ def follows(subject: Subject, plan: Plan) -> dict[str, Any]:
 #: by the name of its record
 WAYS: dict[str, Callable[[Subject, Plan], dict[str, Any]]] = {
     "content-free": content_free,
-    "distance": distance,
+    "distance": distances.by_distance,
     "geometry": hidden_geometry,
     "channels": followed_channels,
     "mask-or-encoding": mask_or_encoding,

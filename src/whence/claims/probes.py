@@ -110,6 +110,26 @@ def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
     return told | {"words": f"{found['texts']} texts of {found['tokens']} tokens, {len(found['layers'])} layers."}, path
 
 
+def near_and_far(places: Places, model: str, near: list[int], far: list[int]) -> tuple[dict[str, Any], str]:
+    """Attention to a token from ``near[0]`` to ``near[1]`` back over that to one far back, with positions and without.
+
+    Means over all layers and heads; ranges are the doublings of the record that lie inside.
+    """
+    found, path = _explained(places, model, "distance")
+    if "one_position" not in found:
+        raise Waiting(f"a probe of {model} that takes positions away")
+
+    def mean(attention: list[list[list[float]]], ends: list[int]) -> float:
+        inside = [index for index, (low, high) in enumerate(found["ranges"]) if ends[0] <= low and high <= ends[1]]
+        return float(torch.tensor(attention)[..., inside].mean())
+
+    usual, alone = (mean(found[arm], near) / mean(found[arm], far) for arm in ("attention", "one_position"))
+    words = (
+        f"{near[0]} to {near[1] - 1} tokens back over {far[0]} to {far[1] - 1}: {usual:.1f} times, {alone:.1f} without."
+    )
+    return {"near_over_far": usual, "without_positions": alone, "times_as_much": usual / alone, "words": words}, path
+
+
 def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
     name = explaining.file_name(way)
     # where several plans were explained, the one that the doubts were tested with is the large one
@@ -129,5 +149,5 @@ def _low(draws: Tensor) -> float:
 
 READINGS: dict[str, Reading] = {
     function.__name__: function
-    for function in (gold_position, gold_position_by_length, doubt, slot_emphasis, positional_part)
+    for function in (gold_position, gold_position_by_length, doubt, slot_emphasis, positional_part, near_and_far)
 }

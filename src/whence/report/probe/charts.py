@@ -85,11 +85,14 @@ def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free
 
 
 def by_distance(found: dict[str, Any]) -> str:
-    """Mean attention at each distance, for three thirds of the layers."""
+    """Mean attention at each distance, for three thirds of the layers, and for all without an encoding of position."""
     far = [(near + end - 1) / 2 for near, end in found["ranges"]]
-    layers = [[sum(values) / len(values) for values in zip(*heads, strict=True)] for heads in found["attention"]]
+    layers, alone = (
+        [[sum(values) / len(values) for values in zip(*heads, strict=True)] for heads in found.get(arm, [])]
+        for arm in ("attention", "one_position")
+    )
     series = []
-    for index, (name, part) in enumerate(_thirds(layers)):
+    for index, (name, part) in enumerate([*_thirds(layers), *([("all, one position", alone)] if alone else [])]):
         means = [sum(values) / len(values) for values in zip(*part, strict=True)]
         series.append(Series(look(name, index), [], list(zip(far, [100 * m for m in means], strict=True)), True))
     x = distances([int(d) + 1 for d in far], LEFT, right_edge(series))

@@ -98,7 +98,11 @@ def _attention(findings: dict[str, Any]) -> str:
     grids = "".join(f'<figure class="figure">{charts.head_grid(rows, title)}</figure>' for title, rows in heads.items())
     distance = findings["explanation"].get("distance")
     far = (
-        _figure("By distance", charts.by_distance(distance), "Mean over all queries of plain texts.")
+        _figure(
+            "By distance",
+            charts.by_distance(distance),
+            "Mean over all queries of plain texts. One position: all tokens are told the same, so that the mask alone tells near from far.",
+        )
         if distance
         else ""
     )
