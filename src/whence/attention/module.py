@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whence import shapes
+from whence import answers, shapes
 from whence.attention.attend import Arguments, Documents, attend
 from whence.attention.cache import KVCache
 from whence.attention.layout import count_tokens, key_mask
@@ -199,7 +199,7 @@ class Attention(nn.Module):
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = shapes.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+            x = answers.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:

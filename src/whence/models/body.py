@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from whence import shapes
+from whence import answers, shapes
 from whence.attention.layout import count_tokens, key_mask
 from whence.errors import refusal
 from whence.models.caches import Caches
@@ -86,7 +86,7 @@ class Body(nn.Module):
             places = self._places(tokens, padding, documents, cache)
             for part in self.at_input:
                 assert isinstance(part, Position)
-                x = shapes.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+                x = answers.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
         x = self.dropout(x)
         for layer, held in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, padding=padding, documents=documents, cache=held, weights_into=weights_into)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import shapes
+from whence import answers
 from whence.position.base import Position, Rows
 
 #: given a part, the length its hooks receive: None, a number, or a tensor that broadcasts to the grid
@@ -30,7 +30,7 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
             at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
             length = length.expand(at.shape).reshape(-1).to(places.dtype)
         flat = at.reshape(-1)
-        out = shapes.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
+        out = answers.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
         out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
         before = total
         total = out if before is None else before * out if hook == "factor" else before + out
@@ -42,7 +42,7 @@ def content(position: Position, rows: Rows) -> Tensor | None:
     total: Tensor | None = None
     for part in position.parts:
         if "content" in part.effects:
-            term = shapes.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
+            term = answers.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
             total = term if total is None else total + term
     return total
 
@@ -52,7 +52,7 @@ def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, .
     total: Tensor | None = None
     for part in position.parts:
         if "values" in part.effects:
-            term = shapes.like(type(part).__name__, "values", part.values(weights, rows), wanted)
+            term = answers.like(type(part).__name__, "values", part.values(weights, rows), wanted)
             total = term if total is None else total + term
     return total
 

@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import Tensor
 
-from whence import shapes
+from whence import answers
 from whence.attention.fused import ops
 from whence.attention.fused.memory import FEW_QUERIES
 from whence.attention.layout import Layout
@@ -167,18 +167,21 @@ def few_numbers(
             if own is None:
                 return None
             name, n = type(part).__name__, distance.shape[0]
-            answers = tuple(
-                None if answer is None else shapes.per_head(name, hook, answer, heads, n)
+            own_tables = tuple(
+                None if answer is None else answers.per_head(name, hook, answer, heads, n)
                 for hook, answer in (("factor", own.factor), ("bias", own.bias))
             )
             each = own.each
         else:
-            answers = (table(part, "factor", distance, heads, sequence), table(part, "bias", distance, heads, sequence))
+            own_tables = (
+                table(part, "factor", distance, heads, sequence),
+                table(part, "bias", distance, heads, sequence),
+            )
             each = ()
-            if any(answer is not None and answer.requires_grad for answer in answers):
+            if any(answer is not None and answer.requires_grad for answer in own_tables):
                 return None  # its gradient goes elsewhere than into parameters of its own
         rates += [(rate, part, len(factors)) for rate in each]
-        for known, answer in zip((factors, biases), answers, strict=True):
+        for known, answer in zip((factors, biases), own_tables, strict=True):
             if answer is not None:
                 known.append(answer.detach().float())
     if not rates:
@@ -204,7 +207,7 @@ def few_numbers(
 def _rate_of_all(rate: Rate, part: Position, place: int, factors: list[Tensor], heads: int, entries: int) -> Rate:
     """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
     assert rate.table is not None
-    whole = shapes.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
+    whole = answers.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
     if rate.hook == "factor":
         for other, factor in enumerate(factors):
             whole = whole if other == place else whole * factor
