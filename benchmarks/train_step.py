@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import whence
-from gpu import captured, milliseconds
+from gpu import captured, milliseconds, warm_milliseconds
 from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,8 +167,12 @@ def measure(way: str, steps: int, ready: Any, turn: Any) -> dict[str, Any]:
         row["milliseconds"] = milliseconds(step, steps)
         row["peak_megabytes"] = torch.cuda.max_memory_allocated() / 2**20
         row["last_loss"] = step().item()
-        graph = captured(step)
-        row["captured_milliseconds"] = [] if graph is None else milliseconds(graph, 2) and milliseconds(graph, steps)
+        row["captured_milliseconds"] = []
+        try:
+            graph = captured(step)
+            row["captured_milliseconds"] = [] if graph is None else warm_milliseconds(graph, steps)
+        except Exception as error:  # what was measured until here stays
+            row["not_captured"] = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
     return row
 
 
@@ -198,7 +202,11 @@ def prepare(way: str) -> tuple[dict[str, Any], Callable[[], Tensor] | None]:
 
 
 def worker(way: str, steps: int, ready: Any, turn: Any, results: Any) -> None:
-    results.put(measure(way, steps, ready, turn))
+    try:
+        row = measure(way, steps, ready, turn)
+    except Exception as error:  # the others' rows are not to be lost
+        row = {"way": way, "left_out": f"failed: {error!r}"[:300]}
+    results.put(row)
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:

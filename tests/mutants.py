@@ -22,6 +22,8 @@ P, A, F = "position/", "attention/", "attention/fused/"
 REFERENCE = ["tests/attention/test_reference.py"]
 RATES = ["tests/attention/fused/test_rates.py"]
 FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
+DENSE = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
+DECODED = ["tests/attention/fused/test_interpreted.py", "-k", "test_decoding and Epar-causal"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
 ADDITIVE = ["tests/attention/test_additive.py", "-k", "not finite_differences"]
@@ -58,6 +60,9 @@ MUTANTS = [
     (F + "gradient_keys.py", "dz = dz * factor", "dz = dz * 1.0", FUSED),
     (F + "gradient_queries.py", "acc = acc * back", "acc = acc * 1.0", FUSED),
     (F + "backend.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
+    (F + "diagonals.py", "add_to_table(upper + before", "add_to_table(upper", DENSE),
+    (F + "gradient_queries.py", "if high > low:  # what", "if high < low:  # what", DENSE),
+    (F + "decode.py", "tl.minimum(member // rows, SHARE - 1)", "tl.minimum(member // rows, 0)", DECODED),
     # EPAR's mathematics and adaptive attention
     ("theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["tests/theory/test_theory_attention.py", "-k", "doubled"]),
     ("theory/agreement.py", "right=True", "right=False", ["tests/theory/test_theory_benefit.py", "-k", "spearman"]),

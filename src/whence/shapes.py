@@ -1,4 +1,6 @@
-"""The only validation of shapes, types and devices. Nothing is broadcast silently: an axis fits or it is refused.
+"""The only validation of the shapes, types and devices of arguments; what hooks answer is held in ``answers``.
+
+Nothing is broadcast silently: an axis fits or it is refused.
 
 Legend of the axes: B batch, H query heads, G key-value heads, T query rows, S keys, D key width, E value width.
 """

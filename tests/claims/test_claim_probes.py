@@ -86,16 +86,19 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
 @pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
 def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
-    records.write(folder / "doubt-one-way.json", {"answer": None})
-    found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.3, 0.1, 0.0, 0.01]]]}
+    found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
     records.write(folder / "explain-distance.json", {"found": found})
     places = Places(results=tmp_path)
     assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
     found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
     records.write(folder / "explain-distance.json", {"found": found})
     assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == verdict
+    with pytest.raises(Waiting, match="longer than 200"):
+        READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[200, 300])
     told = READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[64, 128])[0]
-    assert told["near_over_far"] == pytest.approx(20) and told["without_positions"] == pytest.approx(100 * alone)
+    assert told["near_over_far"] == pytest.approx((0.7 + 6 * 0.1) / 7 / 0.01) and told[
+        "without_positions"
+    ] == pytest.approx(100 * alone)
 
 
 def test_what_is_missing_is_waited_for(tmp_path):

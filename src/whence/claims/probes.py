@@ -113,7 +113,7 @@ def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
 def near_and_far(places: Places, model: str, near: list[int], far: list[int]) -> tuple[dict[str, Any], str]:
     """Attention to a token from ``near[0]`` to ``near[1]`` back over that to one far back, with positions and without.
 
-    Means over all layers and heads; ranges are the doublings of the record that lie inside.
+    Means over all tokens of the record's doublings that lie inside, layers and heads.
     """
     found, path = _explained(places, model, "distance")
     if "one_position" not in found:
@@ -121,7 +121,11 @@ def near_and_far(places: Places, model: str, near: list[int], far: list[int]) ->
 
     def mean(attention: list[list[list[float]]], ends: list[int]) -> float:
         inside = [index for index, (low, high) in enumerate(found["ranges"]) if ends[0] <= low and high <= ends[1]]
-        return float(torch.tensor(attention)[..., inside].mean())
+        if not inside:
+            raise Waiting(f"a probe of {model} on texts longer than {ends[0]} tokens")
+        tokens = torch.tensor([high - low for low, high in found["ranges"]], dtype=torch.float64)[inside]
+        means = torch.tensor(attention, dtype=torch.float64)[..., inside].mean((0, 1))
+        return float((means * tokens).sum() / tokens.sum())
 
     usual, alone = (mean(found[arm], near) / mean(found[arm], far) for arm in ("attention", "one_position"))
     words = (
@@ -132,10 +136,10 @@ def near_and_far(places: Places, model: str, near: list[int], far: list[int]) ->
 
 def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
     name = explaining.file_name(way)
+    explained = [path.parent for path in (places.results / FOLDER).glob(f"*/{name}")]
     # where several plans were explained, the one that the doubts were tested with is the large one
-    folder = found_probe(
-        places, model, f"{way} and doubts", lambda one: (one / name).exists() and any(one.glob("doubt-*"))
-    )
+    doubted = [folder for folder in explained if any(folder.glob("doubt-*"))]
+    folder = found_probe(places, model, way, lambda one: one in (doubted or explained))
     return records.read(folder / name)["found"], (folder / name).as_posix()
 
 

@@ -178,7 +178,8 @@ def steps_back(places: Places, study: str, arm: str, metric: str, splits: list[s
 
 
 def step_time(places: Places, way: str, baseline: str) -> tuple[dict[str, Any], str]:
-    """A measured training step against another in the same run: how many per cent longer, by medians."""
+    """A measured training step against another in the same run: how many per cent longer, by medians of
+    steps as a program runs them, launched from Python."""
     path = places.benchmarks / "train_step.json"
     if not path.exists():
         raise Waiting(f"a measured training step ({path}, made by `make gpu-bench`)")

@@ -69,7 +69,8 @@ def memory_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def decode_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     copy, *ways = record["decode"]
-    speed = copy["bytes"] / copy["milliseconds"] / 1e9
+    took = copy["milliseconds"]  # one number in records of the first form
+    speed = copy["bytes"] / (took if isinstance(took, float) else statistics.median(took["device"])) / 1e9
     head = ["one query a head against 65536 keys (batch 8, 32/8 heads, width 128)", "ms", "of copy bandwidth"]
     rows = [["a plain copy", "", f"{speed:.2f} TB/s"]]
     for row in ways:
@@ -81,19 +82,22 @@ def decode_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def training_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """A step launched from Python, and as a CUDA graph where the record has that of every way."""
     known = {row["way"]: row for row in record["rows"] if "milliseconds" in row}
-    flash, cudnn = (statistics.median(known[name]["milliseconds"]) for name in ("flash", "cudnn"))
     spec = record["spec"]
     head = [
-        f"one step of a decoder: {spec['layers']} layers, {spec['width']} wide, {spec['batch']} x {spec['tokens']} tokens",
-        "ms", "/ rotary on flash", "/ rotary on cuDNN", "peak memory",
-    ]  # fmt: skip
-    rows = []
-    for name, row in known.items():
-        took = statistics.median(row["milliseconds"])
-        memory = f"{row['peak_megabytes'] / 1024:.1f} GB"
-        rows.append([spec["ways"][name], f"{took:.1f}", f"{took / flash:.2f}x", f"{took / cudnn:.2f}x", memory])
-    return head, rows
+        f"one step of a decoder: {spec['layers']} layers, {spec['width']} wide, {spec['batch']} x {spec['tokens']} tokens"
+    ]
+    rows = [[spec["ways"][name]] for name in known]
+    for kind, title in (("milliseconds", "ms"), ("captured_milliseconds", "ms as a CUDA graph")):
+        if not all(row.get(kind) for row in known.values()):
+            continue
+        head += [title, "/ rotary on flash", "/ rotary on cuDNN"]
+        took = {name: statistics.median(row[kind]) for name, row in known.items()}
+        for name, row in zip(known, rows, strict=True):
+            row += [f"{took[name]:.1f}", *(f"{took[name] / took[base]:.2f}x" for base in ("flash", "cudnn"))]
+    memory = [f"{row['peak_megabytes'] / 1024:.1f} GB" for row in known.values()]
+    return [*head, "peak memory"], [[*row, peak] for row, peak in zip(rows, memory, strict=True)]
 
 
 def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
@@ -101,9 +105,10 @@ def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
     machine = where["machine"].get("accelerator", "a GPU")
     packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
     return (
-        f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times are medians of CUDA "
-        "graph replays, the work of the device without the host's (a star: eager steps, where no graph was recorded); the "
-        "records hold the eager times beside them. Each way of attention was timed only after its output and all gradients "
+        f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times of attention are "
+        "medians of CUDA graph replays, the work of the device without the host's (a star: eager steps, where no graph was "
+        "recorded); the record holds the eager times beside them. A training step is timed as it is launched from Python, "
+        "so on a slow host it is the host's time. Each way of attention was timed only after its output and all gradients "
         "agreed with float64 in the same run, each model after its gradients agreed with the dense reference; a dash is a "
         "way that was left out, with the reason in the record. The models with EPAR and the power prior do not rotate, the "
         "others do. A copy reads and writes, decoding reads. Records: `benchmarks/records/gpu.json` and "

@@ -16,7 +16,7 @@ from whence.attention.fused.memory import MARGIN
 
 # inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
 PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
-SHARES = tl.constexpr(4)  # in how many a sum over a tile's rows is left, for as many warps at most
+SHARES = tl.constexpr(4)  # in how many a sum over a tile's rows is left: one for each of four warps
 PAD = tl.constexpr(MARGIN)  # a tile may overhang the table by its own size
 
 
