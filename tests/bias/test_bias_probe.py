@@ -41,6 +41,16 @@ def told(probed, doubts=()):
     return {**findings(probed[1], "whence probe <quick>"), "doubts": list(doubts)}
 
 
+def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
+    from whence.cli.probing import print_table
+
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(told(probed))
+    said = capsys.readouterr().out
+    assert "…" not in said and all(len(line.rstrip()) <= 80 for line in said.splitlines())
+    assert "right by slot" in said and "1:" in said
+
+
 def test_every_piece_has_its_record(probed):
     _, folder, found, said = probed
     names = {path.name for path in folder.glob("*.json")}

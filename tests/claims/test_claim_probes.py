@@ -88,6 +88,9 @@ def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, v
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
     records.write(folder / "explain-distance.json", {"found": found})
+    other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose doubts are none of this model's
+    records.write(other / "explain-distance.json", {"found": found})
+    records.write(other / "doubt-one-way.json", {"answer": None})
     places = Places(results=tmp_path)
     assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
     found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]

@@ -136,7 +136,8 @@ def near_and_far(places: Places, model: str, near: list[int], far: list[int]) ->
 
 def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
     name = explaining.file_name(way)
-    explained = [path.parent for path in (places.results / FOLDER).glob(f"*/{name}")]
+    paths = (places.results / FOLDER).glob(f"*/{name}")
+    explained = [path.parent for path in paths if kept.plan_in(path.parent)[0].model == model]
     # where several plans were explained, the one that the doubts were tested with is the large one
     doubted = [folder for folder in explained if any(folder.glob("doubt-*"))]
     folder = found_probe(places, model, way, lambda one: one in (doubted or explained))

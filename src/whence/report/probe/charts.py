@@ -92,7 +92,7 @@ def by_distance(found: dict[str, Any]) -> str:
         for arm in ("attention", "one_position")
     )
     series = []
-    for index, (name, part) in enumerate([*_thirds(layers), *([("all, one position", alone)] if alone else [])]):
+    for index, (name, part) in enumerate([*_thirds(layers), *([("one position", alone)] if alone else [])]):
         means = [sum(values) / len(values) for values in zip(*part, strict=True)]
         series.append(Series(look(name, index), [], list(zip(far, [100 * m for m in means], strict=True)), True))
     x = distances([int(d) + 1 for d in far], LEFT, right_edge(series))
