@@ -16,7 +16,6 @@ from whence.attention.fused.memory import MARGIN
 
 # inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
 PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
-SHARES = tl.constexpr(4)  # in how many a sum over a tile's rows is left: one for each of four warps
 PAD = tl.constexpr(MARGIN)  # a tile may overhang the table by its own size
 
 
@@ -133,23 +132,33 @@ def contract(by_factor, by_bias, base, g0, g1, g2, g3, ROWS: tl.constexpr, COLUM
 
 @triton.jit
 def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sums of a tile along its diagonals, in shares that add up over the second axis: two ``[ROWS / COLUMNS,
-    SHARES, COLUMNS]``.
+    """The sums of a tile along its diagonals, in four shares: two ``[ROWS / COLUMNS, COLUMNS / 8, 4, 8]``, to be added up
+    over the third axis.
 
     Block b, entry t: the first holds ``row - column = b * COLUMNS + t``, the second the same less COLUMNS. Each row is
-    turned by its own number, so that a diagonal becomes a column; the flat gather goes through shared memory once.
+    turned by its own number, so that a diagonal becomes a column; the flat gather goes through shared memory once. There
+    the tile lies in pieces of 4 rows and 8 columns, a bank for each number, so that the threads of a warp do not meet in a
+    bank: half of them write one piece, in pairs of numbers, and all of them read four rows of eight turned columns.
     """
     BLOCKS: tl.constexpr = ROWS // COLUMNS
-    row = tl.arange(0, ROWS)[:, None]
-    turn = tl.arange(0, COLUMNS)
-    source = tl.reshape(row * COLUMNS + ((row - turn[None, :]) & (COLUMNS - 1)), [ROWS * COLUMNS])
-    turned = tl.reshape(tl.gather(tl.reshape(tile, [ROWS * COLUMNS]), source, 0), [BLOCKS, COLUMNS, COLUMNS])
-    unwrapped = (tl.arange(0, COLUMNS)[:, None] >= turn[None, :])[None, :, :]
-    # rows that lie in one thread's registers are added first, with no exchange between threads
-    whole = tl.reshape(turned, [BLOCKS, COLUMNS // SHARES, SHARES, COLUMNS])
-    part = tl.reshape(tl.where(unwrapped, turned, 0.0), [BLOCKS, COLUMNS // SHARES, SHARES, COLUMNS])
-    upper = tl.sum(part, 1)
-    return upper, tl.sum(whole, 1) - upper
+    high = tl.arange(0, ROWS // 8)[:, None, None, None, None]  # row = 8 * high + 4 * middle + low
+    middle = tl.arange(0, 2)[None, :, None, None, None]
+    low = tl.arange(0, 4)[None, None, None, :, None]
+    turn_high = tl.arange(0, COLUMNS // 8)[None, None, :, None, None]  # turn = 8 * turn_high + turn_low
+    turn_low = tl.arange(0, 8)[None, None, None, None, :]
+    within = middle * 4 + low - turn_low
+    behind = (within >> 3) - turn_high
+    wrapped = high % (COLUMNS // 8) + behind < 0
+    thread = middle * (4 * COLUMNS) + behind * 32 + low * 8 + (within & 7)
+    register = high // (COLUMNS // 8) * (8 * COLUMNS * (COLUMNS // 8)) + high % (COLUMNS // 8) * (8 * COLUMNS + 32)
+    source = thread + register + tl.where(wrapped, 4 * COLUMNS, 0)
+    pieces = tl.permute(tl.reshape(tile, [ROWS // 4, 4, COLUMNS // 8, 8]), [0, 2, 1, 3])
+    turned = tl.gather(tl.reshape(pieces, [ROWS * COLUMNS]), tl.reshape(source, [ROWS * COLUMNS]), 0)
+    turned = tl.reshape(turned, [ROWS // 8, 2, COLUMNS // 8, 4, 8])
+    upper = tl.where(wrapped, 0.0, turned)
+    whole = tl.sum(tl.reshape(turned, [BLOCKS, COLUMNS // 4, COLUMNS // 8, 4, 8]), 1)
+    upper = tl.sum(tl.reshape(upper, [BLOCKS, COLUMNS // 4, COLUMNS // 8, 4, 8]), 1)
+    return upper, whole - upper
 
 
 @triton.jit
@@ -166,5 +175,11 @@ def add_diagonal_sums(tile, before, base, ROWS: tl.constexpr, COLUMNS: tl.conste
 
 @triton.jit
 def add_to_table(sums, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    where = tl.arange(0, ROWS // COLUMNS)[:, None, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
-    tl.atomic_add(base + tl.broadcast_to(where, [ROWS // COLUMNS, SHARES, COLUMNS]), sums, sem="relaxed")
+    tl.atomic_add(base + diagonal_places(ROWS, COLUMNS), tl.sum(sums, 2), sem="relaxed")
+
+
+@triton.jit
+def diagonal_places(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the sums of a tile belong, from ``row - column = 0`` on: ``[ROWS / COLUMNS, COLUMNS / 8, 8]``."""
+    block = tl.arange(0, ROWS // COLUMNS)[:, None, None] * COLUMNS
+    return block + tl.arange(0, COLUMNS // 8)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]

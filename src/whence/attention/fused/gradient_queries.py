@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.diagonals import PAD, SHARES, add_diagonal_sums, add_to_table, contract, weigh_by_distance
+from whence.attention.fused.diagonals import PAD, add_diagonal_sums, add_to_table, contract, weigh_by_distance
 from whence.attention.fused.scores import kept, key_bounds, load_tile, logits, seen, store_tile
 
 
@@ -132,8 +132,8 @@ def queries_kernel(
     g2 = tl.zeros([BM // 16, 8, 8], tl.float32)
     g3 = tl.zeros([BM // 16, 8, 8], tl.float32)
     gs = tl.zeros([BM // 16, 8, 8], tl.float32)
-    df = tl.zeros([BM // BN, SHARES, BN] if DENSE_FACTOR else [1], tl.float32)
-    db = tl.zeros([BM // BN, SHARES, BN] if DENSE_BIAS else [1], tl.float32)
+    df = tl.zeros([BM // BN, BN // 8, 4, 8] if DENSE_FACTOR else [1], tl.float32)
+    db = tl.zeros([BM // BN, BN // 8, 4, 8] if DENSE_BIAS else [1], tl.float32)
     q_id = 0
     ids_low = 0
     ids_high = 0

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from whence.attention.fused import tiling
-from whence.attention.fused.diagonals import PAD, diagonal_sums
+from whence.attention.fused.diagonals import PAD, diagonal_places, diagonal_sums
 from whence.attention.fused.memory import ceil_div, processors
 from whence.attention.fused.scores import kept, load_tile, logits, seen
 
@@ -95,16 +95,16 @@ def tables_kernel(
             by_bias += dz
     # distances that nobody sees may hold anything, up to infinity: they go before the sums
     ok = seen(distance, 0, 1, window, 0, 0, CAUSAL, WINDOWED, False)
-    place = tl.arange(0, BM // BN)[:, None] * BN + column[None, :]
+    place = diagonal_places(BM, BN)
     base = PARTS + ((split * heads + h).to(tl.int64) * tl.num_programs(0) + number) * 4 * BM
     if DENSE_FACTOR:
         upper, lower = diagonal_sums(tl.where(ok, by_factor, 0.0), BM, BN)
-        tl.store(base + place, tl.sum(upper, 1))
-        tl.store(base + BM + place, tl.sum(lower, 1))
+        tl.store(base + place, tl.sum(upper, 2))
+        tl.store(base + BM + place, tl.sum(lower, 2))
     if DENSE_BIAS:
         upper, lower = diagonal_sums(tl.where(ok, by_bias, 0.0), BM, BN)
-        tl.store(base + 2 * BM + place, tl.sum(upper, 1))
-        tl.store(base + 3 * BM + place, tl.sum(lower, 1))
+        tl.store(base + 2 * BM + place, tl.sum(upper, 2))
+        tl.store(base + 3 * BM + place, tl.sum(lower, 2))
 
 
 def tables(
