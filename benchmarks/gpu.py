@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import math
 import multiprocessing
 import shlex
 import statistics
@@ -25,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+import gpu_decode
 import whence
-from gpu_ways import POSITIONS, TEXT, tensors, way
+from gpu_timing import in_turns, launched
+from gpu_ways import TEXT, tensors, way
 from whence import records
 from whence.attention.fused.tiling import LONG
 
@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(4, 16, 16, 4096, 64), (4, 16, 16, 4096, 128), (1, 16, 16, 16384, 128), (1, 32, 8, 32768, 128)]
 CHECKED = 512  # tokens of the comparison with float64
 DENSE = 24 * 2**30  # bytes of scores that a dense way may take
-WARM = 60.0  # milliseconds of replays before any counts: a device that stood idle is slower at first
 ALLOWED = 2e-2  # relative error; bfloat16 computations stand near 3e-3, parameters up to a few times that
 
 
@@ -62,55 +61,6 @@ def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
         title: ((a.double() - x.reshape(a.shape)).norm() / x.norm()).item()
         for title, a, x in zip(titles, found, exact, strict=True)
     }
-
-
-def captured(step: Callable[[], object]) -> Callable[[], None] | None:
-    """The step as a graph, or None where it cannot be captured."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            step()
-    except Exception as error:  # a stock kernel may refuse; the eager time remains
-        print(f"  not captured: {str(error).splitlines()[0][:100]}", file=sys.stderr)
-        torch.cuda.synchronize()
-        return None
-    return graph.replay
-
-
-def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        step()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in times]
-
-
-def timed(step: Callable[[], object], seconds: float) -> dict[str, list[float]]:
-    """Replays and eager steps, as many as fit the time given."""
-    first = milliseconds(step, 1)
-    if first[0] > 200:  # nothing to gain from a graph, and one reading tells enough
-        return {"eager": first, "device": []}
-    repeats = max(3, min(25, int(seconds * 1000 / max(first[0], 1e-3))))
-    eager = milliseconds(step, repeats)
-    graph = captured(step)
-    return {"eager": eager, "device": [] if graph is None else warm_milliseconds(graph, repeats)}
-
-
-def warm_milliseconds(replay: Callable[[], None], repeats: int) -> list[float]:
-    begun = milliseconds(replay, 2)
-    milliseconds(replay, math.ceil(WARM / max(begun[1], 1e-3)))
-    return milliseconds(replay, repeats)
 
 
 def prepared(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -139,10 +89,8 @@ def prepared(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
     return row
 
 
-def measure(row: dict[str, Any], budget: float) -> dict[str, Any]:
-    """Times and memory of a way that was found right."""
-    if "left_out" in row:
-        return row
+def readied(row: dict[str, Any], budget: float) -> dict[str, Callable[[], None]]:
+    """The memory and the launched times of a way that was found right, into its row; its passes as graphs."""
     name, shape = row["way"], tuple(row["shape"])
     length = shape[3]
     torch.manual_seed(0)
@@ -165,52 +113,33 @@ def measure(row: dict[str, Any], budget: float) -> dict[str, Any]:
     both()
     torch.cuda.synchronize()
     row["extra_megabytes"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-    row["milliseconds"] = {"forward": timed(forward, budget / 3), "both": timed(both, budget)}
-    return row
+    graphs = {}
+    row["milliseconds"] = {}
+    for passes, step in (("forward", forward), ("both", both)):
+        eager, graph = launched(step, budget / 3)
+        row["milliseconds"][passes] = {"eager": eager, "device": []}
+        if graph is not None:
+            graphs[passes] = graph
+    return graphs
 
 
-def decode(budget: float) -> list[dict[str, Any]]:
-    """One query a head against a long cache: bytes of keys and values over time, beside a plain copy's."""
-    batch, heads, groups, keys, width = 8, 32, 8, 65536, 128
-    torch.manual_seed(0)
-    k, v = (torch.randn(batch, groups, keys, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    q = torch.randn(batch, heads, 1, width, device="cuda", dtype=torch.bfloat16)
-    target = torch.empty_like(k)
-    copying = timed(lambda: target.copy_(k), budget)
-    rows: list[dict[str, Any]] = [{"way": "copy", "milliseconds": copying, "bytes": 2 * k.nbytes}]
-    for name in ("none", "alibi", "epar", "t5"):
-        made = POSITIONS[name](heads, keys)
-        position = None if made is None else made.cuda()
-        cache = whence.KVCache(capacity=keys)
-        cache.extend(
-            q.expand(-1, -1, keys - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None, k_positions=None, lengths=None,
-            padding=None, documents=None,
-        )  # fmt: skip
-        held = cache.mark()
-
-        def step(position: Any = position, cache: Any = cache, held: Any = held) -> Tensor:
-            cache.restore(held)
-            with torch.no_grad():
-                return whence.attend(
-                    q, k[:, :, -1:], v[:, :, -1:], position=position, causal=True, cache=cache, backend="triton"
-                )
-
-        out = step().clone()
-        wide = None if position is None else copy.deepcopy(position).double()
-        places = torch.arange(keys, device="cuda")
-        exact = whence.attend(
-            q[:1].double(), k[:1].double(), v[:1].double(), position=wide, causal=True, q_positions=places[-1:],
-            k_positions=places, backend="reference",
-        )  # fmt: skip
-        error = ((out[:1].double() - exact).norm() / exact.norm()).item()
-        del exact
-        if error < ALLOWED:
-            times = timed(step, budget)
-            rows.append({"way": name, "milliseconds": times, "bytes": k.nbytes + v.nbytes, "error": error})
-        else:
-            rows.append({"way": name, "error": error, "left_out": "wrong: the comparison with float64 failed"})
-        del cache
-    return rows
+def measure(rows: list[dict[str, Any]], budget: float, tell: Callable[[str], None]) -> None:
+    """Times and memory of one shape's ways, into their rows."""
+    graphs: dict[tuple[int, str], Callable[[], None]] = {}
+    for number, row in enumerate(rows):
+        if "left_out" in row:
+            continue
+        tell(f"{row['way']}, {row['shape']}")
+        try:
+            graphs |= {(number, passes): graph for passes, graph in readied(row, budget).items()}
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            row["left_out"] = f"failed: {reason}"
+    tell("in turns")
+    for passes in ("forward", "both"):
+        chosen = {number: graph for (number, own), graph in graphs.items() if own == passes}
+        for number, times in in_turns(chosen, budget if passes == "both" else budget / 3).items():
+            rows[number]["milliseconds"][passes]["device"] = times
 
 
 def middle(row: dict[str, Any], passes: str) -> float:
@@ -218,7 +147,7 @@ def middle(row: dict[str, Any], passes: str) -> float:
     return statistics.median(times["device"] or times["eager"])
 
 
-def table_of(rows: list[dict[str, Any]], decoding: list[dict[str, Any]]) -> str:
+def table_of(rows: list[dict[str, Any]]) -> str:
     lines = []
     for shape in dict.fromkeys(tuple(row["shape"]) for row in rows):
         here = {row["way"]: row for row in rows if tuple(row["shape"]) == shape}
@@ -242,17 +171,6 @@ def table_of(rows: list[dict[str, Any]], decoding: list[dict[str, Any]]) -> str:
                 f"{TEXT[name]:48}{middle(row, 'forward'):>9.3f}{both:>9.3f}{ratios}{eager:>10.3f}"
                 f"{row['extra_megabytes']:>8.0f}{max(row['errors'].values()):>9.1e}"
             )
-    if decoding:
-        copying = decoding[0]["bytes"] / statistics.median(decoding[0]["milliseconds"]["device"]) / 1e9
-        lines.append(f"\ndecoding, batch 8, heads 32/8, 65536 keys, width 128; a copy moves {copying:.2f} TB/s")
-        for row in decoding[1:]:
-            if "left_out" in row:
-                lines.append(f"{TEXT[row['way']]:48}  {row['left_out']}")
-                continue
-            times = row["milliseconds"]
-            took = statistics.median(times["device"] or times["eager"])
-            speed = row["bytes"] / took / 1e9
-            lines.append(f"{TEXT[row['way']]:48}{took:>9.3f} ms{speed:>7.2f} TB/s{speed / copying:>7.0%} of the copy")
     return "\n".join(lines)
 
 
@@ -290,22 +208,22 @@ def main() -> None:
     print(f"comparing {len(todo)} ways with float64", file=sys.stderr, flush=True)
     with multiprocessing.get_context("spawn").Pool(min(12, len(todo))) as pool:
         ready = pool.map(prepared, [(name, shape) for shape, name in todo], chunksize=1)
-    for number, row in enumerate(ready):
-        spent = time.monotonic() - begun
-        print(f"[{number + 1}/{len(todo)}] {row['way']}, {row['shape']}, {spent:.0f} s", file=sys.stderr, flush=True)
-        try:
-            rows.append(measure(row, given.budget))
-        except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            rows.append(row | {"left_out": f"failed: {reason}"})
+    for shape in shapes:
+        here = [row for row in ready if tuple(row["shape"]) == shape]
+        measure(
+            here,
+            given.budget,
+            lambda words: print(f"{time.monotonic() - begun:4.0f} s  {words}", file=sys.stderr, flush=True),
+        )
+        rows += here
         records.write(out, record)  # after each, so that nothing measured is lost
         gc.collect()
         torch.cuda.empty_cache()
-    print(table_of(rows, []), flush=True)
+    print(table_of(rows), flush=True)
     if not given.shapes:
-        record["decode"] = decode(given.budget)
+        record["decode"] = gpu_decode.measure(given.budget, ALLOWED)
         records.write(out, record)
-        print(table_of([], record["decode"]))
+        print(gpu_decode.table_of(record["decode"]))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import whence
-from gpu import ALLOWED, captured, milliseconds
+from gpu import ALLOWED
+from gpu_timing import captured, milliseconds
 from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import whence
-from gpu import captured, milliseconds, warm_milliseconds
+from gpu_timing import captured, in_turns, milliseconds
 from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,7 +170,7 @@ def measure(way: str, steps: int, ready: Any, turn: Any) -> dict[str, Any]:
         row["captured_milliseconds"] = []
         try:
             graph = captured(step)
-            row["captured_milliseconds"] = [] if graph is None else warm_milliseconds(graph, steps)
+            row["captured_milliseconds"] = [] if graph is None else in_turns({way: graph}, 1.0)[way]
         except Exception as error:  # what was measured until here stays
             row["not_captured"] = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
     return row

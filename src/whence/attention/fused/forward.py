@@ -23,8 +23,10 @@ def forward_step(
     k = load_tile(K, b, g, key0, BN, BD)
     qk = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     incline = 0.0
-    if SLOPED:
-        incline = (slope * (start - column).to(tl.float32))[None, :]
+    rise = 0.0
+    if SLOPED:  # what all keys of the tile share is one number, added to the rows' maxima and not to every score
+        rise = slope * start.to(tl.float32)
+        incline = (slope * (0 - column).to(tl.float32))[None, :]
     WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
     z, _ = logits(qk, table + start * WIDTH, unit, incline, BM, BN, 1, FACTOR, BIAS, SLOPED)
     if MASKED:
@@ -35,9 +37,9 @@ def forward_step(
         distance = start + row[:, None] - column[None, :]
         ok = seen(distance, (key0 + column)[None, :], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS)
         z = tl.where(ok, z, -float("inf"))
-    higher = tl.maximum(top, tl.max(z, 1))
+    higher = tl.maximum(top, tl.max(z, 1) + rise)
     base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing seen yet: any base does
-    p = tl.exp2(z - base[:, None])
+    p = tl.exp2(z - (base - rise)[:, None])
     shrink = tl.exp2(top - base)
     total = total * shrink + tl.sum(p, 1)
     acc = acc * shrink[:, None]

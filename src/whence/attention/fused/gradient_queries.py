@@ -35,8 +35,9 @@ def queries_step(
     qk = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     incline = 0.0
-    if SLOPED:
-        incline = (slope * (start - column).to(tl.float32))[None, :]
+    if SLOPED:  # what all keys of the tile share goes with the rows' normalisers: a number a row, not one a key
+        lse = lse - slope * start.to(tl.float32)
+        incline = (slope * (0 - column).to(tl.float32))[None, :]
     WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
     z, factor = logits(qk, table + start * WIDTH, unit, incline, BM, BN, 1, FACTOR, BIAS, SLOPED)
     p = tl.exp2(z - lse[:, None])
