@@ -34,7 +34,11 @@ def captured(step: Callable[[], object]) -> Callable[[], None] | None:
         print(f"  not captured: {str(error).splitlines()[0][:100]}", file=sys.stderr)
         torch.cuda.synchronize()
         return None
-    return graph.replay
+
+    def replay(kept: object = step) -> None:  # a graph reads its inputs where they lay: whoever has it needs them alive
+        graph.replay()
+
+    return replay
 
 
 def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:

@@ -46,7 +46,7 @@ def hear_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
 
 
-TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
 def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path, whence_here):
@@ -54,17 +54,18 @@ def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path, whence_her
     order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
     alone = whence_here(*order, tmp_path / "one")
     assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
-    process = whence(*order, tmp_path / "two", start=(*TOGETHER, "-m"))
+    process = whence(*order, tmp_path / "two", start=(*TOGETHER, "2", "-m"))
     said, complained = process.communicate(timeout=240)
     assert process.returncode == 0, complained
     assert said.count("report:") == 1  # the first speaks for all
     require_alike(record_in(tmp_path / "one"), record_in(tmp_path / "two"))
 
 
-def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(tmp_path):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(tmp_path, processes):
     (tmp_path / "shared.py").write_text(STUDY)
     script = Path(__file__).with_name("shared_training.py")
-    order = [sys.executable, *TOGETHER, str(script), str(tmp_path / "shared.py"), str(tmp_path)]
+    order = [sys.executable, *TOGETHER, str(processes), str(script), str(tmp_path / "shared.py"), str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -72,7 +73,7 @@ def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(
     alone = runner.execute(study.runs()[0], tmp_path / "alone")
     kept = load_file(next((tmp_path / "alone" / "weights").iterdir()))
     for kind in ("copied", "sharded"):
-        require_alike(alone, record_in(tmp_path / kind))
+        require_alike(alone, record_in(tmp_path / kind), processes)
         weights = load_file(next((tmp_path / kind / "weights").iterdir()))
         assert weights.keys() == kept.keys()
         for name, weight in weights.items():
@@ -83,8 +84,8 @@ def record_in(folder):
     return json.loads(next(folder.rglob("*seed0.json")).read_text())
 
 
-def require_alike(alone, together):
-    assert (alone["processes"], together["processes"]) == (1, 2)
+def require_alike(alone, together, processes=2):
+    assert (alone["processes"], together["processes"]) == (1, processes)
     one, two = alone["result"], together["result"]
     for a, b in zip(one["losses"], two["losses"], strict=True):  # nine rows among two: the shares are unequal
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)

@@ -151,8 +151,8 @@ def train(
     accelerator = accelerator_for(budget)
     processes, index = accelerator.num_processes, accelerator.process_index
     kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
-    # several processes may each hold a part of the weights only: they train a copy, and the model stays whole
-    learner = model if processes == 1 else copy.deepcopy(model)
+    # where processes share a run, each may hold a part of the weights only: a copy is trained, and the model stays whole
+    learner = model if accelerator.distributed_type == "NO" else copy.deepcopy(model)
     optimiser = kind(learner.parameters(), lr=budget.rate, weight_decay=budget.weight_decay, fused=True)
     schedule = Schedule(task, budget)
     ready, optimiser = accelerator.prepare(learner, optimiser)
