@@ -553,11 +553,19 @@ BOTH = [(name, torch.float32) for name in STEEP] + [
 
 @pytest.fixture
 def reached(monkeypatch):
-    """How far each call found that its heads must look."""
+    """How far each call found that its heads must look; the heads behind it are in that order."""
     from whence.attention.fused import skipping
 
     found, original = [], skipping.reach
-    monkeypatch.setattr(skipping, "reach", lambda *a: (found.append(original(*a)), found[-1])[1])
+
+    def reach(*given):
+        both = original(*given)
+        far, order = both.tolist()
+        assert [far[head] for head in order] == sorted(far, reverse=True) and sorted(order) == list(range(len(far)))
+        found.append(both[0])
+        return both
+
+    monkeypatch.setattr(skipping, "reach", reach)
     return found
 
 

@@ -69,7 +69,7 @@ def forward_step(
     ]
 )
 def forward_kernel(
-    Q, K, V, OUT, LSE, TABLE, SLOPE, SINK, Q_IDS, K_IDS, RANGE, REACH, ORDER,
+    Q, K, V, OUT, LSE, TABLE, SLOPE, SINK, Q_IDS, K_IDS, RANGE, REACH,
     batch, heads, rows, line_stride, keys, offset, first, window, stride, unit, sink_unit, sink_b, sink_h, sink_t, dropout, seed,
     SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, SINKED: tl.constexpr, CAUSAL: tl.constexpr,
@@ -80,7 +80,7 @@ def forward_kernel(
     rank = tl.program_id(0) // blocks
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest rows first
     if SKIP:
-        h = tl.load(ORDER + rank // batch)  # the widest reach first
+        h = tl.load(REACH + heads + rank // batch)  # the widest reach first
         b = rank % batch
     else:
         h = rank % heads

@@ -160,7 +160,7 @@ def walk(
     do_not_specialize=["batch", "heads", "rows", "line_stride", "keys", "offset", "first", "window", "stride", "seed"]
 )
 def keys_kernel(
-    Q, K, V, GRAD, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_IDS, K_IDS, RANGE, REACH, ORDER,
+    Q, K, V, GRAD, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_IDS, K_IDS, RANGE, REACH,
     batch, heads, rows, line_stride, keys, offset, first, window, stride, unit, back, dropout, seed,
     SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     FACTOR: tl.constexpr, DECAYS: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr,
@@ -172,7 +172,7 @@ def keys_kernel(
     block = tl.program_id(0) % blocks  # the first keys meet the most rows
     groups = heads // SHARE
     if SKIP and SHARE == 1:
-        g = tl.load(ORDER + rank // batch)
+        g = tl.load(REACH + heads + rank // batch)
         b = rank % batch
     else:
         g = rank % groups

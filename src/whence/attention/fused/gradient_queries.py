@@ -88,7 +88,7 @@ def queries_step(
     ]
 )
 def queries_kernel(
-    Q, K, V, GRAD, OUT, DQ, LSE, DELTA, TABLE, RATES, DENSE, NUMBERS, SLOPE, Q_IDS, K_IDS, RANGE, REACH, ORDER,
+    Q, K, V, GRAD, OUT, DQ, LSE, DELTA, TABLE, RATES, DENSE, NUMBERS, SLOPE, Q_IDS, K_IDS, RANGE, REACH,
     batch, heads, rows, line_stride, keys, offset, first, window, stride, bias_shift, unit, back, dropout, seed,
     SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
@@ -100,7 +100,7 @@ def queries_kernel(
     rank = tl.program_id(0) // blocks
     block = blocks - 1 - tl.program_id(0) % blocks
     if SKIP:
-        h = tl.load(ORDER + rank // batch)
+        h = tl.load(REACH + heads + rank // batch)
         b = rank % batch
     else:
         h = rank % heads

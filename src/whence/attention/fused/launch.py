@@ -54,7 +54,6 @@ class Work:
         self.nothing = q.new_empty(1, dtype=torch.float32)
         self.ragged = line(self.rows) != self.rows
         self._described: dict[tuple[Any, ...], TensorDescriptor] = {}
-        self._order: Tensor | None = None
         #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
         self.table = self._table() if table is None else table
         self.stride = self.table.shape[1] if self.table.numel() else 0
@@ -101,23 +100,17 @@ class Work:
         return self._described[key]
 
     def reach(self) -> Tensor:
-        """``[H]``: the farthest distance each head needs; empty when every distance is looked at."""
+        """``[2, H]``: the farthest distance each head needs, and the heads in the order of it; empty when every distance is
+        looked at."""
         e, s = self.effects, self.settings
         if not (s.skip and (e.bias is not None or e.slope is not None)):
             return self.q.new_empty(0, dtype=torch.int32)
         q, k = (self.describe(x, skipping.BLOCK, self.wide) for x in (self.q, self.k))
         shape = (self.batch, self.heads, self.groups, self.rows, self.keys)
-        bias = None if e.bias is None else e.bias * self.bias_unit
-        slope = None if e.slope is None else self.slope
         return skipping.reach(
-            q, k, shape, self.wide, s.offset, self.unit, e.factor, bias, slope, s.first, self.q.device
-        )
-
-    def order(self, reach: Tensor) -> Tensor:
-        """Heads, those that look farthest first; the kernels of one call share it."""
-        if self._order is None:
-            self._order = reach.argsort(descending=True).to(torch.int32) if reach.numel() else self.nothing
-        return self._order
+            q, k, shape, self.wide, s.offset, self.unit, self.table, None if e.slope is None else self.slope,
+            e.factor is not None, self.stride - 2 * MARGIN, s.first,
+        )  # fmt: skip
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +132,7 @@ class Work:
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(out, tile.rows, self.value_wide),
             lse, self.table, self.slope, sink, q_ids, k_ids, spans, reach if reach.numel() else self.nothing,
-            self.order(reach), *self.counts, self.unit, self.bias_unit, *sink.stride(), s.dropout, s.seed,
+            *self.counts, self.unit, self.bias_unit, *sink.stride(), s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SINKED=e.sink is not None, SKIP=reach.numel() > 0, STAGES=tile.stages,
             **self.flags, **tile.options,
         )  # fmt: skip
@@ -226,7 +219,7 @@ class Work:
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(out, tile.rows, self.value_wide), self.describe(dq, tile.rows, self.wide), lse, delta, self.table,
             rate_table, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
-            self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, self.order(reach), *self.counts,
+            self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, *self.counts,
             self.batch * self.heads * stride, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
             FACTOR_RATES=factor_rates, BIAS_RATES=len(rates) - factor_rates, RATE_WIDTH=(1, 1, 2, 4, 4)[len(rates)],
@@ -248,7 +241,7 @@ class Work:
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(dk, tile.keys, self.wide), self.describe(dv, tile.keys, self.value_wide), lse, delta,
             self.table, self.slope, self.nothing if e.decay is None else e.decay, q_ids, k_ids, spans,
-            reach if reach.numel() else self.nothing, self.order(reach), *self.counts, self.unit, self._back, s.dropout, s.seed,
+            reach if reach.numel() else self.nothing, *self.counts, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, STAGES=tile.stages, DECAYS=e.decay is not None,
             GENTLE=GENTLE.get(self.q.dtype, 0) if e.slope is not None and self.share == 1 else 0, **self.flags,
             **tile.options,

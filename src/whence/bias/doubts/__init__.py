@@ -38,7 +38,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "from-mask": _SOME,
         "scaling-helps": {"items": 8, "pairs": 6, "places": 3, "controls": 1, "scales": (1.0, 0.0, -1.0), **_SOME},
     },
-    "full": {"scaling-helps": {"items": 400, "controls": 2, "scales": (1.0, 0.5, 0.0, -1.0)}},
+    "full": {"scaling-helps": {"items": 300, "controls": 2, "scales": (1.0, 0.5, 0.0, -1.0)}},
 }
 
 
