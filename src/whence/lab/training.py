@@ -51,7 +51,8 @@ def accelerator_for(budget: Budget) -> Any:
         from accelerate.state import AcceleratorState
     except ImportError:
         raise missing_extra("training", "lab", "accelerate") from None
-    AcceleratorState._reset_state()  # else all runs of a process have the precision of the first; its group stays
+    # else all runs of a process have the precision of the first, and none after it is sharded; their group stays
+    AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(mixed_precision=budget.precision, cpu=not torch.cuda.is_available())
 
 
