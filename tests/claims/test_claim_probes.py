@@ -83,6 +83,24 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
     assert judge(CLAIMS["survey-low-rank"], places).verdict == "reproduced"
 
 
+@pytest.mark.parametrize("cropped, shares, causes, unproven", [(3, (2, 4), "reproduced", "reproduced"),
+                                                                (3, (5, 6), "reproduced", "not reproduced"),
+                                                                (0.5, (2, 4), "not reproduced", "reproduced")])  # fmt: skip
+def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped, shares, causes, unproven):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    far, near = ([{"change_in_span": far} for far in each] for each in ((9, cropped), (1, 1)))
+    shifted = {"shifted encoding": near, "cropped mask": far}
+    left = {
+        "mask alone": [{"position_share": share} for share in shares],
+        "encoding alone": [{"position_share": 5}] * 2,
+    }
+    numbers = {"arms": shifted | left, "arms_in_the_second_span": {name: row[::-1] for name, row in shifted.items()}}
+    records.write(folder / "doubt-from-mask.json", {"answer": None, "rule": "a rule", "numbers": numbers})
+    places = Places(results=tmp_path)
+    assert judge(CLAIMS["survey-mask-causes"], places).verdict == causes
+    assert judge(CLAIMS["survey-mask-unproven"], places).verdict == unproven
+
+
 @pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
 def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
@@ -110,6 +128,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
         "gold_position": {"task": "documents", "score": "likelihood"},
         "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
         "doubt": {"doubt": "one-way"},
+        "mask_or_positions": {},
         "slot_emphasis": {},
         "positional_part": {},
         "near_and_far": {"near": [1, 8], "far": [64, 128]},

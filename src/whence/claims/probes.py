@@ -85,12 +85,39 @@ def gold_position_by_length(places: Places, model: str, tasks: list[str], score:
 
 def doubt(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
     """The answer of an experiment on a doubt: 1 where what is doubted held, 0 where it did not."""
+    record, path = _doubted(places, model, doubt)
+    if record["answer"] is None:
+        raise Waiting(f"a larger probe of {model}: the numbers of {Path(path).name} do not tell")
+    return {"held": int(record["answer"]), "words": f"The rule: {record['rule']}."}, path
+
+
+def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
+    """Two experiments on where hidden states have position from, which may contradict each other.
+
+    ``cropped_over_shifted``: how much more a cropped mask moves the positional channel in a span than shifted positions
+    do, the least over spans and halves of the texts. ``mask_over_encoding``: the share of position that the mask alone
+    leaves over what the encoding alone leaves, the most over the halves.
+    """
+    record, path = _doubted(places, model, "from-mask")
+    arms, elsewhere = record["numbers"]["arms"], record["numbers"]["arms_in_the_second_span"]
+
+    def over(one: list[dict[str, float]], other: list[dict[str, float]], what: str) -> list[float]:
+        return [a[what] / b[what] for a, b in zip(one, other, strict=True)]
+
+    moved = [times for where in (arms, elsewhere)
+             for times in over(where["cropped mask"], where["shifted encoding"], "change_in_span")]  # fmt: skip
+    left = over(arms["mask alone"], arms["encoding alone"], "position_share")
+    words = (
+        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
+        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
+    )
+    return {"cropped_over_shifted": min(moved), "mask_over_encoding": max(left), "words": words}, path
+
+
+def _doubted(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
     name = f"doubt-{doubt}.json"
     folder = found_probe(places, model, f"the doubt {doubt}", lambda folder: (folder / name).exists())
-    record = records.read(folder / name)
-    if record["answer"] is None:
-        raise Waiting(f"a larger probe of {model}: the numbers of {name} do not tell")
-    return {"held": int(record["answer"]), "words": f"The rule: {record['rule']}."}, (folder / name).as_posix()
+    return records.read(folder / name), (folder / name).as_posix()
 
 
 def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
@@ -154,5 +181,13 @@ def _low(draws: Tensor) -> float:
 
 READINGS: dict[str, Reading] = {
     function.__name__: function
-    for function in (gold_position, gold_position_by_length, doubt, slot_emphasis, positional_part, near_and_far)
+    for function in (
+        gold_position,
+        gold_position_by_length,
+        doubt,
+        mask_or_positions,
+        slot_emphasis,
+        positional_part,
+        near_and_far,
+    )
 }

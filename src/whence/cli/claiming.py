@@ -189,7 +189,8 @@ def _told(name: str, text: str) -> list[str]:
 
 
 def summary(counts: dict[str, int]) -> str:
-    return f"{sum(counts.values())} claims: " + ", ".join(
+    total = sum(counts.values())
+    return f"{total} claim{'s' if total != 1 else ''}: " + ", ".join(
         f"{number} {name}" for name, number in counts.items() if number
     )
 
