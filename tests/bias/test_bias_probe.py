@@ -17,6 +17,7 @@ from whence.cli.app import app
 from whence.cli.probe_plans import command, planned
 from whence.errors import WhenceError
 from whence.report.probe import page
+from whence.report.probe.doubts import found_in
 from whence.report.probe.picture import curves_picture
 
 NAMED = ("task", "items", "score", "dtype", "length")
@@ -260,6 +261,32 @@ class Document(HTMLParser):
 
 
 DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
+
+
+def test_what_a_doubt_found_is_told_in_its_own_numbers():
+    halves = [{"change_in_span": 6.0, "position_share": 0.2}, {"change_in_span": 8.0, "position_share": 0.1}]
+    less = [{"change_in_span": 2.0, "position_share": 0.4}] * 2
+    spans = {"cropped mask": halves, "shifted encoding": less}
+    arms = spans | {"mask alone": halves, "encoding alone": less}
+    numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
+    told = found_in({"doubt": "from-mask", "numbers": numbers})
+    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of the position" in told
+    own = {
+        "scale": 0.5,
+        "gap_shrinks_by": 0.04,
+        "gap_interval": {"low": -0.013, "high": 0.1},
+        "average_rises_by": 0.015,
+        "n": 150,
+    }
+    rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
+    told = found_in({"doubt": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}})
+    assert "gap of 69 points shrinks by 4.0 (95%: -1.3 to 10.0)" in told and "shrink it by -2.7." in told
+    fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
+    told = found_in(
+        {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
+    )
+    assert "cubic 5, in a shuffled order 2" in told
+    assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
 
 
 def test_the_page_has_the_curve_first_and_escapes_everything(probed):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence import records
 from whence.bias import curves, explaining, kept
+from whence.bias.doubts.from_mask import over_positions
 from whence.bias.findings import read_task
 from whence.claims.places import Places, Waiting
 from whence.errors import refusal
@@ -99,14 +100,7 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
     leaves over what the encoding alone leaves, the most over the halves.
     """
     record, path = _doubted(places, model, "from-mask")
-    arms, elsewhere = record["numbers"]["arms"], record["numbers"]["arms_in_the_second_span"]
-
-    def over(one: list[dict[str, float]], other: list[dict[str, float]], what: str) -> list[float]:
-        return [a[what] / b[what] for a, b in zip(one, other, strict=True)]
-
-    moved = [times for where in (arms, elsewhere)
-             for times in over(where["cropped mask"], where["shifted encoding"], "change_in_span")]  # fmt: skip
-    left = over(arms["mask alone"], arms["encoding alone"], "position_share")
+    moved, left = over_positions(record["numbers"])
     words = (
         f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
         f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."

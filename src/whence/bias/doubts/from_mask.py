@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -71,6 +72,19 @@ def decided(arms: dict[str, list[dict[str, float]]], elsewhere: dict[str, list[d
     if way and both_ways(more(arms["mask alone"], arms["neither"], "position_share")) is not True:
         return None
     return way
+
+
+def over_positions(numbers: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """How many times as far a cropped mask moves the channel as shifted positions do, in each span and half; and what
+    the mask alone leaves of position over what the encoding alone leaves, in each half."""
+
+    def over(one: list[dict[str, float]], other: list[dict[str, float]], what: str) -> list[float]:
+        return [a[what] / b[what] if b[what] else math.inf for a, b in zip(one, other, strict=True)]
+
+    arms = numbers["arms"]
+    moved = [times for where in (arms, numbers["arms_in_the_second_span"])
+             for times in over(where["cropped mask"], where["shifted encoding"], "change_in_span")]  # fmt: skip
+    return moved, over(arms["mask alone"], arms["encoding alone"], "position_share")
 
 
 def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> list[dict[str, float]]:

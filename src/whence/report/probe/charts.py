@@ -128,10 +128,12 @@ def over_layers(rows: Mapping[str, Sequence[float]], label: str, told: str) -> s
 
 
 def channel_curve(curve: dict[str, Any]) -> str:
-    points: list[Point] = [(at, value) for at, value in enumerate(curve["values"]) if at]
+    """Without the first tenth: the values of sinks would press all others onto the axis."""
+    end = len(curve["values"])
+    points: list[Point] = [(at, value) for at, value in enumerate(curve["values"]) if at >= max(1, end // 10)]
     series = [Series(look(f"channel {curve['channel']}", 0), [], points)]
-    x = linear([0, len(points)], LEFT, right_edge(series))
-    x = Scale(x.warp, 0, len(points), x.start, x.end, tuple((v, text) for v, text in x.ticks if v <= len(points)))
+    x = linear([0, end], LEFT, right_edge(series))
+    x = Scale(x.warp, 0, end, x.start, x.end, tuple((v, text) for v, text in x.ticks if v <= end))
     y = linear([value for _, value in points], HEIGHT - BOTTOM, TOP)
     told = f"The mean of channel {curve['channel']} in layer {curve['layer']} along random texts."
     return lines(series, x, y, "position (tokens)", f"mean over texts, layer {curve['layer']}", told)

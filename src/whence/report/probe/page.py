@@ -10,6 +10,7 @@ from whence.errors import refusal
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, depths, tables
+from whence.report.probe.doubts import found_in
 from whence.report.probe.sentences import answer, counted, detail, headline
 
 REGIONS = {
@@ -133,7 +134,7 @@ def _inside(findings: dict[str, Any]) -> str:
         + _figure("Position among all that varies", share,
                   "Mean, position, context and residual of plain texts, less the noise that few texts leave.")
         + _figure("Positional vectors", norms, "What texts have in common at a position, and what is their own.")
-        + _figure("The smoothest channel", curve, "Its mean over random texts, the first token left out.")
+        + _figure("The smoothest channel", curve, "Its mean over random texts, the first tenth of the tokens left out.")
         + f"</div>{tables.channels(channels)}"
         '<p class="small">A fit that finds as many channels in a shuffled order as in the true one says nothing.</p>'
         + tables.scores(geometry["scores"])
@@ -192,7 +193,8 @@ def _doubts(findings: dict[str, Any]) -> str:
         return ""
     cards = "".join(
         f'<article class="card"><p class="kicker">{html.escape(doubt["doubt"])}</p><h3>That {html.escape(doubt["claim"])} '
-        f'{answer(doubt["answer"])}.</h3><p class="small">The rule: {html.escape(doubt["rule"])}.</p></article>'
+        f"{answer(doubt['answer'])}.</h3><p>{html.escape(found_in(doubt))}</p>"
+        f'<p class="small">The rule: {html.escape(doubt["rule"])}.</p></article>'
         for doubt in findings["doubts"]
     )
     return _section("doubts", "Three doubts, tested on this model", f'<div class="cards">{cards}</div>')

@@ -1,0 +1,57 @@
+"""What an experiment on a doubt found, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from whence.bias.arrays.channels import FITS
+from whence.bias.doubts.from_mask import over_positions
+from whence.report.probe.sentences import counted
+
+
+def found_in(doubt: dict[str, Any]) -> str:
+    """The numbers of a doubt's record in words; empty where a record has none."""
+    numbers = doubt.get("numbers") or {}
+    told = TOLD.get(doubt["doubt"])
+    return (
+        told(numbers)
+        if told and (doubt["doubt"] == "one-way" or numbers.get("channel") is not None) and numbers
+        else ""
+    )
+
+
+def _one_way(numbers: dict[str, Any]) -> str:
+    fits = [f"{fit} {numbers[fit]['channels']}, in a shuffled order {numbers[fit]['by_chance']}" for fit in FITS]
+    again = [f"{numbers[fit]['rank_correlation_in_other_texts']:.2f}" for fit in FITS]
+    return (
+        f"Channels of {numbers['width']} that pass a fit: {'; '.join(fits)}. In other texts the smoothest of each have a "
+        f"rank correlation with position of {', '.join(again)}."
+    )
+
+
+def _from_mask(numbers: dict[str, Any]) -> str:
+    moved, left = over_positions(numbers)
+    return (
+        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
+        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
+    )
+
+
+def _scaling_helps(numbers: dict[str, Any]) -> str:
+    rows = numbers["channels"].values()
+    own = next(row for row in rows if not row["control"])
+    ends = own["gap_interval"]
+    controls = ", ".join(f"{100 * row['gap_shrinks_by']:+.1f}" for row in rows if row["control"])
+    return (
+        f"With the channel times {own['scale']:g} the gap of {100 * numbers['before']['gap']:.0f} points shrinks by "
+        f"{100 * own['gap_shrinks_by']:.1f} (95%: {100 * ends['low']:.1f} to {100 * ends['high']:.1f}) and the average rises by "
+        f"{100 * own['average_rises_by']:.1f}, over {counted(own['n'], 'item')}. Control channels shrink it by {controls}."
+    )
+
+
+TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
+    "one-way": _one_way,
+    "from-mask": _from_mask,
+    "scaling-helps": _scaling_helps,
+}
