@@ -199,3 +199,24 @@ def test_the_rank_above_noise_of_small_and_empty_parts():
     assert geometry.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
     with pytest.raises(WhenceError, match="more than twice as many"):
         geometry.threshold(torch.ones(6), (6, 6), most=3)
+
+
+def test_two_halves_tell_the_rank_of_position_from_noise():
+    along = (torch.arange(64, **F64) + 0.5) * torch.pi / 64  # cosines along it are single frequencies
+
+    def waves(*numbers):
+        """As many directions as frequencies."""
+        directions = torch.linalg.qr(normal(24, len(numbers), seed=5)).Q
+        return torch.stack([(number * along).cos() for number in numbers]).T @ directions.T
+
+    position = 4 * waves(1, 2)
+    states = position + normal(16, 64, 24) * 2
+    assert geometry.rank(geometry.spectrum(geometry.decompose(states).position)) > 4  # the noise of sixteen texts
+    found = geometry.in_both_halves(states, 4)
+    assert found["rank"] <= 3 and found["low_frequencies"] == pytest.approx(1, abs=0.05)
+    exact = geometry.in_both_halves(position.expand(4, 64, 24), 4)
+    assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
+    high = geometry.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
+    assert high["rank"] == 3 and abs(high["low_frequencies"]) < 0.01
+    assert geometry.in_both_halves(torch.stack([position, -position]), 4) is None
+    assert geometry.in_both_halves(position[None], 4) is None

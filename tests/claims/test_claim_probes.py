@@ -77,10 +77,16 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
     cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
     records.write(folder / "explain-follows.json", {"found": {"times": 2.0, "items": 10, "rows": cases}})
     assert judge(CLAIMS["survey-attention-causes"], places).verdict == "reproduced"
-    layer = {"rank": 30, "signal_rank": 9, "stable_rank": 2.0, "low_frequencies": 0.8}
-    part = {"texts": 32, "tokens": 512, "layers": [layer, {**layer, "rank": 300}, layer]}
+    layer = {"rank": 300, "low_frequencies": 0.1}
+    part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
     records.write(folder / "explain-geometry.json", {"found": part})
-    assert judge(CLAIMS["survey-low-rank"], places).verdict == "reproduced"
+    assert judge(CLAIMS["survey-low-rank"], places).verdict == "open"
+    for rank, verdict in ((30, "reproduced"), (300, "not reproduced")):
+        own = {"rank": rank, "low_frequencies": 0.8}
+        halves = [own, {**own, "rank": 400}, {**own, "rank": 9}, None]
+        part["layers"] = [{**layer, "in_both_halves": half} for half in halves]
+        records.write(folder / "explain-geometry.json", {"found": part})
+        assert judge(CLAIMS["survey-low-rank"], places).verdict == verdict
 
 
 @pytest.mark.parametrize("cropped, shares, causes, unproven", [(3, (2, 4), "reproduced", "reproduced"),

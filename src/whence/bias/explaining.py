@@ -98,6 +98,7 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
             "signal_rank": geometry.signal_rank(values, (parts.position.shape[0], parts.position.shape[1])),
             "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30)),
             "low_frequencies": float(low),
+            "in_both_halves": geometry.in_both_halves(whole, LOW),
             "incoherence": geometry.incoherence(parts),
         })  # fmt: skip
     return {

@@ -124,11 +124,20 @@ def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
 
 
 def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
-    """The positional part of hidden states, by the median layer: ranks, and the share of the lowest frequencies."""
+    """The positional part of hidden states as two halves of the texts have it in common, by the median layer: its rank, and
+    the share of the lowest frequencies; beside them what one mean over all texts says, noise and all."""
     found, path = _explained(places, model, "geometry")
-    told = {name: median(layer[name] for layer in found["layers"])
-            for name in ("rank", "signal_rank", "stable_rank", "low_frequencies")}  # fmt: skip
-    return told | {"words": f"{found['texts']} texts of {found['tokens']} tokens, {len(found['layers'])} layers."}, path
+    common = [layer["in_both_halves"] for layer in found["layers"] if layer.get("in_both_halves")]
+    if not common:
+        raise Waiting(f"a probe of {model} that compares two halves of its texts")
+    told = {name: median(layer[name] for layer in common) for name in ("rank", "low_frequencies")}
+    noisy = {f"{name}_with_noise": median(layer[name] for layer in found["layers"]) for name in told}
+    words = (
+        f"{found['texts']} texts of {found['tokens']} tokens, {len(common)} of {len(found['layers'])} layers whose halves "
+        f"agree; in the mean of all texts, noise and all, {noisy['rank_with_noise']:g} and "
+        f"{noisy['low_frequencies_with_noise']:.2f}."
+    )
+    return told | noisy | {"words": words}, path
 
 
 def near_and_far(places: Places, model: str, near: list[int], far: list[int]) -> tuple[dict[str, Any], str]:

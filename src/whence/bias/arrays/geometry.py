@@ -140,13 +140,38 @@ def signal_rank(values: Tensor, shape: tuple[int, int], most: int = MOST) -> int
 
 def frequencies(position: Tensor) -> Tensor:
     """The share of each frequency in how the positional part changes along the text (DCT-II), ``[tokens]``."""
+    energy = _turned(position).square().sum(1)
+    return energy / energy.sum().clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def _turned(position: Tensor) -> Tensor:
+    """The positional part by frequency, ``[tokens, width]``."""
     from whence.bias.arrays.packages import scipy
 
-    turned = torch.from_numpy(
-        scipy("frequencies", "fft").dct(position.double().cpu().numpy(), type=2, axis=0, norm="ortho")
-    )
-    energy = turned.square().sum(1)
-    return energy / energy.sum().clamp_min(torch.finfo(torch.float64).tiny)
+    made = scipy("frequencies", "fft").dct(position.double().cpu().numpy(), type=2, axis=0, norm="ortho")
+    return torch.from_numpy(made)
+
+
+def in_both_halves(states: Tensor, low: int, energy: float = ENERGY) -> dict[str, float] | None:
+    """The rank of position, and the share of its lowest frequencies, as two halves of the contexts have it in common.
+
+    A mean over few texts keeps their noise, which has every rank and every frequency. What the positional parts of two
+    halves have in common has none of it: the noise of one knows nothing of that of the other. Directions are those of one
+    half, energies the products of both, and the halves change places. None where they have nothing in common.
+    """
+    half = len(states) // 2
+    means = [part.double().mean(0) for part in (states[:half], states[half:])]
+    one, two = (part - part.mean(0) for part in means)
+    whole = float((one * two).sum())
+    if half == 0 or whole <= 0:
+        return None
+    ranks = []
+    for first, second in ((one, two), (two, one)):
+        directions = torch.linalg.eigh(first.T @ first).eigenvectors.flip(-1)
+        held = ((first @ directions) * (second @ directions)).sum(0).cumsum(0)
+        ranks.append(int((held < energy * whole).long().cummin(0).values.sum()) + 1)
+    shared = _turned(one) * _turned(two)
+    return {"rank": sum(ranks) / 2, "low_frequencies": float(shared[:low].sum()) / whole}
 
 
 def incoherence(parts: Parts) -> dict[str, float]:

@@ -102,14 +102,23 @@ def layers(found: dict[str, Any]) -> str:
             str(layer["rank"]),
             str(layer["signal_rank"]),
             f"{number(100 * layer['low_frequencies'], 0)}%",
+            *_in_both_halves(layer.get("in_both_halves")),
             number(layer["incoherence"]["mean"], 2),
             number(vectors["moving"][index], 2),
             number(vectors["nearest"][index], 3),
         ])  # fmt: skip
     head = ["layer", "position, beyond chance", "without outlier channels", "outliers", "relative norm", "stable rank",
-            "rank (95%)", "rank above noise", "low frequencies", "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
+            "rank (95%)", "rank above noise", "low frequencies", "rank in both halves", "low frequencies in both halves",
+            "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
     caption = f"Hidden states of {found['texts']} plain texts of {found['tokens']} tokens, the first token left out."
     return table(caption, head, rows)
+
+
+def _in_both_halves(found: dict[str, float] | None) -> list[str]:
+    """What two halves of the texts agree on; their noise can make the share exceed the whole."""
+    if found is None:
+        return ["–", "–"]
+    return [number(found["rank"], 1), f"{number(100 * found['low_frequencies'], 0)}%"]
 
 
 def scores(found: Sequence[dict[str, Any]]) -> str:
