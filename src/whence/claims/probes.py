@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence import records
 from whence.bias import curves, explaining, kept
-from whence.bias.doubts.from_mask import over_positions
+from whence.bias.doubts.from_mask import in_words, over_positions
 from whence.bias.findings import read_task
 from whence.claims.places import Places, Waiting
 from whence.errors import refusal
@@ -101,11 +101,11 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
     """
     record, path = _doubted(places, model, "from-mask")
     moved, left = over_positions(record["numbers"])
-    words = (
-        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
-        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
-    )
-    return {"cropped_over_shifted": min(moved), "mask_over_encoding": max(left), "words": words}, path
+    return {
+        "cropped_over_shifted": min(moved),
+        "mask_over_encoding": max(left),
+        "words": in_words(record["numbers"]),
+    }, path
 
 
 def _doubted(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:

@@ -87,6 +87,14 @@ def over_positions(numbers: dict[str, Any]) -> tuple[list[float], list[float]]:
     return moved, over(arms["mask alone"], arms["encoding alone"], "position_share")
 
 
+def in_words(numbers: dict[str, Any]) -> str:
+    moved, left = over_positions(numbers)
+    return (
+        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
+        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
+    )
+
+
 def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> list[dict[str, float]]:
     """Both halves of the texts, each by itself: what holds in both is no accident of a few texts."""
     half = len(every) // 2

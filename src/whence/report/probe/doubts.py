@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whence.bias.arrays.channels import FITS
-from whence.bias.doubts.from_mask import over_positions
+from whence.bias.doubts.from_mask import in_words
 from whence.report.probe.sentences import counted
 
 
@@ -30,14 +30,6 @@ def _one_way(numbers: dict[str, Any]) -> str:
     )
 
 
-def _from_mask(numbers: dict[str, Any]) -> str:
-    moved, left = over_positions(numbers)
-    return (
-        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
-        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
-    )
-
-
 def _scaling_helps(numbers: dict[str, Any]) -> str:
     rows = numbers["channels"].values()
     own = next(row for row in rows if not row["control"])
@@ -52,6 +44,6 @@ def _scaling_helps(numbers: dict[str, Any]) -> str:
 
 TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
     "one-way": _one_way,
-    "from-mask": _from_mask,
+    "from-mask": in_words,
     "scaling-helps": _scaling_helps,
 }
