@@ -135,6 +135,7 @@ def measure(rows: list[dict[str, Any]], budget: float, tell: Callable[[str], Non
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             row["left_out"] = f"failed: {reason}"
+            row.pop("milliseconds", None)  # what was measured until then is half of something
     tell("in turns")
     for passes in ("forward", "both"):
         chosen = {number: graph for (number, own), graph in graphs.items() if own == passes}

@@ -6,6 +6,7 @@ load for a tenth of a second lowers its clock, more for some kernels than for ot
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,11 +47,12 @@ def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:
 
 
 def rounds(steps: Mapping[Any, Callable[[], object]], count: int) -> dict[Any, list[float]]:
-    """Times of each step, one of each a round. All is asked for before anything is waited for, so that the device never
-    waits for the host between two of them."""
-    events = []
+    """Times of each step, one of each a round, in another order every time: what runs before a step leaves it a cooler or
+    a hotter device. All is asked for before anything is waited for, so that the device never waits for the host between
+    two of them."""
+    events, order = [], random.Random(0)
     for _ in range(count):
-        for name, step in steps.items():
+        for name, step in order.sample(list(steps.items()), len(steps)):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             step()

@@ -264,13 +264,18 @@ DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a 
 
 
 def test_what_a_doubt_found_is_told_in_its_own_numbers():
-    halves = [{"change_in_span": 6.0, "position_share": 0.2}, {"change_in_span": 8.0, "position_share": 0.1}]
-    less = [{"change_in_span": 2.0, "position_share": 0.4}] * 2
+    runs = {"rank_correlation": 0.9}
+    halves = [
+        {"change_in_span": 6.0, "position_share": 0.2, **runs},
+        {"change_in_span": 8.0, "position_share": 0.1, **runs},
+    ]
+    less = [{"change_in_span": 2.0, "position_share": 0.4, "rank_correlation": -0.7}] * 2
     spans = {"cropped mask": halves, "shifted encoding": less}
     arms = spans | {"mask alone": halves, "encoding alone": less}
     numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
     told = found_in({"doubt": "from-mask", "numbers": numbers})
-    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of the position" in told
+    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
+    assert "0.90 and 0.90 with the one, -0.70 and -0.70 with the other" in told
     own = {
         "scale": 0.5,
         "gap_shrinks_by": 0.04,
@@ -285,7 +290,7 @@ def test_what_a_doubt_found_is_told_in_its_own_numbers():
     told = found_in(
         {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
     )
-    assert "cubic 5, in a shuffled order 2" in told
+    assert "cubic 5, in a shuffled order 2" in told and "position of: cubic 0.50, segmented 0.50, window 0.50." in told
     assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
 
 

@@ -96,13 +96,29 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     far, near = ([{"change_in_span": far} for far in each] for each in ((9, cropped), (1, 1)))
     shifted = {"shifted encoding": near, "cropped mask": far}
+    runs = {"rank_correlation": 0.9}
     left = {
-        "mask alone": [{"position_share": share} for share in shares],
-        "encoding alone": [{"position_share": 5}] * 2,
+        "mask alone": [{"position_share": share, **runs} for share in shares],
+        "encoding alone": [{"position_share": 5, **runs}] * 2,
+        "untouched": [runs, runs],
     }
-    numbers = {"arms": shifted | left, "arms_in_the_second_span": {name: row[::-1] for name, row in shifted.items()}}
-    records.write(folder / "doubt-from-mask.json", {"answer": None, "rule": "a rule", "numbers": numbers})
+    elsewhere = {name: row[::-1] for name, row in shifted.items()}
+    numbers = {"channel": 3, "arms": shifted | left, "arms_in_the_second_span": elsewhere}
+    record = {"answer": None, "rule": "a rule", "numbers": numbers, "settings": {"texts": 64, "tokens": 1000}}
     places = Places(results=tmp_path)
+
+    def with_arm(name, halves):
+        return {**record, "numbers": {**numbers, "arms": {**numbers["arms"], name: halves}}}
+
+    for silent in (
+        {**record, "settings": {"texts": 8, "tokens": 1000}},
+        {**record, "numbers": {**numbers, "channel": None}},
+        with_arm("untouched", [runs, {"rank_correlation": 0.1}]),  # a channel that does not follow position
+        with_arm("encoding alone", [{"position_share": -0.1, **runs}] * 2),  # nothing but noise
+    ):
+        records.write(folder / "doubt-from-mask.json", silent)
+        assert judge(CLAIMS["survey-mask-causes"], places).verdict == "open"
+    records.write(folder / "doubt-from-mask.json", record)
     assert judge(CLAIMS["survey-mask-causes"], places).verdict == causes
     assert judge(CLAIMS["survey-mask-unproven"], places).verdict == unproven
 

@@ -7,7 +7,7 @@ as well, so here accelerate is told that this is one.
 import sys
 from pathlib import Path
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
 from whence.cli.running import made_in
@@ -20,10 +20,8 @@ class Stopped(Exception):
 
 def sharding(budget):
     made = Accelerator(cpu=True)
-    made.state.distributed_type, made.state.fsdp_plugin = (
-        DistributedType.FSDP,
-        FullyShardedDataParallelPlugin(fsdp_version=2),
-    )
+    made.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    made.state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
     return made
 
 

@@ -84,6 +84,8 @@ def test_and_with_the_weights_sharded(on_gpu, tmp_path):
     """One process, for NCCL refuses two on one GPU; the weights go through FSDP's sharding all the same."""
     sharded, weights = records_of(tmp_path / "sharded", start=ONE_OF_ONE, env=SHARDED)
     require_alike(on_gpu[0], sharded, 1e-3)
+    assert {record["result"]["shared_by"] for record in sharded.values()} == {"FSDP"}  # every run, not the first alone
+    assert weights.keys() == on_gpu[1].keys() and weights
     for name, tensors in weights.items():
         for part, tensor in tensors.items():
             torch.testing.assert_close(tensor, on_gpu[1][name][part], rtol=1e-2, atol=1e-3)

@@ -72,8 +72,10 @@ def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(
     (study,) = made_in(tmp_path / "shared.py")
     alone = runner.execute(study.runs()[0], tmp_path / "alone")
     kept = load_file(next((tmp_path / "alone" / "weights").iterdir()))
-    for kind in ("copied", "sharded"):
+    assert "shared_by" not in alone["result"]
+    for kind, by in (("copied", "MULTI_CPU"), ("sharded", "FSDP")):
         require_alike(alone, record_in(tmp_path / kind), processes)
+        assert record_in(tmp_path / kind)["result"].get("shared_by") == by
         weights = load_file(next((tmp_path / kind / "weights").iterdir()))
         assert weights.keys() == kept.keys()
         for name, weight in weights.items():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence import records
 from whence.bias import curves, explaining, kept
-from whence.bias.doubts.from_mask import in_words, over_positions
+from whence.bias.doubts.from_mask import in_words, over_positions, speaks
 from whence.bias.findings import read_task
 from whence.claims.places import Places, Waiting
 from whence.errors import refusal
@@ -96,15 +96,20 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
     """Two experiments on where hidden states have position from, which may contradict each other.
 
     ``cropped_over_shifted``: how much more a cropped mask moves the positional channel in a span than shifted positions
-    do, the least over spans and halves of the texts. ``mask_over_encoding``: the share of position that the mask alone
-    leaves over what the encoding alone leaves, the most over the halves.
+    do, the least over spans and halves of the texts. ``mask_over_encoding``: the share of position with the mask alone
+    over that with the encoding alone, the most over the halves.
     """
     record, path = _doubted(places, model, "from-mask")
-    moved, left = over_positions(record["numbers"])
+    numbers = record["numbers"]
+    if not speaks(numbers, record["settings"]) or any(
+        half["position_share"] <= 0 for half in numbers["arms"]["encoding alone"]
+    ):
+        raise Waiting(f"a larger probe of {model}: the numbers of {Path(path).name} are too few, or follow no position")
+    moved, left = over_positions(numbers)
     return {
         "cropped_over_shifted": min(moved),
         "mask_over_encoding": max(left),
-        "words": in_words(record["numbers"]),
+        "words": in_words(numbers),
     }, path
 
 
@@ -133,8 +138,8 @@ def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
     told = {name: median(layer[name] for layer in common) for name in ("rank", "low_frequencies")}
     noisy = {f"{name}_with_noise": median(layer[name] for layer in found["layers"]) for name in told}
     words = (
-        f"{found['texts']} texts of {found['tokens']} tokens, {len(common)} of {len(found['layers'])} layers whose halves "
-        f"agree; in the mean of all texts, noise and all, {noisy['rank_with_noise']:g} and "
+        f"{found['texts']} texts of {found['tokens']} tokens; {len(common)} of {len(found['layers'])} layers have position "
+        f"beyond chance. In the mean of all texts, noise and all, {noisy['rank_with_noise']:g} and "
         f"{noisy['low_frequencies_with_noise']:.2f}."
     )
     return told | noisy | {"words": words}, path

@@ -214,6 +214,8 @@ def train(
     accelerator.wait_for_everyone()
     model.load_state_dict(choice.best or checkpoints.weights_in(ready))
     ended = {"steps": schedule.steps, **curves}
+    if accelerator.distributed_type != "NO":
+        ended["shared_by"] = str(accelerator.distributed_type.value)  # how processes shared it: copies, or a part each
     if budget.patience is None:
         return ended
     model.to(accelerator.device)

@@ -108,7 +108,7 @@ def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
         f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times of attention are "
         "medians of CUDA graph replays, the work of the device without the host's (a star: eager steps, where no graph was "
         "recorded); the record holds the eager times beside them. A training step is timed as it is launched from Python, "
-        "so on a slow host it is the host's time. Each way of attention was timed only after its output and all gradients "
+        "where a slow host sets the pace, and as a CUDA graph, the device's work alone. Each way of attention was timed only after its output and all gradients "
         "agreed with float64 in the same run, each model after its gradients agreed with the dense reference; a dash is a "
         "way that was left out, with the reason in the record. The models with EPAR and the power prior do not rotate, the "
         "others do. A copy reads and writes, decoding reads. Records: `benchmarks/records/gpu.json` and "

@@ -87,13 +87,13 @@ def reach_kernel(BOUNDS, TABLE, SLOPE, REACH, batch, heads, blocks, entries, str
         table = TABLE + (h.to(tl.int64) * stride + PAD) * WIDTH
         zero = table - first * WIDTH  # the table's entry for distance 0
         own_bias = tl.load(zero + WIDTH - 1)
-        own_strength = tl.abs(tl.load(zero))
+        own_strength = endless(tl.abs(tl.load(zero)))
         needed = 0
         for start in range(0, entries, BLOCK):
             at = start + tl.arange(0, BLOCK)
             limit = tl.load(table + at * WIDTH + WIDTH - 1, mask=at < entries, other=0.0) - own_bias
             if FACTOR:  # in the table the unit is in it
-                strength = tl.abs(tl.load(table + at * WIDTH, mask=at < entries, other=0.0))
+                strength = endless(tl.abs(tl.load(table + at * WIDTH, mask=at < entries, other=0.0)))
                 limit += 2 * size * LOOSER * tl.maximum(strength, own_strength)
             else:
                 limit += above

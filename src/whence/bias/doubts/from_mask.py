@@ -58,9 +58,22 @@ def from_mask(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int =
     )  # fmt: skip
 
 
+def speaks(numbers: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether a record has texts enough, and a channel that follows position, so that its numbers may decide anything."""
+    return (
+        numbers["channel"] is not None
+        and enough_texts(settings["texts"], settings["tokens"])
+        and _runs(numbers["arms"]["untouched"])
+    )
+
+
+def _runs(halves: list[dict[str, float]]) -> bool:
+    return all(abs(half["rank_correlation"]) >= RUNS for half in halves)
+
+
 def decided(arms: dict[str, list[dict[str, float]]], elsewhere: dict[str, list[dict[str, float]]]) -> bool | None:
     """The rule, for texts enough and a channel that was found."""
-    if any(abs(half["rank_correlation"]) < RUNS for half in arms["untouched"]):
+    if not _runs(arms["untouched"]):
         return None
 
     def more(one: list[dict[str, float]], than: list[dict[str, float]], what: str) -> list[float]:
@@ -89,9 +102,13 @@ def over_positions(numbers: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 def in_words(numbers: dict[str, Any]) -> str:
     moved, left = over_positions(numbers)
+    runs = {name: " and ".join(f"{half['rank_correlation']:.2f}" for half in numbers["arms"][name])
+            for name in ("mask alone", "encoding alone")}  # fmt: skip
     return (
-        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions; the mask "
-        f"alone leaves {min(left):.2f} to {max(left):.2f} of the position that the encoding alone leaves."
+        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions. The share "
+        f"of position with the mask alone is {min(left):.2f} to {max(left):.2f} of that with the encoding alone; the "
+        f"channel's rank correlation with position is {runs['mask alone']} with the one, {runs['encoding alone']} with the "
+        "other."
     )
 
 

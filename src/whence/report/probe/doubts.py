@@ -23,10 +23,10 @@ def found_in(doubt: dict[str, Any]) -> str:
 
 def _one_way(numbers: dict[str, Any]) -> str:
     fits = [f"{fit} {numbers[fit]['channels']}, in a shuffled order {numbers[fit]['by_chance']}" for fit in FITS]
-    again = [f"{numbers[fit]['rank_correlation_in_other_texts']:.2f}" for fit in FITS]
+    again = [f"{fit} {numbers[fit]['rank_correlation_in_other_texts']:.2f}" for fit in FITS if numbers[fit]["channels"]]
     return (
         f"Channels of {numbers['width']} that pass a fit: {'; '.join(fits)}. In other texts the smoothest of each have a "
-        f"rank correlation with position of {', '.join(again)}."
+        f"rank correlation with position of: {', '.join(again) or 'none passed'}."
     )
 
 
