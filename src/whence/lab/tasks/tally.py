@@ -28,7 +28,7 @@ class Tally:
         answers, targets = answers.reshape(-1, answers.shape[-1]), batch.targets.reshape(-1)
         counts = targets != NOT_ASKED
         self.asked += int(counts.sum())
-        self.right += int((answers.argmax(-1) == targets)[counts].sum())
+        self.right += int(likeliest(answers, targets).sum())
         self.surprise += float(F.cross_entropy(answers, targets, ignore_index=NOT_ASKED, reduction="sum"))
 
     def result(self) -> dict[str, Any]:
@@ -36,3 +36,20 @@ class Tally:
         mean = self.surprise / self.asked
         value = self.right / self.asked if self.metric == "accuracy" else math.exp(min(mean, 700.0))
         return {"value": value, "asked": self.asked, "right": self.right, "surprise": mean}
+
+
+def likeliest(answers: Tensor, targets: Tensor) -> Tensor:
+    """Where the target is the likeliest answer, the first of those that tie; ``[rows]``.
+
+    To find a row's largest number takes a CPU a tenth of the time that finding its place takes, and in most rows of a
+    text it is not the target's.
+
+    >>> import torch
+    >>> likeliest(torch.tensor([[1.0, 3.0, 3.0]] * 3 + [[9.0, 0.0, 0.0]]), torch.tensor([0, 1, 2, NOT_ASKED])).tolist()
+    [False, True, False, False]
+    """
+    own = answers.gather(-1, targets.clamp(min=0)[:, None])[:, 0]
+    right = (own == answers.amax(-1)) & (targets != NOT_ASKED)
+    found = right.nonzero()[:, 0]
+    right[found] = answers[found].argmax(-1) == targets[found]
+    return right
