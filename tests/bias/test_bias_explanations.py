@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from whence.bias import distances
-from whence.bias.arrays import channels, geometry, positional_vectors, rows
+from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
 from whence.bias.plan import Asked, Plan
 from whence.bias.subject import quick_subject
 from whence.errors import WhenceError
@@ -189,16 +189,16 @@ def test_the_noise_ends_where_it_is_known_to_end(shape):
     signal = left * torch.tensor([9.0, 6.0, 4.0], **F64) @ right.T
     for size in (1.0, 50.0):
         values = geometry.spectrum(size * (signal + normal(*shape) / max(shape) ** 0.5))
-        assert geometry.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
-        assert geometry.signal_rank(values, shape) == 3
-    assert geometry.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
+        assert noise.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
+        assert noise.signal_rank(values, shape) == 3
+    assert noise.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
 
 
 def test_the_rank_above_noise_of_small_and_empty_parts():
-    assert geometry.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
-    assert geometry.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
+    assert noise.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
+    assert noise.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
     with pytest.raises(WhenceError, match="more than twice as many"):
-        geometry.threshold(torch.ones(6), (6, 6), most=3)
+        noise.threshold(torch.ones(6), (6, 6), most=3)
 
 
 def test_two_halves_tell_the_rank_of_position_from_noise():
@@ -212,18 +212,18 @@ def test_two_halves_tell_the_rank_of_position_from_noise():
     position = 4 * waves(1, 2)
     states = position + normal(16, 64, 24) * 2
     assert geometry.rank(geometry.spectrum(geometry.decompose(states).position)) > 4  # the noise of sixteen texts
-    found = geometry.in_both_halves(states, 4)
+    found = noise.in_both_halves(states, 4)
     assert found["rank"] <= 3 and found["low_frequencies"] == pytest.approx(1, abs=0.05)
-    exact = geometry.in_both_halves(position.expand(4, 64, 24), 4)
+    exact = noise.in_both_halves(position.expand(4, 64, 24), 4)
     assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
-    high = geometry.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
+    high = noise.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
     assert high["rank"] == 3 and abs(high["low_frequencies"]) < 0.01
-    assert geometry.in_both_halves(torch.stack([position, -position]), 4) is None
-    assert geometry.in_both_halves(position[None], 4) is None
+    assert noise.in_both_halves(torch.stack([position, -position]), 4) is None
+    assert noise.in_both_halves(position[None], 4) is None
 
 
 def test_texts_without_position_have_none_in_both_halves():
     """Neighbouring tokens are alike in every text, which makes a smooth mean of few; only its place in the text is chance."""
     smooth = normal(40, 12, 70, 6, seed=3).unfold(2, 7, 1).mean(-1)
-    found = [geometry.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
+    found = [noise.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
     assert sum(one is not None for one in found) <= 6  # one in twenty is expected of forty

@@ -10,7 +10,7 @@ import torch
 
 from whence import records
 from whence.bias import ablating, distances, interventions, kept, likelihood, states
-from whence.bias.arrays import channels, geometry, positional_vectors, rows
+from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
@@ -95,10 +95,10 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
             "relative_norm": geometry.relative_norm(parts),
             "stable_rank": geometry.stable_rank(values),
             "rank": geometry.rank(values),
-            "signal_rank": geometry.signal_rank(values, (parts.position.shape[0], parts.position.shape[1])),
+            "signal_rank": noise.signal_rank(values, (parts.position.shape[0], parts.position.shape[1])),
             "spectrum": rounded(values[:SINGULAR] / values[0].clamp_min(1e-30)),
             "low_frequencies": float(low),
-            "in_both_halves": geometry.in_both_halves(whole, LOW),
+            "in_both_halves": noise.in_both_halves(whole, LOW),
             "incoherence": geometry.incoherence(parts),
         })  # fmt: skip
     return {
