@@ -49,6 +49,7 @@ def test_rows_of_each_sequence_of_its_own():
 @torch.no_grad()
 def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkeypatch):
     monkeypatch.setattr(reductions, "SCORES", scores)  # in one block, and in many
+    monkeypatch.setattr(hf.BySegment, "at_once", 4)
     model, length = tiny(family), 14
     padded = left_padded(tokens(), (5, 0))
     if side == "right":  # there, padding sees what is real

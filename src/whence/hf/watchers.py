@@ -45,16 +45,20 @@ class Watching:
 class OfRows(Watching, ABC):
     """A watcher of some queries, which are told by ``rows``."""
 
+    at_once: int | None = None  # rows of attention that exist together; all, where they are what is kept
+
     def __init__(self, rows: Sequence[int] | Tensor) -> None:
         super().__init__()
         self.rows = torch.as_tensor(rows, dtype=torch.long)
 
     @abstractmethod
-    def keep(self, layer: int, attending: Attending, weights: Tensor) -> None:
-        """What is kept of the rows' weights, ``[B, H, n, S]``."""
+    def kept(self, weights: Tensor) -> Tensor:
+        """What is kept of some rows' weights, ``[B, H, n, S]``: rows stay the third axis."""
 
     def see(self, layer: int, attending: Attending) -> None:
-        self.keep(layer, attending, attending.weights(chosen(self.rows, attending)))
+        rows = chosen(self.rows, attending)
+        blocks = rows.split(self.at_once or max(1, rows.shape[-1]), -1)
+        self.layers[layer] = torch.cat([self.kept(attending.weights(block)).cpu() for block in blocks], 2)
 
 
 class Rows(OfRows):
@@ -68,33 +72,37 @@ class Rows(OfRows):
     def __init__(self, rows: Sequence[int] | Tensor = (-1,)) -> None:
         super().__init__(rows)
 
-    def keep(self, layer: int, attending: Attending, weights: Tensor) -> None:
-        self.layers[layer] = weights.cpu()
+    def kept(self, weights: Tensor) -> Tensor:
+        return weights
 
 
-class LastRow(OfRows):
+class LastRow(Rows):
     """The attention of the last query: ``[B, H, S]``."""
 
     def __init__(self) -> None:
         super().__init__((-1,))
 
-    def keep(self, layer: int, attending: Attending, weights: Tensor) -> None:
-        self.layers[layer] = weights[:, :, 0].cpu()
+    def see(self, layer: int, attending: Attending) -> None:
+        super().see(layer, attending)
+        self.layers[layer] = self.layers[layer][:, :, 0]
 
 
 class BySegment(OfRows):
-    """The weight that some queries give to each segment of the text: ``[B, H, n, segments]``.
+    """The weight that some queries give to each segment of the text: ``[B, H, n, segments]``; all queries of a long text
+    may be asked for.
 
     Args:
         segments: the number of the segment that each key belongs to, ``[S]`` or ``[B, S]``; below 0 for none.
         rows: which queries, as in ``Rows``; the last by default.
     """
 
+    at_once = 128
+
     def __init__(self, segments: Sequence[int] | Tensor, rows: Sequence[int] | Tensor = (-1,)) -> None:
         super().__init__(rows)
         self.segments = torch.as_tensor(segments, dtype=torch.long)
 
-    def keep(self, layer: int, attending: Attending, weights: Tensor) -> None:
+    def kept(self, weights: Tensor) -> Tensor:
         keys = weights.shape[-1]
         if self.segments.shape[-1] != keys:
             raise refusal(
@@ -107,7 +115,7 @@ class BySegment(OfRows):
         count = max(0, int(numbers.max())) + 1
         member = torch.nn.functional.one_hot(numbers.clamp(min=0), count) * (numbers >= 0)[..., None]
         wide = torch.promote_types(weights.dtype, torch.float32)
-        self.layers[layer] = (weights.to(wide) @ member.to(wide)[:, None]).cpu()
+        return weights.to(wide) @ member.to(wide)[:, None]
 
 
 def chosen(rows: Tensor, attending: Attending) -> Tensor:
