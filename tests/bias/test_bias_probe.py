@@ -299,7 +299,7 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     document = Document(text)
     words = " ".join(" ".join(document.words).split())
     order = ["What position does to", "Is the answer found wherever it stands?", "Every curve in numbers",
-             "Where does the answering token look?", "How much of the hidden states is position?",
+             "Where does the answering token look?", "Every head", "Heads that find the gold", "How much of the hidden states is position?",
              "Is it the mask, or the encoding?", "Does the answer follow the attention?", "Three doubts", "What was run"]  # fmt: skip
     at = [words.index(title) for title in order]
     assert at == sorted(at)

@@ -112,8 +112,27 @@ def _attention(findings: dict[str, Any]) -> str:
         f'<div class="figures">{figures}{far}</div>'
         f"<h3>Every head</h3><p>Task {html.escape(name)}. The first three grids divide a row of attention (beginning and end "
         "are a tenth of the tokens each); the last says how much of the differences between slots is their place alone, "
-        f'under the model position + relevance of the gold + rest; with few items, what a slot happens to hold counts as its place.</p><div class="figures">{grids}</div>',
+        f'under the model position + relevance of the gold + rest; with few items, what a slot happens to hold counts as its place.</p><div class="figures">{grids}</div>'
+        + _gold_by_head(name, first),
     )  # fmt: skip
+
+
+def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
+    """Which heads look at the gold, and whether they still do when it moves: a grid for its first, middle and last slot."""
+    gold, places = attention["gold"], attention["places"]
+    most = max(value for layer in gold for head in layer for value in head)
+    if not most > 0:
+        return ""
+    shown = sorted({0, len(places) // 2, len(places) - 1})
+    grids = "".join(
+        f'<figure class="figure">{charts.head_grid(rows, f"the gold in slot {places[at] + 1}")}</figure>'
+        for at in shown
+        for rows in [[[head[at] / most for head in layer] for layer in gold]]
+    )
+    return (
+        f"<h3>Heads that find the gold</h3><p>Task {html.escape(name)}: attention to the gold in a slot, as a share of the largest "
+        f'that any head gives it in any slot ({1000 * most:.3g} thousandths a token).</p><div class="figures">{grids}</div>'
+    )
 
 
 def _inside(findings: dict[str, Any]) -> str:
