@@ -560,9 +560,9 @@ def reached(monkeypatch):
 
     def reach(*given):
         both = original(*given)
-        far, order = both.tolist()
+        far, order = both[:-1].view(2, -1).tolist()
         assert [far[head] for head in order] == sorted(far, reverse=True) and sorted(order) == list(range(len(far)))
-        found.append(both[0])
+        found.append(torch.tensor(far))
         return both
 
     monkeypatch.setattr(skipping, "reach", reach)

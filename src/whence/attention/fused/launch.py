@@ -100,8 +100,7 @@ class Work:
         return self._described[key]
 
     def reach(self) -> Tensor:
-        """``[2, H]``: the farthest distance each head needs, and the heads in the order of it; empty when every distance is
-        looked at."""
+        """The farthest distance each head needs, then the heads in the order of it; empty when every distance is looked at."""
         e, s = self.effects, self.settings
         if not (s.skip and (e.bias is not None or e.slope is not None)):
             return self.q.new_empty(0, dtype=torch.int32)

@@ -112,7 +112,7 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tens
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, v, factor, bias, slope, skip = arguments[0], *arguments[2:6], arguments[-1]
     skips = skip and (bias is not None or slope is not None)
-    reach = q.new_empty((2, q.shape[1]) if skips else (0,), dtype=torch.int32)
+    reach = q.new_empty(2 * q.shape[1] + 1 if skips else 0, dtype=torch.int32)
     lse = q.new_empty(*q.shape[:2], line(q.shape[2]), dtype=torch.float32)
     present = [t for t in (factor, bias) if t is not None]
     size = (q.shape[1], present[0].shape[1] + 2 * MARGIN, len(present)) if present else (0,)

@@ -31,52 +31,50 @@ def endless(x):
 
 
 @triton.jit
-def key_norm_kernel(K, NORMS, keys, groups, BN: tl.constexpr, BD: tl.constexpr):
-    blocks = tl.cdiv(keys, BN)
-    block = tl.program_id(0) % blocks
-    rank = tl.program_id(0) // blocks
-    k = load_tile(K, rank // groups, rank % groups, block * BN, BN, BD).to(tl.float32)
-    tl.store(NORMS + rank * blocks + block, tl.sqrt(tl.max(endless(tl.sum(k * k, 1)), 0)))
-
-
-@triton.jit
-def query_bound_kernel(Q, K, NORMS, BOUNDS, rows, keys, heads, offset, sign, SHARE: tl.constexpr, BM: tl.constexpr,
-                       BD: tl.constexpr, BNORMS: tl.constexpr):  # fmt: skip
-    """Per block of rows: the largest of ``|q| * max|k| - sign * q.own_key`` and of ``|q| * max|k|``."""
-    blocks = tl.cdiv(rows, BM)
+def lengths_kernel(Q, K, LONGEST, SIZES, OWN, rows, keys, heads, SHARE: tl.constexpr, BLOCK: tl.constexpr,
+                   BD: tl.constexpr, offset):  # fmt: skip
+    """Of a block of rows: each query's length and its product with its own key; and the longest key of some blocks."""
+    blocks = tl.cdiv(rows, BLOCK)
     block = tl.program_id(0) % blocks
     rank = tl.program_id(0) // blocks
     b = rank // heads
     h = rank % heads
     g = h // SHARE
-    norm_blocks = tl.cdiv(keys, BM)
-    norms = NORMS + (b * (heads // SHARE) + g) * norm_blocks
-    longest = 0.0
-    for start in range(0, norm_blocks, BNORMS):
-        at = start + tl.arange(0, BNORMS)
-        longest = tl.maximum(longest, tl.max(tl.load(norms + at, mask=at < norm_blocks, other=0.0), 0))
-    q = load_tile(Q, b, h, block * BM, BM, BD).to(tl.float32)
-    own = load_tile(K, b, g, block * BM + offset, BM, BD).to(tl.float32)
-    size = tl.sqrt(tl.sum(q * q, 1)) * longest
-    inside = block * BM + tl.arange(0, BM) < rows
-    above = endless(tl.where(inside, size - sign * tl.sum(q * own, 1), 0.0))
-    tl.store(BOUNDS + (rank * blocks + block) * 2, tl.max(above, 0))
-    tl.store(BOUNDS + (rank * blocks + block) * 2 + 1, tl.max(endless(tl.where(inside, size, 0.0)), 0))
+    row = block * BLOCK + tl.arange(0, BLOCK)
+    q = load_tile(Q, b, h, block * BLOCK, BLOCK, BD).to(tl.float32)
+    own = load_tile(K, b, g, block * BLOCK + offset, BLOCK, BD).to(tl.float32)
+    place = rank.to(tl.int64) * rows + row
+    tl.store(SIZES + place, tl.sqrt(tl.sum(q * q, 1)), mask=row < rows)
+    tl.store(OWN + place, tl.sum(q * own, 1), mask=row < rows)
+    if h % SHARE == 0:
+        key_blocks = tl.cdiv(keys, BLOCK)
+        for part in range(block, key_blocks, blocks):
+            k = load_tile(K, b, g, part * BLOCK, BLOCK, BD).to(tl.float32)
+            longest = tl.sqrt(tl.max(endless(tl.sum(k * k, 1)), 0))
+            tl.store(LONGEST + (b * (heads // SHARE) + g) * key_blocks + part, longest)
 
 
-@triton.jit(do_not_specialize=["batch", "heads", "blocks", "entries", "stride", "first"])
-def reach_kernel(BOUNDS, TABLE, SLOPE, REACH, batch, heads, blocks, entries, stride, first, unit, spare,
-                 FACTOR: tl.constexpr, SLOPED: tl.constexpr, BLOCK: tl.constexpr, PAD: tl.constexpr,
-                 FARTHEST: tl.constexpr):  # fmt: skip
-    """One head's reach from the bounds of all its rows, and from its slope or its table."""
+@triton.jit(do_not_specialize=["batch", "heads", "rows", "key_blocks", "entries", "stride", "first"])
+def reach_kernel(LONGEST, SIZES, OWN, TABLE, SLOPE, REACH, batch, heads, rows, key_blocks, entries, stride, first, sign,
+                 unit, spare, SHARE: tl.constexpr, FACTOR: tl.constexpr, SLOPED: tl.constexpr, BLOCK: tl.constexpr,
+                 HEADS: tl.constexpr, PAD: tl.constexpr, FARTHEST: tl.constexpr):  # fmt: skip
+    """One head's reach, from all its rows and from its slope or its table; the last program puts the heads in order."""
     h = tl.program_id(0)
-    above = 0.0
+    above = 0.0  # the largest of |q| * max|k| - sign * q.own_key, and of |q| * max|k|
     size = 0.0
-    for start in range(0, batch * blocks, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        own = BOUNDS + (((at // blocks) * heads + h) * blocks + at % blocks) * 2
-        above = tl.maximum(above, tl.max(tl.load(own, mask=at < batch * blocks, other=0.0), 0))
-        size = tl.maximum(size, tl.max(tl.load(own + 1, mask=at < batch * blocks, other=0.0), 0))
+    for b in range(batch):
+        longest = 0.0
+        norms = LONGEST + (b * (heads // SHARE) + h // SHARE) * key_blocks
+        for start in range(0, key_blocks, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            longest = tl.maximum(longest, tl.max(tl.load(norms + at, mask=at < key_blocks, other=0.0), 0))
+        line = (b * heads + h).to(tl.int64) * rows
+        for start in range(0, rows, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            most = tl.load(SIZES + line + at, mask=at < rows, other=0.0) * longest
+            own = tl.load(OWN + line + at, mask=at < rows, other=0.0)
+            above = tl.maximum(above, tl.max(endless(most - sign * own), 0))
+            size = tl.maximum(size, tl.max(endless(most), 0))
     above = above * unit
     if SLOPED:
         slope = tl.load(SLOPE + h)
@@ -100,40 +98,37 @@ def reach_kernel(BOUNDS, TABLE, SLOPE, REACH, batch, heads, blocks, entries, str
             out_of_reach = (limit <= -spare) | (at >= entries)  # a NaN is within reach
             needed = tl.maximum(needed, tl.max(tl.where(out_of_reach, 0, at + first), 0))
     tl.store(REACH + h, needed)
-
-
-@triton.jit(do_not_specialize=["heads"])
-def order_kernel(REACH, heads, BLOCK: tl.constexpr):
-    """After the reaches the heads' numbers, those that look farthest first."""
-    one = tl.arange(0, BLOCK)
-    reach = tl.load(REACH + one, mask=one < heads, other=-1)
-    other = tl.load(REACH + one, mask=one < heads, other=-1)
-    before = (other[None, :] > reach[:, None]) | ((other[None, :] == reach[:, None]) & (one[None, :] < one[:, None]))
-    tl.store(REACH + heads + tl.sum(before.to(tl.int32), 1), one, mask=one < heads)
+    if tl.atomic_add(REACH + 2 * heads, 1) == heads - 1:
+        one = tl.arange(0, HEADS)
+        reach = tl.load(REACH + one, mask=one < heads, other=-1, volatile=True)
+        other = tl.load(REACH + one, mask=one < heads, other=-1, volatile=True)
+        farther = (other[None, :] > reach[:, None]) | (
+            (other[None, :] == reach[:, None]) & (one[None, :] < one[:, None])
+        )
+        tl.store(REACH + heads + tl.sum(farther.to(tl.int32), 1), one, mask=one < heads)
 
 
 def reach(
     q: Any, k: Any, shape: tuple[int, int, int, int, int], width: int, offset: int, unit: float,
     table: Tensor, slope: Tensor | None, factor: bool, entries: int, first: int,
 ) -> Tensor:  # fmt: skip
-    """``[2, heads]`` whole numbers: the farthest distance each head needs, and the heads in the order of it.
+    """Whole numbers, ``[2 * heads + 1]``: the farthest distance each head needs, the heads in the order of it, a counter.
 
     q and k are descriptors of ``[B, H, n, width]``; unit turns q.k into logits of log 2, in which table and slope are.
-    All of it is four launches: what a host needs for them is what a short sequence's skipping has to win back.
+    All of it is two launches: what a host needs for them is what a short sequence's skipping has to win back.
     """
     batch, heads, groups, rows, keys = shape
-    norm_blocks, blocks = ceil_div(keys, BLOCK), ceil_div(rows, BLOCK)
-    norms = table.new_empty(batch * groups * norm_blocks, dtype=torch.float32)
-    bounds = table.new_empty(batch * heads * blocks * 2, dtype=torch.float32)
-    found = table.new_empty(2, heads, dtype=torch.int32)
-    key_norm_kernel[(batch * groups * norm_blocks,)](k, norms, keys, groups, BLOCK, width)
-    query_bound_kernel[(batch * heads * blocks,)](
-        q, k, norms, bounds, rows, keys, heads, offset, math.copysign(1.0, unit), heads // groups, BLOCK, width, 256
+    key_blocks, blocks = ceil_div(keys, BLOCK), ceil_div(rows, BLOCK)
+    longest = table.new_empty(batch * groups * key_blocks, dtype=torch.float32)
+    sizes, own = table.new_empty(2, batch * heads * rows, dtype=torch.float32)
+    found = table.new_zeros(2 * heads + 1, dtype=torch.int32)
+    lengths_kernel[(batch * heads * blocks,)](
+        q, k, longest, sizes, own, rows, keys, heads, heads // groups, BLOCK, width, offset
     )
-    spare = SPARE + math.log2(max(2, keys))
     reach_kernel[(heads,)](
-        bounds, table, table if slope is None else slope, found, batch, heads, blocks, entries, entries + 2 * MARGIN,
-        first, abs(unit) * LOOSER.value, spare, factor, slope is not None, 1024, MARGIN, FAR,
+        longest, sizes, own, table, table if slope is None else slope, found, batch, heads, rows, key_blocks, entries,
+        entries + 2 * MARGIN, first, math.copysign(1.0, unit), abs(unit) * LOOSER.value,
+        SPARE + math.log2(max(2, keys)), heads // groups, factor, slope is not None, 4096, power_of_two(heads), MARGIN,
+        FAR, num_warps=8,
     )  # fmt: skip
-    order_kernel[(1,)](found, heads, power_of_two(heads))
     return found
