@@ -11,6 +11,7 @@ import torch
 from against_reference import assert_within, compare, exact_and_plain, inputs, randoms, run, stirred
 
 from whence import Alibi, Epar, Kerple, KVCache, Position, PowerPrior, Rotary, Sink, StableMask, T5Bias, attend
+from whence.attention.fused.memory import pack
 
 pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
 
@@ -656,10 +657,13 @@ def test_an_endless_bias_of_the_own_key_leaves_nothing_out():
 
 
 def test_the_guard_sees_an_address_outside(monkeypatch):
-    from whence.attention.fused import launch
+    from whence.attention.fused import backend
 
-    original = launch.Work._table
-    monkeypatch.setattr(launch.Work, "_table", lambda work: original(work)[:, :4].contiguous())  # a table cut short
+    def cut_short(tables, units):
+        packed = pack(tables, units)
+        return None if packed is None else packed[:, :4].contiguous()
+
+    monkeypatch.setattr(backend, "pack", cut_short)
     *tensors, _ = inputs(*SHORT)
     with pytest.raises(Exception, match="outside every tensor"):
         attend(*tensors, position=Epar(2, context=40), causal=True, backend="triton")

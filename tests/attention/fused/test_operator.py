@@ -8,6 +8,7 @@ import torch
 from against_reference import inputs, randoms, stirred
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
+from whence.attention.fused.memory import MARGIN
 
 HEADS = 2
 
@@ -27,13 +28,14 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     q, k, v = random(2, HEADS, queries, 16), random(2, 1, keys, 16), random(2, 1, keys, 8)
     if layout is not None:
         q, k, v = (layout(t).detach().requires_grad_(grad) for t in (q, k, v))
-    tables = [random(HEADS, entries) if name in effects else None for name in ("factor", "bias")]
+    held = [name in effects for name in ("factor", "bias")]
+    table = random(HEADS, entries + 2 * MARGIN, sum(held)) if any(held) else None
     slope = random(HEADS) if "slope" in effects else None
     sink = random(2, HEADS, queries) if "sink" in effects else None
     numbers = rates = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
-        numbers, rates = random(HEADS, 4), [torch.randn(HEADS, entries) for _ in range(3)]
-        tables = [t if t is None else t.detach() for t in tables]
+        numbers, rates = random(HEADS, 4), torch.randn(HEADS, entries + 2 * MARGIN, 4)
+        table = None if table is None else table.detach()
     real = q_documents = k_documents = None
     if masks:
         real = torch.arange(keys) < torch.tensor([[keys], [15]])
@@ -42,8 +44,9 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     decay = torch.rand(HEADS, 3) if "decay" in effects else None
     seed = torch.tensor(3) if dropout else None
     return (
-        q, k, v, *tables, slope, sink, numbers, rates or [], real, q_documents, k_documents, decay, 2 if rates else 0,
-        rates is not None, first, offset, causal, window, 0.25, 1.3, dropout, seed, "skip" in effects,
+        q, k, v, table, slope, sink, numbers, rates, real, q_documents, k_documents, decay, seed, held,
+        held if numbers is None else [False, False], [2, 1] if numbers is not None else [0, 0], numbers is not None,
+        first, offset, causal, window, 0.25, 1.3, dropout, "skip" in effects,
     )  # fmt: skip
 
 
@@ -89,10 +92,10 @@ def test_gradients_have_the_strides_the_operator_announces(layout):
     given = arguments(effects=("factor", "bias", "sink"), grad=False, layout=layout)
     answers = torch.ops.whence.fused(*given)
     whole = [torch.ones_like(answers[0]), *answers, *given]
-    real = torch.ops.whence.fused_backward(*whole, [True, True, False, True, False])
+    real = torch.ops.whence.fused_backward(*whole, [True, False, True, False])
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
-        announced = torch.ops.whence.fused_backward(*fakes, [True, True, False, True, False])
+        announced = torch.ops.whence.fused_backward(*fakes, [True, False, True, False])
     for i, (a, b) in enumerate(zip(real, announced, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), i
         assert a.numel() == 0 or a.stride() == b.stride(), i

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whence import answers
 from whence.attention.fused import ops
-from whence.attention.fused.memory import FEW_QUERIES
+from whence.attention.fused.memory import FEW_QUERIES, LOG2E, pack
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rate
 from whence.position.grid import evaluate, one_length, table
@@ -75,16 +75,19 @@ def attend(
             factor, bias, numbers, found = few
     narrow = q.dtype != torch.float32 and factor is not None and not factor.requires_grad
     decay = decay_of(position, layout, heads, keys) if narrow else None
-    factor, bias = (None if t is None else t.expand(heads, -1) for t in (factor, bias))
+    unit = LOG2E / temperature
+    columns = [(t.expand(heads, -1), u) for t, u in ((factor, scale * unit), (bias, unit)) if t is not None]
     sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if dropout > 0 else None
-    rates = [rate.table for rate in found if rate.table is not None]
+    rates = [(rate.hook, rate.table) for rate in found if rate.table is not None]
     return ops.fused(
-        q, k, v, factor, bias, slope, sink, numbers, rates, layout.real, layout.q_documents, layout.k_documents, decay,
-        sum(rate.hook == "factor" and rate.table is not None for rate in found), any(r.table is None for r in found),
-        first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout, seed,
+        q, k, v, pack([t for t, _ in columns], [u for _, u in columns]), slope, sink, numbers,
+        pack([t for _, t in rates], [1.0] * len(rates)), layout.real, layout.q_documents, layout.k_documents, decay, seed,
+        [t is not None for t in (factor, bias)], [t is not None and t.requires_grad for t in (factor, bias)],
+        [sum(hook == wanted for hook, _ in rates) for wanted in ("factor", "bias")], len(rates) < len(found),
+        first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout,
         skip_far and decays(position) and can_skip(layout, rows, keys),
     )  # fmt: skip
 

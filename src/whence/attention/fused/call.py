@@ -24,13 +24,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Effects:
-    """Tables ``[H, n]``, a slope ``[H]``, a decay ``[H, 3]``, a sink ``[B, H, T]``, and which tokens belong together.
+    """A packed table and what it holds, a slope ``[H]``, a decay ``[H, 3]``, a sink ``[B, H, T]``, and which tokens belong
+    together.
 
     ``decay`` says the factor again, as ``lowest + span * exp(-fall * distance)``, where it has that form.
     """
 
-    factor: Tensor | None
-    bias: Tensor | None
+    table: Tensor | None
+    factor: bool
+    bias: bool
     slope: Tensor | None
     decay: Tensor | None
     sink: Tensor | None

@@ -109,8 +109,8 @@ def tables_kernel(
 
 def tables(
     work: Work, grad: Tensor, lse: Tensor, delta: Tensor, reach: Tensor, dense: tuple[bool, bool], entries: int
-) -> list[Tensor | None]:
-    """Dense gradients by block diagonals, with nothing added in memory."""
+) -> list[Tensor]:
+    """The wanted dense gradients by block diagonals, with nothing added in memory."""
     s = work.settings
     tile = tiling.tables_tile(work.widest, work.q.element_size())
     # a block diagonal holds distances offset + between - keys_in_tile < d < offset + between + rows_in_tile
@@ -120,7 +120,7 @@ def tables(
     highest = min(highest, ceil_div(work.rows, tile.keys))
     count = highest - lowest + 1
     if count < 1:  # nobody sees anybody
-        return [lse.new_zeros(work.heads, entries) if d else None for d in dense]
+        return [lse.new_zeros(work.heads, entries) for _ in range(sum(dense))]
     splits = max(1, min(work.batch, ceil_div(4 * processors(work.q.device), count * work.heads)))
     parts = lse.new_zeros(splits, work.heads, count, 2, 2, tile.rows // tile.keys, tile.keys)
     q_ids, k_ids = (work.nothing, work.nothing) if work.texts is None else (work.texts.queries, work.texts.keys)
@@ -135,11 +135,8 @@ def tables(
     )  # fmt: skip
     summed = parts.sum(0)  # [H, diagonals, table, upper or lower, blocks, keys]
     blocks = tile.rows // tile.keys
-    found: list[Tensor | None] = []
-    for which in range(2):
-        if not dense[which]:
-            found.append(None)
-            continue
+    found: list[Tensor] = []
+    for which in (which for which, wanted in enumerate(dense) if wanted):
         # entry (block c + b, t) of `upper` is distance offset + (lowest + c + b) * keys + t; `lower` one block less
         line = lse.new_zeros(work.heads, count + blocks, tile.keys)
         for b in range(blocks):

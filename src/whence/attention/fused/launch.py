@@ -17,28 +17,25 @@ from whence.attention.fused.gradient_keys import keys_kernel
 from whence.attention.fused.gradient_queries import queries_kernel
 from whence.attention.fused.memory import (
     FEW_QUERIES,
+    LOG2E,
     MARGIN,
+    NUMBERS,
     ceil_div,
     empty_out,
     line,
-    pack,
     power_of_two,
 )
 from whence.attention.fused.texts import Texts
 
-LOG2E = math.log2(math.e)
 STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
 #: bits that a slope may add across a block of keys and still be one weight a key, which neither overflows nor underflows
 GENTLE = {torch.bfloat16: 160, torch.float16: 8}
-NUMBERS = 8  # slots of a program's partial sums: four rates, a slope, an amplitude
 
 
 class Work:
     """One call on the device."""
 
-    def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, effects: Effects, settings: Settings, table: Tensor | None = None
-    ) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, effects: Effects, settings: Settings) -> None:
         self.q, self.k, self.v = q, k, v
         self.effects, self.settings = effects, settings
         self.batch, self.heads, self.rows, self.width = q.shape
@@ -53,10 +50,10 @@ class Work:
         self.precision = "tf32x3" if exact else "tf32"
         self.nothing = q.new_empty(1, dtype=torch.float32)
         self.ragged = line(self.rows) != self.rows
-        self._described: dict[tuple[Any, ...], TensorDescriptor] = {}
-        #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``; empty without them
-        self.table = self._table() if table is None else table
-        self.stride = self.table.shape[1] if self.table.numel() else 0
+        self._described: dict[tuple[int, int, int], TensorDescriptor] = {}
+        #: factor and bias in the kernels' units, side by side: ``[H, entries, 1 or 2]``
+        self.table = self.nothing if effects.table is None else effects.table
+        self.stride = 0 if effects.table is None else effects.table.shape[1]
 
     # --- what kernels share ----------------------------------------------------------------------------------------
 
@@ -66,11 +63,6 @@ class Work:
         if e.real is None and e.q_documents is None:
             return None
         return Texts(self.batch, self.rows, self.keys, self.q.device, e.real, e.q_documents, e.k_documents)
-
-    def _table(self) -> Tensor:
-        e = self.effects
-        both = [(t, u) for t, u in ((e.factor, self.unit), (e.bias, self.bias_unit)) if t is not None]
-        return pack([t for t, _ in both], [u for _, u in both]) if both else self.q.new_empty(0, dtype=torch.float32)
 
     @cached_property
     def slope(self) -> Tensor:
@@ -84,15 +76,15 @@ class Work:
     def flags(self) -> dict[str, Any]:
         e, s = self.effects, self.settings
         return {
-            "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.factor is not None,
-            "BIAS": e.bias is not None, "SLOPED": e.slope is not None, "CAUSAL": s.causal,
+            "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.factor,
+            "BIAS": e.bias, "SLOPED": e.slope is not None, "CAUSAL": s.causal,
             "WINDOWED": s.window is not None, "IDS": self.texts is not None, "DROPOUT": s.dropout > 0,
             "PRECISION": self.precision,
         }  # fmt: skip
 
     def describe(self, x: Tensor, rows: int, wide: int) -> TensorDescriptor:
         """How the copy engine cuts ``[B, H, n, width]`` into tiles of some rows; kernels of one call share them."""
-        key = (x.data_ptr(), x.shape, x.stride(), rows, wide)
+        key = (id(x), rows, wide)  # a descriptor holds x, so no other tensor takes its id
         if key not in self._described:
             # an axis of one entry may carry any stride; the copy engine wants a fitting one all the same
             steps = [step if size > 1 else wide for step, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
@@ -102,13 +94,13 @@ class Work:
     def reach(self) -> Tensor:
         """The farthest distance each head needs, then the heads in the order of it; empty when every distance is looked at."""
         e, s = self.effects, self.settings
-        if not (s.skip and (e.bias is not None or e.slope is not None)):
+        if not (s.skip and (e.bias or e.slope is not None)):
             return self.q.new_empty(0, dtype=torch.int32)
         q, k = (self.describe(x, skipping.BLOCK, self.wide) for x in (self.q, self.k))
         shape = (self.batch, self.heads, self.groups, self.rows, self.keys)
         return skipping.reach(
             q, k, shape, self.wide, s.offset, self.unit, self.table, None if e.slope is None else self.slope,
-            e.factor is not None, self.stride - 2 * MARGIN, s.first,
+            e.factor, self.stride - 2 * MARGIN, s.first,
         )  # fmt: skip
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -150,31 +142,38 @@ class Work:
         out: Tensor,
         lse: Tensor,
         reach: Tensor,
-        rates: list[Tensor],
-        factor_rates: int,
+        rates: Tensor | None,
+        how_many: tuple[int, int],
         amplitude: bool,
         dense: tuple[bool, bool],
         slope_grad: bool,
         deterministic: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """dq, dk, dv, delta ``[B, H, line]``, sums ``[H, NUMBERS]``, and the dense gradients of factor and bias."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """dq, dk, dv, delta ``[B, H, line]``, sums ``[H, NUMBERS]``, and the gradient of the packed table.
+
+        rates hold, of how_many, so many derivatives of the factor and then so many of the bias.
+        """
         apart = deterministic and any(dense)  # dense gradients by a kernel of their own
         inside = dense if not apart else (False, False)
-        dq, delta, numbers, sums = self.queries(
-            grad, out, lse, reach, rates, factor_rates, amplitude, inside, slope_grad
-        )
+        dq, delta, numbers, sums = self.queries(grad, out, lse, reach, rates, how_many, amplitude, inside, slope_grad)
         dk, dv = self.keys_and_values(grad, lse, delta, reach)
-        entries = self.stride - 2 * MARGIN
-        found: list[Tensor | None] = [None, None]
+        found: list[Tensor] = []
         if sums is not None:
-            whole = iter(sums.sum(1)[:, :, MARGIN : MARGIN + entries].unbind(0))
-            found = [next(whole) if d else None for d in dense]
+            found = list(sums.sum(1).unbind(0))
         elif apart:
-            found = gradient_tables.tables(self, grad, lse, delta, reach, dense, entries)
-        s = self.settings
-        d_factor = None if found[0] is None else found[0] * (s.scale / s.temperature)
-        d_bias = None if found[1] is None else found[1] / s.temperature
-        return dq, dk, dv, delta, None if numbers is None else numbers.sum((0, 2)), d_factor, d_bias
+            found = gradient_tables.tables(self, grad, lse, delta, reach, dense, self.stride - 2 * MARGIN)
+        d_table = self._column_by_column(found, dense) if found else None
+        return dq, dk, dv, delta, None if numbers is None else numbers.sum((0, 2)), d_table
+
+    def _column_by_column(self, found: list[Tensor], dense: tuple[bool, bool]) -> Tensor:
+        """Gradients of some columns, ``[H, entries]`` with or without margins, as one of the packed table."""
+        present = [d for d, there in zip(dense, (self.effects.factor, self.effects.bias), strict=True) if there]
+        whole = torch.zeros_like(self.table)
+        for column, gradient in zip((c for c, wanted in enumerate(present) if wanted), found, strict=True):
+            margin = (self.stride - gradient.shape[1]) // 2
+            # a column is in units of log 2, whatever it holds
+            torch.mul(gradient, math.log(2), out=whole[:, margin : margin + gradient.shape[1], column])
+        return whole
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -188,7 +187,7 @@ class Work:
     def _back(self) -> float:
         """What turns a logit's gradient times the kernels' factor into one of q.k."""
         s = self.settings
-        return math.log(2) if self.effects.factor is not None else s.scale / s.temperature
+        return math.log(2) if self.effects.factor else s.scale / s.temperature
 
     def queries(
         self,
@@ -196,32 +195,31 @@ class Work:
         out: Tensor,
         lse: Tensor,
         reach: Tensor,
-        rates: list[Tensor],
-        factor_rates: int,
+        rates: Tensor | None,
+        how_many: tuple[int, int],
         amplitude: bool,
         dense: tuple[bool, bool],
         slope_grad: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """dq, delta, each program's share of the numbers' gradients, and the dense sums per sequence and head."""
         s, stride = self.settings, self.stride
-        tile = tiling.queries_tile(self.widest, self.q.element_size(), len(rates), sum(dense))
+        tile = tiling.queries_tile(self.widest, self.q.element_size(), sum(how_many), sum(dense))
         blocks = ceil_div(self.rows, tile.rows)
         dq = torch.empty_like(self.q)
         delta = torch.zeros_like(lse) if self.ragged else torch.empty_like(lse)
-        counting = bool(rates) or slope_grad or amplitude
+        counting = rates is not None or slope_grad or amplitude
         numbers = lse.new_empty(self.batch, self.heads, blocks, NUMBERS) if counting else None
         sums = lse.new_zeros(sum(dense), self.batch, self.heads, stride) if any(dense) else None
-        rate_table = pack(rates, [1.0] * len(rates)) if rates else self.nothing
         q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
         queries_kernel[(blocks * self.batch * self.heads,)](
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(out, tile.rows, self.value_wide), self.describe(dq, tile.rows, self.wide), lse, delta, self.table,
-            rate_table, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
+            self.nothing if rates is None else rates, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
             self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, *self.counts,
             self.batch * self.heads * stride, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
-            FACTOR_RATES=factor_rates, BIAS_RATES=len(rates) - factor_rates, RATE_WIDTH=(1, 1, 2, 4, 4)[len(rates)],
+            FACTOR_RATES=how_many[0], BIAS_RATES=how_many[1], RATE_WIDTH=1 if rates is None else rates.shape[2],
             SLOPE_GRAD=slope_grad, AMPLITUDE=amplitude, STAGES=tile.stages, **self.flags, **tile.options,
         )  # fmt: skip
         return dq, delta, numbers, sums
@@ -230,7 +228,7 @@ class Work:
         """dk and dv; delta comes from ``queries``."""
         e, s = self.effects, self.settings
         tile = tiling.keys_tile(
-            self.widest, self.q.element_size(), e.factor is not None, e.decay is not None, e.slope is not None,
+            self.widest, self.q.element_size(), e.factor, e.decay is not None, e.slope is not None,
             self.texts is not None,
         )  # fmt: skip
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)

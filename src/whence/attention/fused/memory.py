@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+LOG2E = math.log2(math.e)
 MARGIN = 256  # entries before and after a packed table: a tile may overhang it by its own size
+NUMBERS, SLOPE, AMPLITUDE = 8, 4, 5  # slots of partial sums: up to four rates, then a slope's and an amplitude's
 FEW_QUERIES = 16  # up to here keys are split over programs, and nothing is skipped
 
 
-def pack(tables: list[Tensor], units: list[float]) -> Tensor:
-    """Tables ``[H, n]`` side by side with margins around: ``[H, MARGIN + n + MARGIN, 1, 2 or 4]``, float32."""
+def pack(tables: list[Tensor], units: list[float]) -> Tensor | None:
+    """Tables ``[H, n]`` in the kernels' units, side by side with margins around: ``[H, MARGIN + n + MARGIN, 1, 2 or 4]``,
+    float32; None where there are none.
+
+    It is outside the operator so that a compiler makes one kernel of it and of the mechanism that computes the tables.
+    """
+    if not tables:
+        return None
     heads, entries = tables[0].shape
     width = (1, 2, 4, 4)[len(tables) - 1]
     target = torch.zeros(heads, entries + 2 * MARGIN, width, device=tables[0].device, dtype=torch.float32)
     for column, (table, unit) in enumerate(zip(tables, units, strict=True)):
-        torch.mul(table, unit, out=target[:, MARGIN : MARGIN + entries, column])
+        target[:, MARGIN : MARGIN + entries, column].add_(table, alpha=unit)
     return target
 
 

@@ -11,22 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.fused.memory import MARGIN, aligned, empty_out, line
+from whence.attention.fused.memory import AMPLITUDE, LOG2E, NUMBERS, SLOPE, aligned, empty_out, line
 
+# table and rates are packed; of each, how many columns belong to the factor and how many to the bias, and for which
+# columns of the table a gradient is wanted, if for any
 _ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? factor, Tensor? bias, Tensor? slope, Tensor? sink, Tensor? numbers, "
-    "Tensor[] rates, Tensor? real, Tensor? q_documents, Tensor? k_documents, Tensor? decay, int factor_rates, bool amplitude, "
-    "SymInt first, SymInt offset, bool causal, SymInt? window, float scale, float temperature, float dropout, "
-    "Tensor? seed, bool skip"
+    "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? numbers, Tensor? rates, "
+    "Tensor? real, Tensor? q_documents, Tensor? k_documents, Tensor? decay, Tensor? seed, bool[] held, bool[] dense, "
+    "int[] rate_counts, bool amplitude, SymInt first, SymInt offset, bool causal, SymInt? window, float scale, "
+    "float temperature, float dropout, bool skip"
 )
-LEARNT = slice(3, 8)  # factor, bias, slope, sink and numbers, among the arguments
-TENSORS = 13  # arguments up to the decay; the rest are plain settings
+LEARNT = slice(3, 7)  # table, slope, sink and numbers, among the arguments
+TENSORS = 13  # arguments up to the seed; the rest are plain settings
 
 library = torch.library.Library("whence", "FRAGMENT")
-library.define(f"fused({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
+library.define(f"fused({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
 library.define(
-    f"fused_backward(Tensor grad, Tensor out, Tensor lse, Tensor reach, Tensor table, {_ARGUMENTS}, bool[] wanted)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    f"fused_backward(Tensor grad, Tensor out, Tensor lse, Tensor reach, {_ARGUMENTS}, bool[] wanted)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -38,17 +40,18 @@ def fused(*arguments: Any) -> Tensor:
 # --- on the device -------------------------------------------------------------------------------------------------
 
 
-def _work(arguments: tuple[Any, ...], table: Tensor | None = None) -> Any:
+def _work(arguments: tuple[Any, ...]) -> Any:
     from whence.attention.fused.call import Effects, Settings
     from whence.attention.fused.launch import Work
 
-    q, k, v, factor, bias, slope, sink, _, _, real, q_docs, k_docs, decay = arguments[:TENSORS]
-    _, _, first, offset, causal, window, scale, temperature, dropout, seed, skip = arguments[TENSORS:]
+    q, k, v, table, slope, sink, _, _, real, q_docs, k_docs, decay, seed, held = arguments[: TENSORS + 1]
+    first, offset, causal, window, scale, temperature, dropout, skip = arguments[TENSORS + 4 :]
     settings = Settings(
         first, offset, causal, window, scale, temperature, dropout, 0 if seed is None else int(seed), skip
     )
-    effects = Effects(factor, bias, slope, decay, sink, real, q_docs, k_docs)
-    return Work(aligned(q), aligned(k), aligned(v), effects, settings, table)
+    factor, bias = held
+    effects = Effects(table, factor, bias, slope, decay, sink, real, q_docs, k_docs)
+    return Work(aligned(q), aligned(k), aligned(v), effects, settings)
 
 
 def _fit(x: Tensor, target: Tensor) -> Tensor:
@@ -56,76 +59,58 @@ def _fit(x: Tensor, target: Tensor) -> Tensor:
     return target.copy_(x[..., : target.shape[-1]])
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output; each row's normaliser in units of log 2; how far each head had to look (empty: everywhere); the table
-    in the kernels' units."""
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The output; each row's normaliser in units of log 2; how far each head had to look (empty: everywhere)."""
     q, v = arguments[0], arguments[2]
     with torch.cuda.device_of(q):  # kernels go to the current device, which need not be where q is
         work = _work(arguments)
         out, lse, reach = work.forward()
     if work.q is not q or work.v is not v:
         out = _fit(out, empty_out(q, v))
-    return out, lse, reach, work.table
+    return out, lse, reach
 
 
-def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v, factor, bias, slope, sink and numbers; empty where none is wanted."""
-    from whence.attention.fused.launch import LOG2E
-
+def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v, table and sink, and the sums from which ``_of_sums`` makes those of slope and numbers; empty
+    where none is wanted."""
     *given, wanted = rest
     arguments = tuple(given)
-    q, k, v, factor, bias, slope, sink, numbers, rates = arguments[:9]
-    factor_rates, amplitude = arguments[TENSORS : TENSORS + 2]
-    want_factor, want_bias, want_slope, want_sink, few = wanted
+    q, k, v, _, _, sink, _, rates = arguments[:8]
+    _, dense, rate_counts, amplitude = arguments[TENSORS : TENSORS + 4]
+    want_table, want_slope, want_sink, few = wanted
     with torch.cuda.device_of(q):
-        work = _work(arguments, table)
-        dq, dk, dv, delta, sums, d_factor, d_bias = work.backward(
-            aligned(grad), aligned(out), lse, reach, list(rates) if few else [], factor_rates if few else 0,
-            amplitude and few, (want_factor, want_bias), want_slope, torch.are_deterministic_algorithms_enabled(),
+        work = _work(arguments)
+        dq, dk, dv, delta, sums, d_table = work.backward(
+            aligned(grad), aligned(out), lse, reach, rates if few else None, tuple(rate_counts) if few else (0, 0),
+            amplitude and few, tuple(dense) if want_table else (False, False), want_slope,
+            torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
-    s = work.settings
-    d_slope, d_sink, d_numbers = (lse.new_empty(0) for _ in range(3))  # an operator's answers may not be one tensor
-    if want_slope:
-        d_slope = (sums[:, 4] / s.temperature).to(slope.dtype)
+    d_sink = lse.new_empty(0)
     if want_sink:
-        rows = slice(sink.shape[2])
-        share = torch.exp2(sink * (LOG2E / s.temperature) - lse[:, :, rows])
-        d_sink = share.mul_(-delta[:, :, rows]).div_(s.temperature).to(sink.dtype).contiguous()
-    if few:
-        d_numbers = sums[:, : len(rates)] / s.temperature
-        if factor_rates:
-            d_numbers[:, :factor_rates] *= s.scale
-        if amplitude:
-            d_numbers = torch.cat([d_numbers, sums[:, 5:6] / numbers[:, -1:]], -1)
-        d_numbers = d_numbers.to(numbers.dtype)
-    tables = (
-        lse.new_empty(0) if d is None else d.to(t.dtype).contiguous() for d, t in ((d_factor, factor), (d_bias, bias))
-    )
+        temperature, rows = work.settings.temperature, slice(sink.shape[2])
+        share = torch.exp2(sink * (LOG2E / temperature) - lse[:, :, rows])
+        d_sink = share.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
     three = ((dq, work.q, q), (dk, work.k, k), (dv, work.v, v))
     dq, dk, dv = (d if used is x else _fit(d, torch.empty_like(x)) for d, used, x in three)
-    return dq, dk, dv, *tables, d_slope, d_sink, d_numbers
+    return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in (d_table, d_sink, sums))
 
 
 # --- shapes, for tracing -------------------------------------------------------------------------------------------
 
 
-def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q, v, factor, bias, slope, skip = arguments[0], *arguments[2:6], arguments[-1]
-    skips = skip and (bias is not None or slope is not None)
-    reach = q.new_empty(2 * q.shape[1] + 1 if skips else 0, dtype=torch.int32)
-    lse = q.new_empty(*q.shape[:2], line(q.shape[2]), dtype=torch.float32)
-    present = [t for t in (factor, bias) if t is not None]
-    size = (q.shape[1], present[0].shape[1] + 2 * MARGIN, len(present)) if present else (0,)
-    return empty_out(q, v), lse, reach, q.new_empty(size, dtype=torch.float32)
+def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, v, slope, bias, skip = arguments[0], arguments[2], arguments[4], arguments[TENSORS][1], arguments[-1]
+    reach = q.new_empty(2 * q.shape[1] + 1 if skip and (bias or slope is not None) else 0, dtype=torch.int32)
+    return empty_out(q, v), q.new_empty(*q.shape[:2], line(q.shape[2]), dtype=torch.float32), reach
 
 
-def _backward_shapes(
-    grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, table: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    q, k, v = rest[:3]
-    pairs = zip(rest[LEARNT], rest[-1], strict=True)
-    found = [t.new_empty(t.shape) if want else lse.new_empty(0) for t, want in pairs]
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *found
+def _backward_shapes(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    q, k, v, table, _, sink = rest[:6]
+    want_table, want_slope, want_sink, few = rest[-1]
+    d_table = torch.empty_like(table) if want_table else lse.new_empty(0)
+    d_sink = sink.new_empty(sink.shape) if want_sink else lse.new_empty(0)
+    sums = lse.new_empty((q.shape[1], NUMBERS) if want_slope or few else 0)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_table, d_sink, sums
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------
@@ -134,14 +119,10 @@ def _backward_shapes(
 class Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        count = len(arguments) - TENSORS - 10
-        rates, arguments = list(arguments[-count:]) if count else [], arguments[: TENSORS + 10]
-        whole = (*arguments[:8], rates, *arguments[8:])
         with torch._C._AutoDispatchBelowAutograd():
-            answers = torch.ops.whence.fused.default(*whole)
-        ctx.plain = whole[TENSORS:-2], whole[-1]
-        ctx.count = count
-        ctx.save_for_backward(*whole[:8], *whole[9:TENSORS], whole[-2], *rates, *answers)
+            answers = torch.ops.whence.fused.default(*arguments)
+        ctx.plain = arguments[TENSORS:]
+        ctx.save_for_backward(*arguments[:TENSORS], *answers)
         ctx.wanted = list(ctx.needs_input_grad[LEARNT])
         ctx.mark_non_differentiable(*answers[1:])
         ctx.set_materialize_grads(False)
@@ -149,24 +130,42 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        nothing = [None] * (TENSORS + 10 + ctx.count)
+        nothing = [None] * (TENSORS + len(ctx.plain))
         if grad is None:
             return tuple(nothing)
-        saved = ctx.saved_tensors
-        rates, (out, lse, reach, table) = list(saved[13 : 13 + ctx.count]), saved[13 + ctx.count :]
-        settings, skip = ctx.plain
-        results = torch.ops.whence.fused_backward.default(
-            grad, out, lse, reach, table, *saved[:8], rates, *saved[8:12], *settings, saved[12], skip, ctx.wanted
+        given, answers = ctx.saved_tensors[:TENSORS], ctx.saved_tensors[TENSORS:]
+        dq, dk, dv, d_table, d_sink, sums = torch.ops.whence.fused_backward.default(
+            grad, *answers, *given, *ctx.plain, ctx.wanted
         )
-        learnt = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
-        return (*results[:3], *learnt, *nothing[8:])
+        d_slope, d_numbers = _of_sums(sums, given[4], given[6], ctx.plain, ctx.wanted)
+        learnt = [
+            r if want else None for r, want in zip((d_table, d_slope, d_sink, d_numbers), ctx.wanted, strict=True)
+        ]
+        return (dq, dk, dv, *learnt, *nothing[7:])
+
+
+def _of_sums(
+    sums: Tensor, slope: Tensor | None, numbers: Tensor | None, plain: tuple[Any, ...], wanted: list[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of the slope and of the numbers; outside the operator, where a compiler makes one kernel of it."""
+    _, _, (of_factor, of_bias), amplitude, *_, scale, temperature, _, _ = plain
+    d_slope = d_numbers = None
+    if wanted[1] and slope is not None:
+        d_slope = (sums[:, SLOPE] / temperature).to(slope.dtype)
+    if wanted[3] and numbers is not None:
+        parts = [
+            sums[:, :of_factor] * (scale / temperature),
+            sums[:, of_factor : of_factor + of_bias] / temperature,
+        ]
+        if amplitude:
+            parts.append(sums[:, AMPLITUDE : AMPLITUDE + 1] / numbers[:, -1:])
+        d_numbers = torch.cat([part for part in parts if part.shape[1]], -1).to(numbers.dtype)
+    return d_slope, d_numbers
 
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:
-    inputs = (*arguments[:8], *arguments[8])
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
-        # tensors in a list would be invisible to autograd, so the rates go last, one by one
-        return Fused.apply(*arguments[:8], *arguments[9:], *arguments[8])
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:TENSORS]):
+        return Fused.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return torch.ops.whence.fused.default(*arguments)
 
