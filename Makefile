@@ -60,8 +60,7 @@ SANITIZER ?= compute-sanitizer
 
 gpu-test: export PYTHONPATH := src
 gpu-test:
-	$(GPU_PYTHON) -m pytest -o addopts= -q -ra -p no:cacheprovider -m gpu -n $(GPU_JOBS) --dist worksteal tests/attention tests/bias/test_bias_on_gpu.py tests/lab/test_lab_on_gpu.py
-	$(SANITIZER) --tool memcheck --error-exitcode 1 $(GPU_PYTHON) tests/attention/fused/small_case.py
+	$(GPU_PYTHON) benchmarks/gpu_tests.py --jobs $(GPU_JOBS) --sanitizer $(SANITIZER)
 
 gpu-bench: export PYTHONPATH := src
 gpu-bench:

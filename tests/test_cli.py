@@ -63,6 +63,7 @@ def test_help_lists_every_task_and_position(here):
         (["run", f"{STUDIES}/epar/when.py", "--scale", "gpu"], "its sizes are: one only"),
         (["run", f"{STUDIES}/speeches_all.py", "--scale", "gpu"], "its sizes are: one only"),
         (["report", "nowhere"], "no study.json"),
+        (["studies"], "no Python file in studies"),
         (["show", "Alibi(x=1)"], "a setting 'x'"),
         (["show", "alibi", "--out", "alibi.doc"], "a picture ends in one of"),
         (["show", "alibi", "--out", "none/alibi.png"], "a folder that is there"),
@@ -94,6 +95,22 @@ def test_a_small_comparison_and_its_page(here, tmp_path):
     record.write_text("{")
     broken = here("compare", *SMALL, "--jobs", "1")
     assert broken.returncode == 1 and f"{record.name} is left alone" in broken.stderr
+    assert f"{record.name} is left alone" in here("report", "build/compare").stderr
+    assert f"{record.name} is left alone" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("def studies(:", "mine.py, line 1: invalid syntax"),
+        ("\nimport nothing_such", "mine.py, line 2: ModuleNotFoundError"),
+        ("def studies():\n    return [1 / 0]", "mine.py, line 2: ZeroDivisionError"),
+    ],
+)
+def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(here, tmp_path, text, said):
+    (tmp_path / "mine.py").write_text(text)
+    done = here("run", "mine.py")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_studies_are_found_by_their_hash(tmp_path):

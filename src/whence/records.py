@@ -18,7 +18,10 @@ def environment(
     root: Path, packages: tuple[str, ...] = ("torch", "numpy"), device: str | None = None
 ) -> dict[str, Any]:
     """The machine (with its accelerator, if one is named), the versions, the commit and a hash of the sources."""
-    changes = None if "WHENCE_COMMIT" in os.environ else _git(root, "status", "--porcelain", "--", "src", "benchmarks")
+    handed = os.environ.get("WHENCE_COMMIT")
+    changes = _git(root, "status", "--porcelain", "--", "src", "benchmarks")
+    if handed:  # as `git describe --always --dirty` says it
+        changes = "changed" if handed.endswith("-dirty") else ""
     machine = {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()}
     return {
         "machine": machine if device is None else machine | {"accelerator": device},
@@ -26,7 +29,7 @@ def environment(
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
         # a lent machine has the sources but not their history, or an older one: there the commit is handed over
-        "commit": os.environ.get("WHENCE_COMMIT") or _git(root, "rev-parse", "HEAD"),
+        "commit": handed.removesuffix("-dirty") if handed else _git(root, "rev-parse", "HEAD"),
         "uncommitted_changes": None if changes is None else bool(changes),
         "source_hash": source_hash(root / "src"),
     }

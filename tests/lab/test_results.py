@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -117,6 +118,14 @@ def test_missing_and_foreign_records_are_no_values(folder, tmp_path):
     part = results.findings_of(STUDY, tmp_path)
     assert [set(one["values"]["test"]) for one in part["arms"]] == [{"5"}, {"5"}]
     assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a value"
+
+
+def test_records_that_cannot_be_read_are_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / folder.name)
+    broken = next((tmp_path / folder.name).glob("*seed3.json"))
+    broken.write_text("{")
+    (said,) = results.findings_of(STUDY, tmp_path / folder.name)["problems"]
+    assert broken.name in said and "left alone" in said
 
 
 def test_a_spec_that_was_changed_is_refused(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -268,7 +269,8 @@ def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     record = records.read(outcome.folder / run.file_name)
     assert record["result"]["status"] == "diverged" and record["result"]["step"] == 3
     assert not outcome.done
-    assert record["result"]["last_good_checkpoint"] is None  # so short a run has none
+    kept = load_file(outcome.folder / "checkpoints" / record["result"]["last_good_checkpoint"])  # written as it stopped
+    assert all(tensor.isfinite().all() for name, tensor in kept.items() if name.startswith("model."))
     assert [row["step"] for row in record["result"]["evaluations"]] == [2] and len(record["result"]["losses"]) == 1
     again = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
     assert len(again.diverged) == 1 and not again.done and not again.found  # it is said again, and not tried again
@@ -336,14 +338,53 @@ def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
     for study, said in (
         (small(decision=Decision(baseline="none", split="9x")), "split '9x'"),
         (small(model={"width": 15, "heads": 2}), "width"),
+        (small(model={"widht": 16}), "the setting widht"),
         (small(task="nothing"), "nothing"),
     ):
         with pytest.raises(WhenceError, match=said):
             runner.run_study(study, tmp_path)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(WhenceError, match="records go into a folder"):
+        runner.run_study(small(), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("given", [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}])
+@pytest.mark.parametrize("given", [{"alpha": 5.0}, {"alpha": 0.0}, {"alpha": "0.05"}, {"metric": "beauty"}])
+def test_decisions_that_cannot_be(given):
+    with pytest.raises(WhenceError, match=f"decision.{next(iter(given))}"):
+        Decision(baseline="none", **given)
+
+
+def test_a_study_decides_by_the_metric_it_names(finished, tmp_path):
+    _, usual = finished
+    outcome = runner.run_study(small(decision=Decision(baseline="none", metric="perplexity")), tmp_path)
+    assert records.read(outcome.folder / "task.json")["metric"] == "perplexity"
+    for name, result in values(outcome.folder).items():
+        for row in result["evaluations"][-1]["splits"].values():
+            assert row["value"] == pytest.approx(math.exp(row["surprise"])) and row["right"] <= row["asked"]
+        assert same(result["losses"], values(usual.folder)[name]["losses"])  # it trains as ever
+    found = results.findings_of(outcome.done[0].study, outcome.folder)
+    assert found["metric"] == "perplexity" and not found["higher_is_better"]
+
+
+def test_fresh_processes_write_the_same_bits(tmp_path):
+    code = (
+        "import sys, pathlib, test_runner as t\n"
+        "t.runner.run_study(t.small(), pathlib.Path(sys.argv[1]), jobs=int(sys.argv[2]))"
+    )
+    found = []
+    for name, jobs in (("one", 1), ("again", 1), ("two at a time", 2)):
+        here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+        subprocess.run([sys.executable, "-c", code, tmp_path / name, str(jobs)], check=True, env=here, timeout=300)
+        found.append(values(next((tmp_path / name).iterdir())))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 6
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}, {"steps": 1, "rate": "x"}],
+)
 def test_budgets_that_cannot_be(given):
     with pytest.raises(WhenceError):
         Budget(**given)

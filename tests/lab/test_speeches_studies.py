@@ -56,7 +56,7 @@ def test_evaluations_fall_where_the_report_has_figures():
 
 def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
     """Recency counts from the end, for pointers at a history; a sink alone places nothing."""
-    encoder, decoder = made("all").values()
+    encoder, decoder, decided = made("all").values()
     named = {arm.position for arm in decoder.arms}
     left_out = {
         name for name, text in SHORT.items() if text not in named and name != "alibi"
@@ -64,3 +64,5 @@ def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
     assert left_out == {"recency", "sink"}
     past_only = {"fire", "cope", "stablemask"}
     assert {arm.name for arm in decoder.arms} - {arm.name for arm in encoder.arms} == past_only
+    assert (decided.arms, decided.budget) == (decoder.arms, decoder.budget)
+    assert not set(decided.seeds) & set(decoder.seeds)  # what was looked at does not decide

@@ -30,7 +30,7 @@ def models(places: Places, study: str, arm: str) -> Iterator[tuple[Any, tasks.Ta
     if not runs or missing:
         raise Waiting(f"the weights of {len(missing)} of {len(runs)} seeds of {study}, {arm}")
     try:
-        task = tasks.load(spec.task, **spec.task_settings)
+        task = runner.task_for(spec)
     except (WhenceError, MissingExtra) as error:
         raise Waiting(f"the data of {study} ({error})") from None
     for run in runs:

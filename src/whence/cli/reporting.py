@@ -38,7 +38,17 @@ def report(
     for probe in probes:
         print(f"report: {probing.write_report(probe, out)}")
     if folders:
+        name_problems(folders)
         print(f"report: {write_report(folders, out or folder / 'report.html', None, f'whence report {folder}')}")
+
+
+def name_problems(folders: list[Path]) -> None:
+    """Say which records are there and cannot be read, or belong elsewhere; the page says it too."""
+    from whence.lab.results import problems_in, study_in
+
+    for folder in folders:
+        for said in problems_in(study_in(folder), folder):
+            print(f"{folder.name}: {said}", file=sys.stderr)
 
 
 def kept_in(folder: Path, name: str) -> list[Path]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import WhenceError, refusal
 from whence.experiments.experiment import Experiment, perform
 from whence.lab.study import Study
 
@@ -42,7 +44,12 @@ accelerate launch --num_processes 4 -m whence run mine"""
 
 
 def studies(folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies")) -> None:
-    for name, path in files_in(folder).items():
+    found = files_in(folder)
+    if not found:
+        raise refusal(
+            "whence studies", f"no Python file in {folder}", "studies are files in a folder", "name it with --folder"
+        )
+    for name, path in found.items():
         for one in made_in(path):
             if isinstance(one, Study):
                 about = f"{len(one.arms)} arms, {len(one.seeds)} seeds"
@@ -89,7 +96,8 @@ def maker_in(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple
     import inspect
     import runpy
 
-    names = runpy.run_path(str(path))
+    with telling_where(path):
+        names = runpy.run_path(str(path))
     found = [names[name] for name in ("studies", "experiments") if callable(names.get(name))]
     if len(found) != 1:
         got = f"{path.name} with {len(found)} of studies() and experiments()"
@@ -101,11 +109,29 @@ def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
     """What a file's function returns."""
     make, sizes = maker_in(path)
     if scale is None:
-        return list(make())
+        with telling_where(path):
+            return list(make())
     if scale not in sizes:
         got = f"{scale!r} for {path.name}"
         raise refusal("whence run --scale", got, f"its sizes are: {', '.join(sizes) or 'one only'}", "name one of them")
-    return list(make(scale))
+    with telling_where(path):
+        return list(make(scale))
+
+
+@contextmanager
+def telling_where(path: Path) -> Iterator[None]:
+    """What is wrong in somebody's file is said in one sentence, with the line; what whence refuses says it already."""
+    try:
+        yield
+    except WhenceError:
+        raise
+    except SyntaxError as error:
+        got = f"{path.name}, line {error.lineno}: {error.msg}"
+        raise refusal("whence run", got, "a study file is Python", "correct it") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        got = f"{path.name}{f', line {lines[-1]}' if lines else ''}: {type(error).__name__}: {error}"
+        raise refusal("whence run", got, "a study file makes its studies without an error", "correct it") from error
 
 
 def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:

@@ -86,8 +86,8 @@ def _study(task: str, arms: tuple[Arm, ...], seeds: tuple[int, ...], steps: int 
     budget = {"steps": 300, "batch": 16, "rate": 1e-3} | asked.get("budget", {})
     if steps is not None:
         budget["steps"] = steps
-        if budget.get("evaluate_every"):
-            budget["evaluate_every"] = max(1, steps // 4)
+    if steps is not None or "evaluate_every" not in budget:
+        budget["evaluate_every"] = max(1, budget["steps"] // 4)  # on the way too: a curve has more than one point
     return Study(
         name=f"compare-{task}",
         question=asked.get("question", f"Which position does best on {task}?"),

@@ -26,7 +26,7 @@ def observations(study: Study, folder: Path) -> dict[str, Any]:
     runs = [run for run in study.runs() if weights_of(run, folder).exists()]
     if not runs:
         return {}
-    task = tasks.load(study.task, **study.task_settings)
+    task = runner.task_for(study)
     arms: dict[str, Any] = {}
     for arm in study.arms:
         own = [run for run in runs if run.arm == arm]

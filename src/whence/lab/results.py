@@ -52,6 +52,7 @@ def findings_of(study: Study, folder: Path) -> dict[str, Any]:
         "comparison": comparison, "why_no_comparison": why_not, "observations": observations(study, folder) or None,
         "exhibits": tasks.kind_of(study.task).exhibits(found, simple),
         "ran": where_run([record for own in found.values() for record in own]),
+        "problems": problems_in(study, folder),
     }  # fmt: skip
 
 
@@ -59,6 +60,12 @@ def records_of(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
     """The sound records of an arm, in the order of its seeds."""
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
     return [records.read(path) for run, path in paths if path.exists() and runner.problem_of(path, run) is None]
+
+
+def problems_in(study: Study, folder: Path) -> list[str]:
+    """What is wrong with records that are there and are not read."""
+    paths = [(run, folder / run.file_name) for run in study.runs()]
+    return [said for run, path in paths if path.exists() and (said := runner.problem_of(path, run)) is not None]
 
 
 def where_run(made: list[dict[str, Any]]) -> list[dict[str, Any]]:

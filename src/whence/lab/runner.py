@@ -47,6 +47,8 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
             "either runs go side by side, or processes share one run",
             "leave out jobs",
         )
+    if base.exists() and not base.is_dir():
+        raise refusal("run_study", f"the file {base}", "records go into a folder", "name one, new or old")
     folder = folder_of(study, base)
     task = require_sound(study)
     if processes.rank() == 0:
@@ -86,7 +88,7 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
 
 def require_sound(study: Study) -> tasks.Task:
     """Build the task and every arm's model once, so that a bad spec fails now and not after hours; the task."""
-    task = tasks.load(study.task, **study.task_settings)
+    task = task_for(study)
     if study.decision.split not in task.splits():
         raise refusal(
             "study.decision",
@@ -106,7 +108,7 @@ def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> di
     """What a report must know of a study's task. Kept beside the records, which are worth more than the data they need."""
     path = folder / "task.json"
     if not path.exists():
-        known = task or tasks.load(study.task, **study.task_settings)
+        known = task or task_for(study)
         records.write(path, {"hash": study.hash, **known.facts()})
     return records.read(path)
 
@@ -145,6 +147,21 @@ def problem_of(path: Path, run: Run) -> str | None:
     return None
 
 
+def task_for(study: Study) -> tasks.Task:
+    """The task of a study, which counts by the metric that the study decides by."""
+    task = tasks.load(study.task, **study.task_settings)
+    metric = study.decision.metric or task.metric
+    if metric != task.metric and type(task).tally is not tasks.Task.tally:
+        raise refusal(
+            "study.decision",
+            f"metric {metric!r}",
+            f"{study.task} counts {task.metric} in a way of its own",
+            "leave it out",
+        )
+    task.metric = metric
+    return task
+
+
 def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
     """The model of an arm, with weights that its seed decides."""
     return task.build_model(dict(run.study.model) | dict(run.arm.model), run.arm, run.seed)
@@ -159,7 +176,7 @@ def execute(
     """Train one arm with one seed and write its record; the record's content is the answer."""
     environment = environment or surroundings()
     torch.set_num_threads(1)  # sums are added in another order by more threads; runs go side by side instead
-    task = tasks.load(run.study.task, **run.study.task_settings)
+    task = task_for(run.study)
     model = model_for(run, task)
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     before = numbers_of(model)

@@ -14,6 +14,7 @@ from whence.lab.arms import Arm
 SCHEDULES = ("constant", "cosine")
 OPTIMISERS = ("Adam", "AdamW")
 PRECISIONS = ("no", "bf16")
+METRICS = ("accuracy", "perplexity")  # every evaluation counts what both need
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Budget:
         for name, value in whole.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise _refused(f"budget.{name}", repr(value), "it is a whole number of at least 1", "give one")
+        for name in ("rate", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) or (name == "clip" and value is None)) or isinstance(value, bool):
+                raise _refused(f"budget.{name}", repr(value), "it is a number", "give one")
         if not isinstance(self.warmup, int) or self.warmup < 0:
             raise _refused("budget.warmup", repr(self.warmup), "it is a number of steps, at least 0", "give one")
         if not self.rate > 0 or self.weight_decay < 0 or (self.clip is not None and not self.clip > 0):
@@ -67,6 +72,13 @@ class Decision:
     baseline: str = ""
     alpha: float = 0.05
     comparisons: int | None = None  # m of the correction; None: all arms but the baseline
+    metric: str = ""  # one of METRICS; empty: the task's own
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
+            raise _refused("decision.alpha", repr(self.alpha), "it is a level between 0 and 1", "try 0.05")
+        if self.metric not in ("", *METRICS):
+            raise _refused("decision.metric", repr(self.metric), f"it is one of {', '.join(METRICS)}", "choose")
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,12 @@ def train(
     saved = time.monotonic()
     recent: list[float] = before.get("recent", [])
     curves = {"losses": losses, "evaluations": evaluations}
+
+    def keep(steps_done: int) -> None:
+        progress = {"step": steps_done, "recent": recent, **curves}
+        main = accelerator.is_main_process
+        checkpoints.save(state, ready, optimiser.optimizer, progress, best=choice.best, write=main)
+
     step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
         if choice.made:  # by an evaluation before this step, perhaps of a process that was killed after it
@@ -183,9 +189,11 @@ def train(
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
         if not math.isfinite(mean):
+            keep(step)
             raise Diverged(step, f"the loss became {mean}", curves)
         norm = accelerator.clip_grad_norm_(ready.parameters(), math.inf if budget.clip is None else budget.clip)
         if not math.isfinite(float(norm)):  # seen before the weights are spoiled, so every checkpoint is a good one
+            keep(step)
             raise Diverged(step, f"the gradient became {float(norm)}", curves)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -206,10 +214,7 @@ def train(
         # several processes must agree, which costs a message: they are not asked at every step
         asked_now = processes == 1 or (step + 1) % TOGETHER == 0
         if asked_now and _agreed(accelerator, time.monotonic() - saved > save_every):
-            progress = {"step": step + 1, "recent": recent, **curves}
-            checkpoints.save(
-                state, ready, optimiser.optimizer, progress, best=choice.best, write=accelerator.is_main_process
-            )
+            keep(step + 1)
             saved = time.monotonic()
     accelerator.wait_for_everyone()
     model.load_state_dict(choice.best or checkpoints.weights_in(ready))

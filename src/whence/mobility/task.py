@@ -13,7 +13,7 @@ from whence.errors import refusal
 from whence.lab.arms import Arm
 from whence.lab.data.folder import content_hash
 from whence.lab.tasks import Batch, Tally, Task
-from whence.lab.tasks.base import as_numbers, at_least, one_of
+from whence.lab.tasks.base import as_numbers, at_least, one_of, require_known
 from whence.mobility.baselines import Counts, measured_rules
 from whence.mobility.build import build_next_place
 from whence.mobility.exhibits import exhibits
@@ -90,6 +90,7 @@ class NextPlaceTask(Task):
         given = {
             "places": self.vocabulary, "users": len(self.numbers.users), "days": self.days, "context": self.context,
         }  # fmt: skip
+        require_known("study.model", settings, NextPlaceSpec)
         return NextPlaceSpec(**(given | dict(settings) | {"reads": tuple(reads)}))
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:

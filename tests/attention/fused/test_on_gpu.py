@@ -102,7 +102,7 @@ def test_widths(width, value_width, name, dtype):
     check(name, (1, 2, 1, 200, 200, width, value_width), {"causal": True}, dtype)
 
 
-@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 111, 128, 129, 1000])
 @pytest.mark.parametrize("name", ["Epar", "T5Bias, both sides"])
 def test_lengths(length, name):
     for causal in (True, False):

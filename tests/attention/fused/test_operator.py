@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from against_reference import inputs, randoms, stirred
+from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
 from whence.attention.fused.memory import MARGIN
@@ -109,6 +110,27 @@ def test_a_second_derivative_is_refused_aloud():
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError):  # not a silent zero
         torch.autograd.grad(first.square().sum(), q)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("make", [lambda: Epar(HEADS, context=9, learn=True), lambda: T5Bias(HEADS, std=1.0)])
+def test_gradients_under_activation_checkpointing(make, reentrant):
+    # what is saved may be unpacked once only
+    position = stirred(make())
+    *tensors, upstream = inputs(1, HEADS, 1, 20, 20, 16, 16)
+
+    def function(*given):
+        return attend(*given, position=position, causal=True, backend="triton")
+
+    results = []
+    for call in (function, lambda *given: checkpoint(function, *given, use_reentrant=reentrant)):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        position.zero_grad()
+        call(*leaves).backward(upstream)
+        results.append([x.grad for x in leaves] + [p.grad.clone() for p in position.parameters()])
+    for plain, checkpointed in zip(*results, strict=True):
+        torch.testing.assert_close(checkpointed, plain, rtol=0, atol=0)
 
 
 # --- compilation ------------------------------------------------------------------------------------------------------------

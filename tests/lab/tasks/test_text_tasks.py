@@ -184,7 +184,7 @@ def test_an_epoch_of_sources_is_the_training_set(sources):
          "give a smaller context or more text."),
         (
             lambda: load("sources", context=50_000),
-            'load("sources") got context=50000, but every source needs a text 4 times as long; give a smaller one.',
+            'load("sources") got context=50000, but every source needs a text 8 times as long; give a smaller one.',
         ),
     ],
 )  # fmt: skip

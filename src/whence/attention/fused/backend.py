@@ -19,6 +19,7 @@ from whence.position.grid import evaluate, one_length, table
 
 WIDEST = 256
 FARTHEST = 2**29  # kernels count distances in 32 bits
+MOST_HEADS = 256  # one program orders them all by how far they look
 MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
 
 
@@ -88,7 +89,7 @@ def attend(
         [t is not None for t in (factor, bias)], [t is not None and t.requires_grad for t in (factor, bias)],
         [sum(hook == wanted for hook, _ in rates) for wanted in ("factor", "bias")], len(rates) < len(found),
         first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout,
-        skip_far and decays(position) and can_skip(layout, rows, keys),
+        skip_far and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
     )  # fmt: skip
 
 

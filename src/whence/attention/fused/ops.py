@@ -50,6 +50,7 @@ def _work(arguments: tuple[Any, ...]) -> Any:
         first, offset, causal, window, scale, temperature, dropout, 0 if seed is None else int(seed), skip
     )
     factor, bias = held
+    table = None if table is None else table.contiguous()  # a compiler may have laid it out otherwise
     effects = Effects(table, factor, bias, slope, decay, sink, real, q_docs, k_docs)
     return Work(aligned(q), aligned(k), aligned(v), effects, settings)
 
@@ -81,7 +82,8 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, *rest: Any)
     with torch.cuda.device_of(q):
         work = _work(arguments)
         dq, dk, dv, delta, sums, d_table = work.backward(
-            aligned(grad), aligned(out), lse, reach, rates if few else None, tuple(rate_counts) if few else (0, 0),
+            aligned(grad), aligned(out), lse, reach, rates.contiguous() if few and rates is not None else None,
+            tuple(rate_counts) if few else (0, 0),
             amplitude and few, tuple(dense) if want_table else (False, False), want_slope,
             torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
@@ -107,7 +109,8 @@ def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _backward_shapes(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     q, k, v, table, _, sink = rest[:6]
     want_table, want_slope, want_sink, few = rest[-1]
-    d_table = torch.empty_like(table) if want_table else lse.new_empty(0)
+    wants = want_table and any(rest[TENSORS + 1])
+    d_table = table.new_empty(table.shape) if wants else lse.new_empty(0)
     d_sink = sink.new_empty(sink.shape) if want_sink else lse.new_empty(0)
     sums = lse.new_empty((q.shape[1], NUMBERS) if want_slope or few else 0)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), d_table, d_sink, sums
@@ -133,7 +136,8 @@ class Fused(torch.autograd.Function):
         nothing = [None] * (TENSORS + len(ctx.plain))
         if grad is None:
             return tuple(nothing)
-        given, answers = ctx.saved_tensors[:TENSORS], ctx.saved_tensors[TENSORS:]
+        saved = ctx.saved_tensors  # once: under activation checkpointing each is unpacked a single time
+        given, answers = saved[:TENSORS], saved[TENSORS:]
         dq, dk, dv, d_table, d_sink, sums = torch.ops.whence.fused_backward.default(
             grad, *answers, *given, *ctx.plain, ctx.wanted
         )

@@ -50,31 +50,28 @@ def lengths_kernel(Q, K, LONGEST, SIZES, OWN, rows, keys, heads, SHARE: tl.const
         key_blocks = tl.cdiv(keys, BLOCK)
         for part in range(block, key_blocks, blocks):
             k = load_tile(K, b, g, part * BLOCK, BLOCK, BD).to(tl.float32)
-            longest = tl.sqrt(tl.max(endless(tl.sum(k * k, 1)), 0))
-            tl.store(LONGEST + (b * (heads // SHARE) + g) * key_blocks + part, longest)
+            # the largest of all is the same in whatever order the blocks come
+            tl.atomic_max(LONGEST + b * (heads // SHARE) + g, tl.sqrt(tl.max(endless(tl.sum(k * k, 1)), 0)))
 
 
-@triton.jit(do_not_specialize=["batch", "heads", "rows", "key_blocks", "entries", "stride", "first"])
-def reach_kernel(LONGEST, SIZES, OWN, TABLE, SLOPE, REACH, batch, heads, rows, key_blocks, entries, stride, first, sign,
+@triton.jit(do_not_specialize=["batch", "heads", "rows", "entries", "stride", "first"])
+def reach_kernel(LONGEST, SIZES, OWN, TABLE, SLOPE, REACH, batch, heads, rows, entries, stride, first, sign,
                  unit, spare, SHARE: tl.constexpr, FACTOR: tl.constexpr, SLOPED: tl.constexpr, BLOCK: tl.constexpr,
                  HEADS: tl.constexpr, PAD: tl.constexpr, FARTHEST: tl.constexpr):  # fmt: skip
     """One head's reach, from all its rows and from its slope or its table; the last program puts the heads in order."""
     h = tl.program_id(0)
     above = 0.0  # the largest of |q| * max|k| - sign * q.own_key, and of |q| * max|k|
     size = 0.0
-    for b in range(batch):
-        longest = 0.0
-        norms = LONGEST + (b * (heads // SHARE) + h // SHARE) * key_blocks
-        for start in range(0, key_blocks, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            longest = tl.maximum(longest, tl.max(tl.load(norms + at, mask=at < key_blocks, other=0.0), 0))
-        line = (b * heads + h).to(tl.int64) * rows
-        for start in range(0, rows, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            most = tl.load(SIZES + line + at, mask=at < rows, other=0.0) * longest
-            own = tl.load(OWN + line + at, mask=at < rows, other=0.0)
-            above = tl.maximum(above, tl.max(endless(most - sign * own), 0))
-            size = tl.maximum(size, tl.max(endless(most), 0))
+    for start in range(0, batch * rows, BLOCK):  # sequences one after the other: short ones share a step
+        at = start + tl.arange(0, BLOCK)
+        there = at < batch * rows
+        b = at // rows
+        place = (b * heads + h).to(tl.int64) * rows + at % rows
+        longest = tl.load(LONGEST + b * (heads // SHARE) + h // SHARE, mask=there, other=0.0)
+        most = tl.load(SIZES + place, mask=there, other=0.0) * longest
+        own = tl.load(OWN + place, mask=there, other=0.0)
+        above = tl.maximum(above, tl.max(endless(most - sign * own), 0))
+        size = tl.maximum(size, tl.max(endless(most), 0))
     above = above * unit
     if SLOPED:
         slope = tl.load(SLOPE + h)
@@ -118,15 +115,15 @@ def reach(
     All of it is two launches: what a host needs for them is what a short sequence's skipping has to win back.
     """
     batch, heads, groups, rows, keys = shape
-    key_blocks, blocks = ceil_div(keys, BLOCK), ceil_div(rows, BLOCK)
-    longest = table.new_empty(batch * groups * key_blocks, dtype=torch.float32)
+    blocks = ceil_div(rows, BLOCK)
+    longest = table.new_zeros(batch * groups, dtype=torch.float32)
     sizes, own = table.new_empty(2, batch * heads * rows, dtype=torch.float32)
     found = table.new_zeros(2 * heads + 1, dtype=torch.int32)
     lengths_kernel[(batch * heads * blocks,)](
         q, k, longest, sizes, own, rows, keys, heads, heads // groups, BLOCK, width, offset
     )
     reach_kernel[(heads,)](
-        longest, sizes, own, table, table if slope is None else slope, found, batch, heads, rows, key_blocks, entries,
+        longest, sizes, own, table, table if slope is None else slope, found, batch, heads, rows, entries,
         entries + 2 * MARGIN, first, math.copysign(1.0, unit), abs(unit) * LOOSER.value,
         SPARE + math.log2(max(2, keys)), heads // groups, factor, slope is not None, 4096, power_of_two(heads), MARGIN,
         FAR, num_warps=8,

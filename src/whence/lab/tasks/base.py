@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class Task(ABC):
         given: dict[str, Any] = {"vocabulary": self.vocabulary, "kind": kind}
         if kind == "encoder":
             given["classes"] = self.classes
+        require_known("study.model", settings, ModelSpec)
         spec = ModelSpec(**(given | dict(settings)))
         fit = Fit(spec.heads, spec.width // spec.heads, spec.width, self.context, kind == "decoder")
         # build's own seed gives all arms of a seed the same weights but for what their positions bring
@@ -194,3 +195,11 @@ def longer(context: int, factors: Iterable[int] = (1, 2, 4, 8)) -> dict[str, int
     {'test': 64, '2x': 128, '4x': 256, '8x': 512}
     """
     return {"test" if factor == 1 else f"{factor}x": factor * context for factor in factors}
+
+
+def require_known(asked: str, settings: Mapping[str, Any], kind: type) -> None:
+    """Refuse a setting that a dataclass does not have, with those that it has."""
+    known = [field.name for field in fields(kind)]
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        raise refusal(asked, f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it")

@@ -36,14 +36,14 @@ class Sources(Classification):
         train_texts = [[split(text) for text in part.train.values()] for part in parts]
         test_texts = [[split(text) for text in part.test.values()] for part in parts]
         units = Words.counted((word for texts in train_texts for text in texts for word in text), words)
-        lengths = longer(context, (1, 2, 4))
+        lengths = longer(context, (1, 2, 4, 8))
         train = [_snippets([units.encode_words(text) for text in texts], context, context) for texts in train_texts]
         longest = [
-            _snippets([units.encode_words(text) for text in texts], context, lengths["4x"]) for texts in test_texts
+            _snippets([units.encode_words(text) for text in texts], context, lengths["8x"]) for texts in test_texts
         ]
         if not all(map(len, train + longest)):
             raise refusal(
-                asked, f"context={context}", "every source needs a text 4 times as long", "give a smaller one"
+                asked, f"context={context}", "every source needs a text 8 times as long", "give a smaller one"
             )
         per_train = min(map(len, train))
         per_test = min(items, *map(len, longest))

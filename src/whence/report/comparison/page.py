@@ -105,6 +105,7 @@ def _study(index: int, study: dict[str, Any], shown: Units, known: Mapping[str, 
 <h2 id="study-{index}-name">{html.escape(study["name"])}</h2>
 <p class="question">{html.escape(study["question"])}</p>
 {about}
+{"".join(f'<p class="about">{html.escape(said)}</p>' for said in study.get("problems") or [])}
 {tables.results(study, shown, known)}
 {legend(study["arms"], known)}
 <div class="figures{many_lines}">{"".join(charts)}</div>

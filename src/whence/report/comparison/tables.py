@@ -16,7 +16,7 @@ from whence.report.comparison.verdicts import kind_of
 def results(study: dict[str, Any], units: Units, looks: Mapping[str, Look]) -> str:
     """Each arm with its mean, its difference to the baseline, the tests of it, what it cost, and the seeds it lost."""
     comparison, lost = study.get("comparison"), any(arm["diverged"] for arm in study["arms"])
-    groups = [(f"{units.label} on {study['split']}", ["mean", "seeds"])]
+    groups = [(f"{units.label} on {study['split']}", ["mean", _own_level(study), "seeds"])]
     if comparison:
         level = f"{100 * comparison['level']:g}% interval"
         unit = "points" if units.label.startswith("accuracy") else "difference"
@@ -42,7 +42,8 @@ def _result_row(arm: dict[str, Any], study: dict[str, Any], units: Units, looks:
     comparison, name, places = study.get("comparison"), arm["name"], units.places
     values, kind = values_of(study, name, study["split"], units.value_factor), ""
     first = number(mean(values.values()), places) if values else ("diverged" if arm["diverged"] else NOTHING)
-    cells = [first, str(len(values))]
+    own = (arm.get("summary") or {}).get("interval")
+    cells = [first, interval(_scaled(own, units.value_factor), places), str(len(values))]
     if comparison:
         cells = [first, *_against_baseline(name, comparison, units)]
         kind = kind_of(comparison["arms"][name]["verdict"])[0] if name in comparison["arms"] else ""
@@ -79,7 +80,7 @@ def _against_baseline(name: str, comparison: dict[str, Any], units: Units) -> li
 def _notes(comparison: dict[str, Any] | None, lost: bool) -> str:
     ending = "" if lost else "No seed diverged."
     if not comparison:
-        return f"Nothing was tested, so there are no intervals. {ending}"
+        return f"Nothing was tested. The interval is of the mean over seeds; a dash: not defined. {ending}"
     alpha, m = round(1 - comparison["level"], 15), comparison["m"]
     return (
         f"The interval of a difference and the first p are corrected for {m} comparison{'' if m == 1 else 's'} (Bonferroni); "
@@ -132,6 +133,11 @@ def definitions(rows: Sequence[tuple[str, str]]) -> str:
 
 def _scaled(ends: dict[str, Any] | None, factor: float) -> dict[str, Any] | None:
     return None if ends is None else {**ends, "low": ends["low"] * factor, "high": ends["high"] * factor}
+
+
+def _own_level(study: dict[str, Any]) -> str:
+    ends = [(arm.get("summary") or {}).get("interval") for arm in study["arms"]]
+    return next((f"{100 * one['level']:g}% interval" for one in ends if one), "interval")
 
 
 def _corrected_level(comparison: dict[str, Any] | None) -> str:
