@@ -1,4 +1,7 @@
-"""EPAR's mathematics, computed in double precision: every statement is a function that returns evidence."""
+"""EPAR's mathematics: every statement is a function that returns evidence.
+
+All of it computes in double precision and answers in it, whatever precision it is given.
+"""
 
 from whence.theory.agreement import (
     Consistency,
