@@ -60,12 +60,12 @@ def terms_by_hand(reading, made):
 
 
 def trust_by_hand(reading):
-    """What is left of the score of queries and keys in each row: half of it under a type that leans, all under one that does not."""
+    """What is left of the score of queries and keys in each row: a fifth under a type that leans, all under one that does not."""
     out = torch.ones(2, 1, T, 1, dtype=torch.float64)
     if reading.task_weights is not None:
         leaning = reading.task_weights[..., 0] + reading.task_weights[..., 2]  # near and far
         share = 1.0 if reading.task_share is None else reading.task_share
-        out[:, 0, :, 0] -= 0.5 * share * leaning
+        out[:, 0, :, 0] -= 0.8 * share * leaning
     return out
 
 

@@ -34,8 +34,9 @@ from whence.position.quantity import Quantity
 TASK_TYPES: dict[str, float] = {"near": 1.0, "anywhere": 0.0, "far": -1.0}
 #: content types by name, with the importance of each
 CONTENT_TYPES: dict[str, float] = {"filler": 0.0, "plain": 0.5, "important": 1.0}
-#: what a type that leans with all its weight leaves of the score of queries and keys
-TRUST_LEFT = 0.5
+#: what a type that leans with all its weight leaves of the score of queries and keys. Where it leaves half, some models
+#: make that score twice as large and need no type for it; where it leaves nothing, a little of "anywhere" is enough
+TRUST_LEFT = 0.2
 
 
 @dataclass(frozen=True)
