@@ -20,6 +20,7 @@ from whence.theory.measures import Measure
 
 #: where the numbers are looked for unless said otherwise
 BOUNDS: dict[str, tuple[float, float]] = {"alpha": (0.1, 4.0), "beta": (0.01, 8.0), "gamma": (0.01, 8.0)}
+AT_BOUND = 1e-3  # of the width of its bounds: a number nearer than that to one of them ended there
 AT_ONCE = 64  # settings evaluated together: attention with that many heads
 
 
@@ -153,5 +154,5 @@ def _setting(numbers: Tensor, names: tuple[str, ...], form: str) -> Setting:
 
 
 def _at_bounds(numbers: Tensor, names: tuple[str, ...], low: Tensor, high: Tensor) -> tuple[str, ...]:
-    close = torch.minimum(numbers - low, high - numbers) < 1e-3 * (high - low)
+    close = torch.minimum(numbers - low, high - numbers) < AT_BOUND * (high - low)
     return tuple(name for name, there in zip(names, close.tolist(), strict=True) if there)
