@@ -134,7 +134,8 @@ def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[
     def factors(names: list[str]) -> torch.Tensor:
         configured = [signature | {"gamma": gamma} for gamma in gammas]
         built = [signature | {name: numbers[name] for name in names} for numbers in configured]
-        return torch.stack([theory.factor(distance, length, theory.Setting(**numbers)) for numbers in built])
+        settings = [theory.Setting(n["alpha"], n["beta"], n["gamma"]) for n in built]
+        return torch.stack([theory.factor(distance, length, setting) for setting in settings])
 
     as_wired, as_meant = (factors(names) for names in (passed, list(signature)))
     return {
