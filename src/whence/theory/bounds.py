@@ -13,7 +13,7 @@ from whence.theory.tuning import AT_BOUND, BOUNDS, Best
 
 
 def optimum_is_inside(
-    measure: Measure, best: Best, *, bounds: Mapping[str, tuple[float, float]] = BOUNDS, allowed: float = 1e-4
+    measure: Measure, best: Best, *, bounds: Mapping[str, tuple[float, float]] = BOUNDS, allowed: float = 1e-6
 ) -> Evidence:
     """Nothing better lies beyond the bounds that a search had.
 

@@ -44,7 +44,11 @@ def best_by_grid(
     rounds: int = 24,
     shrink: float = 0.7,
 ) -> Best:
-    """The least measure on a grid that is laid anew around its best point, each time ``shrink`` times as wide."""
+    """The least measure on a grid that is laid anew around its best point, ``shrink`` times as wide or just as wide.
+
+    It stays as wide along a number whose best was at the grid's edge: better ones may lie beyond, and a grid that shrank
+    all the same would be left on the side of a narrow valley.
+    """
     names, low, high = _limits(form, bounds)
     if points < 3 or rounds < 1 or not 0 < shrink < 1:
         raise refusal(
@@ -64,9 +68,11 @@ def best_by_grid(
         losses = _evaluate(measure, grid)
         evaluations += len(grid)
         highest = max(highest, float(losses.max()))
+        at_edge = torch.zeros_like(centre, dtype=torch.bool)
         if float(losses.min()) < lowest:
             best, lowest = grid[int(losses.argmin())], float(losses.min())
-        centre, half = best, half * shrink
+            at_edge = (best - centre).abs() >= half * (1 - 1e-9)
+        centre, half = best, torch.where(at_edge, half, half * shrink)
     found, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
     return Best(found, lowest, evaluations, highest - lowest, ends)
 

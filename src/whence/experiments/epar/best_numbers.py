@@ -25,8 +25,8 @@ class Search(Setup):
     """How the best numbers are looked for."""
 
     grid_points: int = 5
-    grid_rounds: int = 40
-    grid_shrink: float = 0.8  # a grid that shrinks faster gets stuck on the side of a narrow valley
+    grid_rounds: int = 30
+    grid_shrink: float = 0.6
     starts: int = 3
 
 
