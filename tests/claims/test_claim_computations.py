@@ -127,6 +127,16 @@ def test_statements_of_the_theory():
     close(state("bound_of_the_attention", 1.0, 0.5)["misses_by"], 1 / 1.5 - min(weights))
 
 
+def test_a_gamma_that_is_not_handed_on_changes_nothing():
+    found = witness("gamma_as_wired")(["alpha", "beta"], [0.5, 4.0], 100)
+    assert found["largest_change_with_gamma"] == 0 and found["gamma_in_effect"] == 1.5
+    decay = math.exp(-2.0 * 99 / 100)
+    by_hand = (1 + 0.5 * decay) / 1.5 - (1 + 4 * decay) / 5
+    assert found["largest_change_if_passed_on"] == pytest.approx(by_hand, rel=1e-12)
+    handed_on = witness("gamma_as_wired")(["alpha", "beta", "gamma"], [0.5, 4.0], 100)
+    assert handed_on["largest_change_with_gamma"] == found["largest_change_if_passed_on"] > 0
+
+
 def test_alpha_length_scale_and_memory():
     found = witness("strength")([0.5, 2.0], 1.0, 0.5)
     assert found["change_of_near_over_far"] < 1e-12 and found["factor_without_decay"] == 2.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whence.cli import claiming
+from whence.cli import claiming, reporting
 from whence.errors import WhenceError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,3 +96,28 @@ def test_a_page_of_one_source(here, capsys):
     assert capsys.readouterr().out == "page: build/claims.html\n"
     text = (here / "build" / "claims.html").read_text()
     assert "prior-unbuilt" in text and "epar-defaults" not in text and not list(here.rglob("*.part"))
+
+
+def test_the_report_of_the_results_has_the_ledger_as_a_page(here, capsys):
+    """Beside the page of the studies, which leads to it; a folder that no claim is judged from has none."""
+    study = next((ROOT / "results").glob("speeches-encoder-keys-*"))
+    shutil.copytree(study, here / "results" / study.name)
+    reporting.report()
+    assert capsys.readouterr().out == "report: results/report.html\nclaims: results/claims.html\n"
+    ledger, studies = ((here / "results" / name).read_text() for name in ("claims.html", "report.html"))
+    assert "epar-defaults" in ledger and "prior-unbuilt" in ledger and not list(here.rglob("*.part"))
+    many = len(re.findall('<details class="claim ', ledger))
+    assert f'<a href="claims.html">{many} claims</a>' in studies
+    shutil.copytree(study, here / "build" / "mine" / study.name)
+    reporting.report(Path("build/mine"))
+    assert not (here / "build/mine/claims.html").exists() and "What the sources claim" not in (
+        here / "build/mine/report.html"
+    ).read_text()  # fmt: skip
+    reporting.report(Path("build/mine"), claims=Path("claims"))
+    assert (here / "build/mine/claims.html").exists()
+
+
+def test_the_ledger_is_reported_before_any_study_is_run(here, capsys):
+    reporting.report()
+    assert capsys.readouterr().out == "claims: results/claims.html\n"
+    assert "epar-defaults" in (here / "results/claims.html").read_text()

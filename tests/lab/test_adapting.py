@@ -23,14 +23,17 @@ def test_the_task_weights_point_where_the_task_needs(trained):
     assert found["near"]["near"] > 0.8 and found["far"]["far"] > 0.8
     assert found["near"]["slope"] > 2 and found["far"]["slope"] < -2
     assert found["near"]["distance"] < found["far"]["distance"] - 0.2
-    # nothing is asked of the weights for "anywhere": queries and keys find a mark by themselves
+    marked = found["anywhere"]
+    assert marked["anywhere"] == max(marked[kind] for kind in found) and abs(marked["slope"]) < 1
+    assert marked["anywhere"] > 10 * max(found["near"]["anywhere"], found["far"]["anywhere"])
+    assert marked["row_scale"] > found["near"]["row_scale"] + 0.3 and marked["marked"] > found["near"]["marked"] + 0.3
 
 
 def test_and_they_are_the_cause(trained):
     """Given a type by hand, the model answers from where that type looks, whatever the input asked for."""
-    near = answered_from(forced(trained.model, "near"), trained.task)
-    far = answered_from(forced(trained.model, "far"), trained.task)
-    assert near["near"] > far["near"] + 0.2 and far["far"] > near["far"] + 0.2
+    answers = {kind: answered_from(forced(trained.model, kind), trained.task) for kind in ("near", "anywhere", "far")}
+    for kind, shares in answers.items():
+        assert all(shares[kind] > other[kind] + 0.15 for name, other in answers.items() if name != kind)
     own = answered_from(trained.model, trained.task)
     assert all(share == pytest.approx(1 / 3, abs=0.12) for share in own.values())
 

@@ -39,8 +39,16 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
 
 @pytest.mark.parametrize("name", ["when", "numbers"])
 def test_seeds_suffice_for_a_claim_after_all_corrections(name):
-    made = runpy.run_path(str(STUDIES / f"{name}.py"))["studies"]()
-    compared = sum(len(study.arms) - 1 for study in made)
-    for study in made:
-        assert study.comparisons == compared  # of all conditions together
+    file = runpy.run_path(str(STUDIES / f"{name}.py"))
+    made = file["studies"]()
+    first = len(file.get("FIRST", made))
+    for number, study in enumerate(made):
+        asked = made[:first] if number < first else made  # all conditions that had been asked when it was decided
+        assert study.comparisons == sum(len(one.arms) - 1 for one in asked)
         assert smallest_p(len(study.seeds), len(study.seeds)) * study.comparisons < study.decision.alpha
+
+
+def test_conditions_asked_later_leave_the_records_of_the_first_as_they_were():
+    made = runpy.run_path(str(STUDIES / "when.py"))["studies"]()
+    kept = {folder.name for folder in (STUDIES.parents[1] / "results/epar_when").glob("*/")}
+    assert {f"{study.name}-{study.hash}" for study in made} == kept

@@ -59,13 +59,24 @@ def terms_by_hand(reading, made):
     return out
 
 
+def trust_by_hand(reading):
+    """What is left of the score of queries and keys in each row: a fifth under a type that leans, all under one that does not."""
+    out = torch.ones(2, 1, T, 1, dtype=torch.float64)
+    if reading.task_weights is not None:
+        leaning = reading.task_weights[..., 0] + reading.task_weights[..., 2]  # near and far
+        share = 1.0 if reading.task_share is None else reading.task_share
+        out[:, 0, :, 0] -= 0.8 * share * leaning
+    return out
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("causal", (True, False))
 @torch.no_grad()
 def test_the_terms_are_those_of_the_formula(name, causal):
     made, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
     weights, reading = made.look(x)
-    logits = (split(made, x) + terms_by_hand(reading, made)[:, None]) * effect(made).reshape(HEADS, T, T) / 0.8
+    scores = trust_by_hand(reading) * split(made, x) + terms_by_hand(reading, made)[:, None]
+    logits = scores * effect(made).reshape(HEADS, T, T) / 0.8
     if causal:
         logits = logits.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(weights, logits.softmax(-1), rtol=1e-11, atol=1e-13)
@@ -123,6 +134,21 @@ def test_a_task_type_does_what_its_name_says(kind, nearer):
     moved = (weights[:, :, -1] @ distance) - (before[:, :, -1] @ distance)
     assert (moved < 0).all() if nearer else (moved > 0).all()
     assert (reading.slope > 0).all() if nearer else (reading.slope < 0).all()
+
+
+@torch.no_grad()
+def test_to_lean_nowhere_is_not_to_lean_both_ways():
+    """Else the weight of "anywhere" would mean nothing: half near and half far have its slope, and must not be it."""
+    made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
+    made.adapter.weigh.weight.zero_()
+    made.adapter.weigh.bias.copy_(torch.tensor([0.0, 80.0, 0.0]))
+    anywhere, read = made.look(x)
+    made.adapter.weigh.bias.copy_(torch.tensor([80.0, 0.0, 80.0]))
+    both_ways, read_both = made.look(x)
+    torch.testing.assert_close(read.slope, read_both.slope, rtol=0, atol=1e-12)
+    assert float((anywhere - both_ways).abs().max()) > 0.01
+    made.adapter = None
+    torch.testing.assert_close(anywhere, made.look(x)[0], rtol=1e-11, atol=1e-13)  # queries and keys alone
 
 
 def test_important_keys_gain_in_every_row():
@@ -204,6 +230,7 @@ def test_the_small_model():
             "a part that acts on embeddings, but embeddings are made outside",
         ),
         (lambda: TaskAware(8, 0), r"TaskAware\(context, types\) got 0 and 3 types"),
+        (lambda: TaskAware(8, 4, types={"a": 2.0}), r"TaskAware\(types\) got {'a': 2.0}, but a type leans from -1"),
         (
             lambda: ContentAware(8, types={"a": 2.0}),
             r"ContentAware\(types\) got {'a': 2.0}, but types have an importance",

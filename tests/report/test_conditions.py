@@ -112,6 +112,15 @@ def test_what_is_drawn_is_what_the_rows_say(base):
     assert drawn.axes[0].texts[0].get_text().startswith("▲ +20.0  [+")
 
 
+def test_a_condition_asked_later_says_what_it_is_corrected_for(base):
+    later = replace(STUDIES[2], name="condition-3", decision=Decision(baseline="epar", comparisons=8))
+    folder = write_study(later, base, {"epar": 0.80, "none": 0.60, "alibi": 0.801})
+    found = findings([*(runner.folder_of(study, base) for study in STUDIES), folder], "", "")["studies"]
+    drawn = conditions.figure(conditions.rows(found), "epar", "points")
+    assert any("7 seeds an arm. Welch's test; p and intervals are corrected for 6 or 8 comparisons" in text.get_text()
+               for text in drawn.texts)  # fmt: skip
+
+
 def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, tmp_path):
     found = findings([runner.folder_of(study, base) for study in STUDIES], "", "")["studies"]
     assert conditions.comparable(found) and not conditions.comparable(found[:2])

@@ -7,8 +7,10 @@ from scipy import stats
 
 from whence.errors import WhenceError
 from whence.theory import (
+    CODE_DEFAULTS,
     Setting,
     agrees_with_differences,
+    attention_weights,
     best_by_gradient,
     best_by_grid,
     entropy,
@@ -16,6 +18,7 @@ from whence.theory import (
     factor,
     factor_at,
     gold_surprise,
+    optimum_is_inside,
     planted,
     position_values,
     profile_error,
@@ -60,6 +63,49 @@ def test_an_optimum_beyond_the_bounds_is_named():
     bounds = {"alpha": (0.5, 2.0), "beta": (0.1, 1.0)}
     assert best_by_grid(measure, "basic", bounds=bounds).at_bounds == ("beta",)
     assert best_by_gradient(measure, "basic", bounds=bounds, starts=1).at_bounds == ("beta",)
+
+
+def imitation(seed, target):
+    """How far one head's attention is from the one that it has with given numbers."""
+    p = planted(4, 24, seed)
+    want = attention_weights(p.q, p.k, target.position(24), causal=True)
+
+    def measure(numbers):
+        return (attention_weights(p.q, p.k, epar(numbers, 24), causal=True) - want).square().mean((0, 2, 3))
+
+    return measure
+
+
+@pytest.mark.parametrize("seed, target", ((0, CODE_DEFAULTS), (1, Setting(0.8, 4.0, 3.0)), (2, Setting(2.0, 3.0, 0.9))))
+def test_both_ways_agree_on_several_heads_whose_best_numbers_are_inside(seed, target):
+    measure = imitation(seed, target)
+    grid = best_by_grid(measure, points=5, rounds=30, shrink=0.6)  # fast enough to be left beside the narrow valley
+    gradient = best_by_gradient(measure, starts=2)
+    agree = two_ways_agree(grid, gradient)
+    assert agree.holds and agree.numbers["largest difference of a number"] < 0.05, str(agree)
+    assert gradient.setting.numbers().tolist() == pytest.approx(target.numbers().tolist(), rel=1e-3)
+    for way in (grid, gradient):
+        inside = optimum_is_inside(measure, way)
+        assert inside.holds and inside.violation == 0 and not way.at_bounds
+        assert min(x for name, x in inside.numbers.items() if name.startswith("room")) > 0.05
+
+
+def test_an_optimum_on_a_bound_says_how_much_lies_beyond():
+    """The nearest of several keys wants all decay there is: gamma goes to its bound, where the form becomes the basic one."""
+    p = planted(24, 24, 1)
+    measure = gold_surprise(p.q, p.k, p.gold)
+    best = best_by_gradient(measure, starts=2, steps=60)
+    found = optimum_is_inside(measure, best)
+    assert not found.holds and found.violation > 1e-5 and set(best.at_bounds) == {"gamma"}
+    assert found.counter_example["gamma"] == pytest.approx(8.0, abs=0.01) and found.numbers["room of gamma"] < 1e-3
+    assert found.numbers["slope of gamma toward its bound"] < 0 < found.numbers["room of beta"]
+    wider = {"alpha": (0.1, 4.0), "beta": (0.01, 8.0), "gamma": (0.01, 80.0)}
+    assert best_by_gradient(measure, bounds=wider, starts=2, steps=60).loss < best.loss  # and it does lie there
+    level = profile_error(
+        D, factor(D, 48, Setting(gamma=8.0)), 48
+    )  # the optimum is on the bound, and nothing beyond is better
+    met = best_by_gradient(level, starts=4)
+    assert optimum_is_inside(level, met).holds and met.setting.gamma == pytest.approx(8.0, abs=0.05)
 
 
 def test_the_planted_problem():

@@ -72,6 +72,14 @@ def claims(
     print(summary(found["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
+def judged(folder: Path, results: Path) -> dict[str, Any]:
+    """Every claim of a ledger with its verdict from the records in a folder."""
+    from whence.claims import Places, findings, load
+    from whence.claims.evidence import KNOWN
+
+    return findings(load(folder, KNOWN), Places(folder, results))
+
+
 def chosen(sources: list[Source], names: list[str], ids: list[str]) -> list[Source]:
     """The sources and claims that were asked for; all where nothing was."""
     from dataclasses import replace

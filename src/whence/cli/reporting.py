@@ -8,23 +8,37 @@ from typing import Annotated, Any
 
 import typer
 
-from whence.cli import probing
+from whence.cli import claiming, probing
 from whence.errors import MissingExtra, refusal
 
-HELP = "Write the report of the studies or probes in a folder again, from their records alone, and the figure of conditions."
+HELP = (
+    "Write the report of the studies or probes in a folder again, from their records alone, and the figure of conditions. "
+    "Of the folder that the ledger of claims is judged from, which is results, also the page of that ledger."
+)
 EXAMPLES = """Examples:
+
+whence report
 
 whence report build/compare
 
-whence report build/probe"""
+whence report build/probe
+
+whence report build/mine --claims claims"""
+
+RESULTS, LEDGER = Path("results"), Path("claims")  # what `whence claims` judges, and from where, unless told otherwise
+LEDGER_PAGE = "claims.html"
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder of studies or probes, or of one")],
+    folder: Annotated[Path, typer.Argument(help="a folder of studies or probes, or of one")] = RESULTS,
     out: Annotated[Path | None, typer.Option(help="the page; report.html in the folder by default")] = None,
+    claims: Annotated[
+        Path | None, typer.Option(help="a ledger to judge from this folder; of results it is claims, if that is there")
+    ] = None,
 ) -> None:
     folders, probes = kept_in(folder, "study.json"), kept_in(folder, "plan.json")
-    if not folders and not probes:
+    ledger = claims or (LEDGER if folder.resolve() == RESULTS.resolve() and LEDGER.is_dir() else None)
+    if not folders and not probes and ledger is None:
         raise refusal(
             "whence report",
             f"no study.json and no plan.json in {folder}",
@@ -37,9 +51,14 @@ def report(
         )
     for probe in probes:
         print(f"report: {probing.write_report(probe, out)}")
+    page = out or folder / "report.html"
+    judged = None if ledger is None else claiming.judged(ledger, folder)
     if folders:
         name_problems(folders)
-        print(f"report: {write_report(folders, out or folder / 'report.html', None, f'whence report {folder}')}")
+        link = None if judged is None else {"page": LEDGER_PAGE, "counts": judged["counts"]}
+        print(f"report: {write_report(folders, page, None, f'whence report {folder}', link)}")
+    if judged is not None:
+        print(f"claims: {claiming.write_page(judged, page.parent / LEDGER_PAGE)}")
 
 
 def name_problems(folders: list[Path]) -> None:
@@ -56,10 +75,13 @@ def kept_in(folder: Path, name: str) -> list[Path]:
     return [folder] if (folder / name).exists() else sorted(path.parent for path in folder.glob(f"*/{name}"))
 
 
-def write_report(folders: list[Path], out: Path, title: str | None, command: str) -> Path:
+def write_report(
+    folders: list[Path], out: Path, title: str | None, command: str, ledger: dict[str, Any] | None = None
+) -> Path:
     """One page for several studies, written whole; of one question under several conditions also a figure of them.
 
-    The command is what the page shows where none can be found for the studies.
+    The command is what the page shows where none can be found for the studies; ``ledger`` says where the page of the
+    claims is and how they came out.
     """
     from whence import records
     from whence.cli.again import commands
@@ -69,7 +91,7 @@ def write_report(folders: list[Path], out: Path, title: str | None, command: str
     made = [study_in(folder) for folder in folders]
     title = title or (made[0].question if len(made) == 1 else f"{len(made)} studies of position")
     found = findings(folders, title, "\n".join(commands(made)) or command)
-    records.write_text(out, page(found))
+    records.write_text(out, page(found | {"ledger": ledger}))
     write_conditions(found["studies"], out.parent)
     return out
 

@@ -68,8 +68,8 @@ def adapt(adapter: str = "fused", *, seed: int = 0, task: Places | None = None, 
 def by_kind(model: AdaptiveModel, task: Places, split: str = "test") -> dict[str, dict[str, float]]:
     """For each kind of input, means over the row that is asked: accuracy and what was read and looked at.
 
-    ``near``, ``anywhere`` and ``far`` are the task weights; ``slope`` is above 0 where near keys are wanted; ``task_share``
-    is how much of the fusion is task; ``distance`` is the mean distance of what is attended to, as a share of the
+    ``near``, ``anywhere`` and ``far`` are the task weights; ``slope`` is above 0 where near keys are wanted;
+    ``row_scale`` is how much of the score of queries and keys is left; ``task_share`` is how much of the fusion is task; ``distance`` is the mean distance of what is attended to, as a share of the
     greatest; ``marked`` is the weight on the marked key. What an adapter does not have is left out.
     """
     batches = task.evaluation(split)

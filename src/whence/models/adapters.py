@@ -2,12 +2,17 @@
 
 Each adapter reads the input x and answers with score terms that act on KEYS:
 
-    score_ij += share_i * slope_i * (p_j - p_i) / context  +  (1 - share_i) * strength * importance_j
+    score_ij = trust_i * q_i.k_j  +  share_i * slope_i * (p_j - p_i) / context  +  (1 - share_i) * strength * importance_j
 
 ``slope`` comes from the task: a row's weights over task types, each of which wants near keys (slope above 0), far keys
-(below 0) or neither. ``importance`` comes from each key's own content. ``share`` fuses the two. Every term is a product of
-a number of the row and a number of the key, so all of it fits into a few more columns of q and k, and ``attend`` runs it
-unchanged on any backend. Being part of the score, the terms are multiplied by EPAR's factor like the rest of it.
+(below 0) or neither. ``trust`` comes from them too: a type that leans takes trust from queries and keys, one that does not
+leans on them in full. ``importance`` comes from each key's own content. ``share`` fuses task and content. Every term is a
+product of a number of the row and a number of the key, so all of it fits into a few more columns of q and k, and
+``attend`` runs it unchanged on any backend. Being part of the score, the terms are multiplied by EPAR's factor like the
+rest of it.
+
+Without the trust a type that leans nowhere would do nothing: half near and half far cancel to the same slope, and training
+then never gives it a weight. With it, three weights give two numbers that no other three weights give.
 
 ``PerRow`` is the form of the EPAR framework's code: task and content weigh the logits of a whole row. A row's logits times
 one number is a temperature; it can sharpen or flatten the row, and never changes which key comes first.
@@ -29,6 +34,9 @@ from whence.position.quantity import Quantity
 TASK_TYPES: dict[str, float] = {"near": 1.0, "anywhere": 0.0, "far": -1.0}
 #: content types by name, with the importance of each
 CONTENT_TYPES: dict[str, float] = {"filler": 0.0, "plain": 0.5, "important": 1.0}
+#: what a type that leans with all its weight leaves of the score of queries and keys. Where it leaves half, some models
+#: make that score twice as large and need no type for it; where it leaves nothing, a little of "anywhere" is enough
+TRUST_LEFT = 0.2
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Reading:
 
     rows: Tensor | None = None  # [B, T, R], of the queries
     keys: Tensor | None = None  # [B, T, R], of the keys; the sum over R of their products joins the score
-    row_scale: Tensor | None = None  # [B, T], above 0: multiplies a row's logits
+    row_scale: Tensor | None = None  # [B, T], above 0: multiplies the scores of a row's query, not the terms above
     task_weights: Tensor | None = None  # [B, T, task types], each row sums to 1
     slope: Tensor | None = None  # [B, T], above 0 where near keys are wanted
     content_types: Tensor | None = None  # [B, T, content types], each token's sum to 1
@@ -55,12 +63,12 @@ class Adapter(nn.Module, ABC):
 
 
 class TaskAware(Adapter):
-    """Infers the task from what a row has seen and leans toward near or far keys.
+    """Infers the task from what a row has seen and leans toward near keys, toward far keys, or on content.
 
     Args:
         width: width of the input.
         context: the length that distances are measured in.
-        types: task types with the direction of each.
+        types: task types with the direction of each, from -1 to 1.
         strength: where the one learnable scale of all slopes starts.
     """
 
@@ -74,6 +82,9 @@ class TaskAware(Adapter):
             raise refusal(
                 "TaskAware(context, types)", f"{context} and {len(types)} types", "there is one at least", "give one"
             )
+        if not all(-1 <= direction <= 1 for direction in types.values()):
+            rule = "a type leans from -1, all far, to 1, all near"  # beyond that its trust in content would be below 0
+            raise refusal("TaskAware(types)", repr(dict(types)), rule, "give such types, and a larger strength")
         self.width, self.context, self.types = width, context, tuple(types)
         self.weigh = nn.Linear(width, len(types))
         self.strength = Quantity("strength", strength, heads=None, learn=True)
@@ -85,7 +96,8 @@ class TaskAware(Adapter):
         at = (places.to(x.dtype) / self.context).expand(x.shape[:2])
         rows = torch.stack([slope, -slope * at], -1)
         keys = torch.stack([at, torch.ones_like(at)], -1)
-        return Reading(rows, keys, task_weights=weights, slope=slope)
+        trust = 1 - (1 - TRUST_LEFT) * (weights @ self.directions.abs())
+        return Reading(rows, keys, row_scale=trust, task_weights=weights, slope=slope)
 
 
 class ContentAware(Adapter):
@@ -133,6 +145,7 @@ class Fused(Adapter):
         return Reading(
             rows,
             torch.cat([by_task.keys, by_content.keys], -1),
+            row_scale=1 - share[..., 0] * (1 - by_task.row_scale),  # all content: trust is whole
             task_weights=by_task.task_weights,
             slope=by_task.slope,
             content_types=by_content.content_types,

@@ -1,4 +1,7 @@
-"""EPAR's mathematics, computed in double precision: every statement is a function that returns evidence."""
+"""EPAR's mathematics: every statement is a function that returns evidence.
+
+All of it computes in double precision and answers in it, whatever precision it is given.
+"""
 
 from whence.theory.agreement import (
     Consistency,
@@ -17,6 +20,7 @@ from whence.theory.benefit import (
     prediction_reads_no_attention,
     value_is_a_mean,
 )
+from whence.theory.bounds import optimum_is_inside
 from whence.theory.doubling import doubled, doubling_identity, factor_ranks
 from whence.theory.effect import CODE_DEFAULTS, NUMBERS, Setting, epar, factor
 from whence.theory.evidence import Evidence
@@ -57,7 +61,7 @@ __all__ = [
     "consistency", "consistency_by_chance", "continuity", "differentiability", "distance_consistency", "doubled",
     "doubling_identity", "enhanced_keeps_more", "entropy", "epar", "factor", "factor_at", "factor_monotonicity",
     "factor_ranks", "failing_region", "gamma_that_keeps", "gold_surprise", "importance", "maximum_benefit",
-    "monotonicity_of_random_content", "pattern", "planted", "position_value", "position_values", "predicted_by_source",
+    "monotonicity_of_random_content", "optimum_is_inside", "pattern", "planted", "position_value", "position_values", "predicted_by_source",
     "prediction_reads_no_attention", "profile_error", "random_places", "ranks", "retention", "retention_figures_agree",
     "sensitivity", "slope", "spearman", "two_ways_agree", "untrained_head", "value_is_a_mean", "vectors",
     "weights_by_distance",

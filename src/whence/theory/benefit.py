@@ -13,14 +13,14 @@ from whence.theory.evidence import Evidence
 
 def importance(x: Tensor) -> Tensor:
     """Vectors ``[..., L, width]`` have the importance ``[..., L]``, the Euclidean norm of each."""
-    return torch.linalg.vector_norm(x, dim=-1)
+    return torch.linalg.vector_norm(x.to(torch.float64), dim=-1)
 
 
 def position_value(weights: Tensor, importance: Tensor) -> Tensor:
     """V(i) = sum_j A_ij I_j: weights ``[..., L, S]`` and importance ``[..., S]`` give ``[..., L]``.
 
     >>> position_value(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([2.0, 4.0]))
-    tensor([2., 3.])
+    tensor([2., 3.], dtype=torch.float64)
     """
     if weights.ndim < 2 or importance.ndim < 1 or weights.shape[-1] != importance.shape[-1]:
         raise refusal(
@@ -29,7 +29,7 @@ def position_value(weights: Tensor, importance: Tensor) -> Tensor:
             "there is one importance a key",
             "give weights [..., L, S] and importance [..., S]",
         )
-    return (weights @ importance[..., None])[..., 0]
+    return (weights.to(torch.float64) @ importance.to(torch.float64)[..., None])[..., 0]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def maximum_benefit(value: Tensor, tolerance: float = 1e-12) -> Benefit:
             "value holds one finite number a position of one sequence",
             "give the values of one row, [L] with L of at least 1",
         )
+    value = value.to(torch.float64)
     best = float(value.max())
     near = value >= best - tolerance * abs(best)
     others = value[~near]
@@ -70,13 +71,15 @@ def value_is_a_mean(weights: Tensor, importance: Tensor) -> Evidence:
 
     weights ``[..., L, S]`` with rows that sum to 1, importance ``[..., S]`` of at least 0.
     """
+    given = torch.finfo(weights.dtype).eps  # rows that were computed in single precision sum to 1 in that only
+    weights, importance = weights.to(torch.float64), importance.to(torch.float64)
     value = position_value(weights, importance)
     low, high = importance.min(-1, keepdim=True).values, importance.max(-1, keepdim=True).values
     outside = torch.maximum(value - high, low - value).clamp(min=0)
     unlike_one = float((weights.sum(-1) - 1).abs().max())
     worst = int(outside.argmax())
     scale = float(importance.abs().max())
-    allowed = 4 * torch.finfo(weights.dtype).eps * weights.shape[-1] * max(scale, 1e-300)
+    allowed = 4 * given * weights.shape[-1] * max(scale, 1e-300)
     found = float(outside.max())
     return Evidence(
         "V(i) is a convex combination of the importances",
@@ -97,7 +100,7 @@ def value_is_a_mean(weights: Tensor, importance: Tensor) -> Evidence:
 
 def predicted_by_source(weights: Tensor, importance: Tensor) -> Tensor:
     """The position that the source's code predicts: argmax_i of (mean of row i) * I_i, of weights ``[..., L, L]``."""
-    return (weights.mean(-1) * importance).argmax(-1)
+    return (weights.to(torch.float64).mean(-1) * importance.to(torch.float64)).argmax(-1)
 
 
 def prediction_reads_no_attention(weights: Tensor, importance: Tensor) -> Evidence:
@@ -105,11 +108,13 @@ def prediction_reads_no_attention(weights: Tensor, importance: Tensor) -> Eviden
 
     The violation is by how much the importance of a predicted position falls short of the largest.
     """
+    given = torch.finfo(weights.dtype).eps  # of rows whose sum is 1
+    weights, importance = weights.to(torch.float64), importance.to(torch.float64)
     predicted = predicted_by_source(weights, importance)
     reached = importance.gather(-1, predicted[..., None])[..., 0]
     short = importance.max(-1).values - reached
     means = weights.mean(-1) * weights.shape[-1]
-    allowed = 8 * torch.finfo(weights.dtype).eps * float(importance.max()) * weights.shape[-1]
+    allowed = 8 * given * float(importance.max()) * weights.shape[-1]
     found = float(short.max())
     worst = int(short.argmax())
     return Evidence(

@@ -32,8 +32,9 @@ def doubled(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor
             "queries and keys are of the same tokens",
             "give both [..., T, D]",
         )
+    q, k = q.to(torch.float64), k.to(torch.float64)
     tokens = q.shape[-2]
-    places = torch.arange(tokens, dtype=q.dtype, device=q.device) - (tokens - 1) / 2
+    places = torch.arange(tokens, dtype=torch.float64, device=q.device) - (tokens - 1) / 2
     exponent = (setting.beta * places / length)[:, None]
     fading_q, growing_k = torch.exp(-exponent) * q, torch.exp(exponent) * k
     if setting.form == "basic":
@@ -45,8 +46,9 @@ def doubled(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor
 def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length: int) -> Evidence:
     """whence's causal EPAR attention against its attention without position over the doubled vectors, both dense.
 
-    q, k and v are ``[B, H, T, D]`` in double precision. The violation is the largest difference of two outputs.
+    q, k and v are ``[B, H, T, D]``, taken in double precision. The violation is the largest difference of two outputs.
     """
+    q, k, v = (x.to(torch.float64) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5
     at_scores = attend(q, k, v, position=setting.position(length), causal=True, scale=scale, backend="reference")
     q2, k2 = doubled(q, k, setting, length)

@@ -69,7 +69,7 @@ CODE_DEFAULTS = Setting(alpha=_code["alpha"], beta=_code["beta"], gamma=_code["g
 def epar(numbers: Tensor, length: int, form: str = "enhanced") -> Epar:
     """The mechanism whose numbers are ``[2 or 3]``, or ``[n, 2 or 3]`` for n heads; gradients reach the tensor.
 
-    >>> epar(torch.tensor([1.0, 1.0, 0.5], dtype=torch.float64), 100).factor(torch.tensor([100.0]).double(), 100)
+    >>> epar(torch.tensor([1.0, 1.0, 0.5]), 100).factor(torch.tensor([100.0]).double(), 100)
     tensor([0.7893], dtype=torch.float64)
     """
     names = NUMBERS.get(form, ())
@@ -80,6 +80,7 @@ def epar(numbers: Tensor, length: int, form: str = "enhanced") -> Epar:
             "the last axis holds (alpha, beta) for 'basic' and (alpha, beta, gamma) for 'enhanced'",
             "give these numbers, or one row of them a head",
         )
+    numbers = numbers.to(torch.float64)
     heads = None if numbers.ndim == 1 else numbers.shape[0]
     made = Epar(heads, form=form, context=length).to(numbers.device)
     for column, name in enumerate(names):

@@ -70,6 +70,7 @@ def pattern(name: str, length: int, seed: int, *, rows: int = 1) -> Tensor:
 
 def vectors(importance: Tensor, width: int, seed: int) -> Tensor:
     """Vectors ``[..., L, width]`` in random directions whose norms are the importances ``[..., L]``."""
+    importance = importance.to(torch.float64)
     drawn = torch.randn(*importance.shape, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return importance[..., None] * torch.nn.functional.normalize(drawn, dim=-1)
 
@@ -81,6 +82,7 @@ def random_places(length: int, width: int, seed: int) -> Tensor:
 
 def untrained_head(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Queries and keys ``[B, L, W]`` of x ``[B, L, W]`` under random projections, as torch's linear layers start."""
+    x = x.to(torch.float64)
     generator = torch.Generator().manual_seed(seed)
     width = x.shape[-1]
     drawn = torch.rand(2, width, width, dtype=torch.float64, generator=generator)
@@ -105,7 +107,7 @@ def attention_weights(
     looks both ways, so causality is off unless asked for.
     """
     heads = 1 if position is None or position.heads is None else position.heads
-    keys = k[:, None]
+    q, keys = q.to(torch.float64), k.to(torch.float64)[:, None]
     _, weights = attend(
         q[:, None].expand(-1, heads, -1, -1), keys, keys, position=position, causal=causal, temperature=temperature,
         q_positions=places, k_positions=torch.arange(k.shape[1]), backend="reference", return_weights=True,

@@ -38,6 +38,7 @@ class Retained:
 
 def compare_retention(share: Tensor, setting: Setting) -> Retained:
     """Retention of the basic and the enhanced form at any distances."""
+    share = share.to(torch.float64)
     return Retained(share, retention(share, setting.basic()), retention(share, setting.enhanced()))
 
 

@@ -20,6 +20,7 @@ from whence.theory.measures import Measure
 
 #: where the numbers are looked for unless said otherwise
 BOUNDS: dict[str, tuple[float, float]] = {"alpha": (0.1, 4.0), "beta": (0.01, 8.0), "gamma": (0.01, 8.0)}
+AT_BOUND = 1e-3  # of the width of its bounds: a number nearer than that to one of them ended there
 AT_ONCE = 64  # settings evaluated together: attention with that many heads
 
 
@@ -43,7 +44,11 @@ def best_by_grid(
     rounds: int = 24,
     shrink: float = 0.7,
 ) -> Best:
-    """The least measure on a grid that is laid anew around its best point, each time ``shrink`` times as wide."""
+    """The least measure on a grid that is laid anew around its best point, ``shrink`` times as wide or just as wide.
+
+    It stays as wide along a number whose best was at the grid's edge: better ones may lie beyond, and a grid that shrank
+    all the same would be left on the side of a narrow valley.
+    """
     names, low, high = _limits(form, bounds)
     if points < 3 or rounds < 1 or not 0 < shrink < 1:
         raise refusal(
@@ -63,9 +68,11 @@ def best_by_grid(
         losses = _evaluate(measure, grid)
         evaluations += len(grid)
         highest = max(highest, float(losses.max()))
+        at_edge = torch.zeros_like(centre, dtype=torch.bool)
         if float(losses.min()) < lowest:
             best, lowest = grid[int(losses.argmin())], float(losses.min())
-        centre, half = best, half * shrink
+            at_edge = (best - centre).abs() >= half * (1 - 1e-9)
+        centre, half = best, torch.where(at_edge, half, half * shrink)
     found, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
     return Best(found, lowest, evaluations, highest - lowest, ends)
 
@@ -153,5 +160,5 @@ def _setting(numbers: Tensor, names: tuple[str, ...], form: str) -> Setting:
 
 
 def _at_bounds(numbers: Tensor, names: tuple[str, ...], low: Tensor, high: Tensor) -> tuple[str, ...]:
-    close = torch.minimum(numbers - low, high - numbers) < 1e-3 * (high - low)
+    close = torch.minimum(numbers - low, high - numbers) < AT_BOUND * (high - low)
     return tuple(name for name, there in zip(names, close.tolist(), strict=True) if there)

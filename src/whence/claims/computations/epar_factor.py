@@ -122,6 +122,34 @@ def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
     return found | {"words": words}
 
 
+def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[str, Any]:
+    """How the factors change with the gamma that is configured, where a program passes on only some of the numbers.
+
+    What is not passed on stays at the default of the source's class signature. The same with all numbers passed on shows
+    what is lost.
+    """
+    signature = dict(Epar.CODE_DEFAULTS)
+    distance = torch.arange(length)
+
+    def factors(names: list[str]) -> torch.Tensor:
+        configured = [signature | {"gamma": gamma} for gamma in gammas]
+        built = [signature | {name: numbers[name] for name in names} for numbers in configured]
+        settings = [theory.Setting(n["alpha"], n["beta"], n["gamma"]) for n in built]
+        return torch.stack([theory.factor(distance, length, setting) for setting in settings])
+
+    as_wired, as_meant = (factors(names) for names in (passed, list(signature)))
+    return {
+        "largest_change_with_gamma": float((as_wired - as_wired[0]).abs().max()),
+        "largest_change_if_passed_on": float((as_meant - as_meant[0]).abs().max()),
+        "gamma_in_effect": signature["gamma"],
+        "gammas_configured": len(gammas),
+        "words": (
+            f"The program hands on {' and '.join(passed)}; gamma stays at the signature's {signature['gamma']:g}, "
+            "whatever is configured."
+        ),
+    }
+
+
 def scale_of_code(width: int, heads: int) -> dict[str, Any]:
     """The square root of a head's width, in the formula, beside that of the whole width, in the code."""
     formula, code = math.sqrt(width / heads), math.sqrt(width)
@@ -146,6 +174,6 @@ def matrix_memory(parameters: float, lengths: list[int]) -> dict[str, Any]:
 
 
 COMPUTATIONS = (
-    epar_statement, retention, retention_reading, basic_at_the_end, strength, growing_length, defaults, scale_of_code,
-    matrix_memory,
+    epar_statement, retention, retention_reading, basic_at_the_end, strength, growing_length, defaults, gamma_as_wired,
+    scale_of_code, matrix_memory,
 )  # fmt: skip

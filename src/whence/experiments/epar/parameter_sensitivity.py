@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from whence import theory
+from whence.experiments.epar.best_numbers import Search, best, one_of_each, task_error
 from whence.experiments.epar.heads import attention_of, queries_and_keys
 from whence.experiments.epar.maps import by_distance, entropy, row_correlation
 from whence.experiments.epar.scoring import judge
@@ -26,14 +26,11 @@ MEASURES = ("consistency", "ranking", "true_ranking", "entropy", "error")
 
 
 @dataclass(frozen=True)
-class ParameterSensitivity(Setup):
+class ParameterSensitivity(Search):
     runs: int = 20  # of each of five patterns: 100 sequences a point
     alphas: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)
     gammas: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0)
-    grid_points: int = 5
-    grid_rounds: int = 20
-    starts: int = 3
 
     @property
     def swept(self) -> dict[str, tuple[float, ...]]:
@@ -89,25 +86,6 @@ def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: s
     return {measure: rounded(sum(numbers) / len(numbers)) for measure, numbers in total.items()}
 
 
-def one_of_each(setup: Setup, number: int) -> tuple[Tensor, Tensor]:
-    """A head's first sequence of every pattern: importances and tokens."""
-    firsts = [tuple(part[:1] for part in sequences(name, setup, number)) for name in theory.PATTERNS]
-    return torch.cat([importance for importance, _ in firsts]), torch.cat([x for _, x in firsts])
-
-
-def task_error(setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
-    """The task's error of a trained head as a function of EPAR's numbers ``[n, 3]``: ``[n]``, differentiable."""
-    importance, x = one_of_each(setup, number)
-    q, k = queries_and_keys(x, "trained", "enhanced", number, heads)
-    want = wanted(importance, setup)[:, None]
-
-    def measure(numbers: Tensor) -> Tensor:
-        a = theory.attention_weights(q, k, theory.epar(numbers, setup.length))
-        return ((a - want).square().sum((2, 3)) / want.square().sum((2, 3))).mean(0)
-
-    return measure
-
-
 def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
     """The task's error of each trained head over two numbers at a time: ``[first][second][head]``."""
     usual = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
@@ -147,25 +125,6 @@ def _measures(setup: Setup, heads: Mapping[str, Any], number: int) -> Iterator[t
     yield "error", task_error(setup, heads, number)
     yield "entropy", theory.entropy(q, k)
     yield "greatest V", lambda numbers: values(numbers).amax(-1).mean(-1)
-
-
-def best(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
-    """The numbers with the least error for each trained head by gradient, and for the first one by grid as well."""
-    found = []
-    for number in range(len(setup.seeds)):
-        way = theory.best_by_gradient(task_error(setup, heads, number), starts=setup.starts, steps=40)
-        found.append(_best_record(way))
-        if number == 0:
-            grid = theory.best_by_grid(
-                task_error(setup, heads, number), points=setup.grid_points, rounds=setup.grid_rounds
-            )
-            agree = theory.two_ways_agree(grid, way).record()
-    return {"by_gradient": found, "by_grid_of_the_first": _best_record(grid), "two_ways_agree": agree}
-
-
-def _best_record(way: theory.Best) -> dict[str, Any]:
-    numbers = {name: rounded(getattr(way.setting, name)) for name in ("alpha", "beta", "gamma")}
-    return numbers | {"error": rounded(way.loss), "at_bounds": list(way.at_bounds), "evaluations": way.evaluations}
 
 
 def correlation(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:

@@ -10,6 +10,7 @@ from typing import Any
 
 from whence.errors import refusal
 from whence.report.comparison import curves, learned, maps, tables
+from whence.report.comparison.claims import claims
 from whence.report.comparison.dots import dot_plot
 from whence.report.comparison.exhibits import exhibits
 from whence.report.comparison.looks import Look, legend, looks
@@ -34,6 +35,7 @@ PAGE = Template("""<!doctype html>
 <main>
 $verdicts
 $studies
+$claims
 $rerun
 </main>
 <footer><p class="small">Made by whence, $when. This page holds all it shows and asks for nothing from a network.</p></footer>
@@ -48,7 +50,8 @@ def page(findings: dict[str, Any]) -> str:
     """One self-contained HTML page about a comparison.
 
     Args:
-        findings: plain JSON, as ``whence.lab.results.findings`` makes it; the same findings give the same bytes.
+        findings: plain JSON, as ``whence.lab.results.findings`` makes it; the same findings give the same bytes. Where
+            ``ledger`` names the page of the claims beside this one, and their ``counts``, a link leads there.
     """
     studies = findings.get("studies")
     if not studies or not all(study["arms"] for study in studies):
@@ -71,6 +74,7 @@ def page(findings: dict[str, Any]) -> str:
         script="".join(folder.joinpath(name).read_text("utf-8") for name in ("maps.js", "legend.js")),
         verdicts=verdicts(studies, known),
         studies=sections,
+        claims=claims(findings),
         rerun=rerun(findings),
         when=html.escape(findings["when"]),
     )

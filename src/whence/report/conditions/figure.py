@@ -125,10 +125,16 @@ def _heading(drawn: Figure, made: list[Row], baseline: str, total: float) -> Non
     drawn.text(0.01, 1 - 0.2 / total, f"Where {baseline} wins, loses or cannot be told apart", fontsize=11,
                fontweight="bold", va="center")  # fmt: skip
     drawn.text(0.01, 1 - 0.47 / total, f"{baseline}: {told}", fontsize=9, va="center")
-    known = next((cell for row in made for cell in row.cells if cell.seeds is not None), None)
-    if known is not None:
+    known = [cell for row in made for cell in row.cells if cell.seeds is not None]
+    if known:
+        seeds, comparisons = _each([cell.seeds for cell in known]), _each([cell.comparisons for cell in known])
         note = (
-            f"{known.seeds} seeds an arm. Welch's test; p and intervals are corrected for {known.comparisons} comparisons "
+            f"{seeds} seeds an arm. Welch's test; p and intervals are corrected for {comparisons} comparisons "
             "(Bonferroni). A win or a loss is what that leaves standing; the rest cannot be told apart."
         )
         drawn.text(0.01, 0.12 / total, note, fontsize=7.5, color="0.3", va="center")
+
+
+def _each(numbers: list[int | None]) -> str:
+    """Every number that occurs: conditions that were asked later are corrected for more comparisons."""
+    return " or ".join(str(number) for number in sorted({number for number in numbers if number is not None}))

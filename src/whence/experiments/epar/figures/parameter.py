@@ -155,7 +155,7 @@ def combinations(record: Record, path: Path) -> None:
         _frame(axes, least[2], least[1], "black", "--")
         label(axes, f"{first} and {second}", second, first)
     letters(panels)
-    gradient = results["best"]["by_gradient"]
+    gradient = [head["by_gradient"] for head in results["best"]["task"]]
     best = ", ".join(
         f"{n} {mean_and_interval([one[n] for one in gradient])[0]:.2f}" for n in ("alpha", "beta", "gamma")
     )

@@ -52,18 +52,31 @@ def elasticities(record: Record) -> str:
 
 def best(record: Record) -> str:
     found = record["results"]["best"]
-    lines = [["head", "alpha", "beta", "gamma", "error", "on a bound"]]
-    ways = [*found["by_gradient"], found["by_grid_of_the_first"]]
-    names = [f"seed {seed}, gradient" for seed in record["spec"]["seeds"]]
-    for name, way in zip([*names, f"{names[0].removesuffix('gradient')}grid"], ways, strict=True):
-        numbers = (f"{way[key]:.4g}" for key in ("alpha", "beta", "gamma", "error"))
-        lines.append([name, *numbers, ", ".join(way["at_bounds"]) or "none"])
-    agree = found["two_ways_agree"]
-    verdict = f"Two ways agree: {agree['holds']} (difference of the least error {agree['violation']:.1e} of its range)."
+    parts = [_best_for(name, heads, record["spec"]["seeds"]) for name, heads in found.items()]
     about = (
-        "Best for one objective, the task's error of a head that keeps its weights; no theorem promises these numbers."
+        "Each for one objective of a head that keeps its weights: the task's error, and the distance from the attention that "
+        "the head has with the numbers of the source's signature, which are known to be best. No theorem promises numbers."
     )
-    return section("Best numbers", table(lines), verdict, paragraph(about))
+    return section("Best numbers", *parts, paragraph(about))
+
+
+def _best_for(objective: str, heads: list[Record], seeds: list[int]) -> str:
+    lines = [[objective, "alpha", "beta", "gamma", "error", "on a bound", "still falls beyond by, of its range"]]
+    for seed, head in zip(seeds, heads, strict=True):
+        for way in ("by_gradient", "by_grid"):
+            numbers = (f"{head[way][key]:.4g}" for key in ("alpha", "beta", "gamma", "error"))
+            beyond = f"{head['inside']['violation']:.2g}" if way == "by_gradient" else ""
+            lines.append(
+                [f"seed {seed}, {way[3:]}", *numbers, ", ".join(head[way]["at_bounds"]) or "none", beyond]
+            )  # fmt: skip
+    agreed = sum(head["two_ways_agree"]["holds"] for head in heads)
+    apart = max(head["two_ways_agree"]["violation"] for head in heads)
+    inside = sum(head["inside"]["holds"] for head in heads)
+    verdict = (
+        f"Two ways agree for {agreed} of {len(heads)} heads (least errors differ by {apart:.1e} of their range at most). The "
+        f"optimum lies inside the bounds for {inside} of {len(heads)}."
+    )
+    return f"{table(lines)}\n{verdict}\n"
 
 
 def trained(record: Record) -> str:
