@@ -25,6 +25,7 @@ from whence.position.catalogue import CATALOGUE
 from whence.report import conditions, gpu
 from whence.report.png import write_png
 from whence.report.probe.picture import curves_picture
+from whence.report.probe.why import why_picture
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = {
@@ -170,10 +171,12 @@ def draw_conditions(out: Path) -> None:
     conditions.write_figure(found["studies"], out)
 
 
-def draw_probe(out: Path) -> None:
-    """What position does to a pretrained model, from the committed records of its probe."""
+def draw_probe(curves: Path, why: Path) -> None:
+    """What position does to a pretrained model, and why, from the committed records of its probe."""
     folder = max((ROOT / "results/probe").glob("*/plan.json"), key=lambda path: len(records.read(path)["tasks"])).parent
-    write_png(curves_picture(probe_findings(folder, "")), out)
+    found = probe_findings(folder, "")
+    write_png(curves_picture(found), curves)
+    write_png(why_picture(found), why)
 
 
 def main() -> None:
@@ -189,7 +192,7 @@ def main() -> None:
     draw_example(new, ROOT / "docs" / "bell.png")
     if measured_on_gpu():
         gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
-    draw_probe(ROOT / "docs" / "probe.png")
+    draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
     print("README.md and its pictures are up to date")
 
