@@ -108,9 +108,9 @@ def test_the_answer_of_a_model_that_copies_follows_the_attention():
             {"before": 0.5, "after": 0.4, "won_before": True, "won_after": True}]  # fmt: skip
     found = interventions.followed(rows)
     assert found == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
-    fell = {"attention_before": 0.3, "attention_after": 0.2}
-    looked = interventions.followed([{**row, **fell} for row in rows])
-    assert looked == found | {"attention_rose": 0.0, "with_attention": 0.5}
+    looks = [{"attention_before": 0.3, "attention_after": after} for after in (0.4, 0.2)]  # as the answers went
+    looked = interventions.followed([{**row, **look} for row, look in zip(rows, looks, strict=True)])
+    assert looked == found | {"attention_rose": 0.5, "with_attention": 1.0}
 
 
 def test_every_slot_is_emphasised_in_turn(subject):

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from whence.bias.tasks.prompts import Span
@@ -67,3 +71,17 @@ def emphasis(multiplied: str) -> type[Emphasis]:
     if multiplied not in EMPHASES:
         raise refusal("emphasis", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "take one of them")
     return EMPHASES[multiplied]
+
+
+@contextmanager
+def keys_under(effects: Sequence[Emphasis], layers: Sequence[Any]) -> Iterator[None]:
+    """A cache's keys as some effects change them, one for each prompt; those that were read come back, not what undoing
+    would make."""
+    read = [layer.keys for layer in layers]
+    try:
+        for layer in layers if effects else ():
+            layer.keys = torch.stack([effect.on_keys(own) for effect, own in zip(effects, layer.keys, strict=True)])
+        yield
+    finally:
+        for layer, keys in zip(layers, read, strict=True):
+            layer.keys = keys

@@ -8,15 +8,14 @@ row for each answer instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.bias.emphasis import Emphasis, ScoreTimes
+from whence.bias.emphasis import Emphasis, ScoreTimes, keys_under
 from whence.bias.subject import Subject, batch_of
 from whence.bias.tasks.prompts import Prompt
 from whence.errors import refusal
@@ -133,7 +132,7 @@ class Reading:
         bias = additive(self._visible(), model.dtype)
         for row, effect in enumerate(effects):
             bias[row] = effect.on_bias(bias[row])
-        with self._keys_under(effects):
+        with keys_under(effects, self.cache.layers):
             logits = model(
                 input_ids=fed,
                 position_ids=positions,
@@ -156,7 +155,7 @@ class Reading:
         last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.subject.device)
         at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.subject.device)
         seen = hf.LastRow()
-        with self._keys_under(effects), hf.capture(self.subject.model, seen):
+        with keys_under(effects, self.cache.layers), hf.capture(self.subject.model, seen):
             self.subject.model(
                 input_ids=last,
                 position_ids=at,
@@ -168,18 +167,6 @@ class Reading:
         every = seen.stacked().float()  # [layers, prompts, heads, cached + 1]
         return [torch.cat([every[:, row, :, : len(one.shared) - 1], every[:, row, :, -1:]], -1)
                 for row, one in enumerate(self.branches)]  # fmt: skip
-
-    @contextmanager
-    def _keys_under(self, effects: Sequence[Emphasis]) -> Iterator[None]:
-        """The cached keys as some effects change them; those that were read come back, not what undoing would make."""
-        read = [layer.keys for layer in self.cache.layers]
-        try:
-            for layer in self.cache.layers if effects else ():
-                layer.keys = torch.stack([effect.on_keys(own) for effect, own in zip(effects, layer.keys, strict=True)])
-            yield
-        finally:
-            for layer, keys in zip(self.cache.layers, read, strict=True):
-                layer.keys = keys
 
     def _visible(self) -> Tensor:
         """``[prompts, fed, cached + fed]`` bool: the whole prompt, and the past of one's own branch."""

@@ -156,7 +156,8 @@ def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
     words = (
         f"{found['texts']} texts of {found['tokens']} tokens; {len(common)} of {len(found['layers'])} layers have position "
         f"beyond chance. In the mean of all texts, noise and all, {noisy['rank_with_noise']:g} and "
-        f"{noisy['low_frequencies_with_noise']:.2f}."
+        f"{noisy['low_frequencies_with_noise']:.2f}. A share above 1 is all of it, within the noise: what other frequencies "
+        "have in common then adds up to less than nothing."
     )
     return told | noisy | {"words": words}, path
 

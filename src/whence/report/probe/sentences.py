@@ -59,6 +59,22 @@ def wrong(chosen: dict[str, int]) -> str:
     return f" Where it was wrong, it took the answer of {slots}{' and others' if len(named) > MOST else ''}."
 
 
+def emphasised(short: dict[str, float]) -> str:
+    """What became of the answers of slots that were emphasised, and of attention where it was looked at.
+
+    >>> emphasised({"gained": 1.0})
+    'The emphasised slot’s answer became likelier in 100% of the cases.'
+    """
+    told = f"The emphasised slot’s answer became likelier in {percent(short['gained'])} of the cases."
+    if "attention_rose" in short:
+        told += (
+            f" Attention to the slot, in the mean over layers and heads, rose in {percent(short['attention_rose'])}: a score "
+            f"below zero that is multiplied turns it away. The answer went the way the attention did in "
+            f"{percent(short['with_attention'])}."
+        )
+    return told
+
+
 def percent(share: float) -> str:
     return f"{number(100 * share, 0)}%"
 
