@@ -132,8 +132,8 @@ def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
     together = proportion(sum(map(eq, rises, likelier)), len(rises), curves.LEVEL)
     words = (
         f"The weight times {found['times']:g}, {found['items']} items, {len(gains)} cases. The score times "
-        f"{scored['times']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.0f}%, its "
-        f"answer becomes likelier in {100 * sum(likelier) / len(likelier):.0f}%."
+        f"{scored['times']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.3g}%, its "
+        f"answer becomes likelier in {100 * sum(likelier) / len(likelier):.3g}%."
     )
     figures = {
         "gained": share.share,

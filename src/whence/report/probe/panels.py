@@ -172,7 +172,9 @@ def followed(axes: Axes, found: Mapping[str, dict[str, Any]]) -> None:
             axes.plot(place + aside, high, marker, color=colour, markersize=5, linestyle="none", label=label, zorder=2)
     axes.set_xticks(range(len(slots)), [f"{slot + 1}{' (gold)' if slot == first['gold'] else ''}" for slot in slots])
     axes.set_xlim(-0.5, len(slots) - 0.5)
-    axes.set_ylim(bottom=0)
+    room = 1.4 * axes.dataLim.y1  # for the names above
+    axes.set_ylim(0, room)
+    axes.set_yticks([at for at in axes.get_yticks() if 0 <= at <= min(100, room)])
     axes.set_xlabel("slot that is emphasised")
     axes.set_ylabel("probability of its answer (%)")
 

@@ -65,12 +65,12 @@ def emphasised(short: dict[str, float]) -> str:
     >>> emphasised({"gained": 1.0})
     'The emphasised slot’s answer became likelier in 100% of the cases.'
     """
-    told = f"The emphasised slot’s answer became likelier in {percent(short['gained'])} of the cases."
+    share = {name: f"{100 * value:.3g}%" for name, value in short.items()}
+    told = f"The emphasised slot’s answer became likelier in {share['gained']} of the cases."
     if "attention_rose" in short:
         told += (
-            f" Attention to the slot, in the mean over layers and heads, rose in {percent(short['attention_rose'])}: a score "
-            f"below zero that is multiplied turns it away. The answer went the way the attention did in "
-            f"{percent(short['with_attention'])}."
+            " A score below zero that is multiplied turns attention away; to the whole slot, in the mean over layers and heads, "
+            f"it rose in {share['attention_rose']}. The answer went the way the attention did in {share['with_attention']}."
         )
     return told
 

@@ -3,6 +3,7 @@ states is position, and what the answer follows. The page has the same with ever
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Draw = Callable[[Axes, dict[str, Any]], None]
 
 ACROSS, WIDE, HIGH = 3, 3.9, 3.0  # panels in a row, inches of each
+LETTERS = 68  # that fit below a panel
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def why_picture(findings: dict[str, Any]) -> Figure:
     down, across = -(-len(shown) // ACROSS), min(ACROSS, len(shown))
     drawn = Figure(figsize=(WIDE * across, HIGH * down + 0.5), facecolor="white", dpi=160, layout="constrained")
     drawn.suptitle(f"{findings['title']}: why", fontsize=11, fontweight="bold", x=0.01, ha="left")
-    drawn.supxlabel(_measured(shown), fontsize=7.5, x=0.01, ha="left")
+    drawn.supxlabel(textwrap.fill(_measured(shown), LETTERS * across), fontsize=7.5, x=0.01, ha="left")
     for number, panel in enumerate(shown):
         axes = drawn.add_subplot(down, across, number + 1)
         axes.set_title(f"{_letter(number)}  {panel.title}", fontsize=8.5, loc="left", fontweight="bold")
