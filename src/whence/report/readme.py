@@ -107,6 +107,18 @@ def speed(record: dict[str, Any]) -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def capture_memory(record: dict[str, Any]) -> str:
+    """What looking inside costs in memory, from the committed record: alone, with one watcher, with all."""
+    sizes = {way: f"{found['bytes'] / 1e9:.1f}" for way, found in record["results"].items()}
+    alone, everything = sizes.pop("plain"), sizes.pop("everything")
+    return (
+        f"On a CPU a forward of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
+        f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB where one of them watches all layers, and "
+        f"{everything} GB where all do at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
+        "measures again."
+    )
+
+
 def measured_on_gpu() -> bool:
     return all((ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step"))
 
@@ -138,6 +150,7 @@ def rendered(text: str) -> str:
         "mechanisms": mechanisms(),
         "backends": backends(),
         "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
+        "capture": capture_memory(records.read(ROOT / "benchmarks" / "records" / "capture.json")),
     }
     if measured_on_gpu():
         parts["gpu"] = fused()
