@@ -43,6 +43,16 @@ def test_links_to_files_exist():
         assert (readme.ROOT / target).exists(), target
 
 
+def test_memory_of_capture_is_that_of_the_record():
+    sizes = {"plain": 3e8, "LastRow": 3.4e8, "Turned": 1.26e9, "everything": 1.7e9}
+    record = {"about": {"length": 512}, "results": {way: {"bytes": size} for way, size in sizes.items()}}
+    told = readme.capture_memory(record)
+    assert (
+        "512 tokens of SmolLM2 takes 0.3 GB beyond the model; 0.3 to 1.3 GB where one" in told
+        and "1.7 GB where all" in told
+    )
+
+
 def test_a_missing_place_is_named():
     with pytest.raises(SystemExit, match="'backends'"):
         readme.rendered(TEXT.replace("<!-- backends -->", ""))

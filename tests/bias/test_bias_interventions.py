@@ -108,6 +108,9 @@ def test_the_answer_of_a_model_that_copies_follows_the_attention():
             {"before": 0.5, "after": 0.4, "won_before": True, "won_after": True}]  # fmt: skip
     found = interventions.followed(rows)
     assert found == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
+    looks = [{"attention_before": 0.3, "attention_after": after} for after in (0.4, 0.2)]  # as the answers went
+    looked = interventions.followed([{**row, **look} for row, look in zip(rows, looks, strict=True)])
+    assert looked == found | {"attention_rose": 0.5, "with_attention": 1.0}
 
 
 def test_every_slot_is_emphasised_in_turn(subject):
@@ -116,6 +119,12 @@ def test_every_slot_is_emphasised_in_turn(subject):
     assert [row["slot"] for row in found["rows"]] == [0, 1, 2] and found["gold"] == 1
     assert sum(row["before"] for row in found["rows"]) == pytest.approx(1)  # each slot owns one answer
     assert all(row["before"] != row["after"] for row in found["rows"])
+    assert found["multiplied"] == "weight" and "attention_after" not in found["rows"][0]
+    by_score = interventions.answer_follows(subject, made, 1, "score", times=4.0)
+    assert by_score["multiplied"] == "score" and by_score["rows"] != found["rows"]
+    for row, other in zip(by_score["rows"], found["rows"], strict=True):
+        assert row["before"] == other["before"] and row["after"] != other["after"]
+        assert 0 < row["attention_before"] < 1 and row["attention_before"] != row["attention_after"]
     with pytest.raises(WhenceError, match="take key-value pairs"):
         interventions.answer_follows(subject, task("needle", 1, pieces=2, words=3), 1)
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from whence.bias.emphasis import ScoreTimes, WeightTimes, emphasis
 from whence.bias.generation import answers
-from whence.bias.likelihood import Reading, _tokenised, branches, contest, emphasis, row_by_row, row_of, shares
+from whence.bias.likelihood import Reading, _tokenised, branches, contest, row_by_row, row_of, shares
 from whence.bias.subject import Subject, byte_tokenizer, quick_subject, token_span
 from whence.bias.tasks import task
 from whence.errors import WhenceError
@@ -63,24 +64,67 @@ def test_the_row_is_that_of_eager_attention(subject, prompt):
     assert subject.model.config._attn_implementation != "whence"
 
 
-def test_emphasis_multiplies_and_renormalises(subject, prompt):
+def dense(answering, span, change):
+    """Attention with every score formed, in which ``change`` acts on those of the answering rows to a span."""
+
+    def attention(module, q, k, v, mask, scaling=None, **others):
+        group = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        scores = q @ k.transpose(-1, -2) * scaling
+        rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        chosen = (rows >= answering) & (keys >= span[0]) & (keys < span[1])
+        scores = torch.where(chosen, change(scores), scores).masked_fill(keys > rows, -torch.inf)
+        weights = scores.softmax(-1)
+        SEEN.append(weights[0, :, answering, span[0] : span[1]].sum(-1).mean())
+        return (weights @ v).transpose(1, 2).contiguous(), weights
+
+    return attention
+
+
+SEEN = []
+
+
+@pytest.mark.parametrize("times", [3.0, 0.5])
+@pytest.mark.parametrize(
+    "kind, change",
+    [
+        (WeightTimes, lambda scores, times: (scores.exp() * times).log()),
+        (ScoreTimes, lambda scores, times: scores * times),
+    ],
+    ids=["weight", "score"],
+)
+def test_emphasis_is_that_of_dense_attention(subject, prompt, kind, change, times):
+    from transformers import AttentionInterface
+
     [made] = branches(subject, [prompt])
-    span = subject.token_spans(prompt.text, prompt.slots)[2]
+    span, last = subject.token_spans(prompt.text, prompt.slots)[2], len(made.shared) - 1
+    model = quick_subject(layers=2).model.double()
+    AttentionInterface.register("dense-emphasis", dense(last, span, lambda scores: change(scores, times)))
+    model.set_attn_implementation("dense-emphasis")
+    expected = []
+    for end in made.ends:
+        known = model(torch.tensor([[*made.shared, *end]])).logits[0].log_softmax(-1).detach()
+        expected.append(sum(float(known[last + place, token]) for place, token in enumerate(end)))
     reading = Reading(subject, [made])
-    plain = row_of(subject, made.shared)[0]  # the first layer, whose queries and keys no effect reaches
-    expected = plain.clone()
-    expected[:, span[0] : span[1]] *= 3
-    expected /= expected.sum(-1, keepdim=True)
-    seen = {}
-    eager = quick_subject(layers=2)
-    eager.model.set_attn_implementation("eager")
-    module = eager.model.model.layers[0].self_attn
-    module.register_forward_hook(lambda m, given, out: seen.update(weights=out[1]))
-    [changed] = Reading(eager, [made]).scores([emphasis(span, 3.0)])
-    assert torch.allclose(seen["weights"][0, :, 0, : len(made.shared)], expected, atol=1e-6)
-    assert changed == pytest.approx(reading.scores([emphasis(span, 3.0)])[0], abs=1e-3)
-    assert reading.scores([emphasis(span, 1.0)]) == reading.scores()
-    assert changed != pytest.approx(reading.scores()[0], abs=1e-3)
+    plain = reading.scores()
+    assert reading.scores([kind(span, times)])[0] == pytest.approx(expected, abs=1e-3)
+    assert plain[0] != pytest.approx(expected, abs=1e-2)
+    assert (
+        reading.scores([kind(span, 1.0)]) == plain == reading.scores()
+    )  # 1 changes nothing, and nothing stays changed
+    if kind is ScoreTimes:
+        [row] = reading.rows([kind(span, times)])
+        seen = row[..., span[0] : span[1]].sum(-1).mean(-1)
+        torch.testing.assert_close(seen.double(), torch.stack(SEEN[-2:]).detach(), atol=1e-6, rtol=0)
+        assert not torch.allclose(row, reading.rows()[0], atol=1e-5)
+
+
+def test_what_emphasis_cannot_be_is_refused():
+    with pytest.raises(WhenceError, match="a weight is multiplied by a number above 0"):
+        WeightTimes((0, 1), 0.0)
+    with pytest.raises(WhenceError, match="multiplies a weight or a score"):
+        emphasis("value")
+    assert ScoreTimes((0, 1), -1.0).times == -1.0
 
 
 def test_a_model_with_windows_is_asked_row_by_row(prompt):
@@ -134,11 +178,14 @@ def test_prompts_read_together_are_answered_as_alone(subject):
     for together, one in zip(reading.rows(), alone, strict=True):
         assert together.shape == one.rows()[0].shape and torch.allclose(together, one.rows()[0], atol=1e-6)
     spans = [subject.token_spans(prompt.text, prompt.slots)[0] for prompt in prompts]
-    effects = [emphasis(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
+    effects = [WeightTimes(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
     changed = reading.scores(effects)
     for together, one, effect in zip(changed, alone, effects, strict=True):
         assert together == pytest.approx(one.scores([effect])[0], abs=1e-4)
     assert changed[0] != pytest.approx(reading.scores()[0], abs=1e-3)
+    scaled = [ScoreTimes(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
+    for together, one, effect in zip(reading.scores(scaled), alone, scaled, strict=True):
+        assert together == pytest.approx(one.scores([effect])[0], abs=1e-4)
 
 
 def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(subject):

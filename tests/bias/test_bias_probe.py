@@ -19,6 +19,7 @@ from whence.errors import WhenceError
 from whence.report.probe import page
 from whence.report.probe.doubts import found_in
 from whence.report.probe.picture import curves_picture
+from whence.report.probe.why import why_picture
 
 NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -149,7 +150,8 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     app(["report", str(copy.parent)], standalone_mode=False)
     said = capsys.readouterr().out
     assert f"report: {copy / 'report.html'}" in said and f"curves: {copy / 'curves.png'}" in said
-    assert (copy / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert f"explanations: {copy / 'explanations.png'}" in said
+    assert all((copy / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("curves", "explanations"))
     assert "needle, 10 words" in (copy / "report.html").read_text()
     (copy / "needle-oracle-0000.json").unlink()
     (copy / "explain-geometry.json").unlink()
@@ -306,6 +308,9 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     assert "<quick>" not in text and "<b>run</b>" not in text and "cannot be told from these numbers" in words
     assert "https://" not in text and "http://" not in text and len(text) < 400_000
     assert "NaN" not in words and "None" not in words
+    assert "the low ones then make more than 100% of the whole" in words
+    assert "before each row is brought back to a sum of one, times 2." in words and "before softmax, times 2." in words
+    assert "The answer went the way the attention did in" in words
     curve = told(probed)["tasks"][0]["curves"][0]
     assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
@@ -324,6 +329,38 @@ def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
     assert plotted == [[point["place"] + 1, 100 * point["mean"]] for point in curve["places"]]
     names = {line.get_label() for line in drawn.axes[0].lines}
     assert "chance, 33%" in names and any(name.startswith("closed book") for name in names)
+
+
+def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(probed):
+    found = told(probed)
+    drawn = why_picture(found)
+    panels = {axes.get_title(loc="left")[3:]: axes for axes in drawn.axes if axes.get_title(loc="left")}
+    assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghi"[: len(panels)])
+    parts = found["explanation"]
+    task = parts["attention"]["key-value"]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in panels["attention to the gold as it moves"].lines}
+    gold = [1000 * sum(row[i] for layer in task["gold"] for row in layer) / 8 for i in range(len(task["places"]))]
+    assert lines["gold, mean of all heads"] == [
+        [p + 1, pytest.approx(v)] for p, v in zip(task["places"], gold, strict=True)
+    ]
+    grid = panels["where each head’s attention goes"].images[0].get_array()
+    assert grid.shape == (2, 3 * 4 + 2 * 1) and grid[1, 0] == pytest.approx(100 * task["regions"]["sink"][1][0])
+    shares = panels["variance of hidden states due to position"].lines[0].get_ydata().tolist()
+    assert shares == [100 * layer["beyond_chance"] for layer in parts["geometry"]["layers"]]
+    bars = [bar.get_width() for bar in panels["is it the mask, or the encoding?"].patches]
+    assert bars == [100 * arm["position_share"] for arm in parts["mask-or-encoding"]["arms"].values()]
+    names = [line.get_label() for line in panels["does the answer follow the attention?"].lines]
+    assert "untouched" in names and "its weight times 2" in names and "its score times 2" in names
+    below = drawn.get_supxlabel()
+    assert max(map(len, below.splitlines())) <= 3 * 68  # what is wider is cut off
+    told_below = " ".join(below.split())
+    assert "3 plain texts" in told_below and "key-value, 3 keys, 1 item, the gold in slot 2" in told_below
+    del parts["geometry"], parts["follows-score"]
+    fewer = why_picture(found)
+    assert len(fewer.axes) == len(drawn.axes) - 1
+    assert not any("score" in line.get_label() for line in fewer.axes[-1].lines)
+    with pytest.raises(WhenceError, match="a picture needs one"):
+        why_picture({**found, "explanation": {"attention": {}}})
 
 
 def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):

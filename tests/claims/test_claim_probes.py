@@ -76,7 +76,20 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
     assert judge(CLAIMS["survey-dimension-doubtful"], places).verdict == doubtful
     cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
     records.write(folder / "explain-follows.json", {"found": {"times": 2.0, "items": 10, "rows": cases}})
-    assert judge(CLAIMS["survey-attention-causes"], places).verdict == "reproduced"
+    assert judge(CLAIMS["survey-attention-causes"], places).verdict == "open"  # the score was not doubled yet
+    for against, verdict in ((5, "reproduced"), (25, "not reproduced")):
+        # attention falls throughout; the answer falls with it but for some
+        rows = [
+            {"before": 0.2, "after": 0.3 if i < against else 0.1, "attention_before": 0.2, "attention_after": 0.1}
+            for i in range(50)
+        ]
+        records.write(folder / "explain-follows-score.json", {"found": {"times": 2.0, "items": 10, "rows": rows}})
+        assert judge(CLAIMS["survey-attention-causes"], places).verdict == verdict
+    told = READINGS["slot_emphasis"](places, "smollm2")[0]
+    assert (
+        told["with_attention"] == 0.5
+        and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in told["words"]
+    )
     layer = {"rank": 300, "low_frequencies": 0.1}
     part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
     records.write(folder / "explain-geometry.json", {"found": part})

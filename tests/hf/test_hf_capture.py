@@ -133,6 +133,25 @@ def test_states_and_rotations(family):
     assert hidden[0].shape[1] == ids.shape[1]  # what runs later is not seen
 
 
+@torch.no_grad()
+def test_what_stands_after_a_rotation_is_made_when_it_is_read_and_not_kept():
+    model, ids, turned = tiny("llama"), tokens(), hf.Turned()
+    seen = []
+    with hf.capture(model, turned):
+        model(ids)
+        seen += [turned.after[layer] for layer in turned]
+    assert list(turned.after) == list(turned) == [0, 1] and len(turned.after) == len(turned) == 2
+    torch.testing.assert_close(turned.stacked(), torch.stack([queries for queries, _ in seen]), atol=0, rtol=0)
+    assert turned.after[0][0] is not turned.after[0][0]
+    kept = [value for value in vars(turned).values() if isinstance(value, dict)]
+    pointers = {part.data_ptr() for pair in turned.before.values() for part in pair}
+    for one in kept:
+        for value in one.values():
+            assert {part.data_ptr() for part in (value if isinstance(value, tuple) else (value,))} <= pointers
+    with pytest.raises(whence.WhenceError, match=r"Turned\[2\] got results for the layers \[0, 1\]"):
+        turned[2]
+
+
 def test_what_cannot_be_captured_is_refused():
     model, ids = tiny("llama"), tokens()
     with pytest.raises(whence.WhenceError, match="watchers are those of"), hf.capture(model, "rows"):
@@ -166,12 +185,23 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("kind", [hf.LastRow, hf.ByDistance])
+LONG = 8192
+
+
+@pytest.mark.parametrize(
+    "make, kept",
+    [
+        (hf.LastRow, (1, 2, LONG)),
+        (hf.ByDistance, (1, 2, LONG)),
+        (lambda: hf.BySegment([0] * LONG, rows=range(LONG)), (1, 2, LONG, 1)),
+    ],
+    ids=["LastRow", "ByDistance", "BySegment"],
+)
 @torch.no_grad()
-def test_8k_tokens_make_nothing_as_large_as_their_square(kind):
-    length = 8192
+def test_8k_tokens_make_nothing_as_large_as_their_square(make, kept):
+    length = LONG
     model = tiny("llama", num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=length)
-    watcher, largest = kind(), Largest()
+    watcher, largest = make(), Largest()
     with hf.capture(model, watcher), largest:
         model(tokens(batch=1, length=length), use_cache=False, logits_to_keep=1)
-    assert watcher[0].shape == (1, 2, length) and (1 << 20) < largest.bytes < length**2  # a byte for each pair
+    assert watcher[0].shape == kept and (1 << 20) < largest.bytes < length**2  # a byte for each pair

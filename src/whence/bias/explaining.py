@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +198,12 @@ def mask_or_encoding(subject: Subject, plan: Plan) -> dict[str, Any]:
     return told
 
 
-def follows(subject: Subject, plan: Plan) -> dict[str, Any]:
+def follows(subject: Subject, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
     """Whether answers follow attention, on the first task whose slots each hold an answer."""
     for asked in plan.asked:
         task = asked.made()
         if task.paired and plan.intervened and subject.takes_branches:
-            told = interventions.answer_follows(subject, task, min(plan.intervened, asked.items))
+            told = interventions.answer_follows(subject, task, min(plan.intervened, asked.items), multiplied)
             return {"task": asked.label, **told, "short": interventions.followed(told["rows"])}
     return {}
 
@@ -216,6 +217,7 @@ WAYS: dict[str, Callable[[Subject, Plan], dict[str, Any]]] = {
     "mask-or-encoding": mask_or_encoding,
     "ablation": ablating.ablated,
     "follows": follows,
+    "follows-score": partial(follows, multiplied="score"),
 }
 
 

@@ -9,19 +9,28 @@ import torch
 from torch import Tensor
 
 from whence.bias import likelihood
+from whence.bias.emphasis import Emphasis, ScoreTimes, emphasis
 from whence.bias.states import causal
 from whence.bias.subject import Subject
 from whence.bias.tasks import Task, spread
 from whence.errors import refusal
 
 
-def answer_follows(subject: Subject, task: Task, items: int, times: float = 2.0, slots: int = 5) -> dict[str, Any]:
-    """Does the answer follow the attention? The gold stays in the middle; one slot after the other gets more attention.
+def answer_follows(
+    subject: Subject, task: Task, items: int, multiplied: str = "weight", times: float = 2.0, slots: int = 5
+) -> dict[str, Any]:
+    """Does the answer follow the attention? The gold stays in the middle; one slot after the other is emphasised.
 
-    For each emphasised slot: how much likelier its own answer became among all of them, and how often it won.
+    For each emphasised slot: how much likelier its own answer became among all of them, and how often it won. A weight
+    that is multiplied rises; where it is the score, attention may rise or fall, so it is looked at too: the sum over the
+    slot, from the last token before the answers, in the mean over layers and heads.
+
+    Args:
+        multiplied: ``"weight"`` or ``"score"``, as ``whence.bias.emphasis`` has them.
     """
     if not task.paired:
         raise refusal("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
+    kind = emphasis(multiplied)
     middle, chosen = task.slots // 2, spread(task.slots, min(slots, task.slots))
     prompts = [task.prompt(item, middle) for item in task.items[:items]]
     spans = [subject.token_spans(prompt.text, prompt.slots) for prompt in prompts]
@@ -31,8 +40,10 @@ def answer_follows(subject: Subject, task: Task, items: int, times: float = 2.0,
         reading = likelihood.Reading(subject, [made[index] for index in some])
         plain = reading.scores()
         for slot in chosen:
-            changed = reading.scores([likelihood.emphasis(spans[index][slot], times) for index in some])
-            for index, before, after in zip(some, plain, changed, strict=True):
+            effects = [kind(spans[index][slot], times) for index in some]
+            changed = reading.scores(effects)
+            looked = _looked_at(reading, effects)
+            for place, (index, before, after) in enumerate(zip(some, plain, changed, strict=True)):
                 own = prompts[index].owners.index(slot)
                 rows.append({
                     "slot": slot,
@@ -40,19 +51,47 @@ def answer_follows(subject: Subject, task: Task, items: int, times: float = 2.0,
                     "after": likelihood.shares(after)[own],
                     "won_before": before[own] == max(before),
                     "won_after": after[own] == max(after),
+                    **(looked[place] if looked else {}),
                 })  # fmt: skip
-    return {"times": times, "gold": middle, "items": min(items, len(task.items)), "rows": rows}
+    return {
+        "multiplied": multiplied,
+        "times": times,
+        "gold": middle,
+        "items": min(items, len(task.items)),
+        "rows": rows,
+    }
+
+
+def _looked_at(reading: likelihood.Reading, effects: Sequence[Emphasis]) -> list[dict[str, float]]:
+    """For each prompt the attention to the emphasised span before and after, where the effect is one on scores."""
+    of_scores = [effect for effect in effects if isinstance(effect, ScoreTimes)]
+    if not of_scores:
+        return []
+    both = zip(reading.rows(), reading.rows(of_scores), of_scores, strict=True)
+    return [
+        {
+            name: float(row[..., effect.span[0] : effect.span[1]].sum(-1).mean())
+            for name, row in (("attention_before", before), ("attention_after", after))
+        }
+        for before, after, effect in both
+    ]
 
 
 def followed(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The rows of ``answer_follows`` in short: how often the emphasised slot's answer gained, and how much on average."""
+    """The rows of ``answer_follows`` in short: how often the emphasised slot's answer gained, and how much on average; where
+    attention was looked at, how often it rose, and how often the answer went the way the attention did."""
     gains = [row["after"] - row["before"] for row in rows]
-    return {
+    told = {
         "gained": sum(gain > 0 for gain in gains) / len(gains),
         "mean_gain": sum(gains) / len(gains),
         "won_before": sum(row["won_before"] for row in rows) / len(rows),
         "won_after": sum(row["won_after"] for row in rows) / len(rows),
     }
+    if all("attention_after" in row for row in rows):
+        rose = [row["attention_after"] > row["attention_before"] for row in rows]
+        together = [up == (gain > 0) for up, gain in zip(rose, gains, strict=True)]
+        told |= {"attention_rose": sum(rose) / len(rose), "with_attention": sum(together) / len(together)}
+    return told
 
 
 def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tensor, Tensor]]:

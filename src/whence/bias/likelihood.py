@@ -8,23 +8,20 @@ row for each answer instead.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from whence.bias.emphasis import Emphasis, ScoreTimes, keys_under
 from whence.bias.subject import Subject, batch_of
-from whence.bias.tasks.prompts import Prompt, Span
+from whence.bias.tasks.prompts import Prompt
 from whence.errors import refusal
 
 #: tokens of an answer that are scored: what follows them in a random identifier is copied once it has begun
 SCORED = 8
-
-#: changes what is added to the scores of a prompt's answering rows, ``[rows, keys]``
-Effect = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Reading:
             self.cache: Any = subject.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
 
     @torch.inference_mode()
-    def scores(self, effects: Sequence[Effect] = ()) -> list[list[float]]:
+    def scores(self, effects: Sequence[Emphasis] = ()) -> list[list[float]]:
         """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens.
 
         Args:
@@ -134,26 +131,31 @@ class Reading:
         positions = self._filled([[position for _, position in one.fed] for one in self.branches], 0)
         bias = additive(self._visible(), model.dtype)
         for row, effect in enumerate(effects):
-            bias[row] = effect(bias[row])
-        logits = model(
-            input_ids=fed,
-            position_ids=positions,
-            attention_mask=bias[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        ).logits
-        self.cache.crop(-fed.shape[1])
+            bias[row] = effect.on_bias(bias[row])
+        with keys_under(effects, self.cache.layers):
+            logits = model(
+                input_ids=fed,
+                position_ids=positions,
+                attention_mask=bias[:, None],
+                past_key_values=self.cache,
+                use_cache=True,
+            ).logits
+            self.cache.crop(-fed.shape[1])
         return [self._totals(logits[row], one).tolist() for row, one in enumerate(self.branches)]
 
     @torch.inference_mode()
-    def rows(self) -> list[Tensor]:
-        """Where the last token before the answers looks: ``[layers, heads, tokens]`` for each prompt."""
+    def rows(self, effects: Sequence[ScoreTimes] = ()) -> list[Tensor]:
+        """Where the last token before the answers looks: ``[layers, heads, tokens]`` for each prompt.
+
+        Args:
+            effects: nothing, or one for each prompt; of those that act on keys, for watchers know no bias.
+        """
         from whence import hf
 
         last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.subject.device)
         at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.subject.device)
         seen = hf.LastRow()
-        with hf.capture(self.subject.model, seen):
+        with keys_under(effects, self.cache.layers), hf.capture(self.subject.model, seen):
             self.subject.model(
                 input_ids=last,
                 position_ids=at,
@@ -161,7 +163,7 @@ class Reading:
                 past_key_values=self.cache,
                 use_cache=True,
             )
-        self.cache.crop(-1)
+            self.cache.crop(-1)
         every = seen.stacked().float()  # [layers, prompts, heads, cached + 1]
         return [torch.cat([every[:, row, :, : len(one.shared) - 1], every[:, row, :, -1:]], -1)
                 for row, one in enumerate(self.branches)]  # fmt: skip
@@ -228,19 +230,6 @@ def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     0.0
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
-
-
-def emphasis(span: Span, times: float) -> Effect:
-    """Multiply what the answering rows pay to some keys, before each row is brought back to a sum of one."""
-    if not times > 0:
-        raise refusal("emphasis", f"times={times}", "attention is multiplied by a number above 0", "try 2")
-
-    def effect(bias: Tensor) -> Tensor:
-        changed = bias.clone()
-        changed[:, span[0] : span[1]] += math.log(times)
-        return changed
-
-    return effect
 
 
 def shares(scores: list[float]) -> list[float]:

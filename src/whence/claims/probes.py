@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import eq
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -120,12 +121,27 @@ def _doubted(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], st
 
 
 def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
-    """How often a slot's own answer became likelier when its attention was multiplied, with Wilson's lower end."""
+    """How often a slot's own answer became likelier when the slot's weight was multiplied, with Wilson's lower end; and how
+    often, when its score was, the answer went the way the attention did."""
     found, path = _explained(places, model, "follows")
+    scored, scored_path = _explained(places, model, "follows-score")
     gains = [row["after"] > row["before"] for row in found["rows"]]
     share = proportion(sum(gains), len(gains), curves.LEVEL)
-    words = f"Attention times {found['times']:g}, {found['items']} items, {len(gains)} cases."
-    return {"gained": share.share, "gained_low": share.interval.low, "words": words}, path
+    rises = [row["attention_after"] > row["attention_before"] for row in scored["rows"]]
+    likelier = [row["after"] > row["before"] for row in scored["rows"]]
+    together = proportion(sum(map(eq, rises, likelier)), len(rises), curves.LEVEL)
+    words = (
+        f"The weight times {found['times']:g}, {found['items']} items, {len(gains)} cases. The score times "
+        f"{scored['times']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.3g}%, its "
+        f"answer becomes likelier in {100 * sum(likelier) / len(likelier):.3g}%."
+    )
+    figures = {
+        "gained": share.share,
+        "gained_low": share.interval.low,
+        "with_attention": together.share,
+        "with_attention_low": together.interval.low,
+    }
+    return figures | {"words": words}, f"{path} and {Path(scored_path).name}"
 
 
 def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
@@ -140,7 +156,8 @@ def positional_part(places: Places, model: str) -> tuple[dict[str, Any], str]:
     words = (
         f"{found['texts']} texts of {found['tokens']} tokens; {len(common)} of {len(found['layers'])} layers have position "
         f"beyond chance. In the mean of all texts, noise and all, {noisy['rank_with_noise']:g} and "
-        f"{noisy['low_frequencies_with_noise']:.2f}."
+        f"{noisy['low_frequencies_with_noise']:.2f}. A share above 1 is all of it, within the noise: what other frequencies "
+        "have in common then adds up to less than nothing."
     )
     return told | noisy | {"words": words}, path
 

@@ -94,21 +94,26 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     told["command"] = command(kept.plan_in(folder)[0], bool(told["doubts"]), device) or f"whence report {folder}"
     print_table(told)
     page = write_page(told, out or folder / "report.html")
-    write_picture(told, page.with_name("curves.png"))
+    write_pictures(told, page.parent)
     return page
 
 
-def write_picture(told: dict[str, Any], path: Path) -> None:
-    """The curves as a picture; the page is there without it too."""
+def write_pictures(told: dict[str, Any], folder: Path) -> None:
+    """The curves as a picture, and their explanations as another; the page is there without them too."""
     from whence.report.png import write_png
     from whence.report.probe.picture import curves_picture
+    from whence.report.probe.why import why_picture
 
-    try:
-        write_png(curves_picture(told), path)
-    except MissingExtra as missing:
-        print(f"no picture of the curves: {missing}", file=sys.stderr)
-    else:
-        print(f"curves: {path}")
+    drawings = {"curves": curves_picture}
+    if any(told["explanation"].values()):
+        drawings["explanations"] = why_picture
+    for name, drawing in drawings.items():
+        try:
+            write_png(drawing(told), folder / f"{name}.png")
+        except MissingExtra as missing:
+            print(f"no picture of the {name}: {missing}", file=sys.stderr)
+        else:
+            print(f"{name}: {folder / f'{name}.png'}")
 
 
 def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.hf.layers import block_of
 from whence.hf.watchers import Watching
+
+Pair = tuple[Tensor, Tensor]  # queries and keys
 
 
 class OfStates(Watching, ABC):
@@ -57,14 +60,19 @@ class Hidden(OfStates):
 class Turned(OfStates):
     """Queries ``[B, H, T, D]`` and keys ``[B, G, T, D]`` of the tokens of a forward, before and after rotation.
 
-    ``before`` and ``after`` hold, by layer, a pair (queries, keys); ``turned[layer]`` is the rotated queries. A model
-    without rotary positions is refused.
+    ``before`` and ``after`` hold, by layer, a pair (queries, keys); ``turned[layer]`` is the rotated queries. Kept is what
+    stands before; whoever reads what stands after has the model's own function turn it again. These are the same
+    numbers in half the memory. A model without rotary positions is refused.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.before: dict[int, tuple[Tensor, Tensor]] = {}
-        self.after: dict[int, tuple[Tensor, Tensor]] = {}
+        self.before: dict[int, Pair] = {}
+        self.after = TurnedAgain(self.before)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        super().__getitem__(layer)  # which refuses a layer that was not seen
+        return self.after[layer][0]
 
     def install(
         self, model: nn.Module, modules: dict[int, nn.Module], everywhere: dict[int, nn.Module], undo: ExitStack
@@ -94,11 +102,38 @@ class Turned(OfStates):
 
     def _looking(self, original: Callable[..., Any], running: list[int]) -> Callable[..., Any]:
         def turn(q: Tensor, k: Tensor, *about: Any, **named: Any) -> Any:
-            out = original(q, k, *about, **named)
             for layer in running:
                 self.before[layer] = (q.detach().cpu(), k.detach().cpu())
-                self.after[layer] = (out[0].detach().cpu(), out[1].detach().cpu())
-                self.layers[layer] = self.after[layer][0]
-            return out
+                self.layers[layer] = self.before[layer][0]
+                self.after.remember(layer, original, about, named)
+            return original(q, k, *about, **named)
 
         return turn
+
+
+class TurnedAgain(Mapping[int, Pair]):
+    """Pairs by layer that are turned when they are read, by the function and the angles that were used on them."""
+
+    def __init__(self, before: dict[int, Pair]) -> None:
+        self.before = before
+        self.how: dict[int, Callable[[Tensor, Tensor], Any]] = {}
+
+    def remember(self, layer: int, turn: Callable[..., Any], about: Sequence[Any], named: dict[str, Any]) -> None:
+        given = [_here(value) for value in about]
+        by_name = {name: _here(value) for name, value in named.items()}
+        self.how[layer] = lambda q, k: turn(q, k, *given, **by_name)
+
+    @torch.no_grad()
+    def __getitem__(self, layer: int) -> Pair:
+        q, k = self.how[layer](*self.before[layer])
+        return q, k
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.how)
+
+    def __len__(self) -> int:
+        return len(self.how)
+
+
+def _here(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, Tensor) else value

@@ -39,7 +39,7 @@ class Watching:
 
     def stacked(self) -> Tensor:
         """All layers together, ``[layers, ...]``, in their order."""
-        return torch.stack([self.layers[layer] for layer in self])
+        return torch.stack([self[layer] for layer in self])
 
 
 class OfRows(Watching, ABC):

@@ -25,6 +25,7 @@ from whence.position.catalogue import CATALOGUE
 from whence.report import conditions, gpu
 from whence.report.png import write_png
 from whence.report.probe.picture import curves_picture
+from whence.report.probe.why import why_picture
 
 ROOT = Path(__file__).resolve().parents[3]
 ACTS = {
@@ -106,6 +107,18 @@ def speed(record: dict[str, Any]) -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def capture_memory(record: dict[str, Any]) -> str:
+    """What looking inside costs in memory, from the committed record: alone, with one watcher, with all."""
+    sizes = {way: f"{found['bytes'] / 1e9:.1f}" for way, found in record["results"].items()}
+    alone, everything = sizes.pop("plain"), sizes.pop("everything")
+    return (
+        f"On a CPU a forward of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
+        f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB where one of them watches all layers, and "
+        f"{everything} GB where all do at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
+        "measures again."
+    )
+
+
 def measured_on_gpu() -> bool:
     return all((ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step"))
 
@@ -137,6 +150,7 @@ def rendered(text: str) -> str:
         "mechanisms": mechanisms(),
         "backends": backends(),
         "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
+        "capture": capture_memory(records.read(ROOT / "benchmarks" / "records" / "capture.json")),
     }
     if measured_on_gpu():
         parts["gpu"] = fused()
@@ -170,10 +184,12 @@ def draw_conditions(out: Path) -> None:
     conditions.write_figure(found["studies"], out)
 
 
-def draw_probe(out: Path) -> None:
-    """What position does to a pretrained model, from the committed records of its probe."""
+def draw_probe(curves: Path, why: Path) -> None:
+    """What position does to a pretrained model, and why, from the committed records of its probe."""
     folder = max((ROOT / "results/probe").glob("*/plan.json"), key=lambda path: len(records.read(path)["tasks"])).parent
-    write_png(curves_picture(probe_findings(folder, "")), out)
+    found = probe_findings(folder, "")
+    write_png(curves_picture(found), curves)
+    write_png(why_picture(found), why)
 
 
 def main() -> None:
@@ -189,7 +205,7 @@ def main() -> None:
     draw_example(new, ROOT / "docs" / "bell.png")
     if measured_on_gpu():
         gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
-    draw_probe(ROOT / "docs" / "probe.png")
+    draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
     print("README.md and its pictures are up to date")
 

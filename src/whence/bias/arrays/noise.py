@@ -63,7 +63,9 @@ def in_both_halves(
 
     A mean over few texts keeps their noise, which has every rank and every frequency. What the positional parts of two
     halves have in common has none of it: the noise of one knows nothing of that of the other. Directions are those of one
-    half, energies the products of both, averaged over some ways to halve them, with the halves changing places. None
+    half, energies the products of both, averaged over some ways to halve them, with the halves changing places. Right on
+    average, a product may lie below zero where there is little but noise: the share of the low frequencies is then
+    more than 1, which is all of it within the noise. Cut off at 1 it would be biased, so it is not. None
     where position is no more than chance (p above 0.05): where texts turned in a circle, each by a number of its own,
     agree as well as they do as they stand.
     """

@@ -69,11 +69,11 @@ def gold_curve(task: dict[str, Any]) -> str:
 def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free: Any) -> str:
     """Mean attention a token to the gold as it moves, to each slot otherwise, and where all slots are the same."""
     rows = {
-        "to the gold": [(p + 1, v) for p, v in zip(attention["places"], _over_heads(attention["gold"]), strict=True)],
-        "to others": list(enumerate(_over_heads(attention["profile"]), 1)),
+        "to the gold": [(p + 1, v) for p, v in zip(attention["places"], over_heads(attention["gold"]), strict=True)],
+        "to others": list(enumerate(over_heads(attention["profile"]), 1)),
     }
     if content_free:
-        rows["all alike"] = list(enumerate(_over_heads(content_free), 1))
+        rows["all alike"] = list(enumerate(over_heads(content_free), 1))
     series = [
         Series(look(name, index), [], [(at, 1000 * value) for at, value in points], True)
         for index, (name, points) in enumerate(rows.items())
@@ -92,7 +92,7 @@ def by_distance(found: dict[str, Any]) -> str:
         for arm in ("attention", "one_position")
     )
     series = []
-    for index, (name, part) in enumerate([*_thirds(layers), *([("one position", alone)] if alone else [])]):
+    for index, (name, part) in enumerate([*thirds(layers), *([("one position", alone)] if alone else [])]):
         means = [sum(values) / len(values) for values in zip(*part, strict=True)]
         series.append(Series(look(name, index), [], list(zip(far, [100 * m for m in means], strict=True)), True))
     x = distances([int(d) + 1 for d in far], LEFT, right_edge(series))
@@ -201,13 +201,13 @@ def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> str:
     return drawn + names
 
 
-def _over_heads(values: list[list[list[float]]]) -> list[float]:
+def over_heads(values: list[list[list[float]]]) -> list[float]:
     """The mean over layers and heads: ``[layers, heads, n]`` to ``[n]``."""
     rows = [row for layer in values for row in layer]
     return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
-def _thirds(layers: list[list[float]]) -> list[tuple[str, list[list[float]]]]:
+def thirds(layers: list[list[float]]) -> list[tuple[str, list[list[float]]]]:
     count = len(layers)
     cuts = [0, max(1, count // 3), max(2, 2 * count // 3), count]
     names = ("first layers", "middle layers", "last layers")

@@ -11,7 +11,7 @@ from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, depths, tables
 from whence.report.probe.doubts import found_in
-from whence.report.probe.sentences import answer, counted, detail, headline
+from whence.report.probe.sentences import answer, counted, detail, emphasised, headline
 
 REGIONS = {
     "sink": "share to the first token",
@@ -157,7 +157,8 @@ def _inside(findings: dict[str, Any]) -> str:
         + f"</div>{tables.channels(channels)}"
         '<p class="small">A fit that finds as many channels in a shuffled order as in the true one says nothing.</p>'
         + tables.scores(geometry["scores"])
-        + f"<details><summary>Every layer in numbers</summary>{tables.layers(geometry)}</details>",
+        + f"<details><summary>Every layer in numbers</summary>{tables.layers(geometry)}"
+        + f'<p class="small">{html.escape(tables.BOTH_HALVES)}</p></details>',
     )  # fmt: skip
 
 
@@ -166,22 +167,25 @@ def _causes(findings: dict[str, Any]) -> str:
     arms = explanation.get("mask-or-encoding")
     if not arms:
         return ""
-    follows = explanation.get("follows")
-    told = ""
-    if follows:
-        short = follows["short"]
-        told = (
-            f"<h3>Does the answer follow the attention?</h3>{tables.followed(follows)}"
-            f'<p class="small">The emphasised slot’s answer became likelier in {100 * short["gained"]:.0f}% of the cases.</p>'
-        )
     return _section(
         "causes", "Is it the mask, or the encoding?",
         f"{tables.arms(arms)}"
         '<p class="small">Mask alone: all positions equal, so that order is known from the causal mask only. Encoding '
         "alone: a mask that hides nothing. Neither: no source of order is left, and the share is zero but for noise.</p>"
         + _ablated(findings)
-        + told,
+        + _followed(explanation),
     )  # fmt: skip
+
+
+def _followed(explanation: dict[str, Any]) -> str:
+    """What became of a slot's answer with its weight multiplied, and with its score."""
+    found = [part for name in ("follows", "follows-score") if (part := explanation.get(name))]
+    if not found:
+        return ""
+    told = "".join(
+        f'{tables.followed(part)}<p class="small">{html.escape(emphasised(part["short"]))}</p>' for part in found
+    )
+    return f"<h3>Does the answer follow the attention?</h3>{told}"
 
 
 def _ablated(findings: dict[str, Any]) -> str:

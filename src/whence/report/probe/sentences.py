@@ -59,6 +59,22 @@ def wrong(chosen: dict[str, int]) -> str:
     return f" Where it was wrong, it took the answer of {slots}{' and others' if len(named) > MOST else ''}."
 
 
+def emphasised(short: dict[str, float]) -> str:
+    """What became of the answers of slots that were emphasised, and of attention where it was looked at.
+
+    >>> emphasised({"gained": 1.0})
+    'The emphasised slot’s answer became likelier in 100% of the cases.'
+    """
+    share = {name: f"{100 * value:.3g}%" for name, value in short.items()}
+    told = f"The emphasised slot’s answer became likelier in {share['gained']} of the cases."
+    if "attention_rose" in short:
+        told += (
+            " A score below zero that is multiplied turns attention away; to the whole slot, in the mean over layers and heads, "
+            f"it rose in {share['attention_rose']}. The answer went the way the attention did in {share['with_attention']}."
+        )
+    return told
+
+
 def percent(share: float) -> str:
     return f"{number(100 * share, 0)}%"
 

@@ -10,6 +10,12 @@ from whence.report.comparison.numbers import NOTHING, number, probability, signe
 from whence.report.comparison.tables import scrolling
 from whence.report.probe.sentences import SCORES, between, counted, percent
 
+#: by what is multiplied
+EMPHASISED = {
+    "weight": "the weight that answering rows give to one slot, before each row is brought back to a sum of one, times",
+    "score": "the score that answering rows give to one slot, before softmax, times",
+}
+
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose first column names its rows."""
@@ -83,9 +89,17 @@ def followed(found: dict[str, Any]) -> str:
         won = sum(row["won_after"] for row in own)
         rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
                      signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
-    caption = f"{counted(found['items'], 'item')}; the attention of the answering rows to one slot is multiplied by {found['times']:g}."
+    caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('multiplied', 'weight')]} {found['times']:g}."
     head = ["emphasised", "its answer before", "after", "points", "won after"]
     return table(caption, head, rows)
+
+
+#: how to read the last of the shares by layer
+BOTH_HALVES = (
+    "In both halves: the product of what two halves of the texts have at a frequency, which their noise leaves right on "
+    "average and moves up or down. Where all but the low frequencies hold little more than noise, their products can add up to less "
+    "than zero; the low ones then make more than 100% of the whole. Read such a number as: all of it, within the noise."
+)
 
 
 def layers(found: dict[str, Any]) -> str:
@@ -115,7 +129,7 @@ def layers(found: dict[str, Any]) -> str:
 
 
 def _in_both_halves(found: dict[str, float] | None) -> list[str]:
-    """What two halves of the texts agree on; their noise can make the share exceed the whole."""
+    """What two halves of the texts agree on, as it was estimated: ``BOTH_HALVES`` says what a share above 100% is."""
     if found is None:
         return ["–", "–"]
     return [number(found["rank"], 1), f"{number(100 * found['low_frequencies'], 0)}%"]
