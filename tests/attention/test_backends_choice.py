@@ -275,3 +275,15 @@ def test_on_a_gpu_tables_are_fused():
     assert prefer(dataclasses.replace(there, tables_closed="of gaps"))[0] == "blockwise"
     assert prefer(dataclasses.replace(there, exporting=True, compiling=True))[0] == "reference"
     assert prefer(dataclasses.replace(there, weights=True))[0] == "reference"
+
+
+@pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])
+def test_far_keys_are_left_out_where_that_pays(keys, skips):
+    from types import SimpleNamespace
+
+    from whence.attention.fused.backend import can_skip
+
+    layout = SimpleNamespace(offset=0, causal=True, real=None, q_documents=None, k_documents=None)
+    assert can_skip(layout, keys, keys) is skips
+    layout.real = torch.ones(1, keys, dtype=torch.bool)
+    assert not can_skip(layout, keys, keys)

@@ -123,7 +123,7 @@ def attend(
         backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"`` or ``"sdpa"``. A named backend runs or
             raises.
         skip_far: let the ``triton`` backend leave out blocks of keys that provably cannot change the result, where a
-            mechanism's bias decays.
+            mechanism's bias decays: in causal attention over more than 1024 keys, without padding.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
         finite: refuse NaN and infinity in q, k and v.
 

@@ -45,6 +45,21 @@ def attention_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
+def launched_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The same as Python launches it, call by call and without a compiler."""
+
+    def took(row: dict[str, Any]) -> float:
+        return statistics.median(row["milliseconds"]["both"]["eager"])
+
+    shapes = by_shape(record)
+    head = ["the same, each call launched from Python", *(shape_text(shape) for shape, _ in shapes)]
+    rows = [["SDPA flash, no position", *(f"{took(here['flash']):.2f} ms" for _, here in shapes)]]
+    for name in ("cudnn", "none", *ORDER):
+        ratios = [took(here[name]) / took(here["flash"]) for _, here in shapes]
+        rows.append([record["spec"]["ways"][name], *(f"{ratio:.2f}x" for ratio in ratios)])
+    return head, rows
+
+
 def _cell(row: dict[str, Any] | None, flash: float) -> str:
     if row is None or "milliseconds" not in row:
         return "-"
@@ -100,6 +115,16 @@ def training_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return [*head, "peak memory"], [[*row, peak] for row, peak in zip(rows, memory, strict=True)]
 
 
+def tests_note(record: dict[str, Any]) -> str:
+    """How the tests on a GPU ended."""
+    tests, where = record["tests"], record["environment"]
+    return (
+        f"Tests on a GPU, with every gradient against float64: {tests['passed']} passed, {len(tests['failed'])} failed; "
+        f"compute-sanitizer on a small case of every kernel: {record['memory']['said'].lower()}. Record: "
+        f"`benchmarks/records/gpu_tests.json` (commit {str(where['commit'])[:9]}); `{record['command']}` tests again."
+    )
+
+
 def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
     where = attention["environment"]
     machine = where["machine"].get("accelerator", "a GPU")
@@ -107,7 +132,8 @@ def note(attention: dict[str, Any], training: dict[str, Any]) -> str:
     return (
         f"Causal, bfloat16, {machine}, {packages}. Everything that learns gets its gradient. Times of attention are "
         "medians of CUDA graph replays, the work of the device without the host's (a star: eager steps, where no graph was "
-        "recorded); the record holds the eager times beside them. A training step is timed as it is launched from Python, "
+        "recorded). Launched one by one from Python, calls on short texts wait for the host, which the second table shows; in a "
+        "compiled model they do not. A training step is timed as it is launched from Python, "
         "where a slow host sets the pace, and as a CUDA graph, the device's work alone. Each way of attention was timed only after its output and all gradients "
         "agreed with float64 in the same run, each model after its gradients agreed with the dense reference; a dash is a "
         "way that was left out, with the reason in the record. The models with EPAR and the power prior do not rotate, the "

@@ -120,7 +120,9 @@ def capture_memory(record: dict[str, Any]) -> str:
 
 
 def measured_on_gpu() -> bool:
-    return all((ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step"))
+    return all(
+        (ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step", "gpu_tests")
+    )
 
 
 def fused() -> str:
@@ -128,10 +130,11 @@ def fused() -> str:
     folder = ROOT / "benchmarks" / "records"
     attention, training = records.read(folder / "gpu.json"), records.read(folder / "train_step.json")
     tables = [
-        gpu.attention_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
+        gpu.attention_rows(attention), gpu.launched_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
         gpu.memory_rows(attention),
     ]  # fmt: skip
-    return "\n\n".join([*(markdown(head, rows) for head, rows in tables), gpu.note(attention, training)])
+    notes = [gpu.note(attention, training), gpu.tests_note(records.read(folder / "gpu_tests.json"))]
+    return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 
 
 def _ratio(row: dict[str, Any] | None, floor: float) -> str:

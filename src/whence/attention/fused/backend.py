@@ -19,6 +19,7 @@ from whence.position.grid import evaluate, one_length, table
 
 WIDEST = 256
 FARTHEST = 2**29  # kernels count distances in 32 bits
+SKIPS_BEYOND = 1024  # keys: to find out how far to look costs fewer more than it saves
 MOST_HEADS = 256  # one program orders them all by how far they look
 MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
 
@@ -119,11 +120,11 @@ def decays(position: Position) -> bool:
 
 
 def can_skip(layout: Layout, rows: int, keys: int) -> bool:
-    """Whether every query surely sees its own key, from which the bound is reckoned; few queries never skip."""
+    """Whether every query surely sees its own key, from which the bound is reckoned; and there is enough to skip."""
     assert layout.offset is not None
     own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
     same_texts = layout.q_documents is layout.k_documents  # a pair of numberings may hide a query's own key
-    return own and layout.real is None and same_texts and rows > FEW_QUERIES
+    return own and layout.real is None and same_texts and rows > FEW_QUERIES and keys > SKIPS_BEYOND
 
 
 def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
