@@ -76,7 +76,7 @@ SCALES = {
     ),
     "source": Scale(
         width=768, heads=12, layers=12, context=1024, batch=32, rate=3e-4, precision="bf16", characters=None,
-        words=10_000, steps={"books": 50_000, "wikitext2": 1000}, dropout={"books": 0.1, "wikitext2": 0.1}, blocks=128,
+        words=16_000, steps={"books": 50_000, "wikitext2": 1000}, dropout={"books": 0.1, "wikitext2": 0.1}, blocks=128,
     ),
 }  # fmt: skip
 

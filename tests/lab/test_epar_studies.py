@@ -22,6 +22,7 @@ def test_the_protocol_is_the_sources_at_every_scale(scale):
     assert (books.task, words.task) == ("books", "wikitext2") and books.arms == words.arms
     if scale == "source":
         assert (books.model["layers"], books.model["width"], books.model["heads"]) == (12, 768, 12)
+        assert PROTOCOL["SCALES"]["source"].parameters("wikitext2") == pytest.approx(110e6, rel=0.01)
 
 
 @pytest.mark.parametrize("scale", ["cpu", "gpu"])
