@@ -35,7 +35,6 @@ PAGE = Template("""<!doctype html>
 <main>
 $verdicts
 $studies
-$claims
 $rerun
 </main>
 <footer><p class="small">Made by whence, $when. This page holds all it shows and asks for nothing from a network.</p></footer>
@@ -73,8 +72,7 @@ def page(findings: dict[str, Any]) -> str:
         style=folder.joinpath("style.css").read_text("utf-8"),
         script="".join(folder.joinpath(name).read_text("utf-8") for name in ("maps.js", "legend.js")),
         verdicts=verdicts(studies, known),
-        studies=sections,
-        claims=claims(findings),
+        studies=sections + claims(findings),
         rerun=rerun(findings),
         when=html.escape(findings["when"]),
     )
