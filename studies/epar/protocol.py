@@ -2,7 +2,8 @@
 
 The source trains about 110 million parameters (12 layers of 768, 12 heads), seeds 42 to 46, against rotary, ALiBi, Shaw
 and Transformer-XL, with Bonferroni's correction at 0.01. ``scale`` is "cpu" (half an hour of two cores), "gpu" (twenty
-minutes of one large accelerator, with runs side by side) or "source" (its own size, days). The budget is the same for
+minutes of one large accelerator, with runs side by side) or "source" (its own size, days; with words, for
+bytes need no large embedding). The budget is the same for
 all arms. Books are read as bytes, WikiText-2 in its own words; of that the training part is not to be had everywhere,
 so its validation part is trained on.
 """

@@ -12,7 +12,7 @@ from whence.bias import explaining, measuring, subject
 from whence.bias.curves import curve
 from whence.bias.findings import findings
 from whence.bias.plan import Asked, Plan, at_lengths, full, quick, usual
-from whence.bias.subject import quick_subject
+from whence.bias.subject import Subject, byte_tokenizer, quick_subject
 from whence.cli.app import app
 from whence.cli.probe_plans import command, planned
 from whence.errors import WhenceError
@@ -82,6 +82,25 @@ def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
     clock = {"seconds": 0, "started": ""}
     assert {**json.loads(before), **clock} == {**json.loads(gone.read_text()), **clock}
     assert [{**one, **clock} for one in again] == [{**one, **clock} for one in found]
+
+
+def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
+    """Positions and masks cannot be handed to it: what needs them is left out, and the page is written all the same."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    tokenizer = byte_tokenizer()
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=32,
+    )  # fmt: skip
+    about = {"type": "mistral", "parameters": 1, "layers": 2}
+    windowed = Subject("windowed", MistralForCausalLM(config).eval(), tokenizer, about)
+    folder, _ = measuring.measure(windowed, PLAN, tmp_path)
+    explaining.explain(windowed, PLAN, folder, lambda *about: None)
+    told = findings(folder, "whence probe windowed")
+    assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
+    assert "Is the answer found wherever it stands?" in page(told | {"doubts": []})
+    assert why_picture(told) is not None
 
 
 def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):

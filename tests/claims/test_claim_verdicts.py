@@ -148,7 +148,8 @@ def test_the_interval_of_a_further_run_against_its_simulation():
 
 
 @pytest.mark.parametrize("relation, number, agrees", [("said", 84.9, True), ("said", 99.0, False), ("above", 80.0, True),
-                                                      ("above", 95.0, False), ("at_most", 70.0, False)])  # fmt: skip
+                                                      ("above", 95.0, False), ("at_most", 70.0, False),
+                                                      ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
 def test_seeds_are_held_by_that_interval(relation, number, agrees):
     check = Check("x", relation, number, str(number), 0.05 if relation == "said" else 0.0)
     found = hold(check, [84.0, 85.0, 86.0, 85.5, 84.5])

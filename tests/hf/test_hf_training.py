@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import whence
 from whence import hf
+from whence.bias.subject import byte_tokenizer
 from whence.lab.study import Budget
 from whence.lab.tasks.own_text import OwnText
 from whence.lab.training import train
@@ -109,7 +110,9 @@ def test_positions_are_saved_and_read_with_the_model(tmp_path):
     wanted = model(ids).logits
     assert wanted.ne(tiny("llama")(ids).logits).any()
     model.save_pretrained(tmp_path)
-    other = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="holds learned positions, which are no part of the model until"):
+        other = hf.load(tmp_path).model
     with pytest.raises(whence.WhenceError, match="which the model does not have"):
         hf.read_positions(other, tmp_path)
     with hf.attached(other, whence.PowerPrior(4), layers=[0]), pytest.raises(whence.WhenceError, match=r"layers\.1"):

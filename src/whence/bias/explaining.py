@@ -177,7 +177,10 @@ def followed_channels(subject: Subject, plan: Plan) -> dict[str, Any]:
 
 
 def mask_or_encoding(subject: Subject, plan: Plan) -> dict[str, Any]:
-    """The share of position in the middle layer's states in each arm, and how far the span moved."""
+    """The share of position in the middle layer's states in each arm, and how far the span moved; nothing of a model whose
+    positions and mask cannot be handed to it."""
+    if not subject.takes_branches:
+        return {}
     tokens = plan.tokens
     span, shift = (tokens * 2 // 5, tokens * 3 // 5), tokens // 5
     texts = states.random_texts(subject, max(2, plan.texts // 2), tokens, seed=1)

@@ -23,7 +23,7 @@ RULES = {
     "seeds": (
         "A figure of one run is held against several seeds of ours: it agrees if it lies in the interval in which one "
         "further run of ours would lie with 95 % (t distribution of our seeds; Bonferroni's correction where a claim has "
-        f"several such figures). A bound is kept if such a run could keep it. Fewer than {FEWEST} finished seeds leave it open."
+        f"several such figures). A bound is said of all runs and held against their mean. Fewer than {FEWEST} finished seeds leave it open."
     ),
     "a difference": (
         "A difference between arms is claimed only if Welch's test does so after Bonferroni's correction and the "

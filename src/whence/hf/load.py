@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from whence.errors import refusal
 from whence.hf.convert import FETCH_SMOLLM2, convert, smollm2_folder
 from whence.hf.packages import needed
+from whence.hf.saved import saved_positions
 from whence.hf.store import SUMS, require_whole
 
 
@@ -42,6 +44,12 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
             "a model is smollm2, a folder that save_pretrained wrote, a GGUF file or a name on the hub",
             "give one of these",
         ) from error
+    if Path(source).is_dir() and saved_positions(Path(source)):
+        warnings.warn(
+            f"{asked}: the folder holds learned positions, which are no part of the model until they are attached; "
+            "attach the same kind of position, then call read_positions",
+            stacklevel=2,
+        )
     return Loaded(model.to(device).eval(), tokenizer)
 
 

@@ -12,6 +12,16 @@ from whence.hf.interface import KEY
 from whence.hf.packages import needed
 
 
+def saved_positions(folder: Path) -> list[str]:
+    """The names of positions' weights in a folder that ``save_pretrained`` wrote; nothing is loaded for that."""
+    safetensors = needed("safetensors", f'saved_positions("{folder}")')
+    names: list[str] = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with safetensors.safe_open(path, framework="pt") as file:
+            names += [name for name in list(file.keys()) if f".{KEY}." in name]
+    return names
+
+
 def read_positions(model: Any, folder: str | Path) -> None:
     """Fill the attached positions with what ``model.save_pretrained(folder)`` wrote of them.
 
