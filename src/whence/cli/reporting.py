@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,20 +55,10 @@ def report(
     page = out or folder / "report.html"
     judged = None if ledger is None else claiming.judged(ledger, folder)
     if folders:
-        name_problems(folders)
         link = None if judged is None else {"page": LEDGER_PAGE, "counts": judged["counts"]}
-        print(f"report: {write_report(folders, page, None, f'whence report {folder}', link)}")
+        print(f"report: {write_report(folders, page, None, f'whence report {folder}', link, complain)}")
     if judged is not None:
         print(f"claims: {claiming.write_page(judged, page.parent / LEDGER_PAGE)}")
-
-
-def name_problems(folders: list[Path]) -> None:
-    """Say which records are there and cannot be read, or belong elsewhere; the page says it too."""
-    from whence.lab.results import problems_in, study_in
-
-    for folder in folders:
-        for said in problems_in(study_in(folder), folder):
-            print(f"{folder.name}: {said}", file=sys.stderr)
 
 
 def kept_in(folder: Path, name: str) -> list[Path]:
@@ -75,13 +66,22 @@ def kept_in(folder: Path, name: str) -> list[Path]:
     return [folder] if (folder / name).exists() else sorted(path.parent for path in folder.glob(f"*/{name}"))
 
 
+def complain(said: str) -> None:
+    print(said, file=sys.stderr)
+
+
 def write_report(
-    folders: list[Path], out: Path, title: str | None, command: str, ledger: dict[str, Any] | None = None
+    folders: list[Path],
+    out: Path,
+    title: str | None,
+    command: str,
+    ledger: dict[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda said: None,
 ) -> Path:
     """One page for several studies, written whole; of one question under several conditions also a figure of them.
 
     The command is what the page shows where none can be found for the studies; ``ledger`` says where the page of the
-    claims is and how they came out.
+    claims is and how they came out. ``tell`` hears of records that cannot be read; a run has said that already.
     """
     from whence import records
     from whence.cli.again import commands
@@ -91,6 +91,9 @@ def write_report(
     made = [study_in(folder) for folder in folders]
     title = title or (made[0].question if len(made) == 1 else f"{len(made)} studies of position")
     found = findings(folders, title, "\n".join(commands(made)) or command)
+    for study in found["studies"]:
+        for said in study["problems"]:
+            tell(f"{study['name']}: {said}")
     records.write_text(out, page(found | {"ledger": ledger}))
     write_conditions(found["studies"], out.parent)
     return out
