@@ -11,6 +11,8 @@ import math
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from whence.errors import refusal
 
@@ -127,8 +129,19 @@ def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def positions(name: str, given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
-    """Positions as ``[B or 1, length]``, from ``[length]`` or ``[B, length]``."""
+#: positions below it are whole numbers in float32, which rotations, embeddings and sinks compute with
+EXACT_IN_FLOAT32 = 2**24
+#: positions below it have exact differences in int64 and in float64
+EXACT_IN_FLOAT64 = 2**53
+
+
+def positions(
+    name: str, given: Tensor, batch: int, length: int, device: torch.device, *, below: int = EXACT_IN_FLOAT32
+) -> Tensor:
+    """Positions as ``[B or 1, length]`` in int64, float32 or float64, from ``[length]`` or ``[B, length]``.
+
+    Narrow and unsigned types are widened here, because differences of positions would wrap around in them.
+    """
     if not isinstance(given, Tensor) or given.dtype == torch.bool or given.is_complex():
         got = str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
         raise refusal(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
@@ -140,14 +153,24 @@ def positions(name: str, given: Tensor, batch: int, length: int, device: torch.d
             "give one position for each token",
         )
     require_device(name, given, device)
-    if not tracing() and not bool((given >= 0).all()):  # so written, NaN is refused too
-        raise refusal(
-            f"attend({name}=...)",
-            f"a position of {given.min().item()}",
-            "positions count from 0",
-            "mark left padding with padding=..., which numbers the tokens itself",
-        )
-    return given if given.ndim == 2 else given[None]
+    wide = given.to(torch.promote_types(given.dtype, torch.float32)) if given.is_floating_point() else given.long()
+    if readable(wide):
+        low, high = (x.item() for x in wide.aminmax())
+        if not low >= 0:  # so written, NaN is refused too
+            raise refusal(
+                f"attend({name}=...)",
+                f"a position of {low}",
+                "positions count from 0",
+                "mark left padding with padding=..., which numbers the tokens itself",
+            )
+        if not high < below:
+            raise refusal(
+                f"attend({name}=...)",
+                f"a position of {high}",
+                f"positions stay below {below}, up to which the arithmetic here is exact",
+                "subtract the first position of each sequence, or divide by a unit of distance",
+            )
+    return wide if wide.ndim == 2 else wide[None]
 
 
 def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
@@ -177,7 +200,8 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
             "give one length for each sequence of the batch",
         )
     require_device("lengths", given, device)
-    if not tracing() and bool(((given < 0) | (given > length)).any()):
+    given = given.long()
+    if readable(given) and bool(((given < 0) | (given > length)).any()):
         raise refusal(
             "attend(lengths=...)",
             str(given.tolist()),
@@ -189,7 +213,7 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 
 def require_real(asked: str, real: Tensor | None) -> None:
     """Every sequence of ``[B, length]`` has something real in it."""
-    if real is None or tracing():
+    if real is None or not readable(real):
         return
     empty = (~real.any(-1)).nonzero().flatten().tolist()
     if empty:
@@ -237,6 +261,7 @@ def documents(given: Tensor, batch: int, length: int, device: torch.device) -> T
             "number the documents of a packed row 0, 0, 1, 1, 1 and so on",
         )
     require_device("documents", given, device)
+    given = given.long()
     return given if given.ndim == 2 else given[None]
 
 
@@ -277,6 +302,25 @@ def require_number(name: str, value: float, low: float, high: float = math.inf, 
 def tracing() -> bool:
     """Whether a compiler or exporter is looking, so that no tensor's numbers may be asked for."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def readable(*tensors: Tensor) -> bool:
+    """Whether the values of tensors can be read here: not while tracing, capturing a CUDA graph or inside ``vmap``, and
+    not those of meta and fake tensors."""
+    if tracing():
+        return False
+    return not any(
+        x.is_meta
+        or isinstance(x, FakeTensor)
+        or torch._C._functorch.is_batchedtensor(x)
+        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        for x in tensors
+    )
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode AD is active, for which custom operators have no rule."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def exporting() -> bool:

@@ -708,7 +708,7 @@ CACHES = [
     (
         "a gradient into a preallocated cache",
         lambda: step(KVCache(capacity=4), k=tensor(B, G, 1, D).requires_grad_()),
-        "attend(cache=...) got keys that require a gradient, but a preallocated cache overwrites its memory and carries no gradient; decode under torch.no_grad(), or use KVCache().",
+        "attend(cache=...) got queries, keys or values that require a gradient, but a preallocated cache overwrites its memory and carries no gradient; decode under torch.no_grad(), or use KVCache().",
     ),
     (
         "another batch",

@@ -21,6 +21,7 @@ def require_fit(
     capacity: int | None,
     used: int,
     held: tuple[Tensor, Tensor] | None,
+    learning: bool,
 ) -> None:
     """Refuse tokens that do not belong in a cache of that window, capacity and content."""
     new = k.shape[2]
@@ -59,10 +60,10 @@ def require_fit(
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
-    if capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+    if capacity is not None and torch.is_grad_enabled() and (learning or any(x.requires_grad for x in (q, k, v))):
         raise refusal(
             "attend(cache=...)",
-            "keys that require a gradient",
+            "a position that learns" if learning else "queries, keys or values that require a gradient",
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
         )
@@ -83,14 +84,17 @@ def require_fit(
 
 def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
     """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
-    if shapes.tracing():
-        return
     batch, new = positions.shape
     now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
     where = positions
     if last is not None:
         now, where = torch.cat([last[0], now], 1), torch.cat([last[1], where], 1)
-    if bool((now[:, :-1] & ~now[:, 1:]).any()):
+    after_real = (now[:, :-1] & ~now[:, 1:]).any()
+    if not shapes.readable(after_real, where):
+        if real is not None:
+            torch._assert_async(~after_real, PADDING_WHILE_TRACING)
+        return
+    if bool(after_real):
         raise refusal(
             "attend(cache=KVCache(window=...))",
             "padding after a real token",
@@ -106,12 +110,20 @@ def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, posit
         )
 
 
+PADDING_WHILE_TRACING = (
+    "attend(cache=KVCache(window=...)) got padding after a real token; pad on the left, or use KVCache()."
+)
+
+
 def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
     """The positions of new tokens, which are queries and keys at once."""
     if q_positions is None or k_positions is None or q_positions is k_positions:
         return k_positions if q_positions is None else q_positions
     both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
-    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
+    if both and not shapes.readable(q_positions, k_positions):
+        torch._assert_async((q_positions == k_positions).all(), "q_positions and k_positions differ; pass one of them.")
+        return q_positions
+    if both and torch.equal(q_positions, k_positions):
         return q_positions
     raise refusal(
         "attend(cache=..., q_positions=..., k_positions=...)",

@@ -199,7 +199,7 @@ class Attention(nn.Module):
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = answers.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+            x = answers.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:

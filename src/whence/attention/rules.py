@@ -72,6 +72,15 @@ def require_position(position: Position, q: Tensor, *, causal: bool, cached: boo
                 )
 
 
+def positions_below(position: Position) -> int:
+    """The bound of positions that are given: mechanisms that compute with a position itself do so in float32, the
+    others take differences, which are exact far beyond."""
+    absolute = position.effects & {"embed", "rotate", "content", "values", "sink"}
+    if absolute or any(part.length is not None for part in position.parts):
+        return shapes.EXACT_IN_FLOAT32
+    return shapes.EXACT_IN_FLOAT64
+
+
 def require_numbers(window: int | None, scale: float | None, temperature: float, dropout: float) -> None:
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
         raise refusal(

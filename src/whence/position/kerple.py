@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
@@ -90,10 +91,10 @@ class Exponent(Quantity):
     def __init__(self, name: str, value: Number, *, heads: int, learn: bool, zero_allowed: bool) -> None:
         super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
         start = self.fixed
-        if learn and not bool(((start > FLOOR) & (start < 2)).all()):
+        if learn and shapes.readable(start) and not bool(((start > FLOOR) & (start < 2)).all()):
             rule = f"{name} is above {FLOOR:g} and below 2 when it learns"
             raise refusal(f"{name}=...", repr(value), rule, "give a number inside that range, or learn=False")
-        if not bool((start <= 2).all()):
+        if shapes.readable(start) and not bool((start <= 2).all()):
             raise refusal(f"{name}=...", repr(value), f"{name} is at most 2", "give a number inside that range")
         if learn:
             del self.fixed

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position
 
@@ -54,7 +55,7 @@ class Learned(Position):
                 "build it with the input's width",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
-        if not torch.compiler.is_compiling() and index.numel() and int(index.max()) >= self.max_length:
+        if index.numel() and shapes.readable(index) and int(index.max()) >= self.max_length:
             raise refusal(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",
