@@ -30,7 +30,9 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
 
 
 def pytest_addoption(parser):
-    parser.addoption("--cases", type=int, help="Number of random cases of each kind (default: as many as the suite runs).")
+    parser.addoption(
+        "--cases", type=int, help="Number of random cases of each kind (default: as many as the suite runs)."
+    )
 
 
 #: random cases of each kind in the suite, by the argument of the test
@@ -41,6 +43,16 @@ def pytest_generate_tests(metafunc):
     for name in CASES.keys() & set(metafunc.fixturenames):
         count = metafunc.config.getoption("--cases")
         metafunc.parametrize(name, range(CASES[name] if count is None else count))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of a few rows, so that short sequences need several."""
+    from whence.attention import blockwise, tiles
+
+    monkeypatch.setattr(tiles, "BLOCK", 3)
+    monkeypatch.setattr(tiles, "TILE", 40)
+    monkeypatch.setattr(blockwise, "SCORES", 60)
 
 
 @pytest.fixture

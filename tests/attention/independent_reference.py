@@ -264,9 +264,10 @@ def t5_bucket(distance, form, buckets, max_distance):
     else:
         # exact + floor((side - exact) * log(far / exact) / log(max_distance / exact)), compared in whole numbers
         steps, found = side - exact, exact
-        while found + 1 < side and far**steps * exact ** (found + 1 - exact) >= max_distance ** (
-            found + 1 - exact
-        ) * exact**steps:
+        while (
+            found + 1 < side
+            and far**steps * exact ** (found + 1 - exact) >= max_distance ** (found + 1 - exact) * exact**steps
+        ):
             found += 1
     return found + (side if form == "bidirectional" and distance < 0 else 0)
 
@@ -386,7 +387,9 @@ def stable_mask(gamma, context):
         for p in positions.tolist():
             later = range(int(p) + 1, context) if p < context else [int(p) + 1]
             terms = [-gamma.reshape(-1) * t for t in later]
-            columns.append(torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(gamma.reshape(-1), -torch.inf))
+            columns.append(
+                torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(gamma.reshape(-1), -torch.inf)
+            )
         return torch.stack(columns, -1)
 
     return Part(sink=sink, length=context)

@@ -13,6 +13,8 @@ import torch
 import whence
 from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
 
+AT_INPUT = ("Sinusoidal", "Learned")  # they act on a layer's input, which attend does not see
+
 
 @dataclass
 class Drawn:
@@ -80,7 +82,10 @@ def rotary(rng, heads, dim, value_dim):
         fast, slow, whole = rng.choice([32.0, 4.0]), rng.choice([1.0, 0.5]), rng.choice([True, False])
         given = rng.choice([{}, {"attention_factor": 0.7}, {"mscale": 0.8, "mscale_all_dim": 0.5}])
         scaling = Yarn(factor, original, beta_fast=fast, beta_slow=slow, truncate=whole, **given)
-        warmth = [0.1 * given.get(name, 1.0) * torch.tensor(factor).double().log().item() + 1 for name in ("mscale", "mscale_all_dim")]
+        warmth = [
+            0.1 * given.get(name, 1.0) * torch.tensor(factor).double().log().item() + 1
+            for name in ("mscale", "mscale_all_dim")
+        ]
         strength = given.get("attention_factor", warmth[0] / warmth[1] if "mscale" in given else warmth[0])
 
         def frequencies(length):
@@ -162,7 +167,10 @@ def power_prior(rng, heads, dim, value_dim):
 
 
 def t5(rng, heads, dim, value_dim):
-    form, (buckets, farthest) = rng.choice(["causal", "bidirectional"]), rng.choice([(32, 128), (8, 16), (6, 30), (4, 5)])
+    form, (buckets, farthest) = (
+        rng.choice(["causal", "bidirectional"]),
+        rng.choice([(32, 128), (8, 16), (6, 30), (4, 5)]),
+    )
     mechanism = whence.T5Bias(heads, form=form, buckets=buckets, max_distance=farthest)
     return Drawn(mechanism, lambda state: plain.t5(state["table"], form, farthest), causal=form == "causal")
 
@@ -211,9 +219,7 @@ def cope(rng, heads, dim, value_dim):
 def stable_mask(rng, heads, dim, value_dim):
     context, gamma = rng.choice([1, 9, 200]), rng.choice([None, numbers(rng, heads, 0.01, 1.0)])
     mechanism = whence.StableMask(heads, context=context, gamma=gamma, learn=rng.choice([True, False]))
-    return Drawn(
-        mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True
-    )
+    return Drawn(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
 
 
 def sink(rng, heads, dim, value_dim):
@@ -243,7 +249,10 @@ class Mechanism:
         """The reference's parts, from the position's tensors by name."""
         if len(self.drawn) == 1:
             return [self.drawn[0].formula(state)]
-        own = [{n.split(".", 2)[2]: t for n, t in state.items() if n.startswith(f"members.{i}.")} for i in range(len(self.drawn))]
+        own = [
+            {n.split(".", 2)[2]: t for n, t in state.items() if n.startswith(f"members.{i}.")}
+            for i in range(len(self.drawn))
+        ]
         return [one.formula(tensors) for one, tensors in zip(self.drawn, own, strict=True)]
 
 

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import MAKERS, draw, draw_names
+from random_mechanisms import AT_INPUT, MAKERS, draw, draw_names
 
 from whence import Attention, KVCache, WhenceError, attend
-from whence.attention import blockwise, tiles
 
-AT_INPUT = ("Sinusoidal", "Learned")
 CAPACITY = 40
 
 
@@ -77,7 +75,7 @@ class History:
         prefix = "position." if self.layer is None else ""
         self.learnt = dict(source.named_parameters())
         self.state = {n: t.detach().clone().requires_grad_() for n, t in self.learnt.items()}
-        tensors = self.state | {n: t for n, t in source.named_buffers()}
+        tensors = self.state | dict(source.named_buffers())
         self.tensors = {prefix + n: t for n, t in tensors.items()}
 
     def make_cache(self):
@@ -184,7 +182,9 @@ class History:
             by_rule.append(found)
         if self.positions == "counted" or (self.positions == "mixed" and rng.random() < 0.5):
             return by_rule
-        part = torch.randint(0, 3, (batch, count)) / 8 if self.fractional else torch.zeros(batch, count, dtype=torch.long)
+        part = (
+            torch.randint(0, 3, (batch, count)) / 8 if self.fractional else torch.zeros(batch, count, dtype=torch.long)
+        )
         if self.positions == "given" and self.kind != "sliding":
             found = torch.randint(0, 30, (batch, count)) + part
         else:  # after the last of each row, with gaps
@@ -219,7 +219,9 @@ class History:
 
     def recompute(self, queries, keys, parts):
         """The outputs of some tokens of a row from all its real tokens."""
-        q_positions, k_positions = (torch.tensor([s.position for s in side], dtype=torch.float64) for side in (queries, keys))
+        q_positions, k_positions = (
+            torch.tensor([s.position for s in side], dtype=torch.float64) for side in (queries, keys)
+        )
         if self.layer is None:
             q, k, v = (
                 torch.stack([self.chunks[s.chunk][name][s.row, :, s.place] for s in side], 1)
@@ -285,7 +287,9 @@ class History:
     def reset(self):
         self.done.append("reset()")
         self.cache.reset()
-        self.rows = [[] for _ in range(self.rng.randint(1, 3))] if self.kind != "preallocated" else [[] for _ in self.rows]
+        self.rows = (
+            [[] for _ in range(self.rng.randint(1, 3))] if self.kind != "preallocated" else [[] for _ in self.rows]
+        )
         self.begun = False
 
     def refuse(self):
@@ -322,11 +326,9 @@ def require_close(name, got, wanted, about):
         pytest.fail(f"{name} is off by {error:.3g}\n{about}")
 
 
-def test_a_history(history, monkeypatch):
+def test_a_history(history, request):
     if history % 2:
-        monkeypatch.setattr(tiles, "BLOCK", 2)
-        monkeypatch.setattr(tiles, "TILE", 40)
-        monkeypatch.setattr(blockwise, "SCORES", 60)
+        request.getfixturevalue("small_tiles")
     past = History(history)
     try:
         with torch.set_grad_enabled(past.learns):

@@ -12,15 +12,25 @@ from pathlib import Path
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import MAKERS, Mechanism, draw, draw_names
+from random_mechanisms import AT_INPUT, MAKERS, Mechanism, draw, draw_names
 
 import whence
 from whence import Attention, attend
-from whence.attention import blockwise, tiles
 from whence.position.catalogue import CATALOGUE
 
-AT_INPUT = ("Sinusoidal", "Learned")
-FUSED = ("NoPosition", "Rotary", "T5Bias", "Alibi", "Kerple", "Sandwich", "Epar", "PowerPrior", "Recency", "StableMask", "Sink")
+FUSED = (
+    "NoPosition",
+    "Rotary",
+    "T5Bias",
+    "Alibi",
+    "Kerple",
+    "Sandwich",
+    "Epar",
+    "PowerPrior",
+    "Recency",
+    "StableMask",
+    "Sink",
+)
 ROUNDING = {torch.float64: 1e-9, torch.float32: 4e-6}
 
 
@@ -101,8 +111,8 @@ def draw_masks(rng, batch, rows, keys, mechanism):
         left, right = place >= keys - counts[:, None], place < counts[:, None]
         given["padding"] = {"left": left, "right": right, "holes": torch.rand(batch, keys) < 0.6}[kind]
     if rng.random() < 0.25:
-        shape = (batch,) if rng.random() < 0.5 else ()
-        numbers = [torch.randint(0, 2, (*shape, n)).cumsum(-1) for n in (rows, keys)]
+        shapes = [rng.choice([(batch, n), (n,)]) for n in (rows, keys)]
+        numbers = [torch.randint(0, 2, shape).cumsum(-1) for shape in shapes]
         given["documents"] = numbers[1] if rows == keys and rng.random() < 0.7 else tuple(numbers)
     return given
 
@@ -115,25 +125,33 @@ def draw_positions(rng, batch, rows, keys, mechanism, given, *, fused):
         return {}
     if not free and rng.random() < 0.5:
         return {}
-    start, dtype = rng.choice([0, 0, 3, 200]), rng.choice([torch.int64, torch.int64, torch.int32, torch.int16])
-    kind = "run" if fused else rng.choice(["run", "run by row", "any", "any", "any by row", "fractional"])
+    start = rng.choice(
+        [0, 0, 3, 200] if any(one.mechanism.at_input() for one in mechanism.drawn) else [0, 3, 200, 5000]
+    )
+    dtype = rng.choice([torch.int64, torch.int64, torch.int32, torch.int16])
+    kind = "run" if fused else rng.choice(["run", "run by row", "any", "any", "any by row", "any by row", "fractional"])
     if kind == "fractional" and mechanism.any("whole"):
         kind = "any"
     if kind == "any by row" and rng.random() < 0.2:
         start, dtype = 0, rng.choice([torch.uint8, torch.int8])
 
     def places(count, first):
+        by_row = "by row" in kind and rng.random() < 0.7
         if kind in ("run", "run by row"):
-            begins = torch.randint(0, 4, (batch, 1)) if kind == "run by row" else 0
+            begins = torch.randint(0, 4, (batch, 1)) if by_row else 0
             return (begins + torch.arange(first, first + count)).to(dtype)
-        found = start + torch.randint(0, 2 + 2 * keys, (batch, count) if kind == "any by row" else (count,))
+        found = start + torch.randint(0, 2 + 2 * keys, (batch, count) if by_row else (count,))
         if kind == "fractional":  # differences never lie half way between whole numbers
-            return found.to(rng.choice([torch.float64, torch.float32])) + torch.randint(0, 3, found.shape) / 8
+            floats = [torch.float64, torch.float32, *([torch.float16] if start < 100 else [])]
+            return (found + torch.randint(0, 3, found.shape) / 8).to(rng.choice(floats))
         return found.to(dtype)
 
     if rows == keys and not pair and rng.random() < 0.4:
         return {rng.choice(["q_positions", "k_positions"]): places(rows, start)}
-    return {"q_positions": places(rows, start + rng.choice([0, 1, max(0, keys - rows)])), "k_positions": places(keys, start)}
+    return {
+        "q_positions": places(rows, start + rng.choice([0, 1, max(0, keys - rows), 60])),
+        "k_positions": places(keys, start),
+    }
 
 
 def real_keys(given, batch, keys):
@@ -171,7 +189,9 @@ def run_reference(call, dtype):
     state = {prefix + n: t.detach().to(dtype).requires_grad_() for n, t in source.named_parameters()}
     learns = dict(state)
     state |= {prefix + n: t.to(dtype) if t.is_floating_point() else t for n, t in source.named_buffers()}
-    parts = call.mechanism.parts({n.removeprefix("position."): t for n, t in state.items() if n.startswith("position.")})
+    parts = call.mechanism.parts(
+        {n.removeprefix("position."): t for n, t in state.items() if n.startswith("position.")}
+    )
     outs, weights = [], []
     for row in range(call.upstream.shape[0]):
         out, weight = reference_row(call, row, {n: t[row] for n, t in leaves.items()}, parts, state, dtype)
@@ -254,14 +274,6 @@ def assert_same(call, backend, found, exact, eager=None):
 # --- tests -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Tiles of a few rows, so that short sequences need several."""
-    monkeypatch.setattr(tiles, "BLOCK", 3)
-    monkeypatch.setattr(tiles, "TILE", 40)
-    monkeypatch.setattr(blockwise, "SCORES", 60)
-
-
 def test_a_call_in_float64(case, request):
     if case % 2:
         request.getfixturevalue("small_tiles")
@@ -285,7 +297,8 @@ def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
     call = next(
         call
         for call in (draw_call(200_000 + number + 100 * n, torch.float32, fused=True) for n in range(100))
-        if call.layer is None and not any(part.length in ("query", "sequence") for part in call.mechanism.position.parts)
+        if call.layer is None
+        and not any(part.length in ("query", "sequence") for part in call.mechanism.position.parts)
     )
     exact, eager = run_reference(call, torch.float64), run_reference(call, torch.float32)
     assert_same(call, "triton", run_package(call, "triton"), exact, eager)
