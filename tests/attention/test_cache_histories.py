@@ -8,6 +8,7 @@ number: ``-k '[417]'`` runs one again.
 """
 
 import copy
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ class History:
 
     # --- one more chunk ------------------------------------------------------------------------------------------------
     def extend(self):
-        rng, batch = self.rng, len(self.rows)
+        rng, batch, begun = self.rng, len(self.rows), self.begun
         count = rng.choice([1, 1, 1, 2, 3, 6])
         real, given = self.draw_padding(batch, count)
         documents = self.draw_documents(batch, count, given)
@@ -111,7 +112,14 @@ class History:
                 self.call(chunk, given, backend)
             self.done.append("   refused")
             return
-        out = self.call(chunk, given, backend)
+        try:
+            out = self.call(chunk, given, backend)
+        except WhenceError:
+            if "q_positions" not in given or not self.too_close(positions):
+                raise
+            self.done.append("   refused")
+            self.begun = begun
+            return
         self.chunks.append(chunk)
         for row in range(batch):
             self.rows[row] += [
@@ -120,6 +128,11 @@ class History:
             ]
         assert self.cache.seen == len(self.rows[0])
         self.compare(out, count)
+
+    def too_close(self, positions):
+        """Whether a sliding cache, which forgets by count, may refuse: tokens less than 1 apart crowd its window."""
+        rows = [[*(s.position for s in row[-1:]), *new] for row, new in zip(self.rows, positions, strict=True)]
+        return self.kind == "sliding" and any(b - a < 1 for row in rows for a, b in itertools.pairwise(row))
 
     def call(self, chunk, given, backend):
         if self.layer is None:
