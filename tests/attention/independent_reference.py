@@ -26,14 +26,14 @@ class Part:
     rotate: Callable | None = None  # x [heads, n, D], positions [n], length -> like x
     factor: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
     bias: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
-    content: Callable | None = None  # q [H, T, D], k [H, S, D], Seen -> [H, T, S]
+    content: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
     value: Callable | None = None  # weights [H, T, S], distance -> [H, T, E]
     sink: Callable | None = None  # q_positions [T] -> [H or 1, T]
     length: int | str | None = None  # a number, "query" or "sequence"
 
 
 @dataclass
-class Seen:
+class ScoreContext:
     """What a content term may look at beside queries and keys."""
 
     scores: torch.Tensor  # [H, T, S], scale * q.k
@@ -52,10 +52,10 @@ def count_positions(real, documents=None):
     Padding takes no position. What is written for padding itself (here the same count) means nothing.
     """
     documents = [0] * len(real) if documents is None else documents.tolist()
-    seen, positions = {}, []
+    counts, positions = {}, []
     for is_real, document in zip(real.tolist(), documents, strict=True):
-        positions.append(seen.get(document, 0))
-        seen[document] = seen.get(document, 0) + bool(is_real)
+        positions.append(counts.get(document, 0))
+        counts[document] = counts.get(document, 0) + bool(is_real)
     return torch.tensor(positions, dtype=torch.float64)
 
 
@@ -91,16 +91,16 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
         if part.rotate is not None:
             q, k = (part.rotate(x, p, length_for(part, True)) for x, p in ((q, q_positions), (k, k_positions)))
     scores = scale * torch.einsum("htd,hsd->hts", q, k)
-    seen = Seen(scores, distance, visible, k_positions, scale)
+    context = ScoreContext(scores, distance, visible, k_positions, scale)
     # a hidden distance may have no value: it takes that of distance 0, or of any visible one, and is never used
-    shown = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
+    safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
     logits = scores
     for part in parts:
-        logits = logits if part.content is None else logits + part.content(q, k, seen)
+        logits = logits if part.content is None else logits + part.content(q, k, context)
     for part in parts:
-        logits = logits if part.factor is None else logits * part.factor(shown, length_for(part))
+        logits = logits if part.factor is None else logits * part.factor(safe_distance, length_for(part))
     for part in parts:
-        logits = logits if part.bias is None else logits + part.bias(shown, length_for(part))
+        logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
     logits = logits / temperature
 
     sinks = [part.sink(q_positions) / temperature for part in parts if part.sink is not None]
@@ -332,8 +332,8 @@ def shaw(key_table, value_table, clip):
         row = (-distance).round().clamp(-clip, clip).long() + clip
         return torch.stack([(table if table.ndim == 2 else table[h])[row] for h in range(heads)])  # [H, T, S, D]
 
-    def content(q, k, seen):
-        return seen.scale * torch.einsum("htd,htsd->hts", q, pick(key_table, seen.distance, q.shape[0]))
+    def content(q, k, context):
+        return context.scale * torch.einsum("htd,htsd->hts", q, pick(key_table, context.distance, q.shape[0]))
 
     def value(weights, distance):
         return torch.einsum("hts,htse->hte", weights, pick(value_table, distance, weights.shape[0]))
@@ -344,12 +344,12 @@ def shaw(key_table, value_table, clip):
 def transformer_xl(u, v, projection, width, base):
     """Dai et al. 2019: ``scale * (u.k_j + (q_i + v).W r_{i-j})`` beside q.k; r_d is all sines, then all cosines of d."""
 
-    def content(q, k, seen):
-        angles = [seen.distance / base ** (2 * i / width) for i in range(width // 2)]
+    def content(q, k, context):
+        angles = [context.distance / base ** (2 * i / width) for i in range(width // 2)]
         r = torch.stack([a.sin() for a in angles] + [a.cos() for a in angles], -1)  # [T, S, width]
         keys = torch.einsum("hdw,tsw->htsd", projection.reshape(q.shape[0], -1, width), r)
         by_content = torch.einsum("hd,hsd->hs", u, k)[:, None, :]
-        return seen.scale * (by_content + torch.einsum("htd,htsd->hts", q + v[:, None, :], keys))
+        return context.scale * (by_content + torch.einsum("htd,htsd->hts", q + v[:, None, :], keys))
 
     return Part(content=content)
 
@@ -360,9 +360,9 @@ def cope(e):
     Keys at one position are counted in the order in which they are stored. ``e`` is ``[rows, D]`` or ``[H, rows, D]``.
     """
 
-    def content(q, k, seen):
-        gates = torch.where(seen.visible, torch.sigmoid(seen.scores), 0.0)
-        at, order = seen.k_positions, torch.arange(gates.shape[-1])
+    def content(q, k, context):
+        gates = torch.where(context.visible, torch.sigmoid(context.scores), 0.0)
+        at, order = context.k_positions, torch.arange(gates.shape[-1])
         tied = (at[:, None] == at[None, :]) & (order[:, None] <= order[None, :])
         counted = (at[:, None] > at[None, :]) | tied  # [t, j]: whether key t counts for key j
         rows = e.shape[-2]

@@ -17,8 +17,8 @@ AT_INPUT = ("Sinusoidal", "Learned")  # they act on a layer's input, which atten
 
 
 @dataclass
-class Drawn:
-    """One mechanism and its formula."""
+class Pair:
+    """A mechanism and its formula."""
 
     mechanism: whence.Position
     formula: Callable  # parameters and buffers by name -> Part
@@ -36,16 +36,16 @@ def quantity(state, name):
 
 
 def no_position(rng, heads, dim, value_dim):
-    return Drawn(whence.NoPosition(), lambda state: plain.Part())
+    return Pair(whence.NoPosition(), lambda state: plain.Part())
 
 
 def sinusoidal(rng, heads, dim, value_dim):
     width, base, scale = heads * dim, rng.choice([10000.0, 37.0]), rng.choice([1.0, 0.3])
-    return Drawn(whence.Sinusoidal(width, base=base, scale=scale), lambda state: plain.sinusoidal(width, base, scale))
+    return Pair(whence.Sinusoidal(width, base=base, scale=scale), lambda state: plain.sinusoidal(width, base, scale))
 
 
 def learned(rng, heads, dim, value_dim):
-    return Drawn(whence.Learned(heads * dim, 1024), lambda state: plain.learned(state["table"]))
+    return Pair(whence.Learned(heads * dim, 1024), lambda state: plain.learned(state["table"]))
 
 
 def turning(rng, dim, least=2):
@@ -107,10 +107,10 @@ def rotary(rng, heads, dim, value_dim):
             return plain.longrope_frequencies(turns, base, short, long, original, length)
 
     mechanism = whence.Rotary(base=base, layout=layout, width=width, scaling=scaling, length=length, context=context)
-    told = "sequence" if length == "sequence" else context
-    formula = plain.rotary(turns, layout, frequencies, strength, told)
+    length_used = "sequence" if length == "sequence" else context
+    formula = plain.rotary(turns, layout, frequencies, strength, length_used)
     sequence = length == "sequence"
-    return Drawn(mechanism, lambda state: formula, alone=sequence, no_cache=sequence)
+    return Pair(mechanism, lambda state: formula, alone=sequence, no_cache=sequence)
 
 
 def alibi(rng, heads, dim, value_dim):
@@ -119,7 +119,7 @@ def alibi(rng, heads, dim, value_dim):
     mechanism = whence.Alibi(heads, form=form, scale=scale, learn=learn, slope=slope)
     wanted = torch.tensor(plain.alibi_slopes(heads) if slope is None else slope)
     torch.testing.assert_close(mechanism.slope().flatten(), wanted)
-    return Drawn(mechanism, lambda state: plain.alibi(quantity(state, "slope"), scale), causal=form == "causal")
+    return Pair(mechanism, lambda state: plain.alibi(quantity(state, "slope"), scale), causal=form == "causal")
 
 
 def numbers(rng, heads, low, high):
@@ -138,10 +138,10 @@ def epar(rng, heads, dim, value_dim):
 
     def formula(state):
         gamma = quantity(state, "gamma") if form == "enhanced" else None
-        told = context if length == "context" else length
-        return plain.epar(quantity(state, "alpha"), quantity(state, "beta"), gamma, told)
+        length_used = context if length == "context" else length
+        return plain.epar(quantity(state, "alpha"), quantity(state, "beta"), gamma, length_used)
 
-    return Drawn(mechanism, formula, no_cache=length == "sequence")
+    return Pair(mechanism, formula, no_cache=length == "sequence")
 
 
 def kerple(rng, heads, dim, value_dim):
@@ -156,14 +156,14 @@ def kerple(rng, heads, dim, value_dim):
             r2 = quantity(state, "r2")
         return plain.kerple(form, quantity(state, "r1"), r2)
 
-    return Drawn(mechanism, formula)
+    return Pair(mechanism, formula)
 
 
 def power_prior(rng, heads, dim, value_dim):
     heads = rng.choice([heads, None])
     alpha, beta = numbers(rng, heads, -0.8, 0.8), numbers(rng, heads, 0.3, 2.0)
     mechanism = whence.PowerPrior(heads, alpha=alpha, beta=beta, learn=rng.random() < 0.7)
-    return Drawn(mechanism, lambda state: plain.power_prior(state["alpha"], quantity(state, "beta")))
+    return Pair(mechanism, lambda state: plain.power_prior(state["alpha"], quantity(state, "beta")))
 
 
 def t5(rng, heads, dim, value_dim):
@@ -172,17 +172,17 @@ def t5(rng, heads, dim, value_dim):
         rng.choice([(32, 128), (8, 16), (6, 30), (4, 5)]),
     )
     mechanism = whence.T5Bias(heads, form=form, buckets=buckets, max_distance=farthest)
-    return Drawn(mechanism, lambda state: plain.t5(state["table"], form, farthest), causal=form == "causal")
+    return Pair(mechanism, lambda state: plain.t5(state["table"], form, farthest), causal=form == "causal")
 
 
 def sandwich(rng, heads, dim, value_dim):
     width, base = rng.choice([128, 6, 2]), rng.choice([10000.0, 20.0])
-    return Drawn(whence.Sandwich(heads, width=width, base=base), lambda state: plain.sandwich(heads, width, base))
+    return Pair(whence.Sandwich(heads, width=width, base=base), lambda state: plain.sandwich(heads, width, base))
 
 
 def recency(rng, heads, dim, value_dim):
     mechanism = whence.Recency(rng.choice([2, 5, 256]), heads=rng.choice([heads, None]))
-    return Drawn(mechanism, lambda state: plain.recency(state["table"]))
+    return Pair(mechanism, lambda state: plain.recency(state["table"]))
 
 
 def fire(rng, heads, dim, value_dim):
@@ -194,37 +194,35 @@ def fire(rng, heads, dim, value_dim):
         first, second = ((state[f"network.{n}.weight"], state[f"network.{n}.bias"]) for n in (0, 2))
         return plain.fire(state["c"], state["multiplier"] * threshold, first, second, context or length)
 
-    return Drawn(mechanism, formula, causal=True)
+    return Pair(mechanism, formula, causal=True)
 
 
 def shaw(rng, heads, dim, value_dim):
     clip, acts_on = rng.choice([1, 3, 16]), rng.choice(["keys and values", "keys", "values"])
     mechanism = whence.Shaw(dim, clip=clip, acts_on=acts_on, heads=rng.choice([heads, None]), value_width=value_dim)
-    return Drawn(mechanism, lambda state: plain.shaw(state.get("key_table"), state.get("value_table"), clip))
+    return Pair(mechanism, lambda state: plain.shaw(state.get("key_table"), state.get("value_table"), clip))
 
 
 def transformer_xl(rng, heads, dim, value_dim):
     width, base = rng.choice([2, 8, 14]), rng.choice([10000.0, 20.0])
     mechanism = whence.TransformerXL(heads, dim, width=width, base=base)
-    return Drawn(
-        mechanism, lambda state: plain.transformer_xl(state["u"], state["v"], state["projection"], width, base)
-    )
+    return Pair(mechanism, lambda state: plain.transformer_xl(state["u"], state["v"], state["projection"], width, base))
 
 
 def cope(rng, heads, dim, value_dim):
     mechanism = whence.Cope(dim, positions=rng.choice([2, 5, 64]), heads=rng.choice([heads, None]))
-    return Drawn(mechanism, lambda state: plain.cope(state["e"]), causal=True)
+    return Pair(mechanism, lambda state: plain.cope(state["e"]), causal=True)
 
 
 def stable_mask(rng, heads, dim, value_dim):
     context, gamma = rng.choice([1, 9, 200]), rng.choice([None, numbers(rng, heads, 0.01, 1.0)])
     mechanism = whence.StableMask(heads, context=context, gamma=gamma, learn=rng.choice([True, False]))
-    return Drawn(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
+    return Pair(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
 
 
 def sink(rng, heads, dim, value_dim):
     mechanism = whence.Sink(heads, value=numbers(rng, heads, -2.0, 2.0), learn=rng.choice([True, False]))
-    return Drawn(mechanism, lambda state: plain.sink(state["value"]))
+    return Pair(mechanism, lambda state: plain.sink(state["value"]))
 
 
 MAKERS = {
@@ -236,37 +234,37 @@ MAKERS = {
 
 
 @dataclass
-class Mechanism:
+class RandomPosition:
     """A mechanism, or a sum of them, whose parameters have random values."""
 
     position: whence.Position
-    drawn: list[Drawn]
+    pairs: list[Pair]
 
     def any(self, name):
-        return any(getattr(one, name) for one in self.drawn)
+        return any(getattr(one, name) for one in self.pairs)
 
     def parts(self, state):
         """The reference's parts, from the position's tensors by name."""
-        if len(self.drawn) == 1:
-            return [self.drawn[0].formula(state)]
+        if len(self.pairs) == 1:
+            return [self.pairs[0].formula(state)]
         own = [
             {n.split(".", 2)[2]: t for n, t in state.items() if n.startswith(f"members.{i}.")}
-            for i in range(len(self.drawn))
+            for i in range(len(self.pairs))
         ]
-        return [one.formula(tensors) for one, tensors in zip(self.drawn, own, strict=True)]
+        return [one.formula(tensors) for one, tensors in zip(self.pairs, own, strict=True)]
 
 
-def draw(rng, names, heads, dim, value_dim, dtype):
+def draw_position(rng, names, heads, dim, value_dim, dtype):
     """The sum of the named mechanisms; ``+`` of one is itself."""
-    drawn = [MAKERS[name](rng, heads, dim, value_dim) for name in names]
-    position = drawn[0].mechanism
-    for one in drawn[1:]:
+    pairs = [MAKERS[name](rng, heads, dim, value_dim) for name in names]
+    position = pairs[0].mechanism
+    for one in pairs[1:]:
         position = position + one.mechanism
     position = position.to(dtype)
     with torch.no_grad():  # a mechanism at its start may be flat, or the same in all heads
         for parameter in position.parameters():
             parameter.add_(0.4 * torch.randn_like(parameter))
-    return Mechanism(position, drawn)
+    return RandomPosition(position, pairs)
 
 
 def draw_names(rng, first, *, fit=lambda name: True):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import AT_INPUT, MAKERS, draw, draw_names
+from random_mechanisms import AT_INPUT, MAKERS, draw_names, draw_position
 
 from whence import Attention, KVCache, WhenceError, attend
 
@@ -46,7 +46,7 @@ class History:
             self.groups, share = rng.randint(1, 2), rng.randint(1, 3)
             self.heads = self.groups * share
             self.dim, self.value_dim = rng.choice([2, 3, 4, 6]), rng.choice([1, 3, 4])
-            self.mechanism = draw(rng, self.names, self.heads, self.dim, self.value_dim, torch.float64)
+            self.mechanism = draw_position(rng, self.names, self.heads, self.dim, self.value_dim, torch.float64)
             if not self.mechanism.any("no_cache"):
                 break
         self.kind = rng.choice(["growing", "growing", "preallocated", "sliding"])
@@ -68,14 +68,14 @@ class History:
             ).double()  # fmt: skip
         self.chunks = []  # the tensors of each call
         self.rows = [[] for _ in range(self.batch)]  # of Slot
-        self.begun = False  # whether documents were given since the cache was empty
-        self.done = []  # what happened, for the message
+        self.has_documents = False  # whether documents were given since the cache was empty
+        self.log = []  # what happened, for the message
         self.total = torch.zeros((), dtype=torch.float64)  # what is differentiated at the end: of the package
         self.expected = torch.zeros((), dtype=torch.float64)  # and of the reference
         source = self.mechanism.position if self.layer is None else self.layer
         prefix = "position." if self.layer is None else ""
-        self.learnt = dict(source.named_parameters())
-        self.state = {n: t.detach().clone().requires_grad_() for n, t in self.learnt.items()}
+        self.parameters = dict(source.named_parameters())
+        self.state = {n: t.detach().clone().requires_grad_() for n, t in self.parameters.items()}
         tensors = self.state | dict(source.named_buffers())
         self.tensors = {prefix + n: t for n, t in tensors.items()}
 
@@ -90,11 +90,11 @@ class History:
 
     def __str__(self):
         about = f"{self.mechanism.position!r}\n{self.cache!r} packed={self.packed} {self.settings} layer={self.layer is not None}"
-        return "\n".join([about, *self.done])
+        return "\n".join([about, *self.log])
 
     # --- one more chunk ------------------------------------------------------------------------------------------------
     def extend(self):
-        rng, batch, begun = self.rng, len(self.rows), self.begun
+        rng, batch, has_documents = self.rng, len(self.rows), self.has_documents
         count = rng.choice([1, 1, 1, 2, 3, 6])
         real, given = self.draw_padding(batch, count)
         documents = self.draw_documents(batch, count, given)
@@ -106,19 +106,19 @@ class History:
             shapes = {"x": (count, self.heads * self.dim)}
         chunk = {n: torch.randn(batch, *s, dtype=torch.float64).requires_grad_(self.learns) for n, s in shapes.items()}
         backend = rng.choice(["auto", "reference", "blockwise"])
-        self.done.append(f"{number}: {count} tokens by {backend} {given}")
+        self.log.append(f"{number}: {count} tokens by {backend} {given}")
         if self.kind == "preallocated" and self.cache.seen + count > CAPACITY:
             with pytest.raises(WhenceError):
                 self.call(chunk, given, backend)
-            self.done.append("   refused")
+            self.log.append("   refused")
             return
         try:
             out = self.call(chunk, given, backend)
         except WhenceError:
             if "q_positions" not in given or not self.too_close(positions):
                 raise
-            self.done.append("   refused")
-            self.begun = begun
+            self.log.append("   refused")
+            self.has_documents = has_documents
             return
         self.chunks.append(chunk)
         for row in range(batch):
@@ -169,7 +169,7 @@ class History:
         """Document numbers that go on or begin anew; without the argument a packed row's last document goes on."""
         last = [row[-1].document if row else 0 for row in self.rows]
         goes_on = torch.tensor(last)[:, None].expand(batch, count)
-        if not self.packed or (self.begun and self.rng.random() < 0.3):
+        if not self.packed or (self.has_documents and self.rng.random() < 0.3):
             return goes_on
         steps = (torch.rand(batch, count) < 0.25).long()
         if len(set(last)) == 1 and self.rng.random() < 0.3:
@@ -177,7 +177,7 @@ class History:
             documents = given["documents"].expand(batch, count)
         else:
             documents = given["documents"] = torch.tensor(last)[:, None] + steps.cumsum(-1)
-        self.begun = True
+        self.has_documents = True
         return documents
 
     def draw_positions(self, batch, count, real, documents, given):
@@ -263,51 +263,51 @@ class History:
     # --- the other operations ------------------------------------------------------------------------------------------
     def crop(self):
         length = self.rng.randint(0, self.cache.seen)
-        self.done.append(f"crop({length})")
+        self.log.append(f"crop({length})")
         if self.kind == "sliding" and length < self.cache.seen - self.rollback:
             try:
                 self.cache.crop(length)
             except WhenceError:
-                self.done.append("   refused")
+                self.log.append("   refused")
                 return
         else:
             self.cache.crop(length)
         self.rows = [row[:length] for row in self.rows]
-        self.begun = self.begun and length > 0
+        self.has_documents = self.has_documents and length > 0
         assert self.cache.seen == length
 
     def reorder(self):
         index = [self.rng.randrange(len(self.rows)) for _ in range(self.rng.randint(1, 4))]
         if self.cache.seen == 0:
             return
-        self.done.append(f"reorder({index})")
+        self.log.append(f"reorder({index})")
         self.cache.reorder(torch.tensor(index))
         self.rows = [list(self.rows[i]) for i in index]
 
     def try_and_restore(self):
         """Some tokens that are taken back."""
-        mark, rows, begun = self.cache.mark(), copy.copy(self.rows), self.begun
+        mark, rows, has_documents = self.cache.mark(), copy.copy(self.rows), self.has_documents
         rows = [list(row) for row in rows]
-        self.done.append("mark()")
+        self.log.append("mark()")
         for _ in range(self.rng.randint(1, 2)):
             self.extend()
         if self.rng.random() < 0.3:
             self.reorder()
         self.cache.restore(mark)
-        self.done.append("restore()")
-        self.rows, self.begun = rows, begun
+        self.log.append("restore()")
+        self.rows, self.has_documents = rows, has_documents
 
     def reset(self):
-        self.done.append("reset()")
+        self.log.append("reset()")
         self.cache.reset()
         self.rows = (
             [[] for _ in range(self.rng.randint(1, 3))] if self.kind != "preallocated" else [[] for _ in self.rows]
         )
-        self.begun = False
+        self.has_documents = False
 
     def refuse(self):
         """A call that must not run leaves no tokens behind."""
-        self.done.append("a call without causal=True, refused")
+        self.log.append("a call without causal=True, refused")
         x = torch.zeros(len(self.rows), self.heads, 1, self.dim, dtype=torch.float64)
         with pytest.raises(WhenceError):
             attend(x, x, x, cache=self.cache)
@@ -325,9 +325,9 @@ class History:
     def compare_gradients(self):
         __tracebackhide__ = True
         leaves = {f"{name} of chunk {i}": t for i, chunk in enumerate(self.chunks) for name, t in chunk.items()}
-        ours = torch.autograd.grad(self.total, [*leaves.values(), *self.learnt.values()], allow_unused=True)
+        ours = torch.autograd.grad(self.total, [*leaves.values(), *self.parameters.values()], allow_unused=True)
         theirs = torch.autograd.grad(self.expected, [*leaves.values(), *self.state.values()], allow_unused=True)
-        for name, got, wanted in zip([*leaves, *self.learnt], ours, theirs, strict=True):
+        for name, got, wanted in zip([*leaves, *self.parameters], ours, theirs, strict=True):
             got, wanted = (torch.zeros(()) if g is None else g for g in (got, wanted))
             require_close(f"gradient of {name}", got, wanted, self)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import AT_INPUT, MAKERS, Mechanism, draw, draw_names
+from random_mechanisms import AT_INPUT, MAKERS, RandomPosition, draw_names, draw_position
 
 import whence
 from whence import Attention, attend
@@ -39,9 +39,9 @@ class Call:
     """One call of ``attend``, or of a layer around it, and which queries its answer means something for."""
 
     names: list[str]
-    mechanism: Mechanism
+    mechanism: RandomPosition
     tensors: dict[str, torch.Tensor]  # q, k and v, or x
-    given: dict  # the arguments of attend, without backend
+    arguments: dict  # the arguments of attend, without backend
     layer: Attention | None
     counts: torch.Tensor  # [B, T]: not padding whose position nobody gave
     upstream: torch.Tensor = field(repr=False)
@@ -49,7 +49,7 @@ class Call:
 
     def __str__(self):
         shapes = {name: list(t.shape) for name, t in self.tensors.items()}
-        return f"{self.mechanism.position!r}\n{shapes} {self.dtype} layer={self.layer is not None}\n{self.given}"
+        return f"{self.mechanism.position!r}\n{shapes} {self.dtype} layer={self.layer is not None}\n{self.arguments}"
 
 
 # --- drawing a call ----------------------------------------------------------------------------------------------------
@@ -66,67 +66,67 @@ def draw_call(case, dtype=torch.float64, *, fused=False):
     keys = rows if layered or rng.random() < 0.6 else rng.choice([1, 2, 4, 7, 11, 16])
     dim, value_dim = rng.choice([1, 2, 3, 4, 6, 7, 8]), rng.choice([1, 2, 5, 8])
     dim = dim + 1 if dim == 1 and "Rotary" in names else dim
-    mechanism = draw(rng, names, heads, dim, value_dim, dtype)
-    given = {"causal": mechanism.any("causal") or rng.random() < 0.6}
+    mechanism = draw_position(rng, names, heads, dim, value_dim, dtype)
+    arguments = {"causal": mechanism.any("causal") or rng.random() < 0.6}
     if rng.random() < 0.3:
-        given["window"] = rng.choice([1, 2, 4, 9, 100])
-    given |= draw_masks(rng, batch, rows, keys, mechanism)
-    given |= draw_positions(rng, batch, rows, keys, mechanism, given, fused=fused)
-    if layered and len({"q_positions", "k_positions"} & given.keys()) == 2:
-        del given["k_positions"]  # a layer's queries and keys are the same tokens
+        arguments["window"] = rng.choice([1, 2, 4, 9, 100])
+    arguments |= draw_masks(rng, batch, rows, keys, mechanism)
+    arguments |= draw_positions(rng, batch, rows, keys, mechanism, arguments, fused=fused)
+    if layered and len({"q_positions", "k_positions"} & arguments.keys()) == 2:
+        del arguments["k_positions"]  # a layer's queries and keys are the same tokens
     if rng.random() < 0.4:
         # a logit of some hundred has few digits behind the point in float32: such calls are for float64
-        given["scale"] = rng.choice([0.0, -0.7, 1.0, 0.01, 12.0 if dtype == torch.float64 else 2.0])
+        arguments["scale"] = rng.choice([0.0, -0.7, 1.0, 0.01, 12.0 if dtype == torch.float64 else 2.0])
     if rng.random() < 0.3:
-        given["temperature"] = rng.choice([0.05 if dtype == torch.float64 else 0.5, 3.0, 1e6])
+        arguments["temperature"] = rng.choice([0.05 if dtype == torch.float64 else 0.5, 3.0, 1e6])
 
     counts = torch.ones(batch, rows, dtype=torch.bool)
-    if not {"q_positions", "k_positions"} & given.keys() and rows == keys:
-        counts = real_keys(given, batch, keys)
-    tensors = {"q": (batch, heads, rows, dim), "k": (batch, groups, keys, dim), "v": (batch, groups, keys, value_dim)}
+    if not {"q_positions", "k_positions"} & arguments.keys() and rows == keys:
+        counts = real_keys(arguments, batch, keys)
+    shapes = {"q": (batch, heads, rows, dim), "k": (batch, groups, keys, dim), "v": (batch, groups, keys, value_dim)}
     layer, wide = None, (batch, heads, rows, value_dim)
     if layered:
-        settings = {name: given[name] for name in ("causal", "window", "scale", "temperature") if name in given}
+        settings = {name: arguments[name] for name in ("causal", "window", "scale", "temperature") if name in arguments}
         layer = Attention(
             heads * dim, heads, mechanism.position, key_heads=groups, head_width=dim, value_width=value_dim,
             bias=rng.random() < 0.5, **settings,
         ).to(dtype)  # fmt: skip
-        tensors, wide = {"x": (batch, rows, heads * dim)}, (batch, rows, heads * dim)
+        shapes, wide = {"x": (batch, rows, heads * dim)}, (batch, rows, heads * dim)
     upstream = torch.randn(wide, dtype=dtype) * counts.reshape(batch, *([rows, 1] if layered else [1, rows, 1]))
-    made = {name: torch.randn(shape, dtype=dtype) for name, shape in tensors.items()}
-    return Call(names, mechanism, made, given, layer, counts, upstream, dtype)
+    tensors = {name: torch.randn(shape, dtype=dtype) for name, shape in shapes.items()}
+    return Call(names, mechanism, tensors, arguments, layer, counts, upstream, dtype)
 
 
 def draw_masks(rng, batch, rows, keys, mechanism):
     """Padding on any side and packed documents."""
-    given = {}
+    arguments = {}
     if mechanism.any("alone"):
-        return given
+        return arguments
     kind = rng.choice(["none", "none", "none", "lengths", "left", "right", "holes"])
     counts = torch.tensor([rng.randint(0, keys) for _ in range(batch)])
     if kind == "lengths":
-        given["lengths"] = counts
+        arguments["lengths"] = counts
     elif kind != "none":
         place = torch.arange(keys)
         left, right = place >= keys - counts[:, None], place < counts[:, None]
-        given["padding"] = {"left": left, "right": right, "holes": torch.rand(batch, keys) < 0.6}[kind]
+        arguments["padding"] = {"left": left, "right": right, "holes": torch.rand(batch, keys) < 0.6}[kind]
     if rng.random() < 0.25:
         shapes = [rng.choice([(batch, n), (n,)]) for n in (rows, keys)]
         numbers = [torch.randint(0, 2, shape).cumsum(-1) for shape in shapes]
-        given["documents"] = numbers[1] if rows == keys and rng.random() < 0.7 else tuple(numbers)
-    return given
+        arguments["documents"] = numbers[1] if rows == keys and rng.random() < 0.7 else tuple(numbers)
+    return arguments
 
 
-def draw_positions(rng, batch, rows, keys, mechanism, given, *, fused):
+def draw_positions(rng, batch, rows, keys, mechanism, arguments, *, fused):
     """None where tokens are counted, one argument for both, or two: runs, any order, repeated, fractional."""
-    pair = isinstance(given.get("documents"), tuple)
-    free = mechanism.position.effects or given["causal"] or "window" in given
+    pair = isinstance(arguments.get("documents"), tuple)
+    free = mechanism.position.effects or arguments["causal"] or "window" in arguments
     if rows == keys and not pair and rng.random() < 0.5:
         return {}
     if not free and rng.random() < 0.5:
         return {}
     start = rng.choice(
-        [0, 0, 3, 200] if any(one.mechanism.at_input() for one in mechanism.drawn) else [0, 3, 200, 5000]
+        [0, 0, 3, 200] if any(one.mechanism.at_input() for one in mechanism.pairs) else [0, 3, 200, 5000]
     )
     dtype = rng.choice([torch.int64, torch.int64, torch.int32, torch.int16])
     kind = "run" if fused else rng.choice(["run", "run by row", "any", "any", "any by row", "any by row", "fractional"])
@@ -154,10 +154,10 @@ def draw_positions(rng, batch, rows, keys, mechanism, given, *, fused):
     }
 
 
-def real_keys(given, batch, keys):
-    if "lengths" in given:
-        return torch.arange(keys) < given["lengths"][:, None]
-    return given.get("padding", torch.ones(batch, keys, dtype=torch.bool))
+def real_keys(arguments, batch, keys):
+    if "lengths" in arguments:
+        return torch.arange(keys) < arguments["lengths"][:, None]
+    return arguments.get("padding", torch.ones(batch, keys, dtype=torch.bool))
 
 
 # --- both sides --------------------------------------------------------------------------------------------------------
@@ -169,13 +169,13 @@ def run_package(call, backend):
     weights = None
     if call.layer is not None:
         call.layer.backend = backend
-        about = {n: v for n, v in call.given.items() if n in ("lengths", "padding", "documents")}
-        if {"q_positions", "k_positions"} & call.given.keys():
-            about["positions"] = call.given.get("q_positions", call.given.get("k_positions"))
+        about = {n: v for n, v in call.arguments.items() if n in ("lengths", "padding", "documents")}
+        if {"q_positions", "k_positions"} & call.arguments.keys():
+            about["positions"] = call.arguments.get("q_positions", call.arguments.get("k_positions"))
         out = call.layer(**leaves, **about)
         learns = dict(call.layer.named_parameters())
     else:
-        about = call.given | {"position": call.mechanism.position, "backend": backend}
+        about = call.arguments | {"position": call.mechanism.position, "backend": backend}
         out = attend(*leaves.values(), return_weights=backend == "reference", **about)
         out, weights = out if backend == "reference" else (out, None)
         learns = {f"position.{n}": p for n, p in call.mechanism.position.named_parameters()}
@@ -203,17 +203,19 @@ def run_reference(call, dtype):
 
 def reference_row(call, row, tensors, parts, state, dtype):
     """One sequence of the batch by the independent reference."""
-    given = call.given
+    arguments = call.arguments
     batch, rows = call.counts.shape
     keys = rows if call.layer is not None else tensors["k"].shape[1]
-    padded = "lengths" in given or "padding" in given
-    real = real_keys(given, batch, keys)[row] if padded else None
-    documents = given.get("documents")
+    padded = "lengths" in arguments or "padding" in arguments
+    real = real_keys(arguments, batch, keys)[row] if padded else None
+    documents = arguments.get("documents")
     q_documents, k_documents = (
         None if d is None else d if d.ndim == 1 else d[row]
         for d in (documents if isinstance(documents, tuple) else (documents, documents))
     )
-    places = [given.get(a, given.get(b)) for a, b in (("q_positions", "k_positions"), ("k_positions", "q_positions"))]
+    places = [
+        arguments.get(a, arguments.get(b)) for a, b in (("q_positions", "k_positions"), ("k_positions", "q_positions"))
+    ]
     q_positions, k_positions = (None if p is None else (p if p.ndim == 1 else p[row]).double() for p in places)
     if k_positions is None:
         k_positions = plain.count_positions(torch.ones(keys) if real is None else real, k_documents)
@@ -227,7 +229,7 @@ def reference_row(call, row, tensors, parts, state, dtype):
         )}  # fmt: skip
     out, weights = plain.attention(
         tensors["q"], tensors["k"], tensors["v"], parts, q_positions, k_positions, real=real, q_documents=q_documents,
-        k_documents=k_documents, **{n: given[n] for n in ("causal", "window", "scale", "temperature") if n in given},
+        k_documents=k_documents, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
     )  # fmt: skip
     return (out if call.layer is None else linear(state, "out", out.transpose(0, 1).flatten(1))), weights
 
@@ -254,10 +256,10 @@ def assert_same(call, backend, found, exact, eager=None):
     """The float64 reference, within rounding; in lower precision also within what eager arithmetic loses."""
     __tracebackhide__ = True
     low = exact if eager is None else eager
-    shown = call.counts[:, None, :, None]
-    outs = {"output": [side[0] * (shown if call.layer is None else shown[:, 0]) for side in (found, exact, low)]}
+    mask = call.counts[:, None, :, None]
+    outs = {"output": [side[0] * (mask if call.layer is None else mask[:, 0]) for side in (found, exact, low)]}
     if found[1] is not None:
-        outs["weights"] = [side[1] * shown for side in (found, exact, low)]
+        outs["weights"] = [side[1] * mask for side in (found, exact, low)]
     assert found[2].keys() == exact[2].keys()
     grads = {f"gradient of {name}": [side[2][name] for side in (found, exact, low)] for name in exact[2]}
     for kind in (outs, grads):
@@ -305,8 +307,8 @@ def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
 
 
 def test_every_mechanism_of_the_catalogue_is_drawn():
-    made = {type(entry.make(2, 4)).__name__ for entry in CATALOGUE}
-    assert made == set(MAKERS)
+    catalogue = {type(entry.make(2, 4)).__name__ for entry in CATALOGUE}
+    assert catalogue == set(MAKERS)
     public = (getattr(whence, name) for name in whence.__all__)
     kinds = {c.__name__ for c in public if isinstance(c, type) and issubclass(c, whence.Position)}
     assert kinds - {"Position", "Sum"} == set(MAKERS)
