@@ -7,6 +7,7 @@ from torch import Tensor
 
 from whence import shapes
 from whence.errors import refusal
+from whence.validation import LARGEST_TABLE, shown, unusual
 
 
 def require_fit(
@@ -59,6 +60,13 @@ def require_fit(
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
+    if capacity is not None and capacity * k.shape[0] * k.shape[1] * max(k.shape[3], v.shape[3]) > LARGEST_TABLE:
+        raise refusal(
+            "attend(cache=...)",
+            f"a capacity of {capacity} tokens for keys of shape {shapes.shape(k)}",
+            f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
+            "build it with a smaller capacity, or use KVCache()",
+        )
     if capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
         raise refusal(
             "attend(cache=...)",
@@ -104,6 +112,26 @@ def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, posit
             "a sliding cache forgets by order, so each token stands after the one before",
             "use KVCache()",
         )
+
+
+def require_rows(index: Tensor, held: Tensor) -> Tensor:
+    """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
+    rows = held.shape[0]
+    fits = shapes.is_whole(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
+    if not fits or not bool(((index >= 0) & (index < rows)).all()):
+        raise refusal(
+            "KVCache.reorder(index)",
+            shown_index(index),
+            f"index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
+            "give one row for each beam",
+        )
+    return index.to(held.device, torch.int64)
+
+
+def shown_index(index: object) -> str:
+    if isinstance(index, Tensor) and not index.is_meta and unusual(index) is None and index.numel() <= 16:
+        return str(index.tolist())
+    return shown(index) if isinstance(index, Tensor) else type(index).__name__
 
 
 def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
