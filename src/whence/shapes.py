@@ -222,7 +222,7 @@ def require_real(asked: str, real: Tensor | None) -> None:
     if empty:
         raise refusal(
             asked,
-            f"nothing but padding in sequence {empty[0]}",
+            f"lengths or padding that leave nothing real in sequence {empty[0]}",
             "weights need at least one real token to lie on",
             "leave such sequences out",
         )
@@ -245,7 +245,7 @@ def require_sequences(owner: str, name: str, given: Tensor, layer: nn.Linear) ->
 def require_like(asked: str, name: str, given: Tensor, layer: nn.Module) -> None:
     """A tensor of the dtype and on the device of a layer's weight, as far as the layer has one of its own."""
     weight = layer.weight if type(layer) is nn.Linear else None
-    autocast = torch.is_autocast_enabled(given.device.type)
+    autocast = not given.is_meta and torch.is_autocast_enabled(given.device.type)
     if given.dtype not in FLOATS or (weight is not None and weight.dtype != given.dtype and not autocast):
         wanted = torch.float32 if weight is None else weight.dtype
         raise refusal(

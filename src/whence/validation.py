@@ -20,6 +20,8 @@ from whence.errors import refusal
 LARGEST_NUMBER = 1e15
 #: a number above 0 stays above 0 in float32, and so does its product with another such number
 SMALLEST_NUMBER = 1e-15
+#: scores of a usual size would be lost to rounding beside a table of larger numbers
+LARGEST_STD = 1000
 LARGEST_INTEGER = 2**31 - 1
 #: slopes and tables are made for each head, so a mistyped number of heads would fill the memory
 MOST_HEADS = 2**16
@@ -109,6 +111,11 @@ def require_number(
     if above == 0 and value < SMALLEST_NUMBER:
         raise refusal(asked, shown(value), f"numbers below {SMALLEST_NUMBER:g} vanish in float32", remedy)
     return value
+
+
+def require_std(owner: str, std: float) -> float:
+    """The standard deviation of the normal distribution that a table starts from."""
+    return require_number(owner, "std", std, low=0, high=LARGEST_STD, remedy="use 0.02")
 
 
 def require_numbers(

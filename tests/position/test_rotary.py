@@ -271,6 +271,6 @@ def test_refusals() -> None:
     ):
         Rotary(length="sequence")
     with pytest.raises(
-        WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all', but length is one of context, query, seq"
+        WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all', but length is 'context', 'query' or 'seq"
     ):
         Rotary(scaling=DynamicNtk(2.0, 16), length="all")

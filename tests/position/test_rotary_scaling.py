@@ -169,12 +169,12 @@ def test_refusals() -> None:
         ours(DynamicNtk(2.0, 64), 2, 10000.0, 128)
     with pytest.raises(
         WhenceError,
-        match=r"^Yarn\(beta_fast=\.\.\.\) got 1, but beta_fast is a finite number of at least 32; use 32 and 1",
+        match=r"^Yarn\(beta_fast=\.\.\.\) got 1, but beta_fast is a finite number of at least 32; use beta_fast=32 and",
     ):
         Yarn(2.0, 64, beta_fast=1, beta_slow=32)
     with pytest.raises(
         WhenceError,
-        match=r"^Llama3\(high=\.\.\.\) got 4, but high is a finite number above 4; use 1 and 4, as",
+        match=r"^Llama3\(high=\.\.\.\) got 4, but high is a finite number above 4; use low=1 and high=4, as",
     ):
         Llama3(8.0, 4, 4)
     with pytest.raises(

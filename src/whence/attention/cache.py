@@ -92,11 +92,11 @@ class KVCache:
             used=self._used, held=None if self._held is None else (self._held.k, self._held.v),
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        given = one_of(q_positions, k_positions)
+        name, given = one_of(q_positions, k_positions)
         real = key_mask(lengths, padding, batch, new, device)
         docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
         if given is not None:
-            positions = shapes.positions("q_positions", given, batch, new, device).expand(batch, new)
+            positions = shapes.positions(name, given, batch, new, device).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
         if self.window is not None:

@@ -101,14 +101,14 @@ def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, posit
     if bool((now[:, :-1] & ~now[:, 1:]).any()):
         raise refusal(
             "attend(cache=KVCache(window=...))",
-            "padding after a real token",
+            "lengths or padding that mark padding after a real token",
             "a sliding cache counts tokens, and padding would push out keys that the window still holds",
             "pad on the left, or use KVCache()",
         )
     if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
         raise refusal(
             "attend(cache=KVCache(window=...))",
-            "positions that do not increase",
+            "q_positions or k_positions that do not increase",
             "a sliding cache forgets by order, so each token stands after the one before",
             "use KVCache()",
         )
@@ -134,13 +134,16 @@ def shown_index(index: object) -> str:
     return shown(index) if isinstance(index, Tensor) else type(index).__name__
 
 
-def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
-    """The positions of new tokens, which are queries and keys at once."""
+def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str, Tensor | None]:
+    """The positions of new tokens, which are queries and keys at once, and the argument they came in."""
     if q_positions is None or k_positions is None or q_positions is k_positions:
-        return k_positions if q_positions is None else q_positions
-    both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
-    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
-        return q_positions
+        return ("k_positions", k_positions) if q_positions is None else ("q_positions", q_positions)
+    for name, given in (("q_positions", q_positions), ("k_positions", k_positions)):
+        if not shapes.is_number(given) or given.is_meta:
+            return name, given  # which is refused by that name
+    alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
+    if alike and (shapes.tracing() or bool((q_positions == k_positions).all())):
+        return "q_positions", q_positions
     raise refusal(
         "attend(cache=..., q_positions=..., k_positions=...)",
         "two that differ",

@@ -223,6 +223,14 @@ class Position(nn.Module):
             )
         return Sum(self, other)
 
+    def __radd__(self, other: object) -> Sum:
+        raise refusal(
+            f"... + {type(self).__name__}",
+            type(other).__name__,
+            "only a Position adds to a Position",
+            "subclass whence.Position, or write whence.Sum(*positions) instead of sum(positions)",
+        )
+
     def __repr__(self) -> str:
         shown = [f"{name}={render(value)}" for name, value in self.settings()]
         if self.heads is not None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from whence.errors import refusal
 from whence.position.base import Position
-from whence.validation import require_integer, require_number, require_table, require_width
+from whence.validation import require_integer, require_std, require_table, require_width
 
 
 class Learned(Position):
@@ -39,7 +39,7 @@ class Learned(Position):
         super().__init__()
         self.width = require_width("Learned", "width", width)
         self.max_length = require_integer("Learned", "max_length", max_length)
-        require_number("Learned", "std", std, low=0, remedy="use 0.02")
+        require_std("Learned", std)
         self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, width)) * std)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from whence import shapes
 from whence.errors import refusal
 from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
-from whence.validation import require_choice, require_even, require_integer, require_number
+from whence.validation import require_choice, require_even, require_integer, require_number, shown
 
 # A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
 # again and again: one opaque step keeps them apart.
@@ -138,7 +138,7 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
         )
     if scaling is None or not scaling.needs_length:
         if length is not None or context is not None:
-            got = f"length={length!r}, context={context!r}"
+            got = f"length={shown(length)}, context={shown(context)}"
             raise refusal(
                 f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
             )

@@ -108,7 +108,7 @@ class Yarn(Scaling):
 
     def __post_init__(self) -> None:
         self._require_lengths(self.factor, self.original)
-        published = "use 32 and 1, as published"
+        published = "use beta_fast=32 and beta_slow=1, as published"
         require_number("Yarn", "beta_slow", self.beta_slow, above=0, remedy=published)
         require_number("Yarn", "beta_fast", self.beta_fast, low=self.beta_slow, remedy=published)
         optional = (("attention_factor", None), ("mscale", 0), ("mscale_all_dim", 0))
@@ -156,8 +156,8 @@ class Llama3(Scaling):
 
     def __post_init__(self) -> None:
         self._require_lengths(self.factor, self.original)
-        require_number("Llama3", "low", self.low, above=0, remedy="use 1 and 4, as published")
-        require_number("Llama3", "high", self.high, above=self.low, remedy="use 1 and 4, as published")
+        require_number("Llama3", "low", self.low, above=0, remedy="use low=1 and high=4, as published")
+        require_number("Llama3", "high", self.high, above=self.low, remedy="use low=1 and high=4, as published")
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         plain = torch.pow(base, -exponent)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.position.base import Position, Rows
-from whence.validation import require_choice, require_integer, require_number, require_table, require_width
+from whence.validation import require_choice, require_integer, require_std, require_table, require_width
 
 ACTS_ON = {"keys and values": {"content", "values"}, "keys": {"content"}, "values": {"values"}}
 
@@ -55,7 +55,7 @@ class Shaw(Position):
         self.value_width = require_width("Shaw", "value_width", value_width)
         self.clip = require_integer("Shaw", "clip", clip)
         self.acts_on = require_choice("Shaw", "acts_on", acts_on, ACTS_ON)
-        require_number("Shaw", "std", std, low=0, remedy="use 0.02")
+        require_std("Shaw", std)
         require_table("Shaw", heads or 1, 2 * clip + 1, max(head_width, value_width))
         shape = (2 * clip + 1,) if heads is None else (heads, 2 * clip + 1)
         if "content" in self.effects:

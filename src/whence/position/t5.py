@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.position.base import Position
-from whence.validation import require_choice, require_integer, require_number
+from whence.validation import require_choice, require_integer, require_std
 
 FORMS = ("causal", "bidirectional")
 MOST_BUCKETS = 1024  # the boundaries are found with powers of the number of buckets
@@ -92,7 +92,7 @@ class T5Bias(Position):
         self.buckets = buckets
         self.max_distance = max_distance
         self.causal_only = form == "causal"
-        require_number("T5Bias", "std", std, low=0, remedy="use 0.02")
+        require_std("T5Bias", std)
         # on the device from the start: to send it there on each call would make the host wait
         self.register_buffer("firsts", torch.tensor(firsts), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, heads) * std)
