@@ -29,6 +29,10 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
             os.environ["TRITON_INTERPRET"] = before
 
 
+def pytest_addoption(parser):
+    parser.addoption("--cases", type=int, default=None, help="Number of random cases for the randomised tests.")
+
+
 @pytest.fixture
 def whence_here(monkeypatch, capfd):
     """The command line in this process, where torch is loaded already; a process of its own takes seconds to start."""

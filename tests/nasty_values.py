@@ -12,6 +12,8 @@ from whence import Alibi, Epar, KVCache, Position, Rotary, Sinusoidal
 from whence.attention.additive import Memory
 from whence.position.rotary_scaling import Scaling
 
+OPERAND = "operand"  # stands for an argument that has no name
+
 
 def nested():
     with warnings.catch_warnings():
@@ -89,9 +91,11 @@ def may_be(kind, value):
         "flag": lambda: isinstance(value, bool),
         "integer": lambda: is_integer(value),
         "number": lambda: is_number(value),
-        "numbers": lambda: is_number(value)
-        or (isinstance(value, list | tuple) and all(map(is_number, value)))
-        or (plain and not value.is_meta and not value.is_complex() and value.dtype != torch.bool),
+        "numbers": lambda: (
+            is_number(value)
+            or (isinstance(value, list | tuple) and all(map(is_number, value)))
+            or (plain and not value.is_meta and not value.is_complex() and value.dtype != torch.bool)
+        ),
         "tuple": lambda: isinstance(value, list | tuple) and all(map(is_number, value)),
         "string": lambda: isinstance(value, str),
         "tensor": lambda: plain and not value.is_complex() and not value.is_meta,

@@ -17,8 +17,10 @@ from whence.errors import refusal
 from whence.validation import unusual
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-#: torch has few operations for uint16, uint32 and uint64
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+#: widened to int64 where they are used: torch has few operations for the unsigned ones
+INTEGERS = (
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 def shape(x: Tensor) -> str:
@@ -245,8 +247,10 @@ def require_sequences(owner: str, name: str, given: Tensor, layer: nn.Linear) ->
 def require_like(asked: str, name: str, given: Tensor, layer: nn.Module) -> None:
     """A tensor of the dtype and on the device of a layer's weight, as far as the layer has one of its own."""
     weight = layer.weight if type(layer) is nn.Linear else None
-    autocast = not given.is_meta and torch.is_autocast_enabled(given.device.type)
-    if given.dtype not in FLOATS or (weight is not None and weight.dtype != given.dtype and not autocast):
+    fits = weight is None or weight.dtype == given.dtype
+    if weight is not None and torch.float64 not in (weight.dtype, given.dtype) and not given.is_meta:
+        fits = fits or torch.is_autocast_enabled(given.device.type)  # autocast converts all but float64
+    if given.dtype not in FLOATS or not fits:
         wanted = torch.float32 if weight is None else weight.dtype
         raise refusal(
             asked, f"dtype {given.dtype}", f"{name} has the dtype {wanted} of the layer", f"use {name}.to({wanted})"

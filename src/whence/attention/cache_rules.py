@@ -118,7 +118,7 @@ def require_rows(index: Tensor, held: Tensor) -> Tensor:
     """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
     rows = held.shape[0]
     fits = shapes.is_whole(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
-    if not fits or not bool(((index >= 0) & (index < rows)).all()):
+    if not fits or not bool(((index.long() >= 0) & (index.long() < rows)).all()):
         raise refusal(
             "KVCache.reorder(index)",
             shown_index(index),

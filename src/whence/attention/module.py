@@ -12,7 +12,7 @@ from whence.attention.cache import KVCache
 from whence.attention.layout import count_tokens, key_mask
 from whence.attention.rules import require_cache, require_settings
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, require_built
 from whence.position.composition import Sum
 from whence.position.no_position import NoPosition
 from whence.validation import MOST_HEADS, require_choice, require_flag, require_integer, require_table, require_width
@@ -80,6 +80,8 @@ class Attention(nn.Module):
                 "position is a whence.Position",
                 "subclass whence.Position",
             )
+        if position is not None:
+            require_built(position)
         if heads % key_heads != 0:
             raise refusal(
                 "Attention(key_heads=...)",

@@ -174,14 +174,14 @@ def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
             "each weight has one word: two tensors [batch, length], the second of whole numbers",
             "give the words of the places that were attended to",
         )
-    if not shapes.tracing() and bool(((items < 0) | (items >= size)).any()):
+    words = items.long()
+    if not shapes.tracing() and bool(((words < 0) | (words >= size)).any()):
         raise refusal(
             "onto_vocabulary(items)",
-            f"words from {int(items.min())} to {int(items.max())}",
+            f"words from {int(words.min())} to {int(words.max())}",
             f"a word lies between 0 and {size - 1}",
             "give a larger size, for an extended vocabulary",
         )
-    words = items.long()
     # each word's largest weight is taken out first, so that no sum is lost to rounding, however small it is
     top = log_weights.new_full((len(words), size), -torch.inf)
     top = top.scatter_reduce(1, words, log_weights.detach(), "amax")

@@ -7,7 +7,7 @@ from torch import Tensor
 from whence.attention.cache import KVCache
 from whence.attention.support import SUPPORT
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, require_built
 from whence.validation import require_choice, require_flag, require_integer, require_number
 
 
@@ -17,6 +17,7 @@ def require_position(position: Position, q: Tensor, *, causal: bool, cached: boo
         raise refusal(
             "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
         )
+    require_built(position)
     for part in position.parts:
         name = type(part).__name__
         if part.heads is not None and part.heads != q.shape[1]:

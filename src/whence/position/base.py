@@ -242,6 +242,15 @@ class Position(nn.Module):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+def require_built(part: Position) -> None:
+    """Refuse a mechanism whose own constructor did not run that of Position."""
+    if "_parameters" not in part.__dict__ or "heads" not in part.__dict__:
+        name = type(part).__name__
+        raise refusal(
+            name, "no attribute heads", "Position.__init__ sets it", f"call super().__init__() in {name}.__init__"
+        )
+
+
 def render(value: object) -> str:
     """A short text for a setting: numbers plainly, small tensors whole, large ones by their shape.
 
@@ -261,4 +270,4 @@ def render(value: object) -> str:
     return "<" + " x ".join(str(n) for n in value.shape) + ">"
 
 
-__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render"]
+__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render", "require_built"]
