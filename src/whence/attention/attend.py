@@ -14,11 +14,12 @@ from whence.attention import blockwise, reference, sdpa
 from whence.attention.cache import KVCache
 from whence.attention.fused import backend as fused
 from whence.attention.layout import Layout, resolve
-from whence.attention.rules import positions_below, require_numbers, require_position
+from whence.attention.rules import positions_below, require_cache, require_position, require_settings
 from whence.attention.support import SUPPORT, Request, prefer, why_not
 from whence.errors import refusal
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
+from whence.validation import require_flag
 
 Documents = Tensor | tuple[Tensor, Tensor]
 
@@ -228,20 +229,18 @@ def prepare(
 ) -> Call:
     """Validate everything before any work, then join the cache, rotate, and choose a backend."""
     position = NoPosition() if position is None else position
-    if backend != "auto" and backend not in SUPPORT:
-        raise refusal(
-            "attend(backend=...)", repr(backend), f"backend is one of auto, {', '.join(SUPPORT)}", "choose one of them"
-        )
+    require_settings(
+        "attend", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout, backend=backend,
+        skip_far=skip_far,
+    )  # fmt: skip
+    require_flag("attend", "return_weights", return_weights)
+    require_flag("attend", "finite", finite)
     shapes.require_qkv(q, k, v)
     if finite:
         shapes.require_finite(q, k, v)
-    if cache is not None and not isinstance(cache, KVCache):
-        raise refusal(
-            "attend(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
-        )
+    require_cache("attend", cache)
     several = any(given is not None for given in (lengths, padding, documents))
     require_position(position, q, causal=causal, cached=cache is not None, several_texts=several)
-    require_numbers(window, scale, temperature, dropout)
     below = positions_below(position)
     if cache is None:
         layout = resolve(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.cache_rules import one_of, require_fit, require_order
+from whence.attention.cache_rules import one_of, require_fit, require_order, require_rows
 from whence.attention.layout import (
     Layout,
     count_tokens,
@@ -24,6 +24,7 @@ from whence.attention.layout import (
     run_offset,
 )
 from whence.errors import refusal
+from whence.validation import require_integer
 
 
 @dataclass
@@ -60,14 +61,10 @@ class KVCache:
             raise refusal(
                 "KVCache(...)", "capacity and window", "a cache is preallocated or sliding", "drop one of them"
             )
-        for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("rollback", rollback, 0)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise refusal(
-                    f"KVCache({name}=...)",
-                    repr(value),
-                    f"{name} is a whole number of at least {least}",
-                    "give a number of tokens",
-                )
+        for name, value in (("capacity", capacity), ("window", window)):
+            if value is not None:
+                require_integer("KVCache", name, value, remedy="give a number of tokens")
+        require_integer("KVCache", "rollback", rollback, low=0, remedy="give a number of tokens")
         self.capacity, self.window, self.rollback = capacity, window, rollback
         self._held: Held | None = None
         self._used = 0  # tokens in the store
@@ -109,12 +106,12 @@ class KVCache:
             used=self._used, held=None if self._held is None else (self._held.k, self._held.v), learning=learning,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        given = one_of(q_positions, k_positions)
+        name, given = one_of(q_positions, k_positions)
         real = key_mask(lengths, padding, batch, new, device)
         docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
         last = self._last()
         if given is not None:
-            positions = shapes.positions("q_positions", given, batch, new, device, below=below).expand(batch, new)
+            positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
         if self.window is not None:
@@ -154,13 +151,8 @@ class KVCache:
     def crop(self, length: int) -> None:
         """Roll back to the first ``length`` tokens seen, as after rejected drafts."""
         lost = self.seen - self._used  # tokens that a sliding cache has forgotten
-        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= self.seen:
-            raise refusal(
-                "KVCache.crop",
-                repr(length),
-                f"{shapes.many(self.seen, 'token')} had been seen",
-                f"give a whole number between 0 and {self.seen}",
-            )
+        remedy = f"give a whole number from 0 to {self.seen}, the tokens seen"
+        require_integer("KVCache.crop", "length", length, low=0, high=self.seen, remedy=remedy)
         need = max(0, length - self._behind()) if self.window is not None else 0
         if need < lost:
             raise refusal(
@@ -177,21 +169,8 @@ class KVCache:
         """Row b becomes what row ``index[b]`` was, as in beam search. The number of rows may change."""
         if self._held is None:
             return
-        rows = self._held.k.shape[0]
-        if (
-            not shapes.is_whole(index)
-            or index.ndim != 1
-            or not len(index)
-            or (shapes.readable(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all()))
-        ):
-            raise refusal(
-                "KVCache.reorder",
-                str(index.tolist()) if isinstance(index, Tensor) else type(index).__name__,
-                f"the index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
-                "give one row for each beam",
-            )
-        shapes.require_device("index", index, self._held.k.device)
-        self._held = Held(*(t.index_select(0, index.long()) for t in self._held.tensors()))
+        index = require_rows(index, self._held.k)
+        self._held = Held(*(t.index_select(0, index) for t in self._held.tensors()))
 
     def reset(self) -> None:
         """Forget everything; a preallocated cache keeps its memory."""

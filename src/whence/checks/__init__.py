@@ -16,7 +16,7 @@ from torch import Tensor
 from whence.attention import KVCache
 from whence.checks.bench import TOKENS, Bench, Skip, close
 from whence.derivatives import disagreement
-from whence.errors import WhenceError
+from whence.errors import WhenceError, refusal
 from whence.position.base import Position
 
 
@@ -225,6 +225,11 @@ def check(position: Position) -> Report:
       holds    shapes and dtypes of the answers
     ...
     """
+    if not isinstance(position, Position):
+        got = type(position).__name__
+        raise refusal(
+            "check(position)", got, "position is a whence.Position", "pass an instance, as in check(Alibi(4))"
+        )
     report = Report(repr(position))
     for name, function in CHECKS.items():
         try:

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence import shapes
-from whence.errors import refusal
 from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
+from whence.validation import require_choice, require_flag, require_numbers
 
 Number = float | Sequence[float]
 FLOOR = 1e-4  # a learnable exponent stays above this: at 0 the kernel would forget the distance for good
@@ -47,9 +46,8 @@ class Kerple(Position):
         self, heads: int, *, form: str = "log", r1: Number | None = None, r2: Number | None = None, learn: bool = True
     ) -> None:
         super().__init__(heads=heads)
-        if form not in ("log", "power"):
-            raise refusal("Kerple(form=...)", repr(form), "form is 'log' or 'power'", "choose one of them")
-        self.form = form
+        self.form = require_choice("Kerple", "form", form, ("log", "power"))
+        require_flag("Kerple", "learn", learn)
         middles = [(h + 0.5) / heads for h in range(heads)]
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
         r1 = [top1 * m for m in middles] if r1 is None else r1
@@ -89,14 +87,14 @@ class Exponent(Quantity):
     """A ``Quantity`` that also has a top: above 0 and at most 2, whatever an optimiser does to ``raw``."""
 
     def __init__(self, name: str, value: Number, *, heads: int, learn: bool, zero_allowed: bool) -> None:
-        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
-        start = self.fixed
-        if learn and shapes.readable(start) and not bool(((start > FLOOR) & (start < 2)).all()):
-            rule = f"{name} is above {FLOOR:g} and below 2 when it learns"
-            raise refusal(f"{name}=...", repr(value), rule, "give a number inside that range, or learn=False")
-        if shapes.readable(start) and not bool((start <= 2).all()):
-            raise refusal(f"{name}=...", repr(value), f"{name} is at most 2", "give a number inside that range")
         if learn:
+            remedy = "give a number inside that range, or learn=False"
+            require_numbers(name, value, heads, above=FLOOR, below=2, remedy=remedy)
+        else:
+            require_numbers(name, value, heads, above=0, high=2)
+        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
+        if learn:
+            start = self.fixed
             del self.fixed
             self.raw = nn.Parameter(torch.logit((2 - start) / (2 - FLOOR)))
 

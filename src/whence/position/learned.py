@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_integer, require_std, require_table, require_width
 
 
 class Learned(Position):
@@ -37,14 +38,10 @@ class Learned(Position):
 
     def __init__(self, width: int, max_length: int, *, std: float = 0.02) -> None:
         super().__init__()
-        for name, value in (("width", width), ("max_length", max_length)):
-            if not isinstance(value, int) or value < 1:
-                raise refusal(
-                    f"Learned({name}=...)", repr(value), f"{name} is a whole number of at least 1", "give such a number"
-                )
-        self.width = width
-        self.max_length = max_length
-        self.table = nn.Parameter(torch.randn(max_length, width) * std)
+        self.width = require_width("Learned", "width", width)
+        self.max_length = require_integer("Learned", "max_length", max_length)
+        require_std("Learned", std)
+        self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, width)) * std)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         if x.shape[-1] != self.width:
