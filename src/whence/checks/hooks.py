@@ -183,7 +183,7 @@ def far_distances(bench: Bench) -> None:
             )
             for backend in ("blockwise", "reference")
         ]  # fmt: skip
-    close(f"blockwise and reference over {FAR} keys", *outs)
+    close(f"blockwise and reference over {FAR} keys", outs[0], outs[1])
 
 
 def _open(sink: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def forward_mode(bench: Bench) -> None:
     for backend in BACKENDS:
         bench.layer.backend = backend
         try:
-            out, found = jvp(run, inputs, tangents)
+            found = jvp(run, inputs, tangents)[1]
         except WhenceError:
             if backend == "reference":
                 raise
@@ -135,7 +136,9 @@ def _row(value: Tensor | Rows, row: int) -> Tensor | Rows:
     """One row of a tensor, or of the tensors in Rows."""
     if isinstance(value, Tensor):
         return value[row : row + 1]
-    changed = {name: x[row : row + 1] for name, x in vars(value).items() if isinstance(x, Tensor)}
+    changed: dict[str, Any] = {
+        name: x[row : row + 1] for name, x in vars(value).items() if isinstance(x, Tensor)
+    }
     return replace(value, **changed)
 
 
