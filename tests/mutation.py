@@ -43,8 +43,8 @@ QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:un
 QUICK += ["--doctest-modules", "--import-mode=prepend"]
 A, L, S = "attention/", "lab/", "statistics/"
 CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
-LOOP = ["lab/test_runner.py", "lab/test_patience.py"]
-RECORDS = ["lab/test_results.py", "lab/test_summaries.py"]
+LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_patience.py"]
+RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summaries.py"]
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
 TESTS = {
@@ -62,7 +62,7 @@ TESTS = {
     A + "attend": ["attention/test_backends_choice.py", "attention/test_errors.py", *CORE],
     A: [*CORE, "attention/test_packed_rows.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
     L + "adapting": ["lab/test_adapting.py"],
-    L + "choosing": ["lab/test_patience.py"],
+    L + "choosing": ["lab/test_resumed_data.py", "lab/test_patience.py"],
     L + "kernels": ["lab/test_kernels.py"],
     L + "processes": ["lab/test_processes.py"],
     L + "summaries": RECORDS,

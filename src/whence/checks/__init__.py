@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from whence.checks import caches, hooks, layers
 from whence.checks.bench import TOKENS, Bench, Skip, Wrong
 from whence.errors import WhenceError, refusal
@@ -115,8 +117,10 @@ def check(position: Position) -> Report:
     for name, about in CHECKS.items():
         bench: Bench | None = None
         try:
-            bench = Bench(position)
-            about.function(bench)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                bench = Bench(position)
+                about.function(bench)
             report.passed.append(name)
         except Skip as skip:
             report.skipped.append((name, str(skip)))
