@@ -33,6 +33,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from mutation_sites import mutants_of
 
 HERE = Path(__file__).resolve().parent
@@ -356,9 +357,7 @@ def main():
         write()
 
     def write():
-        survived = [
-            {"id": i, **o, "reason": reasons.get(i)} for i, o in outcomes.items() if o["outcome"] == "survived"
-        ]
+        survived = [{"id": i, **o, "reason": reasons.get(i)} for i, o in outcomes.items() if o["outcome"] == "survived"]
         versions = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
         record = {
             "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}",

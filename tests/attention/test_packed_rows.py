@@ -150,6 +150,8 @@ def test_hooks_are_asked_about_distances_inside_the_window(window, causal, backe
     assert position.asked == set(range(0 if causal else 1 - window, window))
     distance = torch.arange(7)[:, None] - torch.arange(7)
     seen = (distance.abs() < window) & ((distance >= 0) | (not causal))
-    bias = torch.where(seen, torch.log(window - distance.abs().clamp(max=window - 1)) * (1 + 0.1 * distance), -torch.inf)
+    bias = torch.where(
+        seen, torch.log(window - distance.abs().clamp(max=window - 1)) * (1 + 0.1 * distance), -torch.inf
+    )
     wanted = torch.softmax(q @ k.mT / 2 + bias, -1) @ v
     assert torch.allclose(out, wanted, atol=1e-12)

@@ -32,7 +32,7 @@ def test_epochs_go_on_with_the_very_next_batch(first):
     whole = rows(0)
     assert len(whole) == 9 and [len(row) for row in whole] == [3, 3, 1] * 3
     for epoch in range(3):
-        assert sorted(sum(whole[3 * epoch : 3 * epoch + 3], [])) == list(range(7))
+        assert sorted(row for batch in whole[3 * epoch : 3 * epoch + 3] for row in batch) == list(range(7))
     assert whole[:3] != whole[3:6]  # each epoch in an order of its own
     assert rows(first) == whole[first:]
 

@@ -136,9 +136,7 @@ def _row(value: Tensor | Rows, row: int) -> Tensor | Rows:
     """One row of a tensor, or of the tensors in Rows."""
     if isinstance(value, Tensor):
         return value[row : row + 1]
-    changed: dict[str, Any] = {
-        name: x[row : row + 1] for name, x in vars(value).items() if isinstance(x, Tensor)
-    }
+    changed: dict[str, Any] = {name: x[row : row + 1] for name, x in vars(value).items() if isinstance(x, Tensor)}
     return replace(value, **changed)
 
 
