@@ -88,6 +88,16 @@ def nudged_copy(position):
     return copied
 
 
+def require_finite_far_away(position):
+    """Biases and factors at the largest distances there can be, in float32."""
+    for part in position.parts:
+        far = torch.tensor([0.0, 1.0, 1e3, 2.0**24, 2.0**53])
+        length = {None: None, "context": part.context, "query": far + 1, "sequence": 2**24}[part.length]
+        for hook in part.effects & {"factor", "bias"}:
+            if not bool(torch.isfinite(getattr(part, hook)(far, length)).all()):
+                raise Wrong(f"{hook} of {part} is not finite at all of {far.tolist()}")
+
+
 def judge_position(position, _):
     """A mechanism that was built runs on every backend, alike, and its gradients are finite."""
     if isinstance(position, p.Rotary | p.Learned | p.Sinusoidal) or position.effects:
@@ -107,6 +117,7 @@ def judge_position(position, _):
         if not bool(torch.isfinite(found).all()) or found.dtype != x.dtype:
             raise Wrong("the embedding is not finite")
         return
+    require_finite_far_away(position)
     for causal in (True,) if position.causal_only else (True, False):
         exact_position = copy.deepcopy(position).double()
         q, k, v = tensors_of(heads, width, value_width)

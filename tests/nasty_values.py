@@ -38,7 +38,7 @@ SCALARS = [
     lambda: -1, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: 7, lambda: 1000, lambda: 2**31, lambda: 2**62,
     lambda: 2**70, lambda: -(2**70), lambda: 10**5000,
     lambda: -1.0, lambda: -0.0, lambda: 0.0, lambda: 0.5, lambda: 1.0, lambda: 2.5, lambda: 1e-308, lambda: 1e-320,
-    lambda: 1e30, lambda: -1e30, lambda: 1e308, lambda: -1e308, lambda: 1e-12, lambda: 1e12,
+    lambda: 1e30, lambda: -1e30, lambda: 1e308, lambda: -1e308, lambda: 1e-12, lambda: 1e7, lambda: 9e9, lambda: -9e9, lambda: 1e12,
     lambda: math.nan, lambda: math.inf, lambda: -math.inf, lambda: 1j, lambda: Fraction(1, 2),
     lambda: np.int64(2), lambda: np.float32(0.5), lambda: np.float64(0.5), lambda: np.bool_(True), lambda: np.ones(2),
 ]  # fmt: skip

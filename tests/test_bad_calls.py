@@ -5,6 +5,7 @@ import torch
 
 import whence
 from bad_calls import FAMILIES, run_cases
+from call_judges import require_finite_far_away
 from whence import Alibi, Attention, Kerple, KVCache, Learned, Position, PowerPrior, Rotary, Sink, Sum, attend
 
 CASES = 3000
@@ -72,6 +73,33 @@ def test_a_truthy_value_is_no_flag(flag, value):
 )
 def test_what_was_accepted_or_failed_raw(make, name):
     refused(make, name)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Alibi(2, scale=1e10, slope=[1e10, 1e-15]),
+        Kerple(2, form="power", r1=1e6, r2=2.0, learn=False),
+        Kerple(2, form="log", r1=1e6, r2=1e10),
+        PowerPrior(2, alpha=1e30, beta=1e10),
+        whence.Epar(2, alpha=1e10, beta=1e10, gamma=1e10, context=1),
+        whence.Epar(2, alpha=1e-15, beta=1e-15, gamma=1e-15, learn=True, length="query"),
+        whence.Fire(2, c=1e10, threshold=1e-15),
+        whence.Sandwich(2, base=1e-15),
+        whence.T5Bias(2, std=1000),
+    ],
+    ids=str,
+)
+def test_the_largest_numbers_allowed_lead_to_finite_results(position):
+    require_finite_far_away(position)
+    q, k, v = (x.float() for x in tensors())
+    far = torch.tensor([0, 1, 2**20, 2**20 + 1])
+    learnt = [x for x in position.parameters() if x.requires_grad]
+    for backend in ("reference", "blockwise"):
+        out = attend(q, k, v, position=position, causal=True, q_positions=far, backend=backend)
+        assert torch.isfinite(out).all()
+        for grad in torch.autograd.grad(out.square().sum(), learnt) if learnt else ():
+            assert torch.isfinite(grad).all()
 
 
 def test_the_boundaries_of_far_buckets_are_found_without_counting_up_to_them():

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from whence.errors import refusal
 
-#: a number of this size times any distance, or times another such number, is still finite in float32
-LARGEST_NUMBER = 1e15
+#: two numbers of this size times the largest distance there can be, 2**53, are still finite in float32
+LARGEST_NUMBER = 1e10
+#: a base is never multiplied by a distance, and models with a long context have large ones
+LARGEST_BASE = 1e15
 #: a number above 0 stays above 0 in float32, and so does its product with another such number
 SMALLEST_NUMBER = 1e-15
 #: scores of a usual size would be lost to rounding beside a table of larger numbers
@@ -111,6 +113,11 @@ def require_number(
     if above == 0 and value < SMALLEST_NUMBER:
         raise refusal(asked, shown(value), f"numbers below {SMALLEST_NUMBER:g} vanish in float32", remedy)
     return value
+
+
+def require_base(owner: str, base: float, *, above: float = 1, remedy: str = "use 10000, as published") -> float:
+    """The base of the wavelengths of sinusoids."""
+    return float(require_number(owner, "base", base, above=above, largest=LARGEST_BASE, remedy=remedy))
 
 
 def require_std(owner: str, std: float) -> float:

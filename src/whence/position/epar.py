@@ -59,8 +59,9 @@ class Epar(Position):
         require_flag("Epar", "learn", learn)
         self.alpha = Quantity("alpha", alpha, heads=heads, learn=learn, zero_allowed=False)
         self.beta = Quantity("beta", beta, heads=heads, learn=learn)
+        checked = Quantity("gamma", gamma, heads=heads, learn=learn)
         if form == "enhanced":
-            self.gamma = Quantity("gamma", gamma, heads=heads, learn=learn)
+            self.gamma = checked
 
     def factor(self, distance: Tensor, length: Any) -> Tensor:
         decay = torch.exp(-self.beta() * (distance.abs() / length))

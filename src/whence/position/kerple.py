@@ -20,6 +20,7 @@ from whence.position.quantity import Quantity
 from whence.validation import require_choice, require_flag, require_numbers
 
 Number = float | Sequence[float]
+LARGEST_R1 = 1e6  # times the square of the largest distance there can be, 2**53, it is still finite in float32
 FLOOR = 1e-4  # a learnable exponent stays above this: at 0 the kernel would forget the distance for good
 
 
@@ -52,7 +53,7 @@ class Kerple(Position):
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
         r1 = [top1 * m for m in middles] if r1 is None else r1
         r2 = [top2 * m for m in reversed(middles)] if r2 is None else r2
-        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False)
+        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False, largest=LARGEST_R1)
         kind = Quantity if form == "log" else Exponent
         self.r2 = kind("r2", r2, heads=heads, learn=learn, zero_allowed=False)
 

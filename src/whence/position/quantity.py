@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.validation import require_numbers
+from whence.validation import LARGEST_NUMBER, require_numbers
 
 
 class Quantity(nn.Module):
@@ -28,13 +28,14 @@ class Quantity(nn.Module):
         heads: int | None,
         learn: bool,
         zero_allowed: bool = True,
+        largest: float = LARGEST_NUMBER,
     ) -> None:
         super().__init__()
         if zero_allowed and not learn:
-            values = require_numbers(name, value, heads, low=0)
+            values = require_numbers(name, value, heads, low=0, largest=largest)
         else:
             remedy = "give a number inside that range" + (", or learn=False" if zero_allowed else "")
-            values = require_numbers(name, value, heads, above=0, remedy=remedy)
+            values = require_numbers(name, value, heads, above=0, largest=largest, remedy=remedy)
         full = torch.tensor(values * heads if heads is not None and len(values) == 1 else values)
         shaped = full.reshape(-1, 1) if heads is not None else full.reshape(())
         if learn:

@@ -19,7 +19,7 @@ from whence import shapes
 from whence.errors import refusal
 from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
-from whence.validation import require_choice, require_even, require_integer, require_number, shown
+from whence.validation import require_base, require_choice, require_even, require_integer, shown
 
 # A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
 # again and again: one opaque step keeps them apart.
@@ -59,13 +59,12 @@ class Rotary(Position):
         context: int | None = None,
     ) -> None:
         super().__init__(length=_length(scaling, length, context), context=context)
-        require_number("Rotary", "base", base, above=1, remedy="use 10000, as published")
         require_choice("Rotary", "layout", layout, ("half", "interleaved"))
         if width is not None:
             require_even("Rotary", "width", width, remedy="columns turn in pairs, so give an even number")
         if self.length == "sequence":
             self.relative = False  # moving all positions changes the largest one, and with it the frequencies
-        self.base = float(base)
+        self.base = require_base("Rotary", base)
         self.layout = layout
         self.width = width
         self.scaling = scaling

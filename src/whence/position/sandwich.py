@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whence.position.base import Position
-from whence.validation import require_even, require_number
+from whence.validation import require_base, require_even
 
 
 class Sandwich(Position):
@@ -39,8 +39,7 @@ class Sandwich(Position):
     def __init__(self, heads: int, *, width: int = 128, base: float = 10000.0) -> None:
         super().__init__(heads=heads)
         self.width = require_even("Sandwich", "width", width, high=2**16, remedy="try width=128, the paper's")
-        remedy = "try base=10000.0, the paper's"
-        self.base = float(require_number("Sandwich", "base", base, above=0, remedy=remedy))
+        self.base = require_base("Sandwich", base, above=0, remedy="try base=10000.0, the paper's")
         self.ratios = [8 * h / heads for h in range(1, heads + 1)]
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:

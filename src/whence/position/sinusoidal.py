@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whence.errors import refusal
 from whence.position.base import Position
-from whence.validation import require_choice, require_number, require_width
+from whence.validation import require_base, require_choice, require_number, require_width
 
 LAYOUTS = ("interleaved", "concatenated")
 
@@ -59,7 +59,7 @@ class Sinusoidal(Position):
     def __init__(self, width: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__()
         self.width = require_width("Sinusoidal", "width", width, remedy="give the input's width")
-        self.base = float(require_number("Sinusoidal", "base", base, above=1, remedy="use 10000, as published"))
+        self.base = require_base("Sinusoidal", base)
         self.scale = require_number("Sinusoidal", "scale", scale, remedy="use 1, as published")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

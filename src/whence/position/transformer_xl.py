@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from whence.errors import refusal
 from whence.position.base import Position, Rows
 from whence.position.sinusoidal import sinusoid
-from whence.validation import require_even, require_number, require_std, require_table, require_width
+from whence.validation import require_base, require_even, require_std, require_table, require_width
 
 
 class TransformerXL(Position):
@@ -48,7 +48,7 @@ class TransformerXL(Position):
         width = heads * head_width if width is None else width
         remedy = "each sine has its cosine, so give an even number"
         self.width = require_even("TransformerXL", "width", width, remedy=remedy)
-        self.base = float(require_number("TransformerXL", "base", base, above=1, remedy="use 10000, as published"))
+        self.base = require_base("TransformerXL", base)
         require_std("TransformerXL", std)
         require_table("TransformerXL", heads, head_width, width)
         self.u = nn.Parameter(torch.randn(heads, head_width) * std)
