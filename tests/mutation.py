@@ -42,7 +42,7 @@ TESTS = {
     "position/base": ["position/test_witness.py", "position/test_composition.py", *CORE],
     "position/grid": ["attention/test_composition_attention.py", *CORE],
     "position/composition": ["position/test_composition.py", "attention/test_composition_attention.py"],
-    "position/": [],  # each its own file of the same name
+    "position/": ["attention/fused/test_rates.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
     A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
     A + "additive": ["attention/test_additive.py"],
@@ -77,8 +77,8 @@ LEFT_OUT = {
     "lab/tasks/wikitext.py": "reads published data",
 }
 #: every test file that may be asked
-ASKED = ("attention/test_*.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
-         "models/test_*.py", "test_checks.py", "test_cli.py")  # fmt: skip
+ASKED = ("attention/test_*.py", "attention/fused/test_rates.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
+         "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
 NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
 
 
