@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from whence.attention.attend import attend
 from whence.errors import refusal
+from whence.hf.adapters import unwrapped
+from whence.hf.devices import bring_into_memory
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
 from whence.hf.sight import Sight, sight_mask, sight_of
@@ -84,8 +86,9 @@ def attention(
                 "attend knows no bias of the model's own and no paged cache",
                 "attach to a model without one",
             )
-    own = getattr(module, KEY, None)
+    own = unwrapped(getattr(module, KEY, None))
     own = NoPosition() if own is None else own
+    bring_into_memory(own, query.device)
     position = joined(own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -115,9 +118,13 @@ class Switch:
         transformers.AttentionMaskInterface.register(KEY, sight_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
         self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
-        if all(part._can_set_attn_implementation() for part in parts):
+        beside = _beside_text(model, parts)
+        if all(part._can_set_attn_implementation() for part in parts if part not in beside):
             model.set_attn_implementation(KEY)
-        if any(config._attn_implementation_internal != KEY for config, _ in self.before):
+        for part, (config, implementation) in zip(parts, self.before, strict=True):
+            if part in beside:
+                config._attn_implementation_internal = implementation
+        if any(part.config._attn_implementation_internal != KEY for part in parts if part not in beside):
             self.back()
             raise refusal(
                 asked,
@@ -129,6 +136,13 @@ class Switch:
     def back(self) -> None:
         for config, implementation in self.before:
             config._attn_implementation_internal = implementation
+
+
+def _beside_text(model: Any, parts: list[Any]) -> list[Any]:
+    """The parts of a multimodal model beside its language model, such as an image encoder: they attend as they did."""
+    text = model.get_decoder()
+    inside = set(map(id, text.modules()))
+    return [part for part in parts if id(part) not in inside and not any(one is text for one in part.modules())]
 
 
 def watch(modules: dict[int, nn.Module] | list[nn.Module], watcher: Watcher) -> Callable[[], None]:

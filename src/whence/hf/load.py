@@ -23,7 +23,7 @@ class Loaded(NamedTuple):
 
 
 def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Loaded:
-    """A causal language model with its tokenizer.
+    """A causal language model, or a multimodal one, with its tokenizer.
 
     Args:
         name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache that ``make smollm2`` fills), a folder that
@@ -35,7 +35,7 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
     transformers = needed("transformers", asked)
     source = _source(asked, name)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        model = _model_class(asked, transformers, source).from_pretrained(source, dtype=dtype)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
         raise refusal(
@@ -46,11 +46,29 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
         ) from error
     if Path(source).is_dir() and saved_positions(Path(source)):
         warnings.warn(
-            f"{asked}: the folder holds learned positions, which are no part of the model until they are attached; "
-            "attach the same kind of position, then call read_positions",
+            f"{asked}: the folder holds positions, which are no part of the model until they are attached; "
+            f'call whence.hf.attach_saved(model, "{name}")',
             stacklevel=2,
         )
     return Loaded(model.to(device).eval(), tokenizer)
+
+
+def _model_class(asked: str, transformers: Any, source: str, **options: Any) -> Any:
+    """The class of transformers that loads it: by its config, where there is one."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+    except (OSError, ValueError):  # an adapter, which has none, or what is refused next
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map"):
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return transformers.AutoModelForImageTextToText
+    raise refusal(
+        asked,
+        f"a {config.model_type} model",
+        "a causal language model is loaded, or a multimodal model with one inside",
+        "use a model such as llama, qwen3 or gpt2",
+    )
 
 
 def _source(asked: str, name: str | Path) -> str:
