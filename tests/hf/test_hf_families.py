@@ -84,7 +84,7 @@ def test_a_model_that_sees_the_future_is_refused():
 def test_a_model_that_looks_both_ways_is_refused():
     model = tiny("llama")
     model.config.is_causal = False
-    with pytest.raises(whence.WhenceError, match="a mask of llama that is neither causality"):
+    with pytest.raises(whence.WhenceError, match="a mask of llama that is neither causal"):
         hf.attach(model, whence.NoPosition())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence import shapes
 from whence.attention.attend import attend
 from whence.errors import refusal
 from whence.hf.model_parts import joined
@@ -22,6 +23,8 @@ from whence.position.no_position import NoPosition
 
 KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
 WATCHERS = "_whence_watchers"
+NOTHING = NoPosition()  # of a layer without a Position
+JOINED = "_whence_joined"  # a layer's Position together with what the model itself does to its scores
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def attention(
                 "attach to a model without one",
             )
     own = getattr(module, KEY, None)
-    own = NoPosition() if own is None else own
-    position = joined(own, softcap, s_aux)
+    own = NOTHING if own is None else own
+    position = _joined(module, own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     sight = sight_of(attention_mask, query.shape[2], key.shape[2])
@@ -103,6 +106,19 @@ def attention(
     return out.transpose(1, 2).contiguous(), weights
 
 
+def _joined(module: nn.Module, own: Position, softcap: float | None, sinks: Tensor | None) -> Position:
+    """A layer's Position with the model's softcap and sinks, built once: a compiler cannot trace building a module."""
+    if softcap is None and sinks is None:
+        return own
+    built = module.__dict__.get(JOINED)
+    if built is not None and built[0] is own and built[1] == softcap and built[2] is sinks:
+        return built[3]
+    position = joined(own, softcap, sinks)
+    if not shapes.tracing():
+        module.__dict__[JOINED] = (own, softcap, sinks, position)
+    return position
+
+
 class Switch:
     """A model's attention handed over to ``attend``, until it is handed back."""
 
@@ -114,6 +130,7 @@ class Switch:
         transformers.AttentionInterface.register(KEY, attention)
         transformers.AttentionMaskInterface.register(KEY, sight_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
+        self.model = model
         self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
         if all(part._can_set_attn_implementation() for part in parts):
             model.set_attn_implementation(KEY)
@@ -129,6 +146,8 @@ class Switch:
     def back(self) -> None:
         for config, implementation in self.before:
             config._attn_implementation_internal = implementation
+        for module in self.model.modules():
+            module.__dict__.pop(JOINED, None)
 
 
 def watch(modules: dict[int, nn.Module] | list[nn.Module], watcher: Watcher) -> Callable[[], None]:
