@@ -61,14 +61,22 @@ def test_a_static_cache_may_move_its_offset_afterwards():
 @pytest.mark.parametrize(
     "function",
     [
-        masking.bidirectional_mask_function,
+        masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k != 2),
         masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)),
-        masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7),
     ],
 )
 def test_other_masks_are_refused(function):
     with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed texts"):
         sight(mask_function=function, q_offset=3, kv_length=8)  # chunks come with their size, which is not given here
+
+
+@pytest.mark.parametrize(
+    "function",
+    [masking.bidirectional_mask_function, masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7)],
+)
+def test_a_mask_that_shows_later_tokens_is_refused_as_an_encoders(function):
+    with pytest.raises(whence.WhenceError, match="sees later ones.*encoders and encoder-decoders are not"):
+        sight(mask_function=function, q_offset=3, kv_length=8)
 
 
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (3, 12, 2, 0)])
@@ -92,7 +100,7 @@ def test_positions_count_through_chunks():
         told = found.arguments(position, torch.arange(5)[None])
         assert told["q_positions"].tolist() == [0, 1, 2, 3, 4]
         q, k = told["documents"]
-        assert q.tolist() == k.tolist() == [[0, 0, 1, 1, 2]]
+        assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
 
 
 def test_packed_texts_in_chunks_keep_both():

@@ -1,7 +1,7 @@
 """Pretrained models of Hugging Face transformers: load one, put a Position into it, look inside."""
 
 from whence.hf.attach import Attachment, attach, attached
-from whence.hf.capture import capture
+from whence.hf.capture import attention_layers, capture, capture_unavailable
 from whence.hf.load import Loaded, load
 from whence.hf.logits import Logits
 from whence.hf.reductions import ByDistance, ByKey
@@ -11,5 +11,5 @@ from whence.hf.watchers import BySegment, LastRow, Rows
 
 __all__ = [
     "Attachment", "ByDistance", "ByKey", "BySegment", "Hidden", "LastRow", "Loaded", "Logits", "Rows", "Turned", "attach",
-    "attached", "capture", "load", "read_positions",
+    "attached", "attention_layers", "capture", "capture_unavailable", "load", "read_positions",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from whence import shapes
 from whence.attention.attend import attend
-from whence.errors import refusal
+from whence.errors import WhenceError, refusal
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
 from whence.hf.sight import Sight, sight_mask, sight_of
@@ -79,14 +79,20 @@ def attention(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function of transformers' interface. A window comes with the mask, which knows it too."""
-    for name, given in (("position_bias", position_bias), ("cache", cache)):
-        if given is not None:
-            raise refusal(
-                f"an attached {type(module).__name__}",
-                f"{name}",
-                "attend knows no bias of the model's own and no paged cache",
-                "attach to a model without one",
-            )
+    if position_bias is not None:
+        raise refusal(
+            f"an attached {type(module).__name__}",
+            f"position_bias of shape {list(position_bias.shape)}",
+            "this family adds a bias of its own for every query and key, and attend forms no dense bias",
+            "use a family whose positions are rotary, learned or absent, such as llama, gpt2 or smollm3",
+        )
+    if cache is not None:
+        raise refusal(
+            f"an attached {type(module).__name__}",
+            "a paged cache",
+            "attend reads keys and values that lie in one tensor",
+            "generate with a dynamic or a static cache",
+        )
     own = getattr(module, KEY, None)
     own = NOTHING if own is None else own
     position = _joined(module, own, softcap, s_aux)
@@ -119,6 +125,28 @@ def _joined(module: nn.Module, own: Position, softcap: float | None, sinks: Tens
     return position
 
 
+def require_decoder(asked: str, model: Any) -> None:
+    """Refuse what is known not to be a decoder before anything is switched; masks tell of the rest."""
+    kind = f"{type(model).__name__} ({model.config.model_type})"
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise not_a_decoder(asked, f"{kind}, an encoder-decoder")
+    try:
+        embeddings = model.get_input_embeddings()
+    except (NotImplementedError, AttributeError):  # of models that take images or sound
+        embeddings = None
+    if not isinstance(getattr(embeddings, "weight", None), Tensor) or embeddings.weight.ndim != 2:
+        raise not_a_decoder(asked, f"{kind}, which takes no tokens")
+
+
+def not_a_decoder(asked: str, got: str) -> WhenceError:
+    return refusal(
+        asked,
+        got,
+        "decoder-only language models are supported; encoders and encoder-decoders are not",
+        "use a causal language model, such as llama, qwen3 or gpt2",
+    )
+
+
 class Switch:
     """A model's attention handed over to ``attend``, until it is handed back."""
 
@@ -127,6 +155,7 @@ class Switch:
         name = type(model).__name__
         if not isinstance(model, transformers.PreTrainedModel):
             raise refusal(asked, name, "the model is one of transformers", "load it with whence.hf.load")
+        require_decoder(asked, model)
         transformers.AttentionInterface.register(KEY, attention)
         transformers.AttentionMaskInterface.register(KEY, sight_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
@@ -138,8 +167,8 @@ class Switch:
             self.back()
             raise refusal(
                 asked,
-                f"{name} ({model.config.model_type})",
-                "the model's family calls its attention through transformers' attention interface",
+                f"{name} ({model.config.model_type}), which computes its attention itself",
+                "a model is attached to and captured through transformers' attention interface",
                 "use a model of another family, such as llama, qwen3 or gpt2",
             )
 

@@ -85,6 +85,7 @@ def recognise(asked: Asked, use_vmap: bool) -> Structure:
         for structure in _candidates(asked):
             if _agrees(asked, structure):
                 return structure
+    _refuse_bidirectional(asked)
     raise _refused(asked, "neither causal, window, chunks, padding nor packed texts")
 
 
@@ -161,6 +162,18 @@ def _causal() -> Callable[..., Any]:
     from transformers.masking_utils import causal_mask_function
 
     return causal_mask_function
+
+
+def _refuse_bidirectional(asked: Asked) -> None:
+    """An encoder's tokens see those that come after them."""
+    seen = asked.entries(asked.q_slots[:1, None], asked.k_slots[None])[:, 0]
+    if bool((seen & (asked.k_slots > asked.q_slots[0])).any()):
+        raise refusal(
+            "an attached model",
+            f"a mask of {getattr(asked.config, 'model_type', 'its own')} in which a token sees later ones",
+            "decoder-only language models are supported; encoders and encoder-decoders are not",
+            "use a causal language model, such as llama, qwen3 or gpt2",
+        )
 
 
 def _refused(asked: Asked, why: str) -> WhenceError:

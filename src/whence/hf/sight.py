@@ -55,7 +55,7 @@ class Sight:
             return common if segments is None else {**common, "documents": segments[0]}
         q_places, k_places = self.places(position, ids)
         if segments is not None:
-            common["documents"] = segments
+            common["documents"] = (_shared(segments[0]), _shared(segments[1]))
         return {**common, "q_positions": q_places, "k_positions": k_places}
 
     def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
@@ -66,7 +66,7 @@ class Sight:
         told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
         segments = self.structure.segments()
         if segments is not None:
-            told["documents"] = (_taken(segments[0], rows), segments[1][:, :keys])
+            told["documents"] = (_shared(_taken(segments[0], rows)), _shared(segments[1][:, :keys]))
         return told
 
     def reach(self, rows: Tensor) -> int:
@@ -126,12 +126,26 @@ class Sight:
             return None
         if any(bool(one) for one in agree):
             return None
-        if not self.whole or not self.structure.plain:
+        if not self.whole:
             raise refusal(
                 "an attached model(position_ids=...)",
-                "ids that skip, together with a cache, a window, chunks or packed texts",
+                "ids that skip, together with a cache",
                 "a cache keeps keys and not their ids, so distances are counted in its slots",
                 "leave position_ids out, or call the model without a cache",
+            )
+        if self.documents is not None:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that skip, and no attention_mask",
+                "transformers then takes every gap for the beginning of another packed text, which counts from 0",
+                "pass attention_mask=torch.ones_like(input_ids) for one text, or ids that begin at 0 in every text",
+            )
+        if not self.structure.plain:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that skip, in a model with a window or chunks",
+                "its mask counts tokens and not ids",
+                "leave position_ids out",
             )
         highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
         if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
@@ -208,6 +222,11 @@ def _real(given: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | 
     if missing > 0:
         given = torch.nn.functional.pad(given, (0, missing))
     return given[:, offset : offset + k_slots.shape[0]], first
+
+
+def _shared(numbers: Tensor) -> Tensor:
+    """Numbers ``[1, n]`` of all sequences as ``[n]``, which is how ``attend`` takes them; others as they are."""
+    return numbers[0] if numbers.shape[0] == 1 else numbers
 
 
 def _taken(x: Tensor, rows: Tensor) -> Tensor:
