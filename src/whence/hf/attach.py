@@ -200,5 +200,5 @@ def _find_rotation(
             asked,
             f"a position that rotates in layers {both}, on top of the model's own rotation",
             "queries and keys turn once",
-            "pass keep_rotary=False",
+            "use a position that does not rotate" if set(both) & set(inside) else "pass keep_rotary=False",
         )

@@ -20,14 +20,27 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
     """The attention modules that reach ``attend``, by layer, seen in a tiny forward of a switched model."""
     seen: dict[int, nn.Module] = {}
 
+    unnumbered: list[nn.Module] = []
+
     def note(attending: Attending) -> None:
-        seen[getattr(attending.module, "layer_idx", len(seen))] = attending.module
+        layer = getattr(attending.module, "layer_idx", len(seen))  # without a number, layers count as they run
+        if isinstance(layer, int) and layer >= 0 and seen.get(layer, attending.module) is attending.module:
+            seen[layer] = attending.module
+        else:
+            unnumbered.append(attending.module)
 
     end = watch(list(model.modules()), note)
     try:
         _logits(model, _tokens(model))
     finally:
         end()
+    if unnumbered:
+        raise refusal(
+            asked,
+            f"{type(model).__name__} ({model.config.model_type}), whose {type(unnumbered[0]).__name__} serves several layers",
+            "every layer has an attention module of its own, with a layer_idx",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
     if not seen:
         raise refusal(
             asked,

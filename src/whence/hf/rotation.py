@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.hf.interface import Attending, watch
+from whence.hf.interface import KEY, Attending, watch
 
 GIVEN = "position_embeddings"  # how transformers hands a rotation to an attention module
 
@@ -40,7 +40,8 @@ class Rotations:
         if self._asking:
             return
         if not is_rotation(named.get(GIVEN)):
-            if any("Rotary" in type(part).__name__ for part in module.modules()):
+            own = [part for name, part in module.named_modules() if name.split(".")[0] != KEY]
+            if any("Rotary" in type(part).__name__ for part in own):
                 self.inside.add(id(module))
             return
         seen: list[tuple[Tensor, Tensor]] = []
@@ -50,6 +51,8 @@ class Rotations:
 
         end = watch([module], note)
         self._asking = True
+        if "past_key_values" in named:  # of a model that keeps a cache although it was asked not to
+            named = {**named, "past_key_values": None}
         try:
             module(*given, **named)
             module(*given, **{**named, GIVEN: by_nothing(named[GIVEN])})
