@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from whence.errors import refusal
+from whence.hf.adapters import base_of
 from whence.hf.interface import KEY, Attending, Switch, watch
 from whence.hf.layers import chosen_layers
 from whence.hf.proof import attending_layers
@@ -42,6 +43,7 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
                 "watchers are those of whence.hf",
                 "give LastRow(), ByDistance() or another",
             )
+    model = base_of(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
             undo.callback(Switch(asked, model).back)

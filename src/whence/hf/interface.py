@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from whence.attention.attend import attend
 from whence.errors import refusal
+from whence.hf.adapters import unwrapped
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
 from whence.hf.sight import Sight, sight_mask, sight_of
@@ -84,7 +85,7 @@ def attention(
                 "attend knows no bias of the model's own and no paged cache",
                 "attach to a model without one",
             )
-    own = getattr(module, KEY, None)
+    own = unwrapped(getattr(module, KEY, None))
     own = NoPosition() if own is None else own
     position = joined(own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
