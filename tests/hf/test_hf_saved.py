@@ -232,7 +232,7 @@ def test_damaged_settings_are_named(text, told, tmp_path):
 
 def test_a_newer_format_is_named(tmp_path):
     record = {**hf.attached_settings(trained(whence.Alibi(4)))[0], "format": 2}
-    with pytest.raises(whence.WhenceError, match="format 2.*reads format 1.*newer version"):
+    with pytest.raises(whence.WhenceError, match=r"format 2.*reads format 1.*newer version"):
         settings.decode("test", "x", settings.encode(record))
 
 
@@ -251,7 +251,7 @@ def test_what_was_saved_before_settings_were_is_still_read(tmp_path):
     state = load_file(tmp_path / "model.safetensors")
     old = {name: tensor for name, tensor in state.items() if "_settings_json" not in name}
     save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(whence.WhenceError, match="positions without settings.*read_positions"):
+    with pytest.raises(whence.WhenceError, match=r"positions without settings.*read_positions"):
         hf.attach_saved(tiny("llama"), tmp_path)
     other = tiny("llama")
     hf.attach(other, whence.PowerPrior(4))
@@ -264,7 +264,7 @@ def test_what_was_saved_before_settings_were_is_still_read(tmp_path):
     for wrong, match in ((whence.PowerPrior(), r"of shape \[4, 1\] for \[\]"), (whence.Kerple(4), "same kind")):
         with hf.attached(tiny("llama"), wrong) as attachment, pytest.raises(whence.WhenceError, match=match):
             hf.read_positions(attachment.model, tmp_path)
-    with pytest.raises(whence.WhenceError, match="a model without positions.*attach_saved"):
+    with pytest.raises(whence.WhenceError, match=r"a model without positions.*attach_saved"):
         hf.read_positions(tiny("llama"), tmp_path)
 
 

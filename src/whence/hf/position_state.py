@@ -37,7 +37,7 @@ def unmark(position: Position) -> None:
 
 def warn_before_saving(model: nn.Module) -> RemovableHandle:
     """Whoever takes the state of a model with an adapter is told when the adapter lacks the positions."""
-    return model.register_state_dict_pre_hook(_warn)  # type: ignore[no-any-return]
+    return model.register_state_dict_pre_hook(_warn)
 
 
 def attached_positions(model: Any) -> dict[int, Position]:

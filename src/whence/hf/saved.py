@@ -143,9 +143,9 @@ def attach_saved(
 def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Saved]) -> None:
     """Check everything, then load: a refusal leaves every position as it was."""
     if set(saved) != set(positions):
-        lost, extra = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
-        got = [f"no position for layers {lost}"] if lost else []
-        got += [f"positions for layers {extra}, where none is attached"] if extra else []
+        without, spare = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
+        got = [f"no position for layers {without}"] if without else []
+        got += [f"positions for layers {spare}, where none is attached"] if spare else []
         raise refusal(
             asked,
             " and ".join(got),

@@ -118,7 +118,7 @@ def decode(asked: str, name: str, data: Tensor) -> dict[str, Any]:
         raise refusal(
             asked, f"{name} of format {version}", "this version of whence reads format 1", "install a newer version"
         )
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
