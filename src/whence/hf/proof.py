@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import refusal
+from whence.hf.devices import execution_device
 from whence.hf.interface import Attending, watch
+from whence.hf.quantised import rows_apart
 
 TOKENS = 6
 
@@ -45,7 +47,8 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
     try:
-        before, after = _logits(model, tokens), _logits(model, changed)
+        with rows_apart(model):
+            before, after = _logits(model, tokens), _logits(model, changed)
     finally:
         end()
     name = f"{type(model).__name__} ({model.config.model_type})"
@@ -67,7 +70,8 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
 
 def _tokens(model: Any) -> Tensor:
     size = int(model.get_input_embeddings().weight.shape[0])
-    return (torch.arange(TOKENS, device=model.device) % min(3, size - 1) + 1)[None]
+    device = execution_device("attach(...)", model.get_input_embeddings())
+    return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
 
 
 def _logits(model: Any, tokens: Tensor) -> Tensor:
