@@ -32,7 +32,7 @@ def projection_matrix(projection: nn.Module, dtype: torch.dtype, device: torch.d
         dtype: of the inputs that its model gives it.
         device: where they are.
     """
-    weight = getattr(projection, "weight", None)
+    weight: Any = getattr(projection, "weight", None)
     # a subclass may compute something else, and so may a tensor that is no plain one (torchao, quanto)
     plain = type(projection) is nn.Linear and type(weight) is nn.Parameter and type(weight.data) is Tensor
     if plain and weight.is_floating_point() and not weight.is_meta and not hasattr(projection, "_hf_hook"):

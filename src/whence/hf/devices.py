@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import nn
 
 from whence.errors import refusal
+from whence.hf.packages import needed
 
 HOOK = "_hf_hook"  # accelerate's, on every module whose weights it moves
 
@@ -30,11 +32,14 @@ def execution_device(asked: str, module: nn.Module) -> torch.device:
     )
 
 
-def is_offloaded(module: nn.Module) -> bool:
-    """Whether accelerate keeps some of a module's own weights elsewhere."""
-    hook = getattr(module, HOOK, None)
-    parts = getattr(hook, "hooks", (hook,))
-    return any(bool(getattr(part, "offload", False)) for part in parts)
+def bring_into_memory(position: nn.Module, device: torch.device) -> None:
+    """Take a Position out of accelerate's care, where offloading a whole model has put its weights on ``meta``.
+
+    accelerate brings weights when a module's forward runs. A Position has other hooks than that, and few weights.
+    """
+    if any(tensor.is_meta for tensor in itertools.chain(position.parameters(), position.buffers())):
+        needed("accelerate.hooks", "an offloaded model").remove_hook_from_module(position, recurse=True)
+        position.to(device)
 
 
 def _of_hook(hook: Any) -> torch.device | None:

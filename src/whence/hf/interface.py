@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from whence.attention.attend import attend
 from whence.errors import refusal
 from whence.hf.adapters import unwrapped
+from whence.hf.devices import bring_into_memory
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
 from whence.hf.sight import Sight, sight_mask, sight_of
@@ -87,6 +88,7 @@ def attention(
             )
     own = unwrapped(getattr(module, KEY, None))
     own = NoPosition() if own is None else own
+    bring_into_memory(own, query.device)
     position = joined(own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

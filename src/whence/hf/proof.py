@@ -26,7 +26,7 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
 
     end = watch(list(model.modules()), note)
     try:
-        _logits(model, _tokens(model))
+        _logits(model, _tokens(asked, model))
     finally:
         end()
     if not seen:
@@ -43,7 +43,7 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
     """Refuse a model in which a chosen layer does not attend, or in which a future token changes an earlier logit."""
     ran: set[int] = set()
     end = watch(modules, lambda attending: ran.add(id(attending.module)))
-    tokens = _tokens(model)
+    tokens = _tokens(asked, model)
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
     try:
@@ -68,9 +68,9 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
         )
 
 
-def _tokens(model: Any) -> Tensor:
+def _tokens(asked: str, model: Any) -> Tensor:
     size = int(model.get_input_embeddings().weight.shape[0])
-    device = execution_device("attach(...)", model.get_input_embeddings())
+    device = execution_device(asked, model.get_input_embeddings())
     return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
 
 

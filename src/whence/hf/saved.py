@@ -20,6 +20,7 @@ from torch import Tensor
 from whence.errors import WhenceError, refusal
 from whence.hf import settings
 from whence.hf.attach import Attachment, Given, attach
+from whence.hf.devices import bring_into_memory, execution_device
 from whence.hf.interface import KEY
 from whence.hf.packages import needed
 from whence.hf.position_state import SETTINGS, attached_positions, require_same, tensors_of
@@ -262,4 +263,6 @@ def _require_attached(asked: str, model: Any) -> dict[int, Position]:
         raise refusal(
             asked, "a model without positions", "positions are attached to it", "call attach, or attach_saved"
         )
+    for position in positions.values():
+        bring_into_memory(position, execution_device(asked, position))
     return positions
