@@ -122,8 +122,9 @@ def decode(asked: str, name: str, data: Tensor) -> dict[str, Any]:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return {name: _plain(value) for name, value in public.items() if name not in NOT_SETTINGS}
+    # accelerate and others replace ``forward`` on an instance
+    public = [name for name in vars(module) if not name.startswith("_") and not hasattr(nn.Module, name)]
+    return {name: _plain(getattr(module, name)) for name in public if name not in NOT_SETTINGS}
 
 
 def _inside(module: nn.Module) -> dict[str, Any]:
