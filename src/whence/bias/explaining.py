@@ -14,6 +14,7 @@ from whence.bias import ablating, distances, interventions, kept, likelihood, st
 from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
+from whence.bias.projections import projection_matrix
 from whence.bias.subject import Subject
 
 SINGULAR = 8  # of the spectrum, how many values are kept
@@ -133,14 +134,17 @@ def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
         inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
         for text in texts:
             subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1)
-            for layer in chosen:
+            for layer in seen:  # a layer that reads an image does not run on text
                 inputs[layer].append(seen[layer][0, 1:])
     told = []
-    for layer in chosen:
+    for layer in [layer for layer in chosen if inputs[layer]]:
         parts = geometry.decompose(torch.stack(inputs[layer]))
-        width = int(getattr(modules[layer], "head_dim", subject.model.config.hidden_size // subject.heads))
-        queries = modules[layer].q_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
-        keys = modules[layer].k_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
+        config = subject.model.config.get_text_config()
+        width = int(getattr(modules[layer], "head_dim", config.hidden_size // subject.heads))
+        queries, keys = (
+            projection_matrix(getattr(modules[layer], name), subject.model.dtype, subject.device).split(width)
+            for name in ("q_proj", "k_proj")
+        )
         group = len(queries) // len(keys)
         shares = [geometry.score_shares(geometry.score_parts(parts, q, keys[head // group]))
                   for head, q in enumerate(queries)]  # fmt: skip

@@ -77,7 +77,8 @@ class Subject:
     def ends_line(self) -> Tensor:
         """Which tokens hold a line break: ``[tokens]`` bool, on the model's device."""
         texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-        size = self.model.get_output_embeddings().weight.shape[0]
+        head = self.model.get_output_embeddings()
+        size = int(getattr(head, "out_features", 0)) or head.weight.shape[0]  # a quantised weight has another shape
         found = ["\n" in text for text in texts] + [False] * max(0, size - len(texts))
         return torch.tensor(found, device=self.device)
 

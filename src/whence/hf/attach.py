@@ -11,8 +11,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from whence.errors import refusal
+from whence.hf import adapters
+from whence.hf.devices import execution_device
 from whence.hf.interface import KEY, WATCHERS, Switch
 from whence.hf.layers import chosen_layers
+from whence.hf.position_state import mark, unmark, warn_before_saving
 from whence.hf.proof import attending_layers, prove
 from whence.hf.rotation import Rotations, Unturned
 from whence.position.base import Position
@@ -25,20 +28,33 @@ class Attachment:
 
     def __init__(self, asked: str, model: Any) -> None:
         self.model = model
-        self.positions: dict[int, Position] = {}
+        self._positions: dict[int, Position] = {}
         self.rotary_layers: list[int] = []  # the chosen layers that the model itself rotates; NoPE layers are not
         self._modules: dict[int, nn.Module] = {}
         self._hooks: list[RemovableHandle] = []
-        self._switch: Switch | None = Switch(asked, model)
+        self._leave_adapter: Callable[[], None] | None = None
+        self._switch: Switch | None = Switch(asked, adapters.base_of(model))
 
-    def put(self, modules: dict[int, nn.Module], given: Given) -> None:
+    @property
+    def positions(self) -> dict[int, Position]:
+        """By layer; of a PEFT model those of its active adapter. After ``detach`` those that were attached."""
+        if self._switch is None:
+            return self._positions
+        held = {layer: adapters.unwrapped(getattr(module, KEY, None)) for layer, module in self._modules.items()}
+        return {layer: position for layer, position in held.items() if position is not None}
+
+    def put(self, modules: dict[int, nn.Module], given: Given, keep_rotary: bool) -> None:
         """A position of its own on every chosen module, beside the weights it acts with."""
         for layer, module in modules.items():
             position = copy.deepcopy(given) if isinstance(given, Position) else given(layer)
             _require_fit(position)
-            self.positions[layer] = position.to(next(module.parameters()).device)
-            setattr(module, KEY, self.positions[layer])
+            self._hooks += mark(position, layer, keep_rotary)
+            setattr(module, KEY, position.to(execution_device("attach(...)", module)))
             self._modules[layer] = module
+        base = adapters.base_of(self.model)
+        self._hooks.append(warn_before_saving(base))
+        if base is not self.model:
+            self._leave_adapter = adapters.keep_in_adapter(self.model, list(modules.values()), KEY)
 
     def unturn(self) -> None:
         """From here on the model's own rotation turns nothing in the chosen layers that have one."""
@@ -49,10 +65,15 @@ class Attachment:
         """Leave the model as it was before; a second call does nothing."""
         if self._switch is None:
             return
+        self._positions = self.positions
         for hook in self._hooks:
             hook.remove()
+        for position in self._positions.values():
+            unmark(position)
         for module in self._modules.values():
             delattr(module, KEY)
+        if self._leave_adapter is not None:
+            self._leave_adapter()
         self._switch.back()
         self._switch = None
 
@@ -61,7 +82,8 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     """Put a Position into a causal language model of transformers, and show that it works there.
 
     Args:
-        model: a causal language model whose family calls its attention through transformers' attention interface.
+        model: a causal language model whose family calls its attention through transformers' attention interface. The
+            positions of a PEFT model become part of its active adapter: trained, saved and loaded with it.
         position: a Position, of which every layer gets a copy with parameters of its own, or a function that makes one
             for a layer's number. They become part of the attention modules, under the name ``whence``: they train, move
             and are saved with the model.
@@ -85,9 +107,10 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     asked = "attach(...)"
     _require_given(asked, model, position)
     attachment = Attachment(asked, model)
+    model = adapters.base_of(model)
     try:
         modules = chosen_layers(asked, model, attending_layers(asked, model), layers)
-        attachment.put(modules, position)
+        attachment.put(modules, position, keep_rotary)
         _find_rotation(asked, model, modules, attachment, keep_rotary)
         if not keep_rotary:
             attachment.unturn()
@@ -122,7 +145,7 @@ def _require_given(asked: str, model: Any, position: object) -> None:
         )
     if not isinstance(model, nn.Module):
         raise refusal(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
-    held = [name for name, module in model.named_modules() if isinstance(getattr(module, KEY, None), Position)]
+    held = [name for name, module in model.named_modules() if adapters.unwrapped(module._modules.get(KEY))]
     if held:
         raise refusal(
             asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from whence.errors import WhenceError, refusal
+from whence.hf.adapters import base_of
 from whence.hf.interface import KEY, Attending, Switch, watch
 from whence.hf.layers import chosen_layers
 from whence.hf.proof import attending_layers
@@ -45,6 +46,7 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
                 "watchers are those of whence.hf",
                 "give LastRow(), ByDistance() or another",
             )
+    model = base_of(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
             undo.callback(Switch(asked, model).back)
@@ -63,6 +65,7 @@ def attention_layers(model: Any) -> list[int]:
     These are all layers of most models, and some of a hybrid of attention and state-space layers.
     """
     asked = "attention_layers(...)"
+    model = base_of(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
             undo.callback(Switch(asked, model).back)

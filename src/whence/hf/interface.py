@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from whence import shapes
 from whence.attention.attend import attend
 from whence.errors import WhenceError, refusal
+from whence.hf.adapters import unwrapped
+from whence.hf.devices import bring_into_memory
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
 from whence.hf.sight import Sight, sight_mask, sight_of
@@ -93,8 +95,10 @@ def attention(
             "attend reads keys and values that lie in one tensor",
             "generate with a dynamic or a static cache",
         )
-    own = getattr(module, KEY, None)
+    own = unwrapped(getattr(module, KEY, None))
     own = NOTHING if own is None else own
+    if not shapes.tracing():
+        bring_into_memory(own, query.device)
     position = _joined(module, own, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

@@ -46,8 +46,8 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
         ) from error
     if Path(source).is_dir() and saved_positions(Path(source)):
         warnings.warn(
-            f"{asked}: the folder holds learned positions, which are no part of the model until they are attached; "
-            "attach the same kind of position, then call read_positions",
+            f"{asked}: the folder holds positions, which are no part of the model until they are attached; "
+            f'call whence.hf.attach_saved(model, "{name}")',
             stacklevel=2,
         )
     return Loaded(model.to(device).eval(), tokenizer)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import refusal
+from whence.hf.devices import execution_device
 from whence.hf.interface import Attending, watch
+from whence.hf.quantised import rows_apart
 
 TOKENS = 6
 
@@ -31,7 +33,7 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
 
     end = watch(list(model.modules()), note)
     try:
-        _logits(model, _tokens(model))
+        _logits(model, _tokens(asked, model))
     finally:
         end()
     if unnumbered:
@@ -55,11 +57,12 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
     """Refuse a model in which a chosen layer does not attend, or in which a future token changes an earlier logit."""
     ran: set[int] = set()
     end = watch(modules, lambda attending: ran.add(id(attending.module)))
-    tokens = _tokens(model)
+    tokens = _tokens(asked, model)
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
     try:
-        before, after = _logits(model, tokens), _logits(model, changed)
+        with rows_apart(model):
+            before, after = _logits(model, tokens), _logits(model, changed)
     finally:
         end()
     name = f"{type(model).__name__} ({model.config.model_type})"
@@ -79,9 +82,10 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
         )
 
 
-def _tokens(model: Any) -> Tensor:
+def _tokens(asked: str, model: Any) -> Tensor:
     size = int(model.get_input_embeddings().weight.shape[0])
-    return (torch.arange(TOKENS, device=model.device) % min(3, size - 1) + 1)[None]
+    device = execution_device(asked, model.get_input_embeddings())
+    return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
 
 
 def _logits(model: Any, tokens: Tensor) -> Tensor:
