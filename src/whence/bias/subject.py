@@ -44,14 +44,22 @@ class Subject:
         """The positions the model has, where it says so."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
+    @cached_property
+    def unexplained(self) -> str | None:
+        """Why attention cannot be looked at; nothing where it can."""
+        from whence import hf
+
+        return hf.capture_unavailable(self.model)
+
     @property
     def takes_branches(self) -> bool:
         """Whether several answers can share one forward: that needs explicit positions, and no window in any layer.
 
-        Attention that whence has taken over reads masks that it made itself, and no others.
+        Attention that whence has taken over reads masks that it made itself, and no others. A family that does not go
+        through transformers' attention interface may read a mask in its own way, or not at all.
         """
-        config = self.model.config
-        if getattr(config, "_attn_implementation", None) == "whence":
+        config = self.model.config.get_text_config()
+        if getattr(self.model.config, "_attn_implementation", None) == "whence" or self.unexplained:
             return False
         kinds = getattr(config, "layer_types", None)
         windowed = (

@@ -1,7 +1,7 @@
 """Pretrained models of Hugging Face transformers: load one, put a Position into it, look inside."""
 
 from whence.hf.attach import Attachment, attach, attached
-from whence.hf.capture import capture
+from whence.hf.capture import attention_layers, capture, capture_unavailable
 from whence.hf.load import Loaded, load
 from whence.hf.logits import Logits
 from whence.hf.position_state import attached_settings
@@ -12,5 +12,6 @@ from whence.hf.watchers import BySegment, LastRow, Rows
 
 __all__ = [
     "Attachment", "ByDistance", "ByKey", "BySegment", "Hidden", "LastRow", "Loaded", "Logits", "Rows", "Turned", "attach",
-    "attach_saved", "attached", "attached_settings", "capture", "load", "read_positions", "save_positions",
+    "attach_saved", "attached", "attached_settings", "attention_layers", "capture", "capture_unavailable", "load",
+    "read_positions", "save_positions",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from whence.errors import refusal
 from whence.hf import adapters
 from whence.hf.devices import execution_device
-from whence.hf.interface import KEY, Switch
+from whence.hf.interface import KEY, WATCHERS, Switch
 from whence.hf.layers import chosen_layers
 from whence.hf.position_state import mark, unmark, warn_before_saving
 from whence.hf.proof import attending_layers, prove
@@ -29,6 +29,7 @@ class Attachment:
     def __init__(self, asked: str, model: Any) -> None:
         self.model = model
         self._positions: dict[int, Position] = {}
+        self.rotary_layers: list[int] = []  # the chosen layers that the model itself rotates; NoPE layers are not
         self._modules: dict[int, nn.Module] = {}
         self._hooks: list[RemovableHandle] = []
         self._leave_adapter: Callable[[], None] | None = None
@@ -56,9 +57,9 @@ class Attachment:
             self._leave_adapter = adapters.keep_in_adapter(self.model, list(modules.values()), KEY)
 
     def unturn(self) -> None:
-        """From here on the model's own rotation turns nothing in the chosen layers."""
-        hook = Unturned()
-        self._hooks += [m.register_forward_pre_hook(hook, with_kwargs=True) for m in self._modules.values()]
+        """From here on the model's own rotation turns nothing in the chosen layers that have one."""
+        modules = [self._modules[layer] for layer in self.rotary_layers]
+        self._hooks += [m.register_forward_pre_hook(Unturned(), with_kwargs=True) for m in modules]
 
     def detach(self) -> None:
         """Leave the model as it was before; a second call does nothing."""
@@ -88,11 +89,14 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
             and are saved with the model.
         layers: which layers; all by default. The others attend as before.
         keep_rotary: whether the model's own rotation of queries and keys stays in the chosen layers. With ``False`` it
-            turns nothing there, and a ``Rotary`` of whence may take its place.
+            turns nothing there, and a ``Rotary`` of whence may take its place. Layers that do not rotate (the NoPE layers
+            of llama4, smollm3, cohere2 or exaone4) have none to take away; ``attachment.rotary_layers`` lists those that
+            do, and ``layers=...`` keeps a ``Rotary`` out of the others.
 
     Everything else of the model stays: grouped queries, windows, sinks, capped scores, its caches and masks. Distances
     are counted in tokens of the cache, so a cached forward is the whole one. A family that does not go through the
-    interface is refused, as is one in which a future token is seen.
+    interface is refused, as is one in which a future token is seen; so are encoders and encoder-decoders. Of a model that
+    mixes attention with other layers (state-space layers, say) ``attention_layers(model)`` gives the ``layers`` to pass.
 
     Example::
 
@@ -107,8 +111,7 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     try:
         modules = chosen_layers(asked, model, attending_layers(asked, model), layers)
         attachment.put(modules, position, keep_rotary)
-        turning = _turning(asked, model, modules)
-        _require_rotation(asked, model, modules, turning, attachment, keep_rotary)
+        _find_rotation(asked, model, modules, attachment, keep_rotary)
         if not keep_rotary:
             attachment.unturn()
         prove(asked, model, modules)
@@ -148,6 +151,13 @@ def _require_given(asked: str, model: Any, position: object) -> None:
             asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
         )
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
+        if not any(WATCHERS in module.__dict__ for module in model.modules()):
+            raise refusal(
+                asked,
+                "a model that shares its config object with another model, to which a position is attached",
+                "the config says how its models attend, so detaching one would change the other",
+                "build the second model from copy.deepcopy(config)",
+            )
         raise refusal(
             asked,
             "a model that is being captured",
@@ -178,34 +188,40 @@ def _require_fit(position: object) -> None:
             )
 
 
-def _turning(asked: str, model: Any, modules: dict[int, nn.Module]) -> set[int]:
-    """The layers whose queries and keys the model itself turns."""
+def _find_rotation(
+    asked: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
+) -> None:
+    """Note the layers that the model itself rotates; refuse what would rotate twice, or take away what cannot be taken."""
     note = Rotations()
-    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules.values()]
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules.values()]
     try:
         attending_layers(asked, model)
     finally:
         for hook in hooks:
             hook.remove()
-    return {layer for layer, module in modules.items() if id(module) in note.turning}
-
-
-def _require_rotation(
-    asked: str, model: Any, modules: dict[int, nn.Module], turning: set[int], attachment: Attachment, keep_rotary: bool
-) -> None:
-    if not keep_rotary and turning != set(modules):
+    inside = [layer for layer, module in modules.items() if id(module) in note.inside]
+    attachment.rotary_layers = [layer for layer, module in modules.items() if id(module) in note.turning]
+    name = f"{type(model).__name__} ({model.config.model_type})"
+    if not keep_rotary and inside:
         raise refusal(
             "attach(keep_rotary=False)",
-            f"{type(model).__name__} ({model.config.model_type}), whose layers {sorted(set(modules) - turning)} are "
-            "given no rotation",
+            f"{name}, whose layers {inside} compute their rotation inside the attention module",
+            "only a rotation that is handed to the attention module can be taken away",
+            "leave keep_rotary out",
+        )
+    if not keep_rotary and not attachment.rotary_layers:
+        raise refusal(
+            "attach(keep_rotary=False)",
+            f"{name}, whose layers {sorted(modules)} do not rotate queries and keys",
             "there is a rotation to take away",
             "leave keep_rotary out",
         )
-    both = [n for n in sorted(turning) if keep_rotary and "rotate" in attachment.positions[n].effects]
+    rotated = [] if not keep_rotary else sorted({*attachment.rotary_layers, *inside})
+    both = [layer for layer in rotated if "rotate" in attachment.positions[layer].effects]
     if both:
         raise refusal(
             asked,
             f"a position that rotates in layers {both}, on top of the model's own rotation",
             "queries and keys turn once",
-            "pass keep_rotary=False",
+            "use a position that does not rotate" if set(both) & set(inside) else "pass keep_rotary=False",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,19 +22,32 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
     """The attention modules that reach ``attend``, by layer, seen in a tiny forward of a switched model."""
     seen: dict[int, nn.Module] = {}
 
+    unnumbered: list[nn.Module] = []
+
     def note(attending: Attending) -> None:
-        seen[getattr(attending.module, "layer_idx", len(seen))] = attending.module
+        layer = getattr(attending.module, "layer_idx", len(seen))  # without a number, layers count as they run
+        if isinstance(layer, int) and layer >= 0 and seen.get(layer, attending.module) is attending.module:
+            seen[layer] = attending.module
+        else:
+            unnumbered.append(attending.module)
 
     end = watch(list(model.modules()), note)
     try:
         _logits(model, _tokens(asked, model))
     finally:
         end()
+    if unnumbered:
+        raise refusal(
+            asked,
+            f"{type(model).__name__} ({model.config.model_type}), whose {type(unnumbered[0]).__name__} serves several layers",
+            "every layer has an attention module of its own, with a layer_idx",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
     if not seen:
         raise refusal(
             asked,
-            f"{type(model).__name__} ({model.config.model_type}), which attends without asking the interface",
-            "the model's family calls its attention through transformers' attention interface",
+            f"{type(model).__name__} ({model.config.model_type}), no layer of which calls the attention interface",
+            "a model is attached to and captured through transformers' attention interface",
             "use a model of another family, such as llama, qwen3 or gpt2",
         )
     return dict(sorted(seen.items()))
@@ -75,9 +89,19 @@ def _tokens(asked: str, model: Any) -> Tensor:
 
 
 def _logits(model: Any, tokens: Tensor) -> Tensor:
+    """The logits ``[1, tokens, n]``; the base model's states where a head gives one answer for the whole text."""
     with torch.no_grad(), _still(model):
-        out = model(input_ids=tokens, use_cache=False)
-    return out[0] if getattr(out, "logits", None) is None else out.logits
+        out = _run(model, tokens)
+        logits = out[0] if getattr(out, "logits", None) is None else out.logits
+        if logits.ndim == 3 and logits.shape[1] == tokens.shape[1]:
+            return logits
+        return _run(model.base_model, tokens)[0]
+
+
+def _run(model: Any, tokens: Tensor) -> Any:
+    takes = inspect.signature(model.forward).parameters
+    named = {"use_cache": False} if "use_cache" in takes else {}
+    return model(input_ids=tokens, **named)
 
 
 @contextmanager
