@@ -12,6 +12,7 @@ import torch
 from whence import records
 from whence.bias import ablating, distances, interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
+from whence.bias.identity import identify
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
@@ -22,7 +23,15 @@ SPLIT_TEXTS = 2
 
 
 def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
-    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it."""
+    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it.
+
+    A folder of another model, or of one whose identity is unknown, is refused. A model whose attention cannot be watched
+    has no explanations; ``subject.unexplained`` says why.
+    """
+    identity = identify(subject)
+    plan = kept.plan_for(folder, plan, identity)
+    if subject.unexplained:
+        return
     here = kept.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
@@ -31,9 +40,8 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
         else:
             started = kept.now()
             found = way(subject, plan)
-            records.write(
-                path, {"plan": plan.hash, "way": name, "found": found, "started": started, "environment": here}
-            )
+            told = {"plan": plan.hash, "identity": identity, "way": name, "found": found, "started": started}
+            records.write(path, {**told, "environment": here})
         notify(number + 1, len(WAYS), f"explanation: {name}")
 
 
@@ -71,7 +79,7 @@ def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
     told = {}
     for asked in plan.asked:
         task = asked.made()
-        prompt = task.content_free(task.items[0].others[0])
+        prompt = subject.framed(task.content_free(task.items[0].others[0]))
         row = likelihood.row_of(subject, subject.tokens(prompt.text))
         told[asked.label] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
     return told
