@@ -61,7 +61,9 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         slots = torch.stack([_mean(places[place], "slots") for place in order])
         gold, profile = rows.gold_and_profile(slots, order)
         divided = rows.position_or_content(slots, order)
+        layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
         told[name] = {
+            **({"layers": layers} if layers else {}),
             "places": order,
             "gold": rounded(gold),  # [layers, heads, places]
             "profile": rounded(profile),  # [layers, heads, slots]
@@ -135,8 +137,8 @@ def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
 def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
     """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
     modules = states.attention_modules(subject)
-    last = max(modules)
-    chosen = sorted({0, last // 2, last})
+    numbers = sorted(modules)  # of a hybrid, not all layers attend
+    chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
     with states.attention_inputs(subject, chosen) as seen, torch.inference_mode():
         inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
         for text in texts:

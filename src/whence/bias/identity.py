@@ -22,6 +22,8 @@ from whence.position.base import Position
 NOT_CONFIGURATION = ("transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
 #: hooks of these packages come and go with what a model is asked for; those of others are part of the model
 KNOWN_HOOKS = ("transformers", "accelerate", "torch", "peft")
+#: buffers that hold a position's settings, which stand here in words
+NOT_NUMBERS = ("_settings_json",)
 #: may differ between the model that answers and the float32 copy that is looked into
 OF_PRECISION = ("dtype", "weights", "quantization", "attention")
 
@@ -55,6 +57,7 @@ def identify(subject: Subject | Endpoint) -> dict[str, Any]:
         "tokenizer": tokenizer_checksum(tokenizer),
         "chat_template": text_checksum(template) if (template := getattr(tokenizer, "chat_template", None)) else None,
         "chat": list(subject.frame) if subject.chat else None,
+        "layers": None if subject.chosen_layers is None else sorted(subject.chosen_layers),
         "generation": {} if generation is None else _plain(_without_versions(generation.to_diff_dict())),
         "attached": attached_positions(model, KEY),
         "adapters": _adapters(model),
@@ -66,21 +69,29 @@ def identify(subject: Subject | Endpoint) -> dict[str, Any]:
 def attached_positions(model: nn.Module, key: str) -> list[dict[str, Any]]:
     """What whence has attached: the mechanism in words, its settings and a checksum of its numbers; equal layers together."""
     found: list[dict[str, Any]] = []
-    for number, module in enumerate(m for m in model.modules() if isinstance(getattr(m, key, None), Position)):
-        position = getattr(module, key)
+    holding = [module for module in model.modules() if key in module._modules]
+    for number, module in enumerate(holding):
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-        one = {
-            "position": repr(position),
-            "parts": [_part(part) for part in position.parts],
-            "own_rotation": "removed" if "Unturned" in hooks else "kept",
-        }
         layer = int(getattr(module, "layer_idx", number))
-        same = [other for other in found if {k: v for k, v in other.items() if k != "layers"} == one]
-        if same:
-            same[0]["layers"].append(layer)
-        else:
-            found.append({"layers": [layer], **one})
+        for position in _positions(module._modules[key]):
+            one = {
+                "position": repr(position),
+                "parts": [_part(part) for part in position.parts],
+                "own_rotation": "removed" if "Unturned" in hooks else "kept",
+            }
+            same = [other for other in found if {k: v for k, v in other.items() if k != "layers"} == one]
+            if same:
+                same[0]["layers"].append(layer)
+            else:
+                found.append({"layers": [layer], **one})
     return found
+
+
+def _positions(held: nn.Module | None) -> list[Position]:
+    """A position, or the copies of it that peft keeps for its adapters; which of them acts is told under ``adapters``."""
+    if held is None or isinstance(held, Position):
+        return [] if held is None else [held]
+    return [position for part in held.children() for position in _positions(part)]
 
 
 def tokenizer_checksum(tokenizer: Any) -> str:
@@ -146,7 +157,8 @@ def _part(part: Position) -> dict[str, Any]:
     kind = type(part)
     name = f"{kind.__module__}.{kind.__qualname__}"
     plain = {key: repr(value) for key, value in sorted(vars(part).items()) if _is_setting(key, value)}
-    numbers = checksum((*part.named_parameters(), *part.named_buffers()))
+    state = (*part.named_parameters(), *part.named_buffers())
+    numbers = checksum((key, value) for key, value in state if key not in NOT_NUMBERS)
     told: dict[str, Any] = {"class": name, "settings": plain, "sha256": numbers["sha256"]}
     return told if name.startswith("whence.") else told | {"code": _code(kind)}
 

@@ -118,7 +118,7 @@ def ask(subject: Subject | Endpoint, plan: Plan, piece: Piece) -> dict[str, Any]
         "source": piece.task.source,
         "where": piece.where,
         "rows": answers,
-        "attention": _averaged(looks),
+        "attention": _averaged(looks, getattr(subject, "chosen_layers", None)),
         "started": started,
         "seconds": round(time.perf_counter() - began, 3),
     }
@@ -196,11 +196,12 @@ def _written(subject: Subject | Endpoint, plan: Plan, piece: Piece, prompts: lis
     return [{"text": text} for text in generation.answers(subject, prompts, piece.task.metric)]
 
 
-def _averaged(looks: list[dict[str, torch.Tensor]]) -> dict[str, Any] | None:
+def _averaged(looks: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
     if not looks:
         return None
     means = {name: torch.stack([look[name] for look in looks]).mean(0) for name in looks[0]}
-    return {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
+    told = {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
+    return told if layers is None else told | {"layers": sorted(layers)}
 
 
 def rounded(value: torch.Tensor) -> Any:

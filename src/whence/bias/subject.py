@@ -61,7 +61,7 @@ class Subject:
 
     @property
     def heads(self) -> int:
-        return int(self.config.num_attention_heads)
+        return int(getattr(self.config, "num_attention_heads", 1))  # a state-space model has none
 
     @property
     def longest(self) -> int | None:
