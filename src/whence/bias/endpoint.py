@@ -77,7 +77,7 @@ class Endpoint:
     @property
     def about(self) -> dict[str, Any]:
         """For the plan's file and the page."""
-        return {"type": "endpoint", "endpoint": self.url, "chat": self.chat}
+        return {"type": "endpoint", "endpoint": self.url, "chat": self.chat, "layers": 0, "parameters": 0}
 
     @property
     def unexplained(self) -> str:

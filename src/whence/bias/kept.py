@@ -94,7 +94,7 @@ def about_task(asked: Asked, task: Task) -> dict[str, Any]:
     """All that a page says of a task besides its records."""
     return {
         "task": asked.label,
-        "kind": asked.task,
+        "kind": asked.settings.get("file", asked.task),  # of one's own items, those of one file
         "name": task.name,
         "about": task.about,
         "source": task.source,

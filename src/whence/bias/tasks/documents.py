@@ -13,7 +13,7 @@ from typing import Any
 
 from whence.bias.metrics import normalised
 from whence.bias.tasks.prompts import Item, Task, require_items
-from whence.bias.tasks.published import read_rows
+from whence.bias.tasks.published_files import read_rows
 from whence.errors import refusal
 from whence.lab.data.folder import data_file
 

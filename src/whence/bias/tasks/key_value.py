@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from whence.bias.tasks.prompts import Item, Task, require_items
-from whence.bias.tasks.published import read_rows
+from whence.bias.tasks.published_files import read_rows
 from whence.errors import refusal
 from whence.lab.data.folder import data_file
 
