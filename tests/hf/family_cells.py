@@ -165,7 +165,11 @@ class Row:
                 self.model.save_pretrained(folder)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                again = type(self.model).from_pretrained(folder, attn_implementation=self.model.config._attn_implementation).eval()
+                again = (
+                    type(self.model)
+                    .from_pretrained(folder, attn_implementation=self.model.config._attn_implementation)
+                    .eval()
+                )
             with hf.attached(again, whence.PowerPrior(self.heads, alpha=0.7), layers=self.layers):
                 hf.read_positions(again, folder)
                 return verdict(close(again(self.ids, use_cache=False).logits, wanted))

@@ -22,7 +22,14 @@ class Loaded(NamedTuple):
     tokenizer: Any
 
 
-def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Loaded:
+def load(
+    name: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> Loaded:
     """A causal language model, or a multimodal one, with its tokenizer.
 
     Args:
@@ -30,13 +37,25 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
             ``save_pretrained`` wrote, a GGUF file (converted once into the cache), or a name on the Hugging Face hub.
         dtype: of the weights.
         device: where they go.
+        revision: a branch, tag or commit on the hub.
+        device_map: how accelerate spreads the weights over devices, such as ``"auto"``; ``device`` then does not count.
     """
     asked = f'load("{name}")'
     transformers = needed("transformers", asked)
     source = _source(asked, name)
+    options: dict[str, Any] = {}
+    if revision is not None:
+        if Path(source).exists():
+            raise refusal(asked, f"revision={revision}", "files on this machine have none", "leave it out")
+        options["revision"] = revision
+    placed: dict[str, Any] = {}
+    if device_map is not None:
+        needed("accelerate", f"{asked} with a device map")
+        placed["device_map"] = device_map
     try:
-        model = _model_class(asked, transformers, source).from_pretrained(source, dtype=dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        kind = _model_class(asked, transformers, source, **options)
+        model = kind.from_pretrained(source, dtype=dtype, **options, **placed)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
         raise refusal(
             asked,
@@ -50,7 +69,7 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
             f'call whence.hf.attach_saved(model, "{name}")',
             stacklevel=2,
         )
-    return Loaded(model.to(device).eval(), tokenizer)
+    return Loaded((model if device_map is not None else model.to(device)).eval(), tokenizer)
 
 
 def _model_class(asked: str, transformers: Any, source: str, **options: Any) -> Any:
