@@ -36,7 +36,7 @@ def pytest_addoption(parser):
 
 
 #: random cases of each kind in the suite, by the argument of the test
-CASES = {"case": 320, "low_case": 140, "history": 140}
+CASES = {"float64_case": 320, "float32_case": 140, "history_case": 140}
 
 
 def pytest_generate_tests(metafunc):

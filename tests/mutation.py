@@ -9,7 +9,7 @@ changed: every mutant is a forked child with a copy of ``src/whence``. Torch is 
 First every test file runs on unchanged sources. That tells which lines it executes, how long it takes, and whether it
 runs here at all; one that fails is left out and named in the record. A mutant is then given to the doctests of its
 module and to the test files that ``TESTS`` names for it, the fastest first, and if they stay green, to every other file
-that executes its line. A mutant that takes ten times as long as the tests did counts as killed. A survivor is a missing
+that executes its line. A mutant that takes four times as long as the tests did, and a minute more, counts as killed. A survivor is a missing
 test, or equivalent: then ``tests/mutation_equivalents.json`` says why, under the mutant's id.
 
 An interrupted run continues when the same command is given again.
@@ -19,31 +19,21 @@ import argparse
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import random
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-import pytest
-
+from mutation_runs import HERE, ROOT, SOURCES, Job, in_parallel
 from mutation_sites import mutants_of
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-SOURCES = ROOT / "src" / "whence"
 EQUIVALENTS = HERE / "mutation_equivalents.json"
-QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
-QUICK += ["--doctest-modules", "--import-mode=prepend"]
 A, L, S = "attention/", "lab/", "statistics/"
 CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
+PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
 LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_patience.py"]
 RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summaries.py"]
 
@@ -52,16 +42,16 @@ TESTS = {
     "position/base": ["position/test_witness.py", "position/test_composition.py", *CORE],
     "position/grid": ["attention/test_composition_attention.py", *CORE],
     "position/composition": ["position/test_composition.py", "attention/test_composition_attention.py"],
-    "position/": [],  # each its own file of the same name
-    A + "cache": ["attention/test_cache.py", "attention/test_cache_histories.py", "attention/test_errors.py"],
-    A + "layout": ["attention/test_cache.py", "attention/test_errors.py", "attention/test_packed_rows.py", *CORE],
+    "position/": ["attention/fused/test_rates.py"],  # after its own file of the same name
+    A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
+    A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
     A + "additive": ["attention/test_additive.py"],
     A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],
     A + "support": ["attention/test_backends_choice.py"],
     A + "rules": ["attention/test_errors.py"],
     A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "test_checks.py"],
     A + "attend": ["attention/test_backends_choice.py", "attention/test_errors.py", *CORE],
-    A: [*CORE, "attention/test_packed_rows.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
+    A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
     L + "adapting": ["lab/test_adapting.py"],
     L + "choosing": ["lab/test_resumed_data.py", "lab/test_patience.py"],
     L + "kernels": ["lab/test_kernels.py"],
@@ -71,8 +61,8 @@ TESTS = {
     L + "observe": RECORDS,
     L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
     L: LOOP,
-    S + "corrections": ["statistics/test_comparison.py"],
-    S: ["statistics/test_comparison.py"],
+    S + "corrections": ["statistics/test_edges.py", "statistics/test_comparison.py"],
+    S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
 MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "statistics/*.py")
@@ -87,137 +77,9 @@ LEFT_OUT = {
     "lab/tasks/wikitext.py": "reads published data",
 }
 #: every test file that may be asked
-ASKED = ("attention/test_*.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
-         "models/test_*.py", "test_checks.py", "test_cli.py")  # fmt: skip
+ASKED = ("attention/test_*.py", "attention/fused/test_rates.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
+         "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
 NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
-
-
-class Lines:
-    """Which lines of the copied sources are executed, from here on."""
-
-    def __init__(self, folder):
-        self.folder, self.seen, self.calls = str(folder), {}, {}
-
-    def start(self):
-        if sys.version_info >= (3, 12):
-            events, tool = sys.monitoring, sys.monitoring.COVERAGE_ID
-            events.use_tool_id(tool, "lines")
-            events.register_callback(tool, events.events.LINE, self.line)
-            events.set_events(tool, events.events.LINE)
-        else:
-            sys.settrace(self.trace)
-
-    def line(self, code, number):
-        self.note(code.co_filename, number)
-        return sys.monitoring.DISABLE
-
-    def trace(self, frame, event, argument):
-        code = frame.f_code
-        name = code.co_filename
-        if not name.startswith(self.folder):
-            return None
-        if event == "call":  # tracing is slow before Python 3.12, and after many calls there is little left to see
-            self.calls[code] = self.calls.get(code, 0) + 1
-            if self.calls[code] > 200:
-                return None
-        self.note(name, frame.f_lineno)
-        return self.trace
-
-    def note(self, name, number):
-        if name.startswith(self.folder):
-            self.seen.setdefault(name[len(self.folder) + 1 :], set()).add(number)
-
-
-class FirstFailure:
-    name = None
-
-    def pytest_runtest_logreport(self, report):
-        if report.failed and self.name is None:
-            self.name = report.nodeid
-
-    def pytest_collectreport(self, report):
-        if report.failed and self.name is None:
-            self.name = f"{report.nodeid or 'collection'} (import)"
-
-
-def copied(mutant=None):
-    folder = Path(tempfile.mkdtemp(prefix="mutation-"))
-    shutil.copytree(SOURCES, folder / "whence", ignore=shutil.ignore_patterns("__pycache__"))
-    if mutant is not None:
-        path = folder / "whence" / mutant.file
-        path.write_text(mutant.applied(path.read_text()))
-    return folder
-
-
-def child(folder, tests, result, traced):
-    """In a forked process: run tests on the copied sources; what was found goes into a file."""
-    os.setpgid(0, 0)
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = str(folder)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.chdir(ROOT)
-    lines, failure = Lines(folder / "whence"), FirstFailure()
-    if traced:
-        lines.start()
-    code = int(pytest.main([*QUICK, *map(str, tests)], plugins=[failure]))
-    sys.settrace(None)
-    seen = {name: sorted(numbers) for name, numbers in lines.seen.items()}
-    result.write_text(json.dumps({"exit": code, "by": failure.name, "lines": seen}))
-    os._exit(0)
-
-
-class Job:
-    """One forked run of pytest."""
-
-    def __init__(self, mutant, tests, limit, traced=False):
-        self.folder = copied(mutant)
-        self.result = self.folder / "result.json"
-        named = [self.folder / "whence" / t.removeprefix("src:") if t.startswith("src:") else HERE / t for t in tests]
-        self.began, self.limit, self.timed_out = time.monotonic(), limit, False
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                child(self.folder, named, self.result, traced)
-            finally:
-                os._exit(3)
-
-    def ended(self):
-        """The outcome, or None while it runs. The process group goes with it: tests start processes of their own."""
-        if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-            if time.monotonic() - self.began < self.limit:
-                return None
-            self.timed_out = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if self.timed_out:
-            os.waitpid(self.pid, 0)
-        crashed = {"exit": 3, "by": "the process ended", "lines": {}}
-        found = json.loads(self.result.read_text()) if self.result.exists() else crashed
-        if self.timed_out:
-            found = {"exit": 2, "by": f"no end after {self.limit:.0f} s", "lines": {}}
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return found | {"seconds": round(time.monotonic() - self.began, 1)}
-
-
-def in_parallel(tasks, jobs):
-    """Each task is a generator that yields jobs and receives their outcomes."""
-    waiting, running = list(tasks), []
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            task = waiting.pop(0)
-            with contextlib.suppress(StopIteration):
-                running.append((task, next(task)))
-        time.sleep(0.05)
-        for entry in list(running):
-            task, job = entry
-            outcome = job.ended()
-            if outcome is not None:
-                running.remove(entry)
-                with contextlib.suppress(StopIteration):
-                    running.append((task, task.send(outcome)))
 
 
 def asked_files(only):
@@ -265,7 +127,7 @@ def judged(mutant, baseline, outcomes, note):
         tests = ([f"src:{mutant.file}"] if files is not others and not seconds else []) + files
         if not files and not tests:
             continue
-        limit = 60 + 10 * sum(baseline[f]["seconds"] for f in files)
+        limit = 60 + 4 * sum(baseline[f]["seconds"] for f in files)
         found = yield Job(mutant, tests, limit)
         seconds += found["seconds"]
         if found["exit"] not in (0, 5):  # 5: no test there
@@ -330,7 +192,10 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
     parser.add_argument("--only", action="append", default=[], help="Prefix of modules below src/whence; repeatable.")
     parser.add_argument("--baseline", type=Path, help="Keep the lines and times of the unchanged run here for later.")
+    parser.add_argument("--merge", type=Path, nargs="+", help="Put finished records of parts together into one.")
     given = parser.parse_args()
+    if given.merge:
+        return merged([json.loads(path.read_text()) for path in given.merge], given.out)
     preload()
     tests = digest(HERE.rglob("*.py"))
     sources = digest(SOURCES.rglob("*.py"))
@@ -348,7 +213,6 @@ def main():
         before = json.loads(given.out.read_text())
         if {key: before.get(key) for key in same} == same:
             outcomes = before["mutants"]
-    reasons = {entry["id"]: entry["reason"] for entry in json.loads(EQUIVALENTS.read_text())["mutants"]}
 
     def note(mutant):
         found = outcomes[mutant.id]
@@ -357,26 +221,53 @@ def main():
         write()
 
     def write():
-        survived = [{"id": i, **o, "reason": reasons.get(i)} for i, o in outcomes.items() if o["outcome"] == "survived"]
-        versions = {"python": platform.python_version(), "torch": sys.modules["torch"].__version__}
-        record = {
-            "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}",
-            "commit": git("rev-parse", "HEAD"), "uncommitted_changes": bool(git("status", "--porcelain", "src", "tests")),
-            **same, "versions": versions, "lines": lines, "test_files": len(baseline), "left_out": left_out,
-            "sampled": len(chosen), "killed": len(outcomes) - len(survived), "survived": len(survived),
-            "survived_share": round(len(survived) / max(1, len(outcomes)), 4),
-            "unexplained": sum(s["reason"] is None for s in survived),
-            "by_area": by_area(outcomes), "survivors": survived, "mutants": outcomes,
-        }  # fmt: skip
-        given.out.with_suffix(".new").write_text(json.dumps(record, indent=1) + "\n")
-        given.out.with_suffix(".new").replace(given.out)
+        facts = {
+            "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}"
+            + "".join(f" --only {part}" for part in given.only),
+            "commit": git("rev-parse", "HEAD"),
+            "uncommitted_changes": bool(git("status", "--porcelain", "src", "tests")),
+            **same,
+            "python": platform.python_version(),
+            "torch": sys.modules["torch"].__version__,
+            "lines": lines,
+            "test_files": len(baseline),
+            "left_out": left_out,
+        }
+        record(given.out, facts, outcomes)
 
     in_parallel([judged(m, baseline, outcomes, note) for m in chosen if m.id not in outcomes], given.jobs)
     write()
-    record = json.loads(given.out.read_text())
-    print(f"{record['killed']} of {record['sampled']} killed, {record['survived']} survived, "
-          f"{record['unexplained']} of them unexplained")  # fmt: skip
-    return 1 if record["unexplained"] else 0
+    return concluded(given.out)
+
+
+def record(path, facts, outcomes):
+    """Write what is known so far, survivors with the reason why they are equivalent, where there is one."""
+    reasons = {entry["id"]: entry["reason"] for entry in json.loads(EQUIVALENTS.read_text())["mutants"]}
+    survived = [{"id": i, **o, "reason": reasons.get(i)} for i, o in outcomes.items() if o["outcome"] == "survived"]
+    counts = {
+        "mutants_tested": len(outcomes),
+        "killed": len(outcomes) - len(survived),
+        "survived": len(survived),
+        "survived_share": round(len(survived) / max(1, len(outcomes)), 4),
+        "unexplained": sum(s["reason"] is None for s in survived),
+    }
+    whole = facts | counts | {"by_area": by_area(outcomes), "survivors": survived, "mutants": outcomes}
+    path.with_suffix(".new").write_text(json.dumps(whole, indent=1) + "\n")
+    path.with_suffix(".new").replace(path)
+
+
+def merged(parts, path):
+    """One record of several runs, each of its own modules."""
+    facts = {"parts": [{k: v for k, v in part.items() if k not in ("mutants", "survivors")} for part in parts]}
+    record(path, facts, {i: outcome for part in parts for i, outcome in part["mutants"].items()})
+    return concluded(path)
+
+
+def concluded(path):
+    found = json.loads(path.read_text())
+    print(f"{found['killed']} of {found['mutants_tested']} mutants killed, {found['survived']} survived, "
+          f"{found['unexplained']} of them without a reason")  # fmt: skip
+    return 1 if found["unexplained"] else 0
 
 
 def by_area(outcomes):

@@ -161,7 +161,7 @@ class Finder(ast.NodeVisitor):
         if name in TEXTS:
             return
         for place in range(len(node.keywords)):
-            if node.keywords[place].arg is not None:
+            if node.keywords[place].arg not in (None, "strict"):  # strict is a second guard behind the first
                 other = copy.deepcopy(node)
                 del other.keywords[place]
                 self.change(node, other, "dropped keyword")

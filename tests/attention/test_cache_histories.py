@@ -339,10 +339,10 @@ def require_close(name, got, wanted, about):
         pytest.fail(f"{name} is off by {error:.3g}\n{about}")
 
 
-def test_a_history(history, request):
-    if history % 2:
+def test_a_history(history_case, request):
+    if history_case % 2:
         request.getfixturevalue("small_tiles")
-    past = History(history)
+    past = History(history_case)
     try:
         with torch.set_grad_enabled(past.learns):
             past.run()

@@ -53,10 +53,13 @@ def test_a_position_acts_in_the_chosen_layers_and_cached_is_whole(family):
 def test_families_that_ignore_the_interface_are_refused_by_name(family):
     model = tiny(family)
     before = everything_of(model)
-    with pytest.raises(whence.WhenceError, match=rf"\({family}\).*attention interface"):
+    with pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"):
         hf.attach(model, whence.NoPosition())
     assert same(before, everything_of(model))
-    with pytest.raises(whence.WhenceError, match=rf"\({family}\).*attention interface"), hf.capture(model):
+    with (
+        pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"),
+        hf.capture(model),
+    ):
         pass
 
 
@@ -65,7 +68,9 @@ def test_a_family_that_takes_the_key_and_never_asks_is_refused(monkeypatch):
     model = tiny("bloom")
     monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda cls: True))
     monkeypatch.setattr(type(model.transformer), "_can_set_attn_implementation", classmethod(lambda cls: True))
-    with pytest.raises(whence.WhenceError, match=r"BloomForCausalLM \(bloom\), which attends without asking"):
+    with pytest.raises(
+        whence.WhenceError, match=r"BloomForCausalLM \(bloom\), no layer of which calls the attention interface"
+    ):
         hf.attach(model, whence.NoPosition())
     assert model.config._attn_implementation != "whence"
 
@@ -84,7 +89,7 @@ def test_a_model_that_sees_the_future_is_refused():
 def test_a_model_that_looks_both_ways_is_refused():
     model = tiny("llama")
     model.config.is_causal = False
-    with pytest.raises(whence.WhenceError, match="a mask of llama that is neither causality"):
+    with pytest.raises(whence.WhenceError, match="a mask of llama in which a token sees later ones"):
         hf.attach(model, whence.NoPosition())
 
 
@@ -93,7 +98,7 @@ def test_a_layer_that_does_not_run_is_refused():
     idle = model.model.layers[1].self_attn
     model.model.layers[1].self_attn = torch.nn.Identity()
     model.model.layers[1].self_attn.forward = lambda hidden_states, **others: (hidden_states, None)
-    with pytest.raises(whence.WhenceError, match=r"whose layers \[1\] do not ask the interface.*layers=\[0\]"):
+    with pytest.raises(whence.WhenceError, match=r"whose layers \[1\] have no attention.*layers=\[0\]"):
         hf.attach(model, whence.NoPosition())
     hf.attach(model, whence.NoPosition(), layers=[0]).detach()
     model.model.layers[1].self_attn = idle
@@ -123,7 +128,7 @@ def test_bad_requests_are_refused_before_anything_changes():
     for other in (torch.nn.Linear(2, 2), "smollm2"):
         with pytest.raises(whence.WhenceError, match="the model is one of transformers"):
             hf.attach(other, whence.NoPosition())
-    with pytest.raises(whence.WhenceError, match=r"gpt2\), whose layers \[0, 1\] are given no rotation"):
+    with pytest.raises(whence.WhenceError, match=r"gpt2\), whose layers \[0, 1\] do not rotate queries and keys"):
         hf.attach(tiny("gpt2"), whence.NoPosition(), keep_rotary=False)
     with pytest.raises(whence.WhenceError, match="parts with a sink"):
         hf.attach(tiny("gpt_oss"), whence.Sink(4))

@@ -1,5 +1,7 @@
 """Masks are recognised for what they mean, and positions that mean something else are honoured or refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers.masking_utils as masking
@@ -59,27 +61,60 @@ def test_a_static_cache_may_move_its_offset_afterwards():
 @pytest.mark.parametrize(
     "function",
     [
-        masking.bidirectional_mask_function,
+        masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k != 2),
         masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)),
-        masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7),
     ],
 )
 def test_other_masks_are_refused(function):
-    with pytest.raises(whence.WhenceError, match="neither causality, window, padding nor packed texts"):
+    with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed texts"):
+        sight(mask_function=function, q_offset=3, kv_length=8)  # chunks come with their size, which is not given here
+
+
+@pytest.mark.parametrize(
+    "function",
+    [masking.bidirectional_mask_function, masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7)],
+)
+def test_a_mask_that_shows_later_tokens_is_refused_as_an_encoders(function):
+    with pytest.raises(whence.WhenceError, match="sees later ones.*encoders and encoder-decoders are not"):
         sight(mask_function=function, q_offset=3, kv_length=8)
 
 
-def test_chunks_are_seen_but_no_position_counts_in_them():
-    """Without a cache they look like packed texts, whose ids begin anew; these do not."""
-    found = sight(mask_function=masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)), local_size=2)
-    assert found.documents.tolist() == [[0, 0, 1, 1, 2]] * 2
-    assert found.unusual(whence.NoPosition(), torch.arange(5)[None]) is None
-    with pytest.raises(whence.WhenceError, match="a mask in pieces"):
-        found.unusual(whence.Alibi(4), torch.arange(5)[None])
+@pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (3, 12, 2, 0)])
+@pytest.mark.parametrize("left", [[0, 0], [4, 0]])
+def test_chunks_are_recognised_with_padding_and_with_a_cache(place, left):
+    queries, keys, q_offset, k_offset = place
+    given = {"q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": k_offset, "local_size": 3}
+    given["mask_function"] = masking.chunked_causal_mask_function(3, torch.tensor(left))
+    if any(left):
+        given["attention_mask"] = torch.arange(9) >= torch.tensor(left)[:, None]
+    seen = sight(**given)
+    assert seen.structure.chunks is not None and seen.structure.window is None
+    assert torch.equal(seen.visible(torch.arange(queries)).expand(2, -1, -1), dense(**given))
+
+
+def test_positions_count_through_chunks():
+    """A chunk hides what stands before it; it does not begin a text."""
+    chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
+    found = sight(mask_function=chunks, local_size=2)
+    for position in (whence.Alibi(4), whence.Epar(4, length="query")):
+        told = found.arguments(position, torch.arange(5)[None])
+        assert told["q_positions"].tolist() == [0, 1, 2, 3, 4]
+        q, k = told["documents"]
+        assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
+
+
+def test_packed_texts_in_chunks_keep_both():
+    numbers = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]])
+    chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
+    function = masking.and_masks(chunks, masking.packed_sequence_mask_function(numbers))
+    config = SimpleNamespace(attention_chunk_size=2)  # which tells chunks from a window over texts of two tokens
+    found = sight(mask_function=function, local_size=2, config=config)
+    assert torch.equal(found.documents, numbers)
+    assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
 
 
 def test_a_window_that_is_not_the_named_one_is_refused():
-    with pytest.raises(whence.WhenceError, match="neither causality"):
+    with pytest.raises(whence.WhenceError, match="neither causal"):
         sight(local_size=2, mask_function=masking.sliding_window_causal_mask_function(3))
 
 

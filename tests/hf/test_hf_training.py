@@ -1,4 +1,4 @@
-"""Positions inside a pretrained model learn, with the lab's loop and with transformers' own, and are saved with it."""
+"""Positions inside a pretrained model learn, with the lab's loop and with transformers' own."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import whence
 from whence import hf
-from whence.bias.subject import byte_tokenizer
 from whence.lab.study import Budget
 from whence.lab.tasks.own_text import OwnText
 from whence.lab.training import train
@@ -99,36 +98,3 @@ def test_gradients_are_those_of_the_dense_reference():
     for fast, dense in zip(*gradients, strict=True):
         assert dense.abs().max() > 0
         torch.testing.assert_close(fast, dense, rtol=1e-9, atol=1e-12)
-
-
-@torch.no_grad()
-def test_positions_are_saved_and_read_with_the_model(tmp_path):
-    model, ids = tiny("llama"), tokens()
-    attachment = hf.attach(model, whence.PowerPrior(4, alpha=0.3))
-    for layer, position in attachment.positions.items():
-        position.alpha.add_(0.1 * (layer + 1))
-    wanted = model(ids).logits
-    assert wanted.ne(tiny("llama")(ids).logits).any()
-    model.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="holds learned positions, which are no part of the model until"):
-        other = hf.load(tmp_path).model
-    with pytest.raises(whence.WhenceError, match="which the model does not have"):
-        hf.read_positions(other, tmp_path)
-    with hf.attached(other, whence.PowerPrior(4), layers=[0]), pytest.raises(whence.WhenceError, match=r"layers\.1"):
-        hf.read_positions(other, tmp_path)
-    with hf.attached(other, whence.Alibi(4, learn=True)), pytest.raises(whence.WhenceError, match="the same kind"):
-        hf.read_positions(other, tmp_path)
-    with (
-        hf.attached(other, whence.PowerPrior()),
-        pytest.raises(whence.WhenceError, match=r"of shape \[4, 1\] for \[\]"),
-    ):
-        hf.read_positions(other, tmp_path)
-    hf.attach(other, whence.PowerPrior(4))
-    assert other(ids).logits.ne(wanted).any()
-    hf.read_positions(other, tmp_path)
-    assert torch.equal(other(ids).logits, wanted)
-    third = tiny("llama")
-    hf.attach(third, whence.PowerPrior(4))
-    third.load_state_dict(model.state_dict())
-    assert torch.equal(third(ids).logits, wanted)

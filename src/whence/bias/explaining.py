@@ -12,8 +12,10 @@ import torch
 from whence import records
 from whence.bias import ablating, distances, interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
+from whence.bias.identity import identify
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
+from whence.bias.projections import projection_matrix
 from whence.bias.subject import Subject
 
 SINGULAR = 8  # of the spectrum, how many values are kept
@@ -22,7 +24,15 @@ SPLIT_TEXTS = 2
 
 
 def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
-    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it."""
+    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it.
+
+    A folder of another model, or of one whose identity is unknown, is refused. A model whose attention cannot be watched
+    has no explanations; ``subject.unexplained`` says why.
+    """
+    identity = identify(subject)
+    plan = kept.plan_for(folder, plan, identity)
+    if subject.unexplained:
+        return
     here = kept.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
@@ -31,9 +41,8 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
         else:
             started = kept.now()
             found = way(subject, plan)
-            records.write(
-                path, {"plan": plan.hash, "way": name, "found": found, "started": started, "environment": here}
-            )
+            told = {"plan": plan.hash, "identity": identity, "way": name, "found": found, "started": started}
+            records.write(path, {**told, "environment": here})
         notify(number + 1, len(WAYS), f"explanation: {name}")
 
 
@@ -53,7 +62,9 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         slots = torch.stack([_mean(places[place], "slots") for place in order])
         gold, profile = rows.gold_and_profile(slots, order)
         divided = rows.position_or_content(slots, order)
+        layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
         told[name] = {
+            **({"layers": layers} if layers else {}),
             "places": order,
             "gold": rounded(gold),  # [layers, heads, places]
             "profile": rounded(profile),  # [layers, heads, slots]
@@ -71,7 +82,7 @@ def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
     told = {}
     for asked in plan.asked:
         task = asked.made()
-        prompt = task.content_free(task.items[0].others[0])
+        prompt = subject.framed(task.content_free(task.items[0].others[0]))
         row = likelihood.row_of(subject, subject.tokens(prompt.text))
         told[asked.label] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
     return told
@@ -127,20 +138,23 @@ def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
 def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
     """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
     modules = states.attention_modules(subject)
-    last = max(modules)
-    chosen = sorted({0, last // 2, last})
+    numbers = sorted(modules)  # of a hybrid, not all layers attend
+    chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
     with states.attention_inputs(subject, chosen) as seen, torch.inference_mode():
         inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
         for text in texts:
             subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1)
-            for layer in chosen:
+            for layer in seen:  # a layer that reads an image does not run on text
                 inputs[layer].append(seen[layer][0, 1:])
     told = []
-    for layer in chosen:
+    for layer in [layer for layer in chosen if inputs[layer]]:
         parts = geometry.decompose(torch.stack(inputs[layer]))
-        width = int(getattr(modules[layer], "head_dim", subject.model.config.hidden_size // subject.heads))
-        queries = modules[layer].q_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
-        keys = modules[layer].k_proj.weight.detach().float().cpu().split(width)  # type: ignore[union-attr, operator]
+        config = subject.model.config.get_text_config()
+        width = int(getattr(modules[layer], "head_dim", config.hidden_size // subject.heads))
+        queries, keys = (
+            projection_matrix(getattr(modules[layer], name), subject.model.dtype, subject.device).split(width)
+            for name in ("q_proj", "k_proj")
+        )
         group = len(queries) // len(keys)
         shares = [geometry.score_shares(geometry.score_parts(parts, q, keys[head // group]))
                   for head, q in enumerate(queries)]  # fmt: skip

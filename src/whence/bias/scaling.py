@@ -23,7 +23,7 @@ from whence.errors import refusal
 def scaled(subject: Subject, channel: int, times: float, layers: Sequence[int]) -> Iterator[None]:
     """Every prompt that is read and answered inside has the channel scaled in these layers. Afterwards all is as before."""
     modules = attention_modules(subject)
-    width = int(subject.model.config.hidden_size)
+    width = int(subject.model.config.get_text_config().hidden_size)
     if not 0 <= channel < width or not set(layers) <= set(modules):
         raise refusal(
             "scaled",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.bias.likelihood import additive
+from whence.bias.projections import is_projection
 from whence.bias.subject import Subject
 from whence.errors import refusal
 from whence.lab.data.python_texts import topics
@@ -117,9 +118,11 @@ def attention_modules(subject: Subject) -> dict[int, nn.Module]:
 
 
 def _projecting(subject: Subject) -> dict[int, nn.Module]:
+    """Of the language model alone: the image encoder of a multimodal one has layers of the same numbers."""
     found: dict[int, nn.Module] = {}
-    for module in subject.model.modules():
-        if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("q_proj", "k_proj", "v_proj")):
+    text = subject.model.get_decoder() if hasattr(subject.model, "get_decoder") else subject.model
+    for module in text.modules():
+        if all(is_projection(getattr(module, name, None)) for name in ("q_proj", "k_proj", "v_proj")):
             found[int(getattr(module, "layer_idx", len(found)))] = module
     return found
 

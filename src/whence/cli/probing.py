@@ -23,9 +23,17 @@ whence probe smollm2 --task key-value --items 40 --score generation
 
 whence probe smollm2 --task key-value --length 4 --length 8 --length 16
 
+whence probe smollm2 --items my_items.jsonl --slots 1,3,5 --chat
+
+whence probe smollm2 --task "./my_task.py:MyTask(words=30)"
+
+whence probe my-model --endpoint http://localhost:8000/v1 --chat
+
 whence probe smollm2 --full --doubts --device cuda
 
-whence probe smollm2 --full --device cuda --only ask --minutes 8"""
+whence probe smollm2 --full --device cuda --only ask --minutes 8
+
+A line of my_items.jsonl: {"question": "...", "gold": "...", "others": ["...", "..."], "answers": ["..."]}"""
 
 PARTS = ("ask", "explain", "doubts")
 
@@ -36,44 +44,90 @@ class OutOfTime(Exception):
 
 def probe(
     model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="a tiny random model, in seconds")] = False,
-    full: Annotated[bool, typer.Option("--full", help="enough items for +-5 points; for a GPU")] = False,
-    task: Annotated[list[str] | None, typer.Option(help="only this task of the plan; again for more")] = None,
-    items: Annotated[int | None, typer.Option(help="items of each task", min=1)] = None,
-    score: Annotated[list[str] | None, typer.Option(help="likelihood or generation; again for both")] = None,
-    doubts: Annotated[bool, typer.Option("--doubts", help="test three doubts about positional channels too")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Enough items for +-5 points; for a GPU.")] = False,
+    task: Annotated[
+        list[str] | None, typer.Option(help="A task of the plan, module:Name or ./file.py:Name. Repeat for more.")
+    ] = None,
+    items: Annotated[
+        list[str] | None, typer.Option(help="Items of each task, or a JSONL file of your own. Repeat for both.")
+    ] = None,
+    score: Annotated[list[str] | None, typer.Option(help="likelihood or generation. Repeat for both.")] = None,
+    doubts: Annotated[
+        bool, typer.Option("--doubts", help="Also test three hypotheses about positional channels.")
+    ] = False,
     length: Annotated[
-        list[int] | None, typer.Option(help="slots of every task; again for curves of several lengths", min=2)
+        list[int] | None, typer.Option(help="Slots of every task. Repeat for curves of several lengths.", min=2)
     ] = None,
+    slots: Annotated[
+        str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
+    ] = False,
+    layers: Annotated[str | None, typer.Option(help="Layers to look at, counted from 0, such as 1,3,5.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="do this part and write no report: ask, explain, doubts")
+        list[str] | None, typer.Option(help="Do this part and write no report: ask, explain, doubts.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="stop after these; the same command goes on", min=0)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="of the model while it is asked: float32, bfloat16, float16")
+        str | None, typer.Option(help="Dtype of the model for answers: float32, bfloat16, float16.")
     ] = None,
-    device: Annotated[str, typer.Option(help="where the model runs")] = "cpu",
-    out: Annotated[Path, typer.Option(help="folder for records and the report")] = Path("build/probe"),
+    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
+    device_map: Annotated[
+        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible URL up to /v1. Generation scores only.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable with the endpoint's API key.")
+    ] = "OPENAI_API_KEY",
+    timeout: Annotated[
+        float, typer.Option(help="Time limit of one request to the endpoint, in seconds.", min=0.1)
+    ] = 120,
+    out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
 ) -> None:
     from whence.bias import doubts as doubting
     from whence.bias import explaining, kept, measuring, subject
-    from whence.cli.probe_plans import planned
+    from whence.bias.endpoint import Endpoint
+    from whence.bias.identity import identify
+    from whence.cli.probe_plans import counted_and_files, numbers, planned
 
-    plan, size = planned(model, quick, full, task, items, score, dtype, length)
+    count, files = counted_and_files(items)
+    plan, size = planned(
+        model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,
+        layers=None if layers is None else numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
+    )  # fmt: skip
     parts = chosen_parts(only, doubts)
-    tasks = [one.made() for one in plan.asked]  # what cannot be asked is refused before a model is loaded
-    asked = subject.load(plan.model, device, plan.dtype)
-    # what is measured inside a model is small beside the rounding of short numbers
-    exact = asked if plan.dtype == "float32" or parts == {"ask"} else subject.load(plan.model, device)
+    tasks = measuring.made_tasks(plan)  # what cannot be asked is refused before a model is loaded
+    options: dict[str, Any] = {
+        "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
+    }  # fmt: skip
+    asked: subject.Subject | Endpoint
+    if plan.endpoint is not None:
+        asked = Endpoint(plan.model, plan.endpoint, plan.chat, api_key_env, timeout)
+    else:
+        asked = subject.load(plan.model, device, plan.dtype, **options)
+    if asked.unexplained:
+        if parts - {"ask"}:
+            print(f"curves only, no explanations: {asked.unexplained}", file=sys.stderr)
+        parts &= {"ask"}
+    plan = kept.identified(plan, identify(asked))
     folder = kept.begun(asked, plan, out, tasks)
     try:
         with progress(minutes) as notify:
             if "ask" in parts:
                 measuring.measure(asked, plan, out, notify)
-            if "explain" in parts:
-                explaining.explain(exact, plan, folder, notify)
-            if "doubts" in parts:
-                doubting.write_all(exact, folder, doubting.SIZES[size], notify)
+            if isinstance(asked, subject.Subject) and parts - {"ask"}:
+                # what is measured inside a model is small beside the rounding of short numbers
+                exact = asked if plan.dtype == "float32" else subject.load(plan.model, device, **options)
+                if "explain" in parts:
+                    explaining.explain(exact, plan, folder, notify)
+                if "doubts" in parts:
+                    doubting.write_all(exact, folder, doubting.SIZES[size], notify)
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; the same command goes on from there. Records: {folder}")
         return

@@ -11,8 +11,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from whence.errors import refusal
-from whence.hf.interface import KEY, Switch
+from whence.hf import adapters
+from whence.hf.devices import execution_device
+from whence.hf.interface import KEY, WATCHERS, Switch
 from whence.hf.layers import chosen_layers
+from whence.hf.position_state import mark, unmark, warn_before_saving
 from whence.hf.proof import attending_layers, prove
 from whence.hf.rotation import Rotations, Unturned
 from whence.position.base import Position
@@ -25,33 +28,52 @@ class Attachment:
 
     def __init__(self, asked: str, model: Any) -> None:
         self.model = model
-        self.positions: dict[int, Position] = {}
+        self._positions: dict[int, Position] = {}
+        self.rotary_layers: list[int] = []  # the chosen layers that the model itself rotates; NoPE layers are not
         self._modules: dict[int, nn.Module] = {}
         self._hooks: list[RemovableHandle] = []
-        self._switch: Switch | None = Switch(asked, model)
+        self._leave_adapter: Callable[[], None] | None = None
+        self._switch: Switch | None = Switch(asked, adapters.base_of(model))
 
-    def put(self, modules: dict[int, nn.Module], given: Given) -> None:
+    @property
+    def positions(self) -> dict[int, Position]:
+        """By layer; of a PEFT model those of its active adapter. After ``detach`` those that were attached."""
+        if self._switch is None:
+            return self._positions
+        held = {layer: adapters.unwrapped(getattr(module, KEY, None)) for layer, module in self._modules.items()}
+        return {layer: position for layer, position in held.items() if position is not None}
+
+    def put(self, modules: dict[int, nn.Module], given: Given, keep_rotary: bool) -> None:
         """A position of its own on every chosen module, beside the weights it acts with."""
         for layer, module in modules.items():
             position = copy.deepcopy(given) if isinstance(given, Position) else given(layer)
             _require_fit(position)
-            self.positions[layer] = position.to(next(module.parameters()).device)
-            setattr(module, KEY, self.positions[layer])
+            self._hooks += mark(position, layer, keep_rotary)
+            setattr(module, KEY, position.to(execution_device("attach(...)", module)))
             self._modules[layer] = module
+        base = adapters.base_of(self.model)
+        self._hooks.append(warn_before_saving(base))
+        if base is not self.model:
+            self._leave_adapter = adapters.keep_in_adapter(self.model, list(modules.values()), KEY)
 
     def unturn(self) -> None:
-        """From here on the model's own rotation turns nothing in the chosen layers."""
-        hook = Unturned()
-        self._hooks += [m.register_forward_pre_hook(hook, with_kwargs=True) for m in self._modules.values()]
+        """From here on the model's own rotation turns nothing in the chosen layers that have one."""
+        modules = [self._modules[layer] for layer in self.rotary_layers]
+        self._hooks += [m.register_forward_pre_hook(Unturned(), with_kwargs=True) for m in modules]
 
     def detach(self) -> None:
         """Leave the model as it was before; a second call does nothing."""
         if self._switch is None:
             return
+        self._positions = self.positions
         for hook in self._hooks:
             hook.remove()
+        for position in self._positions.values():
+            unmark(position)
         for module in self._modules.values():
             delattr(module, KEY)
+        if self._leave_adapter is not None:
+            self._leave_adapter()
         self._switch.back()
         self._switch = None
 
@@ -60,17 +82,21 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     """Put a Position into a causal language model of transformers, and show that it works there.
 
     Args:
-        model: a causal language model whose family calls its attention through transformers' attention interface.
+        model: a causal language model whose family calls its attention through transformers' attention interface. The
+            positions of a PEFT model become part of its active adapter: trained, saved and loaded with it.
         position: a Position, of which every layer gets a copy with parameters of its own, or a function that makes one
             for a layer's number. They become part of the attention modules, under the name ``whence``: they train, move
             and are saved with the model.
         layers: which layers; all by default. The others attend as before.
         keep_rotary: whether the model's own rotation of queries and keys stays in the chosen layers. With ``False`` it
-            turns nothing there, and a ``Rotary`` of whence may take its place.
+            turns nothing there, and a ``Rotary`` of whence may take its place. Layers that do not rotate (the NoPE layers
+            of llama4, smollm3, cohere2 or exaone4) have none to take away; ``attachment.rotary_layers`` lists those that
+            do, and ``layers=...`` keeps a ``Rotary`` out of the others.
 
     Everything else of the model stays: grouped queries, windows, sinks, capped scores, its caches and masks. Distances
     are counted in tokens of the cache, so a cached forward is the whole one. A family that does not go through the
-    interface is refused, as is one in which a future token is seen.
+    interface is refused, as is one in which a future token is seen; so are encoders and encoder-decoders. Of a model that
+    mixes attention with other layers (state-space layers, say) ``attention_layers(model)`` gives the ``layers`` to pass.
 
     Example::
 
@@ -81,11 +107,11 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     asked = "attach(...)"
     _require_given(asked, model, position)
     attachment = Attachment(asked, model)
+    model = adapters.base_of(model)
     try:
         modules = chosen_layers(asked, model, attending_layers(asked, model), layers)
-        attachment.put(modules, position)
-        turning = _turning(asked, model, modules)
-        _require_rotation(asked, model, modules, turning, attachment, keep_rotary)
+        attachment.put(modules, position, keep_rotary)
+        _find_rotation(asked, model, modules, attachment, keep_rotary)
         if not keep_rotary:
             attachment.unturn()
         prove(asked, model, modules)
@@ -119,12 +145,19 @@ def _require_given(asked: str, model: Any, position: object) -> None:
         )
     if not isinstance(model, nn.Module):
         raise refusal(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
-    held = [name for name, module in model.named_modules() if isinstance(getattr(module, KEY, None), Position)]
+    held = [name for name, module in model.named_modules() if adapters.unwrapped(module._modules.get(KEY))]
     if held:
         raise refusal(
             asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
         )
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
+        if not any(WATCHERS in module.__dict__ for module in model.modules()):
+            raise refusal(
+                asked,
+                "a model that shares its config object with another model, to which a position is attached",
+                "the config says how its models attend, so detaching one would change the other",
+                "build the second model from copy.deepcopy(config)",
+            )
         raise refusal(
             asked,
             "a model that is being captured",
@@ -155,34 +188,40 @@ def _require_fit(position: object) -> None:
             )
 
 
-def _turning(asked: str, model: Any, modules: dict[int, nn.Module]) -> set[int]:
-    """The layers whose queries and keys the model itself turns."""
+def _find_rotation(
+    asked: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
+) -> None:
+    """Note the layers that the model itself rotates; refuse what would rotate twice, or take away what cannot be taken."""
     note = Rotations()
-    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules.values()]
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules.values()]
     try:
         attending_layers(asked, model)
     finally:
         for hook in hooks:
             hook.remove()
-    return {layer for layer, module in modules.items() if id(module) in note.turning}
-
-
-def _require_rotation(
-    asked: str, model: Any, modules: dict[int, nn.Module], turning: set[int], attachment: Attachment, keep_rotary: bool
-) -> None:
-    if not keep_rotary and turning != set(modules):
+    inside = [layer for layer, module in modules.items() if id(module) in note.inside]
+    attachment.rotary_layers = [layer for layer, module in modules.items() if id(module) in note.turning]
+    name = f"{type(model).__name__} ({model.config.model_type})"
+    if not keep_rotary and inside:
         raise refusal(
             "attach(keep_rotary=False)",
-            f"{type(model).__name__} ({model.config.model_type}), whose layers {sorted(set(modules) - turning)} are "
-            "given no rotation",
+            f"{name}, whose layers {inside} compute their rotation inside the attention module",
+            "only a rotation that is handed to the attention module can be taken away",
+            "leave keep_rotary out",
+        )
+    if not keep_rotary and not attachment.rotary_layers:
+        raise refusal(
+            "attach(keep_rotary=False)",
+            f"{name}, whose layers {sorted(modules)} do not rotate queries and keys",
             "there is a rotation to take away",
             "leave keep_rotary out",
         )
-    both = [n for n in sorted(turning) if keep_rotary and "rotate" in attachment.positions[n].effects]
+    rotated = [] if not keep_rotary else sorted({*attachment.rotary_layers, *inside})
+    both = [layer for layer in rotated if "rotate" in attachment.positions[layer].effects]
     if both:
         raise refusal(
             asked,
             f"a position that rotates in layers {both}, on top of the model's own rotation",
             "queries and keys turn once",
-            "pass keep_rotary=False",
+            "use a position that does not rotate" if set(both) & set(inside) else "pass keep_rotary=False",
         )

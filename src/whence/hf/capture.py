@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from whence.errors import refusal
+from whence.errors import WhenceError, refusal
+from whence.hf.adapters import base_of
 from whence.hf.interface import KEY, Attending, Switch, watch
 from whence.hf.layers import chosen_layers
 from whence.hf.proof import attending_layers
@@ -24,7 +25,10 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
     Args:
         model: a causal language model of transformers, with a Position attached or without.
         watchers: what to keep: ``LastRow``, ``Rows``, ``BySegment``, ``ByKey``, ``ByDistance``, ``Hidden``, ``Turned``.
-        layers: which layers to look at; all by default.
+        layers: which layers to look at; all by default. A model that mixes attention with other layers needs
+            ``layers=attention_layers(model)``.
+
+    ``capture_unavailable`` says beforehand whether a model can be captured.
 
     Example::
 
@@ -42,6 +46,7 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
                 "watchers are those of whence.hf",
                 "give LastRow(), ByDistance() or another",
             )
+    model = base_of(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
             undo.callback(Switch(asked, model).back)
@@ -52,6 +57,31 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
                 watcher.install(model, modules, everywhere, undo)
         undo.callback(watch(modules, _shown(watchers, modules)))
         yield
+
+
+def attention_layers(model: Any) -> list[int]:
+    """The layers that ``attach`` and ``capture`` can act on: those that attend through transformers' interface.
+
+    These are all layers of most models, and some of a hybrid of attention and state-space layers.
+    """
+    asked = "attention_layers(...)"
+    model = base_of(model)
+    with ExitStack() as undo:
+        if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
+            undo.callback(Switch(asked, model).back)
+        return list(attending_layers(asked, model))
+
+
+def capture_unavailable(model: Any, layers: Sequence[int] | None = None) -> str | None:
+    """Why ``capture(model, layers=layers)`` would refuse, in one sentence; ``None`` when it would run.
+
+    Log-likelihoods need no capture, so a model without one can still be measured by its answers alone.
+    """
+    try:
+        with capture(model, layers=layers):
+            return None
+    except WhenceError as error:
+        return str(error)
 
 
 def _shown(watchers: Sequence[Watching], modules: dict[int, nn.Module]) -> Callable[[Attending], None]:

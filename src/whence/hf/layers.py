@@ -26,8 +26,9 @@ def chosen_layers(
     if missing:
         raise refusal(
             asked,
-            f"{type(model).__name__} ({model.config.model_type}), whose layers {missing} do not ask the interface",
-            "a chosen layer calls its attention through transformers' attention interface",
+            f"{type(model).__name__} ({model.config.model_type}), whose layers {missing} have no attention, or do not "
+            "call it through transformers' attention interface",
+            "a chosen layer does",
             f"pass layers={sorted(attending)}",
         )
     return {n: attending[n] for n in numbers}

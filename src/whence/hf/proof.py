@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import refusal
+from whence.hf.devices import execution_device
 from whence.hf.interface import Attending, watch
+from whence.hf.quantised import rows_apart
 
 TOKENS = 6
 
@@ -19,19 +22,32 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
     """The attention modules that reach ``attend``, by layer, seen in a tiny forward of a switched model."""
     seen: dict[int, nn.Module] = {}
 
+    unnumbered: list[nn.Module] = []
+
     def note(attending: Attending) -> None:
-        seen[getattr(attending.module, "layer_idx", len(seen))] = attending.module
+        layer = getattr(attending.module, "layer_idx", len(seen))  # without a number, layers count as they run
+        if isinstance(layer, int) and layer >= 0 and seen.get(layer, attending.module) is attending.module:
+            seen[layer] = attending.module
+        else:
+            unnumbered.append(attending.module)
 
     end = watch(list(model.modules()), note)
     try:
-        _logits(model, _tokens(model))
+        _logits(model, _tokens(asked, model))
     finally:
         end()
+    if unnumbered:
+        raise refusal(
+            asked,
+            f"{type(model).__name__} ({model.config.model_type}), whose {type(unnumbered[0]).__name__} serves several layers",
+            "every layer has an attention module of its own, with a layer_idx",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
     if not seen:
         raise refusal(
             asked,
-            f"{type(model).__name__} ({model.config.model_type}), which attends without asking the interface",
-            "the model's family calls its attention through transformers' attention interface",
+            f"{type(model).__name__} ({model.config.model_type}), no layer of which calls the attention interface",
+            "a model is attached to and captured through transformers' attention interface",
             "use a model of another family, such as llama, qwen3 or gpt2",
         )
     return dict(sorted(seen.items()))
@@ -41,11 +57,12 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
     """Refuse a model in which a chosen layer does not attend, or in which a future token changes an earlier logit."""
     ran: set[int] = set()
     end = watch(modules, lambda attending: ran.add(id(attending.module)))
-    tokens = _tokens(model)
+    tokens = _tokens(asked, model)
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
     try:
-        before, after = _logits(model, tokens), _logits(model, changed)
+        with rows_apart(model):
+            before, after = _logits(model, tokens), _logits(model, changed)
     finally:
         end()
     name = f"{type(model).__name__} ({model.config.model_type})"
@@ -65,15 +82,26 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
         )
 
 
-def _tokens(model: Any) -> Tensor:
+def _tokens(asked: str, model: Any) -> Tensor:
     size = int(model.get_input_embeddings().weight.shape[0])
-    return (torch.arange(TOKENS, device=model.device) % min(3, size - 1) + 1)[None]
+    device = execution_device(asked, model.get_input_embeddings())
+    return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
 
 
 def _logits(model: Any, tokens: Tensor) -> Tensor:
+    """The logits ``[1, tokens, n]``; the base model's states where a head gives one answer for the whole text."""
     with torch.no_grad(), _still(model):
-        out = model(input_ids=tokens, use_cache=False)
-    return out[0] if getattr(out, "logits", None) is None else out.logits
+        out = _run(model, tokens)
+        logits = out[0] if getattr(out, "logits", None) is None else out.logits
+        if logits.ndim == 3 and logits.shape[1] == tokens.shape[1]:
+            return logits
+        return _run(model.base_model, tokens)[0]
+
+
+def _run(model: Any, tokens: Tensor) -> Any:
+    takes = inspect.signature(model.forward).parameters
+    named = {"use_cache": False} if "use_cache" in takes else {}
+    return model(input_ids=tokens, **named)
 
 
 @contextmanager

@@ -2,26 +2,32 @@
 
 transformers asks for a mask by handing over a function of (sequence, head, query, key), and the truth about the cache: the
 slot at which the queries and the keys begin. A dense mask of all pairs would close every fast path of ``attend`` and grow
-with the square of the length, so the function is asked about blocks of places and recognised as causality, window and
-packed documents; padding is handed over beside it. What is recognised travels with the tensor that transformers carries
-to the layers. Any other mask is refused.
+with the square of the length, so ``mask_structure`` recognises the function as causality, window, chunks and packed
+documents; padding is handed over beside it. What is recognised travels with the tensor that transformers carries to the
+layers. Any other mask is refused.
+
+Positions follow one rule, in one pass and from a cache. A mechanism for which only differences of positions count is
+handed slots of the cache, padding included. Any other is handed the number of tokens since its text's first real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from whence import shapes
 from whence.attention.attend import Arguments
 from whence.attention.layout import count_tokens
 from whence.errors import refusal
+from whence.hf.mask_structure import Asked, MaskFunction, Structure, recognise, recognise_while_tracing
 from whence.position.base import Position
 
-PLACES = 1 << 22  # places of a mask function looked at together
+COMPILED_IDS = (
+    "a compiled model with a position attached takes position_ids that count the tokens; run it without compile"
+)
 
 
 @dataclass
@@ -30,31 +36,39 @@ class Sight:
 
     q_slots: Tensor  # [T]
     k_slots: Tensor  # [S]
-    window: int | None
+    structure: Structure  # window, chunks and packed texts
     real: Tensor | None  # [B, S], False on padding and on slots that are still empty; None when every token is real
     first: Tensor | None  # [B, 1], the slot of the first real token
-    documents: Tensor | None  # [B or 1, T] of packed rows, where T == S
     whole: bool  # the queries are all the tokens there are
     _judged: tuple[Tensor | None, Tensor | None] | None = field(default=None, repr=False)
 
+    @property
+    def documents(self) -> Tensor | None:
+        return self.structure.documents
+
     def arguments(self, position: Position, ids: Tensor | None) -> Arguments:
         """How ``attend`` is told where everything stands."""
-        common: Arguments = {"causal": True, "window": self.window, "padding": self.real}
-        if self.documents is not None:
-            common["documents"] = self.documents
-        if self.whole and self.unusual(position, ids) is None:
-            return common  # attend counts the tokens of each text itself
+        common: Arguments = {"causal": True, "window": self.structure.window, "padding": self.real}
+        segments = self.structure.segments()
+        unusual = self.unusual(position, ids)
+        counted_alike = self.first is None or not position.relative or shapes.tracing()  # by attend as by ``places``
+        if self.whole and unusual is None and self.structure.chunks is None and counted_alike:
+            # attend counts the tokens of each text itself, which leaves its fast paths open while a compiler traces
+            return common if segments is None else {**common, "documents": segments[0]}
         q_places, k_places = self.places(position, ids)
+        if segments is not None:
+            common["documents"] = (_shared(segments[0]), _shared(segments[1]))
         return {**common, "q_positions": q_places, "k_positions": k_places}
 
     def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
         """The same for some of the queries and the first of the keys: ``rows`` is ``[n]``, or ``[B, n]``."""
         q_places, k_places = self.places(position, ids)
-        told: Arguments = {"causal": True, "window": self.window}
+        told: Arguments = {"causal": True, "window": self.structure.window}
         told["padding"] = None if self.real is None else self.real[:, :keys]
         told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
-        if self.documents is not None:
-            told["documents"] = (_taken(self.documents, rows), self.documents[:, :keys])
+        segments = self.structure.segments()
+        if segments is not None:
+            told["documents"] = (_shared(_taken(segments[0], rows)), _shared(segments[1][:, :keys]))
         return told
 
     def reach(self, rows: Tensor) -> int:
@@ -80,12 +94,7 @@ class Sight:
 
     def visible(self, rows: Tensor) -> Tensor:
         """Which keys some queries see, padding among the keys left out: ``[B or 1, n, S]``."""
-        distance = self.q_slots[rows][:, None] - self.k_slots
-        seen = (distance >= 0)[None]
-        if self.window is not None:
-            seen = seen & (distance < self.window)
-        if self.documents is not None:
-            seen = seen & (self.documents[:, rows][:, :, None] == self.documents[:, None, :])
+        seen = self.structure.visible(self.q_slots, self.k_slots, rows)
         return seen if self.real is None else seen & self.real[:, None, :]
 
     def real_queries(self) -> Tensor | None:
@@ -111,16 +120,34 @@ class Sight:
         real = self.real_queries()
         doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
-        if self.documents is not None:  # packed texts are those whose ids begin anew; a mask in chunks looks the same
+        if self.documents is not None:  # packed texts are those whose ids begin anew
             usual = [count_tokens(self.real, self.documents, len(self.q_slots), ids.device)]
-        if any(not bool(((ids != expected) & doubtful).any()) for expected in usual):
+        agree = [((ids == expected) | ~doubtful).all() for expected in usual]
+        if shapes.tracing():  # no number may be read, so the compiled program looks at them when it runs
+            torch._assert_async(torch.stack(agree).any(), COMPILED_IDS)
             return None
-        if not self.whole or self.window is not None or self.documents is not None:
+        if any(bool(one) for one in agree):
+            return None
+        if not self.whole:
             raise refusal(
                 "an attached model(position_ids=...)",
-                "ids that skip, together with a cache, a window or a mask in pieces",
+                "ids that skip, together with a cache",
                 "a cache keeps keys and not their ids, so distances are counted in its slots",
                 "leave position_ids out, or call the model without a cache",
+            )
+        if self.documents is not None:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that skip, and no attention_mask",
+                "transformers then takes every gap for the beginning of another packed text, which counts from 0",
+                "pass attention_mask=torch.ones_like(input_ids) for one text, or ids that begin at 0 in every text",
+            )
+        if not self.structure.plain:
+            raise refusal(
+                "an attached model(position_ids=...)",
+                "ids that skip, in a model with a window or chunks",
+                "its mask counts tokens and not ids",
+                "leave position_ids out",
             )
         highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
         if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
@@ -140,7 +167,7 @@ def sight_mask(
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    mask_function: Callable[..., Tensor],
+    mask_function: MaskFunction,
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
     use_vmap: bool = False,
@@ -153,22 +180,16 @@ def sight_mask(
     q_slots = torch.arange(q_length, device=device) + q_offset
     k_slots = torch.arange(kv_length, device=device) + kv_offset
     whole = isinstance(q_offset, int) and q_offset == 0 and kv_offset == 0 and q_length == kv_length
-    documents = None if use_vmap or not whole else _documents(mask_function, batch_size, q_slots)
-    unpadded = Sight(q_slots, k_slots, local_size, None, None, documents, whole)
-    if use_vmap or not _is_that(mask_function, unpadded, batch_size):
-        raise refusal(
-            "an attached model",
-            f"a mask of {getattr(config, 'model_type', 'its own')} that is neither causality, window, padding nor "
-            "packed texts",
-            "these are what attend knows",
-            "attach to a model that masks so",
-        )
     real, first = _real(attention_mask, k_slots, kv_offset)
+    asked = Asked(
+        mask_function, batch_size, q_slots, k_slots, whole, attention_mask is not None, local_size, first, config
+    )
+    structure = (recognise_while_tracing if shapes.tracing() else recognise)(asked, use_vmap)
     carrier = torch.ones(batch_size, 1, 1, kv_length, dtype=torch.bool, device=device) if real is None else real
     carrier = carrier.reshape(
         batch_size, 1, 1, kv_length
     ).contiguous()  # generate asks for that, and gets this very tensor
-    carrier.sight = Sight(q_slots, k_slots, local_size, real, first, documents, whole)  # type: ignore[attr-defined]
+    carrier.sight = Sight(q_slots, k_slots, structure, real, first, whole)  # type: ignore[attr-defined]
     return carrier
 
 
@@ -193,46 +214,9 @@ def sight_of(mask: Tensor | None, queries: int, keys: int) -> Sight:
     return sight
 
 
-def _asked(function: Callable[..., Tensor], batch: int, q: Tensor, k: Tensor) -> Tensor:
-    """A mask function's answer at places ``[rows, keys]``, for every sequence."""
-    sequences = torch.arange(batch, device=q.device)[:, None, None, None]
-    head = torch.zeros((1, 1, 1, 1), dtype=torch.long, device=q.device)
-    return function(sequences, head, q[None, None], k[None, None]).expand(
-        batch, 1, *torch.broadcast_shapes(q.shape, k.shape)
-    )[:, 0]
-
-
-def _documents(function: Callable[..., Tensor], batch: int, slots: Tensor) -> Tensor | None:
-    """Packed texts: a text ends where a token does not see the one before it."""
-    if function is _causality() or len(slots) < 2:
-        return None
-    before = _asked(function, batch, slots[1:, None], slots[:-1, None])[..., 0]  # [B, T - 1]
-    if bool(before.all()):
-        return None
-    return torch.nn.functional.pad((~before).long().cumsum(-1), (1, 0))
-
-
-def _is_that(function: Callable[..., Tensor], sight: Sight, batch: int) -> bool:
-    """Whether a mask function is causality, this window and these documents, at every place."""
-    if function is _causality():
-        return True
-    step = max(1, PLACES // (batch * len(sight.k_slots)))
-    for rows in torch.arange(len(sight.q_slots), device=sight.q_slots.device).split(step):
-        answer = _asked(function, batch, sight.q_slots[rows][:, None], sight.k_slots[None])
-        if not bool((answer == sight.visible(rows)).all()):
-            return False
-    return True
-
-
-def _causality() -> Callable[..., Any]:
-    from transformers.masking_utils import causal_mask_function
-
-    return causal_mask_function
-
-
 def _real(given: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | None, Tensor | None]:
     """Which keys are real, and the first real slot of each sequence; nothing when all are."""
-    if given is None or bool(given.all()):
+    if given is None or (not shapes.tracing() and bool(given.all())):
         return None, None  # slots beyond the given ones are still empty, and causality hides them
     given = given.bool()
     first = given.long().argmax(-1, keepdim=True)
@@ -240,6 +224,11 @@ def _real(given: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | 
     if missing > 0:
         given = torch.nn.functional.pad(given, (0, missing))
     return given[:, offset : offset + k_slots.shape[0]], first
+
+
+def _shared(numbers: Tensor) -> Tensor:
+    """Numbers ``[1, n]`` of all sequences as ``[n]``, which is how ``attend`` takes them; others as they are."""
+    return numbers[0] if numbers.shape[0] == 1 else numbers
 
 
 def _taken(x: Tensor, rows: Tensor) -> Tensor:

@@ -208,8 +208,9 @@ class Position(nn.Module):
         return tuple(p for p in self.parts if "embed" in p.effects)
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        """What ``repr`` shows: by default every parameter and buffer."""
-        yield from (*self.named_parameters(), *self.named_buffers())
+        """What ``repr`` shows: by default every parameter and buffer whose name does not begin with an underscore."""
+        tensors = (*self.named_parameters(), *self.named_buffers())
+        yield from ((name, tensor) for name, tensor in tensors if not name.startswith("_"))
 
     def __add__(self, other: object) -> Sum:
         from whence.position.composition import Sum  # here, since Sum is itself a Position

@@ -123,7 +123,9 @@ def _refuse_impossible(parts: tuple[Position, ...]) -> None:
         )
     for attribute, of in (("head_width", parts), ("value_width", parts), ("width", _at_input(parts))):
         _require_one_width(attribute, of, parts)
-    head_width = next((w for part in parts if (w := getattr(part, "head_width", None)) is not None), None)
+    # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
+    head_widths = [part.head_width for part in parts if getattr(part, "head_width", None) is not None]
+    head_width = head_widths[0] if head_widths else None
     for part in parts:
         turning = getattr(part, "width", None) if "rotate" in part.effects else None
         if head_width is not None and turning is not None and turning > head_width:
@@ -140,7 +142,9 @@ def _at_input(parts: tuple[Position, ...]) -> tuple[Position, ...]:
 
 
 def _require_one_width(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:
-    widths = {width: type(part).__name__ for part in of if (width := getattr(part, attribute, None)) is not None}
+    widths = {
+        getattr(part, attribute): type(part).__name__ for part in of if getattr(part, attribute, None) is not None
+    }
     if len(widths) > 1:
         got = " and ".join(f"{name} for width {width}" for width, name in widths.items())
         seen = {"head_width": "queries", "value_width": "values", "width": "input"}[attribute]

@@ -1,0 +1,155 @@
+"""Attached models trace through torch.compile without a graph break, and compute what they compute in eager mode."""
+
+import pytest
+import torch
+import transformers
+import transformers.masking_utils as masking
+from tiny_models import left_padded, tiny, tokens
+
+import whence
+from whence import hf
+from whence.hf.mask_structure import Asked, recognise, recognise_while_tracing
+
+POSITIONS = {
+    "epar": lambda: whence.Epar(4, learn=True),
+    "power_prior": lambda: whence.PowerPrior(4, alpha=0.3),
+    "alibi": lambda: whence.Alibi(4),
+}
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, backend="aot_eager"):
+    # these backends trace and differentiate as inductor does, and skip its slow compilation of kernels
+    return torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
+
+
+def step(model, run, given):
+    """The loss and every gradient of one training step."""
+    model.zero_grad(set_to_none=True)
+    loss = run(**given).loss
+    loss.backward()
+    return {"loss": loss.detach()} | {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("name", "padded"), [("epar", False), ("epar", True), ("power_prior", True), ("alibi", True)])
+def test_a_training_step_traces_as_one_graph(name, padded):
+    model, ids = tiny("llama", num_hidden_layers=1), tokens()
+    given = left_padded(ids, (5, 0)) if padded else {"input_ids": ids}
+    labels = ids.masked_fill(given["attention_mask"] == 0, -100) if padded else ids
+    given |= {"labels": labels, "use_cache": False}
+    with hf.attached(model, POSITIONS[name]()):
+        wanted = step(model, model, given)
+        got = step(model, compiled(model), given)
+    assert got.keys() == wanted.keys()
+    if name != "alibi":
+        assert any(".whence." in parameter for parameter in got)  # the mechanism's own parameters train too
+    for parameter in wanted:
+        torch.testing.assert_close(got[parameter], wanted[parameter], **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["epar", "power_prior"])
+@torch.no_grad()
+def test_a_step_with_a_static_cache_traces_as_one_graph(name):
+    model, ids = tiny("llama", num_hidden_layers=1), tokens()
+    padded = left_padded(ids, (5, 0))
+    with hf.attached(model, POSITIONS[name]()):
+        wanted = model(**padded).logits
+        cache = transformers.StaticCache(config=model.config, max_cache_len=20)
+        mask = torch.cat((padded["attention_mask"], torch.zeros(2, 6, dtype=torch.long)), 1)
+        model(ids[:, :11], attention_mask=mask[:, :11], past_key_values=cache)
+        run, steps = compiled(model), []
+        for n in range(11, 14):
+            seen = mask.clone()
+            seen[:, n + 1 :] = 0
+            steps.append(run(ids[:, n : n + 1], attention_mask=seen, past_key_values=cache).logits)
+    torch.testing.assert_close(torch.cat(steps, 1), wanted[:, 11:], **CLOSE)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+@torch.no_grad()
+def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family):
+    model, ids = tiny(family), tokens(batch=1)
+    with hf.attached(model, whence.Alibi(4), layers=[1]):
+        wanted = model(ids, use_cache=False).logits
+        got = compiled(model, "eager")(ids, use_cache=False).logits
+    torch.testing.assert_close(got, wanted, **CLOSE)
+
+
+@torch.no_grad()
+def test_packed_texts_stay_apart_in_a_compiled_model_and_other_ids_raise():
+    model, ids = tiny("llama", num_hidden_layers=1), tokens(batch=1, length=12)
+    packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
+    with hf.attached(model, whence.PowerPrior(4, alpha=0.3)):
+        run = compiled(model, "eager")
+        wanted = model(ids, position_ids=packed, use_cache=False).logits
+        torch.testing.assert_close(run(ids, position_ids=packed, use_cache=False).logits, wanted, **CLOSE)
+        assert not torch.allclose(wanted[:, 5:], model(ids, use_cache=False).logits[:, 5:], atol=1e-3)
+        skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43, 44, 45, 46, 47]])
+        with pytest.raises(RuntimeError, match="position_ids that count the tokens"):
+            run(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False)
+
+
+class Config:
+    model_type = "test"
+
+    def __init__(self, **given):
+        self.__dict__ |= given
+
+
+def asked(function, **given):
+    slots = torch.arange(7)
+    usual = {"batch": 2, "q_slots": slots, "k_slots": slots, "whole": True, "padded": False, "local_size": None}
+    return Asked(function=function, **usual | {"first": None, "config": Config()} | given)
+
+
+TEXTS = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]])
+PACKED = masking.packed_sequence_mask_function(TEXTS)
+WINDOW = masking.sliding_window_causal_mask_function(3)
+CHUNKS = masking.chunked_causal_mask_function(3, torch.zeros(2, dtype=torch.long))
+LAST = {"q_slots": torch.tensor([6]), "whole": False}
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (masking.causal_mask_function, {}),
+        (masking.causal_mask_function, LAST),
+        (masking.and_masks(masking.causal_mask_function, PACKED), {}),
+        (WINDOW, {"local_size": 3, "config": Config(sliding_window=3)}),
+        (WINDOW, {"local_size": 3, "config": Config(sliding_window=3, attention_chunk_size=8)} | LAST),
+        (masking.and_masks(WINDOW, PACKED), {"local_size": 3, "config": Config(sliding_window=3)}),
+        (CHUNKS, {"local_size": 3, "config": Config(attention_chunk_size=3)}),
+        (CHUNKS, {"local_size": 3, "config": Config(attention_chunk_size=3)} | LAST),
+        (masking.and_masks(CHUNKS, PACKED), {"local_size": 3, "config": Config(attention_chunk_size=3)}),
+    ],
+)
+def test_a_mask_is_recognised_without_its_numbers(function, given):
+    """What is recognised while tracing is the mask itself, at every entry."""
+    request = asked(function, **given)
+    rows = torch.arange(len(request.q_slots))
+    entries = request.entries(request.q_slots[:, None], request.k_slots[None])
+    for structure in (recognise(request, False), recognise_while_tracing(request, False)):
+        assert torch.equal(structure.visible(request.q_slots, request.k_slots, rows).expand_as(entries), entries)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "use_vmap"),
+    [
+        (masking.bidirectional_mask_function, {}, False),
+        (masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 2), {}, False),
+        (masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k != 2), {}, True),
+        (masking.and_masks(masking.causal_mask_function, lambda b, h, q, k: k != 2), LAST, False),
+        (WINDOW, {"local_size": 3, "config": Config(sliding_window=3, attention_chunk_size=3)}, False),
+        (WINDOW, {"local_size": 3, "config": Config(sliding_window=3, is_causal=False)}, False),
+    ],
+)
+def test_a_mask_that_needs_its_numbers_is_refused_while_tracing(function, given, use_vmap):
+    with pytest.raises(whence.WhenceError, match=r"torch\.compile traces"):
+        recognise_while_tracing(asked(function, **given), use_vmap)
