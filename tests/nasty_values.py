@@ -34,7 +34,7 @@ def quantized(*shape):
 
 
 SCALARS = [
-    lambda: None, lambda: True, lambda: False, lambda: "x", lambda: "", lambda: "auto", lambda: b"x",
+    lambda: None, lambda: True, lambda: False, lambda: "x", lambda: "", lambda: "auto", lambda: "sdpa", lambda: "triton", lambda: b"x",
     lambda: -1, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: 7, lambda: 1000, lambda: 2**31, lambda: 2**62,
     lambda: 2**70, lambda: -(2**70), lambda: 10**5000,
     lambda: -1.0, lambda: -0.0, lambda: 0.0, lambda: 0.5, lambda: 1.0, lambda: 2.5, lambda: 1e-308, lambda: 1e-320,
