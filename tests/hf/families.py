@@ -10,7 +10,17 @@ from typing import Any
 import torch
 import transformers
 
-COLUMNS = ("attach", "rotation", "capture", "probe", "save", "dynamic cache", "static cache", "sliding cache", "compile")
+COLUMNS = (
+    "attach",
+    "rotation",
+    "capture",
+    "probe",
+    "save",
+    "dynamic cache",
+    "static cache",
+    "sliding cache",
+    "compile",
+)
 
 SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = SIZE | {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 256}

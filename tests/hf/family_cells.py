@@ -165,7 +165,11 @@ class Row:
                 self.model.save_pretrained(folder)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                again = type(self.model).from_pretrained(folder, attn_implementation=self.model.config._attn_implementation).eval()
+                again = (
+                    type(self.model)
+                    .from_pretrained(folder, attn_implementation=self.model.config._attn_implementation)
+                    .eval()
+                )
             with hf.attached(again, whence.PowerPrior(self.heads, alpha=0.7), layers=self.layers):
                 hf.read_positions(again, folder)
                 return verdict(close(again(self.ids, use_cache=False).logits, wanted))
@@ -225,13 +229,14 @@ class Row:
         return torch.compile(self.model, fullgraph=True, backend="eager", dynamic=False)
 
 
-def measured(only: str | None = None) -> dict[str, dict[str, str]]:
+def measured(only: str | None = None, compiled: bool = True) -> dict[str, dict[str, str]]:
     """The rows of all families that the installed transformers has."""
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     found = {}
     for family in FAMILIES:
         if family.available and only in (None, family.name):
-            found[family.name] = Row(family).cells(compiled=True)
+            found[family.name] = Row(family).cells(compiled)
             print(family.name, {name: text for name, text in found[family.name].items() if text != "yes"}, flush=True)
     return found
 
@@ -286,14 +291,17 @@ def this_run(found: dict[str, dict[str, str]], expected: dict[str, dict[str, str
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the table of families.")
     parser.add_argument("--only", help="Print the row of one family; write nothing.")
+    parser.add_argument("--without-compile", action="store_true", help="Leave the compile column out. Needs --add-run.")
     parser.add_argument("--add-run", action="store_true", help="Add a run of this version; leave the table as it is.")
     given = parser.parse_args()
-    found = measured(given.only)
+    if given.without_compile and not given.add_run:
+        parser.error("the table needs its compile column; pass --add-run as well")
+    found = measured(given.only, not given.without_compile)
     if given.only:
         return
     old = json.loads(RECORD.read_text()) if RECORD.exists() else {"runs": [], "families": {}}
     rows = old["families"] if given.add_run else found
-    run = this_run(found, rows, compiled=True)
+    run = this_run(found, rows, not given.without_compile)
     runs = [kept for kept in old["runs"] if kept["transformers"] != run["transformers"]] if given.add_run else []
     record = {"runs": sorted([*runs, run], key=lambda one: one["transformers"]), "families": rows}
     RECORD.parent.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,10 @@ def test_families_that_ignore_the_interface_are_refused_by_name(family):
     with pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"):
         hf.attach(model, whence.NoPosition())
     assert same(before, everything_of(model))
-    with pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"), hf.capture(model):
+    with (
+        pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"),
+        hf.capture(model),
+    ):
         pass
 
 
@@ -65,7 +68,9 @@ def test_a_family_that_takes_the_key_and_never_asks_is_refused(monkeypatch):
     model = tiny("bloom")
     monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda cls: True))
     monkeypatch.setattr(type(model.transformer), "_can_set_attn_implementation", classmethod(lambda cls: True))
-    with pytest.raises(whence.WhenceError, match=r"BloomForCausalLM \(bloom\), no layer of which calls the attention interface"):
+    with pytest.raises(
+        whence.WhenceError, match=r"BloomForCausalLM \(bloom\), no layer of which calls the attention interface"
+    ):
         hf.attach(model, whence.NoPosition())
     assert model.config._attn_implementation != "whence"
 

@@ -60,7 +60,9 @@ class Rotations:
             self._asking = False
             end()
         half = len(seen) // 2  # a module may attend more than once
-        same = [torch.equal(q, p) and torch.equal(k, j) for (q, k), (p, j) in zip(seen[:half], seen[half:], strict=True)]
+        same = [
+            torch.equal(q, p) and torch.equal(k, j) for (q, k), (p, j) in zip(seen[:half], seen[half:], strict=True)
+        ]
         if not all(same):
             self.turning.add(id(module))
 

@@ -25,7 +25,9 @@ from whence.errors import refusal
 from whence.hf.mask_structure import Asked, MaskFunction, Structure, recognise, recognise_while_tracing
 from whence.position.base import Position
 
-COMPILED_IDS = "a compiled model with a position attached takes position_ids that count the tokens; run it without compile"
+COMPILED_IDS = (
+    "a compiled model with a position attached takes position_ids that count the tokens; run it without compile"
+)
 
 
 @dataclass

@@ -141,7 +141,9 @@ def _at_input(parts: tuple[Position, ...]) -> tuple[Position, ...]:
 
 
 def _require_one_width(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:
-    widths = {getattr(part, attribute): type(part).__name__ for part in of if getattr(part, attribute, None) is not None}
+    widths = {
+        getattr(part, attribute): type(part).__name__ for part in of if getattr(part, attribute, None) is not None
+    }
     if len(widths) > 1:
         got = " and ".join(f"{name} for width {width}" for width, name in widths.items())
         seen = {"head_width": "queries", "value_width": "values", "width": "input"}[attribute]
