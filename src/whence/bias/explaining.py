@@ -26,7 +26,7 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
     here = kept.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
-        if path.exists():
+        if read := path.exists():
             kept.require_plan(records.read(path), plan, path)
         else:
             started = kept.now()
@@ -34,7 +34,7 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
             records.write(
                 path, {"plan": plan.hash, "way": name, "found": found, "started": started, "environment": here}
             )
-        notify(number + 1, len(WAYS), f"explanation: {name}")
+        notify(number + 1, len(WAYS), f"explanation: {name}", read)
 
 
 def file_name(way: str) -> str:

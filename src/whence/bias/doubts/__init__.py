@@ -43,16 +43,16 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def write_all(
-    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda done, total, words: None
+    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda *progress: None
 ) -> list[dict[str, Any]]:
     """The record of every doubt: those that are in the folder are read, the others are made."""
     found = []
     for number, (name, experiment) in enumerate(EXPERIMENTS.items()):
         path = folder / f"doubt-{name}.json"
-        if not path.exists():
+        if not (read := path.exists()):
             records.write(path, experiment(subject, **sizes.get(name, {})))
         found.append(records.read(path))
-        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}")
+        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}", read)
     return found
 
 
