@@ -29,6 +29,32 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
             os.environ["TRITON_INTERPRET"] = before
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cases", type=int, help="Number of random cases of each kind (default: as many as the suite runs)."
+    )
+
+
+#: random cases of each kind in the suite, by the argument of the test
+CASES = {"float64_case": 320, "float32_case": 140, "history_case": 140}
+
+
+def pytest_generate_tests(metafunc):
+    for name in CASES.keys() & set(metafunc.fixturenames):
+        count = metafunc.config.getoption("--cases")
+        metafunc.parametrize(name, range(CASES[name] if count is None else count))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of a few rows, so that short sequences need several."""
+    from whence.attention import blockwise, tiles
+
+    monkeypatch.setattr(tiles, "BLOCK", 3)
+    monkeypatch.setattr(tiles, "TILE", 40)
+    monkeypatch.setattr(blockwise, "SCORES", 60)
+
+
 @pytest.fixture
 def whence_here(monkeypatch, capfd):
     """The command line in this process, where torch is loaded already; a process of its own takes seconds to start."""

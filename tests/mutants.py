@@ -25,6 +25,8 @@ FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gr
 DENSE = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_interpreted.py", "-k", "test_decoding and Epar-causal"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
+ROWS = ["tests/attention/test_packed_rows.py", "-k", "Alibi or window"]
+RESUMED = ["tests/lab/test_resumed_data.py"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
 ADDITIVE = ["tests/attention/test_additive.py", "-k", "not finite_differences"]
 G = "models/pointer_generator/"
@@ -79,8 +81,15 @@ MUTANTS = [
     (A + "bands.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "bands.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
-    (A + "cache.py", "plain + before + 1)", "plain + before + 2)", CHECKS),
-    (A + "cache.py", "self._used - (self.window - 1 + self.rollback)", "self._used - (self.window - 2 + self.rollback)", CHECKS),
+    (A + "layout.py", "(goes_on, before + 1 + index, index)", "(goes_on, before + 2 + index, index)", CHECKS),
+    (A + "cache.py", "self._used - (self._behind() + self.rollback)", "self._used - (self._behind() - 1 + self.rollback)", CHECKS),
+    # rows of a batch that stand elsewhere than the first, and what a cache goes on from
+    (A + "tiles.py", "d if d.shape[0] == 1 else d[tile.batch]", "d[:1]", ROWS),
+    (A + "layout.py", "return int(start) if bool(same.all()) else None", "return int(start)", ROWS),
+    (A + "cache.py", "return run_offset(joined, joined) is not None", "return True", ROWS),
+    (A + "cache.py", "return not leaves_gaps(padding, docs, positions, before)", "return True", ROWS),
+    (A + "layout.py", "goes_on = before >= 0", "goes_on = before >= -1", ROWS),
+    (A + "layout.py", "if fractional else self.window - 1", "if fractional else self.window", ROWS),
     # a forgotten scale, factor or temperature
     (A + "reference.py", "scores = scale * (q @", "scores = (q @", REFERENCE),
     (A + "reference.py", "(sink / temperature)", "(sink)", REFERENCE),
@@ -90,7 +99,7 @@ MUTANTS = [
     (A + "tiles.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
     (A + "bands.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
     (A + "tiles.py", "mul_(-delta)", "mul_(delta)", CHECKS),
-    (A + "sdpa.py", "scale=scale / temperature", "scale=scale", REFERENCE),
+    (A + "sdpa.py", "with_positive_scale(q, scale / temperature)", "with_positive_scale(q, scale)", REFERENCE),
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
     (A + "attend.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CHECKS),
@@ -119,6 +128,11 @@ MUTANTS = [
     (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", LOOP),
     (L + "training.py", "require_numbers(found, step, curves)", "pass", LOOP),
     (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{mine}cpu"])', "pass", LOOP),
+    (L + "training.py", "schedule.an_epoch + number >= first", "schedule.an_epoch + number > first", RESUMED),
+    (L + "training.py", "model.train(was_training)", "model.train()", RESUMED),
+    (L + "choosing.py", "max(values) if self.task.higher_is_better else min(values)", "max(values)", RESUMED),
+    (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
+    (L + "arms.py", "LONGEST = 8", "LONGEST = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
     (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
     (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),

@@ -5,6 +5,7 @@ import torch
 
 import whence
 from whence.checks import CHECKS, TOKENS
+from whence.checks.bench import Bench
 from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
 from whence.position.catalogue import CATALOGUE
 
@@ -120,6 +121,126 @@ class Forgetful(Bell):
         return super().load_state_dict({}, strict=False)
 
 
+class HalfAngles(whence.Position):
+    """Computes in the dtype of the queries what they cannot tell apart: far positions."""
+
+    def rotate(self, q, k, q_positions, k_positions):
+        return self._turned(q, q_positions), self._turned(k, k_positions)
+
+    def _turned(self, x, positions):
+        angle = positions.to(x.dtype)[:, None, :, None]
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1)
+
+
+class Widening(whence.Position):
+    """Leaves its result in float32, whatever came in."""
+
+    def rotate(self, q, k, q_positions, k_positions):
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return q.to(wide), k.to(wide)
+
+
+class WideningEmbedding(whence.Position):
+    relative = False
+
+    def embed(self, x, positions):
+        return x + positions[..., None].to(torch.promote_types(x.dtype, torch.float32)) / 64
+
+
+class OwnPrecision(whence.Position):
+    """Multiplies queries in float32 with parameters in whatever precision the model has."""
+
+    def __init__(self, heads):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.eye(8))
+
+    def content(self, rows):
+        return 0.1 * rows.q @ self.table @ rows.k.mT
+
+
+class WritesQueries(whence.Position):
+    """Scales q in its own memory, and k, which the cache keeps, in new memory."""
+
+    def rotate(self, q, k, q_positions, k_positions):
+        return q.mul_(2.0), 2.0 * k
+
+
+class WritesScores(whence.Position):
+    def content(self, rows):
+        return rows.scores.mul_(0.5)
+
+
+class WritesDistances(Bell):
+    def bias(self, distance, length):
+        return super().bias(distance.clamp_(max=64.0), length)
+
+
+class PoleFarAway(Bell):
+    def bias(self, distance, length):
+        return super().bias(distance, length) + torch.where(distance == 1000, torch.inf, 0.0)
+
+
+class CoarseWhenMany(Bell):
+    """Rounds where there are many distances: a grid and a table differ, and only far from zero."""
+
+    def bias(self, distance, length):
+        return super().bias((distance / 4).round() * 4 if distance.numel() > 2000 else distance, length)
+
+
+class Squared(torch.autograd.Function):
+    """Right but for its forward-mode derivative."""
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * ctx.saved_tensors[0] * grad
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return 0 * tangent
+
+
+class NoTangent(Bell):
+    def bias(self, distance, length):
+        return -Squared.apply(distance / self.width)
+
+
+class OtherWhileTraced(Bell):
+    def bias(self, distance, length):
+        if torch.compiler.is_compiling():
+            return 0 * super().bias(distance, length)
+        return super().bias(distance, length)
+
+
+class FirstRowForAll(whence.Position):
+    """Rotates every row of a batch by the positions of the first."""
+
+    def rotate(self, q, k, q_positions, k_positions):
+        return whence.Rotary().rotate(q, k, q_positions[:1], k_positions[:1])
+
+
+class FirstRowOfContent(whence.Position):
+    def content(self, rows):
+        return -0.1 * rows.distance[:1, None].clamp(min=0).to(rows.scores.dtype).expand_as(rows.scores)
+
+
+class ByKeyHead(whence.Position):
+    """Scales key heads by their number, which is not the number of the query heads that they serve."""
+
+    def rotate(self, q, k, q_positions, k_positions):
+        number = torch.arange(1, k.shape[1] + 1, dtype=k.dtype)
+        return q, k * number[:, None, None]
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -137,3 +258,46 @@ def test_what_is_wrong_is_named(wrong, named):
     with pytest.raises(whence.CheckFailed) as caught:
         whence.check(wrong(2))
     assert f"FAILS    {named}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named", "hook", "remedy"),
+    [
+        (lambda: HalfAngles(), "half precision in every hook", "HalfAngles.rotate", "compute angles in float32"),
+        (lambda: Widening(), "half precision in every hook", "Widening.rotate", "return the dtype that came in"),
+        (lambda: WideningEmbedding(), "half precision in every hook", "WideningEmbedding.embed", "return the dtype"),
+        (lambda: OwnPrecision(2), "half precision in every hook", "OwnPrecision.content", "convert parameters with .to"),
+        (lambda: WritesQueries(), "no in-place changes of arguments", "WritesQueries.rotate: it changed its argument q", "a new tensor"),
+        (lambda: WritesScores(), "no in-place changes of arguments", "WritesScores.content: it changed its argument rows.scores", "a new tensor"),
+        (lambda: WritesDistances(2), "no in-place changes of arguments", "WritesDistances.bias: it changed its argument distance", "a new tensor"),
+        (lambda: PoleFarAway(2), "distances up to 4096", "PoleFarAway.bias: it is not finite at 1000", "return finite numbers"),
+        (lambda: CoarseWhenMany(2), "distances up to 4096", "CoarseWhenMany.bias", "from its own distance alone"),
+        (lambda: NoTangent(2), "forward-mode derivatives", "NoTangent.bias", "a correct jvp"),
+        (lambda: OtherWhileTraced(2), "compiled step = eager step, from a cache", "OtherWhileTraced.bias", "while torch.compile traces"),
+        (lambda: FirstRowForAll(), "rows of a batch at different positions", "FirstRowForAll.rotate", "row by row"),
+        (lambda: FirstRowOfContent(), "rows of a batch at different positions", "FirstRowOfContent.content", "row by row"),
+        (lambda: ByKeyHead(), "grouped queries", "ByKeyHead.rotate", "treat every head of k alike"),
+    ],
+)  # fmt: skip
+def test_each_check_sees_what_no_other_sees(wrong, named, hook, remedy):
+    with pytest.raises(whence.CheckFailed) as caught:
+        whence.check(wrong())
+    failures = [line for line in str(caught.value).splitlines() if "FAILS" in line]
+    assert len(failures) == 1, failures
+    assert f"FAILS    {named}: {hook}" in failures[0] and remedy in failures[0]
+
+
+def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
+    position = Bell(2)
+    before, state = position.width.clone(), torch.get_rng_state()
+    whence.check(position)
+    assert torch.equal(position.width, before) and torch.equal(torch.get_rng_state(), state)
+    assert position.width.dtype == torch.float32 and position.width.grad is None
+
+
+def test_many_checks_in_one_process_still_compile():
+    """torch.compile gives up on a function after some recompilations; each check must bring its own."""
+    function = CHECKS["compiled step = eager step, from a cache"].function
+    for _ in range(10):
+        with pytest.raises(AssertionError, match="a compiled step and an eager step"):
+            function(Bench(OtherWhileTraced(2)))

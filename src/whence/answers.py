@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from whence import shapes
@@ -32,6 +33,24 @@ def like(mechanism: str, hook: str, out: Tensor | None, wanted: tuple[int, ...])
     raise refusal(f"{mechanism}.{hook}", answer(out), rule, "return one number for each place")
 
 
+def changed(mechanism: str, hook: str, out: Tensor | None, given: Tensor, name: str) -> Tensor:
+    """What an embed or rotate hook answered, with the shape and dtype of the tensor it was given.
+
+    Under autocast a hook may answer in autocast's dtype; that is converted back.
+    """
+    out = like(mechanism, hook, out, tuple(given.shape))
+    if out.dtype == given.dtype:
+        return out
+    if torch.is_autocast_enabled(given.device.type):
+        return out.to(given.dtype)
+    raise refusal(
+        f"{mechanism}.{hook}",
+        f"an answer of dtype {out.dtype}",
+        f"it has the dtype of {name}, {given.dtype}",
+        f"return the answer with .to({name}.dtype)",
+    )
+
+
 def answer(out: object) -> str:
     return (
         f"an answer of shape {shapes.shape(out)}"
@@ -44,4 +63,4 @@ def turned(mechanism: str, out: object, q: Tensor, k: Tensor) -> tuple[Tensor, T
     """What a rotate hook answered: a pair like q and k."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise refusal(f"{mechanism}.rotate", answer(out), "it is a pair, q and k", "return both, turned or not")
-    return like(mechanism, "rotate", out[0], tuple(q.shape)), like(mechanism, "rotate", out[1], tuple(k.shape))
+    return changed(mechanism, "rotate", out[0], q, "q"), changed(mechanism, "rotate", out[1], k, "k")

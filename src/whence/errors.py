@@ -7,7 +7,7 @@ class WhenceError(ValueError):
     """Bad input, refused before any work was done."""
 
 
-class MissingExtra(ImportError):
+class MissingExtra(WhenceError, ImportError):
     """An optional part of whence was used without its extra being installed."""
 
 

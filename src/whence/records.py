@@ -67,6 +67,10 @@ def read(path: Path) -> dict[str, Any]:
         raise refusal(
             "read", f"no file {path.name}", "a record is made by the command that measures it", "run it first"
         ) from None
+    except UnicodeDecodeError:
+        raise refusal(
+            "read", f"{path.name}, which is not UTF-8", "a record is whole JSON", "restore it from git or measure again"
+        ) from None
     except json.JSONDecodeError as error:
         raise refusal(
             "read",

@@ -1,4 +1,5 @@
-"""The only validation of the shapes, types and devices of arguments; what hooks answer is held in ``answers``.
+"""The only validation of tensors: kind, shape, dtype and device. ``validation`` is for flags, numbers and strings, and
+``answers`` for what hooks return.
 
 Nothing is broadcast silently: an axis fits or it is refused.
 
@@ -7,14 +8,21 @@ Legend of the axes: B batch, H query heads, G key-value heads, T query rows, S k
 
 from __future__ import annotations
 
-import math
+from typing import TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from whence.errors import refusal
+from whence.validation import unusual
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+#: widened to int64 where they are used: torch has few operations for the unsigned ones
+INTEGERS = (
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 def shape(x: Tensor) -> str:
@@ -35,13 +43,33 @@ def many(n: int, one: str, more: str | None = None) -> str:
     return f"{n} {one if n == 1 else more or one + 's'}"
 
 
+def require_dense(asked: str, name: str, x: object) -> None:
+    """A plain torch tensor: not sparse, nested or quantized."""
+    if not isinstance(x, Tensor):
+        raise refusal(asked, type(x).__name__, f"{name} is a torch tensor", "convert it with torch.as_tensor")
+    kind = unusual(x)
+    if kind is not None:
+        remedy = {"a nested tensor": "torch.nested.to_padded_tensor", "a quantized tensor": f"{name}.dequantize()"}
+        raise refusal(
+            asked, kind, f"{name} is a dense tensor", f"convert it with {remedy.get(kind, f'{name}.to_dense()')}"
+        )
+
+
+def require_values(asked: str, name: str, x: Tensor) -> None:
+    """A tensor on the meta device has a shape and no numbers."""
+    if x.is_meta:
+        raise refusal(
+            asked,
+            "a tensor on the meta device",
+            f"{name} holds numbers",
+            "create it on a real device, or use torch's FakeTensorMode to infer shapes",
+        )
+
+
 def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """q ``[B, H, T, D]``, k ``[B, G, S, D]``, v ``[B, G, S, E]`` of one dtype on one device, H a multiple of G."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise refusal(
-                f"attend({name})", type(x).__name__, f"{name} is a torch tensor", "convert it with torch.as_tensor"
-            )
+        require_dense(f"attend({name})", name, x)
         if x.ndim != 4:
             raise refusal(
                 f"attend({name})",
@@ -85,6 +113,7 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
                 "batches are equal and never broadcast",
                 f"use {name}.expand",
             )
+    require_values("attend(q)", "q", q)
     if k.shape[3] != q.shape[3]:
         raise refusal(
             "attend(k)",
@@ -127,10 +156,21 @@ def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
-def positions(name: str, given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
-    """Positions as ``[B or 1, length]``, from ``[length]`` or ``[B, length]``."""
-    if not isinstance(given, Tensor) or given.dtype == torch.bool or given.is_complex():
-        got = str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
+#: positions below it are whole numbers in float32, which rotations, embeddings and sinks compute with
+EXACT_IN_FLOAT32 = 2**24
+#: positions below it have exact differences in int64 and in float64
+EXACT_IN_FLOAT64 = 2**53
+
+
+def positions(
+    name: str, given: Tensor, batch: int, length: int, device: torch.device, *, below: int = EXACT_IN_FLOAT32
+) -> Tensor:
+    """Positions as ``[B or 1, length]`` in int64, float32 or float64, from ``[length]`` or ``[B, length]``.
+
+    Narrow and unsigned types are widened here, because differences of positions would wrap around in them.
+    """
+    if not is_number(given):
+        got = unusual(given) or str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
         raise refusal(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
     if not has_shape(given, (length,), (batch, length)):
         raise refusal(
@@ -140,21 +180,32 @@ def positions(name: str, given: Tensor, batch: int, length: int, device: torch.d
             "give one position for each token",
         )
     require_device(name, given, device)
-    if not tracing() and not bool((given >= 0).all()):  # so written, NaN is refused too
-        raise refusal(
-            f"attend({name}=...)",
-            f"a position of {given.min().item()}",
-            "positions count from 0",
-            "mark left padding with padding=..., which numbers the tokens itself",
-        )
-    return given if given.ndim == 2 else given[None]
+    wide = given.to(torch.promote_types(given.dtype, torch.float32)) if given.is_floating_point() else given.long()
+    if readable(wide):
+        low, high = (x.item() for x in wide.aminmax())
+        if not low >= 0:  # so written, NaN is refused too
+            raise refusal(
+                f"attend({name}=...)",
+                f"a position of {low}",
+                "positions count from 0",
+                "mark left padding with padding=..., which numbers the tokens itself",
+            )
+        if not high < below:
+            raise refusal(
+                f"attend({name}=...)",
+                f"a position of {high}",
+                f"positions stay below {below}, up to which the arithmetic here is exact",
+                "subtract the first position of each sequence, or divide by a unit of distance",
+            )
+    return wide if wide.ndim == 2 else wide[None]
 
 
 def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Which keys are real, ``[B, length]`` bool."""
-    if not isinstance(given, Tensor) or given.dtype != torch.bool or tuple(given.shape) != (batch, length):
-        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
-        fits = isinstance(given, Tensor) and tuple(given.shape) == (batch, length)
+    dense = isinstance(given, Tensor) and unusual(given) is None
+    fits = dense and tuple(given.shape) == (batch, length)
+    if not fits or given.dtype != torch.bool:
+        got = kind_of(given)
         mend = "convert an integer mask with mask.bool()" if fits else "give one for each token of this call"
         raise refusal(
             "attend(padding=...)",
@@ -169,7 +220,7 @@ def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Lengths ``[B]`` of right-padded sequences, as a bool ``[B, length]`` of real keys."""
     if not is_whole(given) or tuple(given.shape) != (batch,):
-        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        got = kind_of(given)
         raise refusal(
             "attend(lengths=...)",
             got,
@@ -177,7 +228,8 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
             "give one length for each sequence of the batch",
         )
     require_device("lengths", given, device)
-    if not tracing() and bool(((given < 0) | (given > length)).any()):
+    given = given.long()  # a narrow integer cannot be compared with a long sequence's length
+    if readable(given) and bool(((given < 0) | (given > length)).any()):
         raise refusal(
             "attend(lengths=...)",
             str(given.tolist()),
@@ -189,32 +241,46 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
 
 def require_real(asked: str, real: Tensor | None) -> None:
     """Every sequence of ``[B, length]`` has something real in it."""
-    if real is None or tracing():
+    if real is None or not readable(real):
         return
     empty = (~real.any(-1)).nonzero().flatten().tolist()
     if empty:
         raise refusal(
             asked,
-            f"nothing but padding in sequence {empty[0]}",
+            f"lengths or padding that leave nothing real in sequence {empty[0]}",
             "weights need at least one real token to lie on",
             "leave such sequences out",
         )
 
 
-def require_sequences(asked: str, given: object, width: int) -> None:
-    """A tensor ``[B, length, width]`` with at least one sequence and one token."""
-    if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[2] != width or 0 in given.shape:
+def require_sequences(owner: str, name: str, given: Tensor, layer: nn.Linear) -> None:
+    """A tensor ``[B, length, width]`` that a projection can take, with at least one sequence and one token."""
+    asked, width = f"{owner}({name})", layer.in_features
+    dense = isinstance(given, Tensor) and unusual(given) is None
+    if not dense or given.ndim != 3 or given.shape[2] != width or 0 in given.shape:
         raise refusal(
             asked,
-            described(given),
-            f"it takes a tensor [batch, length, {width}] with at least one token",
+            f"shape {shape(given)}" if dense else described(given),
+            f"{name} is a tensor [batch, length, {width}] with at least one token",
             "give it these axes and that width",
         )
+    require_like(asked, name, given, layer)
 
 
-def require_count(asked: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise refusal(asked, repr(value), f"{name} is a whole number of at least 1", "give such a number")
+def require_like(asked: str, name: str, given: Tensor, layer: nn.Module) -> None:
+    """A tensor of the dtype and on the device of a layer's weight, as far as the layer has one of its own."""
+    weight = layer.weight if type(layer) is nn.Linear else None
+    fits = weight is None or weight.dtype == given.dtype
+    if weight is not None and torch.float64 not in (weight.dtype, given.dtype) and not given.is_meta:
+        fits = fits or torch.is_autocast_enabled(given.device.type)  # autocast converts all but float64
+    if given.dtype not in FLOATS or not fits:
+        wanted = torch.float32 if weight is None else weight.dtype
+        raise refusal(
+            asked, f"dtype {given.dtype}", f"{name} has the dtype {wanted} of the layer", f"use {name}.to({wanted})"
+        )
+    if weight is not None and weight.device != given.device:
+        got, rule = f"device {given.device}", f"{name} is on the device {weight.device} of the layer"
+        raise refusal(asked, got, rule, "move one of them with .to(device)")
 
 
 def described(given: object) -> str:
@@ -223,13 +289,22 @@ def described(given: object) -> str:
     >>> described(torch.zeros(2, 3)), described(None)
     ('shape [2, 3] of torch.float32', 'NoneType')
     """
-    return f"shape {shape(given)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+    if not isinstance(given, Tensor):
+        return type(given).__name__
+    return unusual(given) or f"shape {shape(given)} of {given.dtype}"
+
+
+def kind_of(given: object) -> str:
+    """A tensor by its dtype and shape, anything else by its type."""
+    if not isinstance(given, Tensor):
+        return type(given).__name__
+    return unusual(given) or f"{given.dtype} {shape(given)}"
 
 
 def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Document numbers as ``[B or 1, length]``."""
     if not is_whole(given) or not has_shape(given, (length,), (batch, length)):
-        got = f"{given.dtype} {shape(given)}" if isinstance(given, Tensor) else type(given).__name__
+        got = kind_of(given)
         raise refusal(
             "attend(documents=...)",
             got,
@@ -237,14 +312,23 @@ def documents(given: Tensor, batch: int, length: int, device: torch.device) -> T
             "number the documents of a packed row 0, 0, 1, 1, 1 and so on",
         )
     require_device("documents", given, device)
+    given = given.long()
     return given if given.ndim == 2 else given[None]
 
 
-def is_whole(given: object) -> bool:
-    """Whether it is a tensor of whole numbers."""
-    if not isinstance(given, Tensor):
-        return False
-    return not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+def is_number(given: object) -> TypeGuard[Tensor]:
+    """Whether it is a dense tensor of real numbers."""
+    return isinstance(given, Tensor) and given.dtype in (*FLOATS, *INTEGERS) and unusual(given) is None
+
+
+def is_real(given: object) -> TypeGuard[Tensor]:
+    """Whether it is a dense tensor of floating point numbers."""
+    return isinstance(given, Tensor) and given.dtype in FLOATS and unusual(given) is None
+
+
+def is_whole(given: object) -> TypeGuard[Tensor]:
+    """Whether it is a dense tensor of whole numbers."""
+    return isinstance(given, Tensor) and given.dtype in INTEGERS and unusual(given) is None
 
 
 def require_device(name: str, given: Tensor, device: torch.device) -> None:
@@ -257,26 +341,28 @@ def require_device(name: str, given: Tensor, device: torch.device) -> None:
         )
 
 
-def require_number(name: str, value: float, low: float, high: float = math.inf, *, low_allowed: bool = False) -> None:
-    inside = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and (low < value < high or (low_allowed and value == low))
-    )
-    if not inside:
-        bracket = f"of at least {low:g}" if low_allowed else f"above {low:g}"
-        limit = f"{bracket} and below {high:g}" if high < math.inf else bracket
-        raise refusal(
-            f"attend({name}=...)",
-            repr(value),
-            f"{name} is a finite number {limit}",
-            f"give {name} a number inside that range",
-        )
-
-
 def tracing() -> bool:
     """Whether a compiler or exporter is looking, so that no tensor's numbers may be asked for."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def readable(*tensors: Tensor) -> bool:
+    """Whether the values of tensors can be read here: not while tracing, capturing a CUDA graph or inside ``vmap``, and
+    not those of meta and fake tensors."""
+    if tracing():
+        return False
+    return not any(
+        x.is_meta
+        or isinstance(x, FakeTensor)
+        or torch._C._functorch.is_batchedtensor(x)
+        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        for x in tensors
+    )
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode AD is active, for which custom operators have no rule."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def exporting() -> bool:

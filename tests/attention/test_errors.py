@@ -344,7 +344,7 @@ SETTINGS = [
     (
         "an unknown backend",
         lambda: call(backend="flash"),
-        "attend(backend=...) got 'flash', but backend is one of auto, reference, blockwise, triton, sdpa; choose one of them.",
+        "attend(backend=...) got 'flash', but backend is 'auto', 'reference', 'blockwise', 'triton' or 'sdpa'; choose one of them.",
     ),
     (
         "window of zero",
@@ -374,27 +374,27 @@ SETTINGS = [
     (
         "temperature of zero",
         lambda: call(temperature=0),
-        "attend(temperature=...) got 0, but temperature is a finite number above 0; give temperature a number inside that range.",
+        "attend(temperature=...) got 0, but temperature is a finite number above 0; leave it out for 1.",
     ),
     (
         "temperature of infinity",
         lambda: call(temperature=torch.inf),
-        "attend(temperature=...) got inf, but temperature is a finite number above 0; give temperature a number inside that range.",
+        "attend(temperature=...) got inf, but temperature is a finite number above 0; leave it out for 1.",
     ),
     (
         "temperature of True",
         lambda: call(temperature=True),
-        "attend(temperature=...) got True, but temperature is a finite number above 0; give temperature a number inside that range.",
+        "attend(temperature=...) got True, but temperature is a finite number above 0; leave it out for 1.",
     ),
     (
         "dropout of one",
         lambda: call(dropout=1.0),
-        "attend(dropout=...) got 1.0, but dropout is a finite number of at least 0 and below 1; give dropout a number inside that range.",
+        "attend(dropout=...) got 1.0, but dropout is a finite number of at least 0 and below 1; leave it out for no dropout.",
     ),
     (
         "dropout below zero",
         lambda: call(dropout=-0.1),
-        "attend(dropout=...) got -0.1, but dropout is a finite number of at least 0 and below 1; give dropout a number inside that range.",
+        "attend(dropout=...) got -0.1, but dropout is a finite number of at least 0 and below 1; leave it out for no dropout.",
     ),
     (
         "a cache that is none",
@@ -512,17 +512,17 @@ MECHANISMS = [
     (
         "an unknown length",
         lambda: Epar(length="max"),
-        "Epar(length=...) got 'max', but length is one of context, query, sequence; choose one of them.",
+        "Epar(length=...) got 'max', but length is 'context', 'query' or 'sequence'; choose one of them.",
     ),
     (
         "a fixed length without a context",
         lambda: Epar(length="context", context=None),
-        "Epar(length='context') got context=None, but a fixed length needs a whole number of at least 1; pass context=4096, or choose length='query'.",
+        "Epar(context=...) got None, but context is a whole number of at least 1; pass context=4096, or choose length='query'.",
     ),
     (
         "a context of zero",
         lambda: Epar(context=0),
-        "Epar(length='context') got context=0, but a fixed length needs a whole number of at least 1; pass context=4096, or choose length='query'.",
+        "Epar(context=...) got 0, but context is a whole number of at least 1; pass context=4096, or choose length='query'.",
     ),
     (
         "a mechanism that needs heads without them",
@@ -708,7 +708,7 @@ CACHES = [
     (
         "a gradient into a preallocated cache",
         lambda: step(KVCache(capacity=4), k=tensor(B, G, 1, D).requires_grad_()),
-        "attend(cache=...) got keys that require a gradient, but a preallocated cache overwrites its memory and carries no gradient; decode under torch.no_grad(), or use KVCache().",
+        "attend(cache=...) got queries, keys or values that require a gradient, but a preallocated cache overwrites its memory and carries no gradient; decode under torch.no_grad(), or use KVCache().",
     ),
     (
         "another batch",
@@ -735,7 +735,7 @@ CACHES = [
     (
         "another device",
         lambda: step(holding(), **{n: tensor(B, h, 1, D, device="meta") for n, h in (("q", H), ("k", G), ("v", G))}),
-        "attend(k, cache=...) got [batch, heads, width] [2, 2, 8] torch.float32 on meta, but the cache holds [2, 2, 8] torch.float32 on cpu; use one cache for each layer and batch.",
+        "attend(q) got a tensor on the meta device, but q holds numbers; create it on a real device, or use torch's FakeTensorMode to infer shapes.",
     ),
     (
         "positions for more than the new tokens",
@@ -760,17 +760,17 @@ CACHES = [
     (
         "cropped to more than was seen",
         lambda: holding().crop(4),
-        "KVCache.crop got 4, but 3 tokens had been seen; give a whole number between 0 and 3.",
+        "KVCache.crop(length=...) got 4, but length is a whole number of at most 3; give a whole number from 0 to 3, the tokens seen.",
     ),
     (
         "cropped below zero",
         lambda: holding().crop(-1),
-        "KVCache.crop got -1, but 3 tokens had been seen; give a whole number between 0 and 3.",
+        "KVCache.crop(length=...) got -1, but length is a whole number of at least 0; give a whole number from 0 to 3, the tokens seen.",
     ),
     (
         "cropped to a fraction",
         lambda: holding().crop(1.0),
-        "KVCache.crop got 1.0, but 3 tokens had been seen; give a whole number between 0 and 3.",
+        "KVCache.crop(length=...) got 1.0, but length is a whole number of at least 0; give a whole number from 0 to 3, the tokens seen.",
     ),
     (
         "a sliding cache rolled back further than it can",
@@ -780,32 +780,32 @@ CACHES = [
     (
         "reordered by rows there are not",
         lambda: holding().reorder(torch.tensor([0, 2])),
-        "KVCache.reorder got [0, 2], but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got [0, 2], but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
     (
         "reordered by negative rows",
         lambda: holding().reorder(torch.tensor([-1, 0])),
-        "KVCache.reorder got [-1, 0], but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got [-1, 0], but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
     (
         "reordered by floats",
         lambda: holding().reorder(torch.tensor([0.0, 1.0])),
-        "KVCache.reorder got [0.0, 1.0], but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got [0.0, 1.0], but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
     (
         "reordered by a mask",
         lambda: holding().reorder(torch.tensor([True, False])),
-        "KVCache.reorder got [True, False], but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got [True, False], but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
     (
         "reordered by a list",
         lambda: holding().reorder([0, 1]),
-        "KVCache.reorder got list, but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got list, but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
     (
         "reordered by a matrix",
         lambda: holding().reorder(torch.tensor([[0, 1]])),
-        "KVCache.reorder got [[0, 1]], but the index is a 1-D integer tensor that names rows 0 to 1; give one row for each beam.",
+        "KVCache.reorder(index) got [[0, 1]], but index is a 1-D integer tensor that names at least one of the rows 0 to 1; give one row for each beam.",
     ),
 ]
 

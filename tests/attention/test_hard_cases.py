@@ -35,7 +35,7 @@ def test_a_sliding_cache_refuses_what_would_push_out_keys_that_count():
     with pytest.raises(whence.WhenceError, match="padding after a real token"):
         whence.attend(q, k, v, causal=True, window=3, cache=whence.KVCache(window=3), lengths=torch.tensor([3, 6]))
     where = torch.tensor([0, 1, 2, 2, 3, 4])
-    with pytest.raises(whence.WhenceError, match="positions that do not increase"):
+    with pytest.raises(whence.WhenceError, match="q_positions or k_positions that do not increase"):
         whence.attend(q, k, v, causal=True, window=3, cache=whence.KVCache(window=3), q_positions=where)
 
 

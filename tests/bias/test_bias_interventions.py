@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whence.bias import interventions, states
+from whence.bias import doubts, interventions, states
 from whence.bias.arrays.channels import FITS
 from whence.bias.doubts import SIZES, write_all
 from whence.bias.doubts.from_mask import decided as mask_decided
@@ -196,7 +196,7 @@ def test_controls_are_of_like_size_and_follow_nothing():
     assert controls_for(means, 0, 1) == [1]
 
 
-def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path):
+def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path, monkeypatch):
     found = write_all(subject, tmp_path, SIZES["quick"])
     assert [record["doubt"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
     for record in found:
@@ -205,8 +205,10 @@ def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path):
     neither = found[1]["numbers"]["arms"]["neither"]
     assert len(neither) == 2 and all("position_share" in half for half in neither)
 
-    def never(done, total, words):
-        assert total == 3
+    def never(done, total, words, read):
+        assert total == 3 and read
 
-    broken = quick_subject(layers=1)  # would give other numbers, so the same ones were read
-    assert write_all(broken, tmp_path, SIZES["quick"], never) == found
+    monkeypatch.setattr(doubts, "EXPERIMENTS", dict.fromkeys(doubts.EXPERIMENTS, lambda *given, **named: 1 / 0))
+    assert write_all(subject, tmp_path, SIZES["quick"], never) == found
+    with pytest.raises(WhenceError, match=r"doubt-one-way\.json of another model"):
+        write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)

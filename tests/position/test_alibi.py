@@ -105,9 +105,9 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 1, "slope": [-1.0]},
-            r"slope=... got \[-1.0\], but slope is at least 0; give a number inside that range\.",
+            r"slope=... got -1.0, but slope is a finite number of at least 0; give a number inside that range\.",
         ),
-        ({"heads": 1, "slope": [0.0], "learn": True}, r"slope=... got \[0.0\], but slope is above 0 when it learns"),
+        ({"heads": 1, "slope": [0.0], "learn": True}, r"slope=... got 0.0, but slope is a finite number above 0"),
     ),
 )
 def test_refusals(arguments, text):

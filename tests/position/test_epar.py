@@ -107,18 +107,21 @@ def test_what_it_says_of_itself():
     "arguments, text",
     (
         ({"form": "linear"}, r"Epar\(form=...\) got 'linear', but form is 'basic' or 'enhanced'; choose one of them\."),
-        ({"alpha": 0.0}, r"alpha=... got 0.0, but alpha is above 0; give a number inside that range\."),
-        ({"beta": -1.0}, r"beta=... got -1.0, but beta is at least 0; give a number inside that range\."),
-        ({"gamma": math.inf}, r"gamma=... got inf, but gamma is at least 0"),
-        ({"beta": 0.0, "learn": True}, r"beta=... got 0.0, but beta is above 0 when it learns"),
+        ({"alpha": 0.0}, r"alpha=... got 0.0, but alpha is a finite number above 0; give a number inside that range\."),
+        (
+            {"beta": -1.0},
+            r"beta=... got -1.0, but beta is a finite number of at least 0; give a number inside that range\.",
+        ),
+        ({"gamma": math.inf}, r"gamma=... got inf, but gamma is a finite number of at least 0"),
+        ({"beta": 0.0, "learn": True}, r"beta=... got 0.0, but beta is a finite number above 0"),
         ({"heads": 2, "beta": [1.0, 2.0, 3.0]}, r"beta=... got 3 numbers for heads=2, but there is one number a head"),
         (
             {"length": "row"},
-            r"Epar\(length=...\) got 'row', but length is one of context, query, sequence; choose one of them\.",
+            r"Epar\(length=...\) got 'row', but length is 'context', 'query' or 'sequence'; choose one of them\.",
         ),
         (
             {"context": None},
-            r"Epar\(length='context'\) got context=None, but a fixed length needs a whole number of at least 1; "
+            r"Epar\(context=...\) got None, but context is a whole number of at least 1; "
             r"pass context=4096, or choose length='query'\.",
         ),
     ),

@@ -78,23 +78,23 @@ def test_above_zero_even_after_one_absurd_step(optimiser, rate):
     (
         (
             {"value": -1.0, "heads": None, "learn": False},
-            r"x=... got -1.0, but x is at least 0; give a number inside that range\.",
+            r"x=... got -1.0, but x is a finite number of at least 0; give a number inside that range\.",
         ),
-        ({"value": math.nan, "heads": None, "learn": False}, r"x=... got nan, but x is at least 0"),
-        ({"value": math.inf, "heads": None, "learn": False}, r"x=... got inf, but x is at least 0"),
+        ({"value": math.nan, "heads": None, "learn": False}, r"x=... got nan, but x is a finite number of at least 0"),
+        ({"value": math.inf, "heads": None, "learn": False}, r"x=... got inf, but x is a finite number of at least 0"),
         (
             {"value": 0.0, "heads": None, "learn": True},
-            r"x=... got 0.0, but x is above 0 when it learns; give a number inside that range\.",
+            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range, or learn=False\.",
         ),
         (
             {"value": 0.0, "heads": None, "learn": False, "zero_allowed": False},
-            r"x=... got 0.0, but x is above 0; give a number inside that range\.",
+            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range\.",
         ),
         (
             {"value": [1.0, 2.0], "heads": 3, "learn": False},
             r"x=... got 2 numbers for heads=3, but there is one number a head; give 3 numbers or one for all\.",
         ),
-        ({"value": [1.0, -2.0], "heads": 2, "learn": False}, r"x=... got \[1.0, -2.0\], but x is at least 0"),
+        ({"value": [1.0, -2.0], "heads": 2, "learn": False}, r"x=... got -2.0, but x is a finite number of at least 0"),
         (
             {"value": [1.0], "heads": None, "learn": False},
             r"x=... got 1 numbers for heads=None, but there is one number a head",

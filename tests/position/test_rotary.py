@@ -218,7 +218,8 @@ def test_repr() -> None:
 def test_refusals() -> None:
     q, at = torch.zeros(1, 1, 2, 8), torch.arange(2)[None]
     with pytest.raises(
-        WhenceError, match=r"^Rotary\(base=\.\.\.\) got 0\.0, but base is above 1; use 10000, as published\.$"
+        WhenceError,
+        match=r"^Rotary\(base=\.\.\.\) got 0\.0, but base is a finite number above 1; use 10000, as published\.$",
     ):
         Rotary(base=0.0)
     with pytest.raises(
@@ -228,7 +229,7 @@ def test_refusals() -> None:
         Rotary(layout="neox")
     with pytest.raises(
         WhenceError,
-        match=r"^Rotary\(width=\.\.\.\) got 5, but columns turn in pairs; give an even number of at least 2\.$",
+        match=r"^Rotary\(width=\.\.\.\) got 5, but width is an even number of at least 2; columns turn in pairs, so give an even number\.$",
     ):
         Rotary(width=5)
     with pytest.raises(
@@ -247,11 +248,11 @@ def test_refusals() -> None:
         Rotary(scaling={"factor": 2.0})  # type: ignore[arg-type]
     with pytest.raises(
         WhenceError,
-        match=r"^Rotary\(scaling=DynamicNtk\) got context=None, but DynamicNtk changes its frequencies with a length of at "
+        match=r"^Rotary\(context=\.\.\.\) got None, but context is a whole number of at "
         r"least 1; pass context=32768, or choose length='sequence'\.$",
     ):
         Rotary(scaling=DynamicNtk(2.0, 16))
-    with pytest.raises(WhenceError, match=r"^Rotary\(scaling=LongRope\) got context=0, but LongRope changes its freq"):
+    with pytest.raises(WhenceError, match=r"^Rotary\(context=\.\.\.\) got 0, but context is a whole number"):
         Rotary(scaling=LongRope([1.0], [1.0], 16, 2.0), length="context", context=0)
     with pytest.raises(
         WhenceError,
@@ -270,6 +271,6 @@ def test_refusals() -> None:
     ):
         Rotary(length="sequence")
     with pytest.raises(
-        WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all', but length is one of context, query, seq"
+        WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all', but length is 'context', 'query' or 'seq"
     ):
         Rotary(scaling=DynamicNtk(2.0, 16), length="all")

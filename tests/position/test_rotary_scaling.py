@@ -156,11 +156,11 @@ def test_scalings_are_frozen_values() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^Linear\(factor=\.\.\.\) got 0\.5, but factor is a number of at least 1; give such a number\.$",
+        match=r"^Linear\(factor=\.\.\.\) got 0\.5, but factor is a finite number of at least 1 and of at most 1e\+06; give the new length over the trained length\.$",
     ):
         Linear(0.5)
     with pytest.raises(
-        WhenceError, match=r"^DynamicNtk\(original=\.\.\.\) got 0, but original is a number of at least 1;"
+        WhenceError, match=r"^DynamicNtk\(original=\.\.\.\) got 0, but original is a whole number of at least 1;"
     ):
         DynamicNtk(2.0, 0)
     with pytest.raises(
@@ -169,11 +169,12 @@ def test_refusals() -> None:
         ours(DynamicNtk(2.0, 64), 2, 10000.0, 128)
     with pytest.raises(
         WhenceError,
-        match=r"^Yarn got beta_fast=1, beta_slow=32, but beta_fast is at least beta_slow, which is above 0; use 32 and 1",
+        match=r"^Yarn\(beta_fast=\.\.\.\) got 1, but beta_fast is a finite number of at least 32; use beta_fast=32 and",
     ):
         Yarn(2.0, 64, beta_fast=1, beta_slow=32)
     with pytest.raises(
-        WhenceError, match=r"^Llama3 got low=4, high=4, but low is above 0 and below high; use 1 and 4, as"
+        WhenceError,
+        match=r"^Llama3\(high=\.\.\.\) got 4, but high is a finite number above 4; use low=1 and high=4, as",
     ):
         Llama3(8.0, 4, 4)
     with pytest.raises(

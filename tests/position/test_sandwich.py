@@ -87,9 +87,9 @@ def test_what_it_says_of_itself():
         ({"heads": 2, "width": 0}, r"Sandwich\(width=...\) got 0, but width is an even number of at least 2"),
         (
             {"heads": 2, "base": 0.0},
-            r"Sandwich\(base=...\) got 0.0, but base is above 0; try base=10000.0, the paper's\.",
+            r"Sandwich\(base=...\) got 0.0, but base is a finite number above 0; try base=10000.0, the paper's\.",
         ),
-        ({"heads": 2, "base": math.inf}, r"Sandwich\(base=...\) got inf, but base is above 0"),
+        ({"heads": 2, "base": math.inf}, r"Sandwich\(base=...\) got inf, but base is a finite number above 0"),
         ({"heads": 0}, r"Sandwich\(heads=...\) got 0, but"),
     ),
 )

@@ -89,7 +89,8 @@ def test_refusals() -> None:
     ):
         Sinusoidal(0)
     with pytest.raises(
-        WhenceError, match=r"^Sinusoidal\(base=\.\.\.\) got 1, but base is above 1; use 10000, as published\.$"
+        WhenceError,
+        match=r"^Sinusoidal\(base=\.\.\.\) got 1, but base is a finite number above 1; use 10000, as published\.$",
     ):
         Sinusoidal(8, base=1)
     with pytest.raises(
@@ -99,6 +100,6 @@ def test_refusals() -> None:
         Sinusoidal(8).embed(torch.zeros(1, 2, 6), torch.tensor([[0, 1]]))
     with pytest.raises(
         WhenceError,
-        match=r"^sinusoid\(layout=\.\.\.\) got 'half', but layout is one of interleaved, concatenated; choose one of",
+        match=r"^sinusoid\(layout=\.\.\.\) got 'half', but layout is 'interleaved' or 'concatenated'; choose one of",
     ):
         sinusoid(torch.arange(2), 4, 10000.0, "half")

@@ -150,15 +150,15 @@ def test_what_it_says_of_itself():
     (
         (
             {"heads": 2, "context": 0},
-            r"StableMask\(length='context'\) got context=0, but a fixed length needs a whole number of at least 1",
+            r"StableMask\(context=...\) got 0, but context is a whole number of at least 1",
         ),
         (
             {"heads": 2, "context": 8, "gamma": -0.1},
-            r"gamma=... got -0.1, but gamma is at least 0; give a number inside that range\.",
+            r"gamma=... got -0.1, but gamma is a finite number of at least 0; give a number inside that range\.",
         ),
         (
             {"heads": 2, "context": 8, "gamma": 0.0, "learn": True},
-            r"gamma=... got 0.0, but gamma is above 0 when it learns",
+            r"gamma=... got 0.0, but gamma is a finite number above 0",
         ),
         (
             {"heads": 2, "context": 8, "gamma": [1.0]},

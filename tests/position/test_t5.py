@@ -131,17 +131,18 @@ def test_refusals() -> None:
     with pytest.raises(WhenceError, match=r"^T5Bias\(form=\.\.\.\) got 'both', but form is 'causal' or"):
         bucket(torch.arange(3), "both")
     with pytest.raises(
-        WhenceError, match=r"^T5Bias\(buckets=\.\.\.\) got 1, but there are at least 2; use 32, as published\.$"
+        WhenceError,
+        match=r"^T5Bias\(buckets=\.\.\.\) got 1, but buckets is a whole number of at least 2; use 32, as published\.$",
     ):
         T5Bias(2, buckets=1)
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(buckets=\.\.\.\) got 33, but both sides have equally many, at least 2; use 32, as published\.$",
+        match=r"^T5Bias\(buckets=\.\.\.\) got 33, but both sides have equally many buckets; use 32, as published\.$",
     ):
         T5Bias(2, form="bidirectional", buckets=33)
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(max_distance=\.\.\.\) got 16, but it exceeds the 16 distances that have a bucket of their own; "
+        match=r"^T5Bias\(max_distance=\.\.\.\) got 16, but max_distance is a whole number of at least 17; "
         r"use 128, as published, or fewer buckets\.$",
     ):
         T5Bias(2, max_distance=16)

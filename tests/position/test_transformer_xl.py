@@ -103,10 +103,10 @@ def test_all_parameters_learn_and_travel() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(width=\.\.\.\) got 7, but each sine has its cosine; give an even number of at least 2\.$",
+        match=r"^TransformerXL\(width=\.\.\.\) got 7, but width is an even number of at least 2; each sine has its cosine, so give an even number\.$",
     ):
         TransformerXL(2, 4, width=7)
-    with pytest.raises(WhenceError, match=r"^TransformerXL\(width=\.\.\.\) got 3, but each sine has its cosine; give"):
+    with pytest.raises(WhenceError, match=r"^TransformerXL\(width=\.\.\.\) got 3, but width is an even number"):
         TransformerXL(1, 3)
     with pytest.raises(
         WhenceError,
@@ -114,7 +114,7 @@ def test_refusals() -> None:
     ):
         TransformerXL(2, 0)
     with pytest.raises(
-        WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but base is above 1; use 10000, as"
+        WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but base is a finite number above 1; use 10000, as"
     ):
         TransformerXL(2, 4, base=1.0)
     with pytest.raises(

@@ -159,7 +159,7 @@ def test_evidence_goes_into_records():
 @pytest.mark.parametrize(
     "call, text",
     (
-        (lambda: Setting(alpha=0.0), r"alpha=... got 0.0, but alpha is above 0"),
+        (lambda: Setting(alpha=0.0), r"alpha=... got 0.0, but alpha is a finite number above 0"),
         (lambda: Setting(form="odd"), r"Epar\(form=...\) got 'odd'"),
         (
             lambda: epar(torch.ones(3), 8, "basic"),

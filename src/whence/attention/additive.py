@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from whence import shapes
 from whence.attention.layout import key_mask
 from whence.errors import refusal
+from whence.validation import require_table, require_width
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,15 @@ class AdditiveAttention(nn.Module):
         super().__init__()
         sizes = {"encoder_width": encoder_width, "decoder_width": decoder_width, "width": width}
         for name, value in sizes.items():
-            shapes.require_count(f"{type(self).__name__}({name}=...)", name, value)
+            require_width(type(self).__name__, name, value)
+        require_table(type(self).__name__, width, max(encoder_width, decoder_width))
         self.of_encoder = nn.Linear(encoder_width, width, bias=False)  # W_h
         self.of_decoder = nn.Linear(decoder_width, width)  # W_s and b
         self.score = nn.Linear(width, 1, bias=False)  # v
 
     def remember(self, states: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Memory:
         """States ``[B, S, encoder width]``, of which ``lengths`` or ``padding`` (True where real) say what counts."""
-        shapes.require_sequences(type(self).__name__, states, self.of_encoder.in_features)
+        shapes.require_sequences(type(self).__name__, "states", states, self.of_encoder)
         real = key_mask(lengths, padding, states.shape[0], states.shape[1], states.device)
         shapes.require_real(f"{type(self).__name__}.remember", real)
         return Memory(states, self.of_encoder(states), real)
@@ -96,18 +98,29 @@ class AdditiveAttention(nn.Module):
         return 0.0
 
     def _require_step(self, memory: Memory, state: Tensor, coverage: Tensor | None) -> None:
+        name = type(self).__name__
+        if not isinstance(memory, Memory):
+            got = shapes.described(memory)
+            raise refusal(f"{name}(memory)", got, "memory is what remember() returns", "call remember(states) first")
         batch, length = memory.states.shape[:2]
-        for name, given, wanted in (
+        for argument, given, wanted in (
             ("state", state, (batch, self.of_decoder.in_features)),
             ("coverage", coverage, (batch, length)),
         ):
-            if given is not None and not (isinstance(given, Tensor) and shapes.has_shape(given, wanted)):
+            if given is None and argument == "coverage":
+                continue
+            if not shapes.is_number(given) or not shapes.has_shape(given, wanted):
                 raise refusal(
-                    f"{type(self).__name__}({name})",
+                    f"{name}({argument})",
                     shapes.described(given),
                     f"for this memory it is a tensor {list(wanted)}",
                     "give one row for each sequence of the memory",
                 )
+            if argument == "state":
+                shapes.require_like(f"{name}(state)", "state", given, self.of_decoder)
+            elif given.device != memory.states.device:
+                got = f"device {given.device} with the memory on {memory.states.device}"
+                raise refusal(f"{name}(coverage)", got, "all tensors share one device", "move it with .to(device)")
 
 
 class CoverageAttention(AdditiveAttention):

@@ -14,11 +14,12 @@ from whence.attention import blockwise, reference, sdpa
 from whence.attention.cache import KVCache
 from whence.attention.fused import backend as fused
 from whence.attention.layout import Layout, resolve
-from whence.attention.rules import require_numbers, require_position
+from whence.attention.rules import positions_below, require_cache, require_position, require_settings
 from whence.attention.support import SUPPORT, Request, prefer, why_not
 from whence.errors import refusal
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
+from whence.validation import require_flag
 
 Documents = Tensor | tuple[Tensor, Tensor]
 
@@ -113,7 +114,9 @@ def attend(
         q_positions, k_positions: ``[T]`` or ``[B, T]``; by default tokens count from 0 in each text.
             When T == S they are taken to be the same tokens, and one of the two arguments serves both.
         lengths: ``[B]`` real tokens of right-padded sequences.
-        padding: ``[B, S]``, True where a token is real, for padding on any side.
+        padding: ``[B, S]``, True where a token is real, for padding on any side. Padding takes no position: a real
+            token's position is the number of real tokens before it in its text, wherever the padding lies, in one pass
+            and from a cache. Outputs of padded queries mean nothing.
         documents: ``[T]`` or ``[B, T]`` document numbers of packed sequences; a pair for queries and keys that are not
             the same tokens. With a cache, these three describe the new tokens only.
         scale: multiplies q.k; ``D ** -0.5`` by default.
@@ -226,29 +229,28 @@ def prepare(
 ) -> Call:
     """Validate everything before any work, then join the cache, rotate, and choose a backend."""
     position = NoPosition() if position is None else position
-    if backend != "auto" and backend not in SUPPORT:
-        raise refusal(
-            "attend(backend=...)", repr(backend), f"backend is one of auto, {', '.join(SUPPORT)}", "choose one of them"
-        )
+    require_settings(
+        "attend", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout, backend=backend,
+        skip_far=skip_far,
+    )  # fmt: skip
+    require_flag("attend", "return_weights", return_weights)
+    require_flag("attend", "finite", finite)
     shapes.require_qkv(q, k, v)
     if finite:
         shapes.require_finite(q, k, v)
-    if cache is not None and not isinstance(cache, KVCache):
-        raise refusal(
-            "attend(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
-        )
+    require_cache("attend", cache)
     several = any(given is not None for given in (lengths, padding, documents))
     require_position(position, q, causal=causal, cached=cache is not None, several_texts=several)
-    require_numbers(window, scale, temperature, dropout)
+    below = positions_below(position)
     if cache is None:
         layout = resolve(
             q, k, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
-            padding=padding, documents=documents, needs_positions=bool(position.effects),
+            padding=padding, documents=documents, needs_positions=bool(position.effects), below=below,
         )  # fmt: skip
     else:
         k, v, layout = cache.extend(
             q, k, v, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
-            padding=padding, documents=documents,
+            padding=padding, documents=documents, learning=position.learnable, below=below,
         )  # fmt: skip
     for part in position.parts:
         if "rotate" in part.effects:
@@ -264,6 +266,7 @@ def prepare(
         fused_closed=fused.why_not_here(q, v, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=shapes.exporting(),
+        transformed=shapes.transformed(),
     )
     name, why = prefer(request) if backend == "auto" else (backend, "it was asked for by name")
     closed = why_not(name, request)
@@ -274,5 +277,5 @@ def prepare(
             "a named backend runs or refuses",
             f"use backend={prefer(request)[0]!r}",
         )
-    scale = q.shape[3] ** -0.5 if scale is None else scale
+    scale = float(q.shape[3] ** -0.5) if scale is None else scale
     return Call(q, k, v, position, layout, scale, temperature, dropout, skip_far, request, name, why)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from whence import shapes
 from whence.attention import ops
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
@@ -22,6 +23,8 @@ SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so ther
 
 def why_not_tables(position: Position, layout: Layout) -> str | None:
     """Why the fast way over distance tables is closed, or None when it is open."""
+    if shapes.transformed():
+        return "torch.func and forward-mode AD need plain operations"
     if layout.offset is None:
         return "the positions are not one consecutive run"
     for part in position.parts:
@@ -98,7 +101,7 @@ def _by_rows(
     outs = []
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not shapes.transformed():  # checkpoints do not go through torch.func
             outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
         else:
             outs.append(block(q[:, :, rows], k, v, rows))

@@ -14,9 +14,17 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.cache_rules import one_of, require_fit, require_order
-from whence.attention.layout import Layout, count_tokens, key_mask, require_whole_documents, run_offset
+from whence.attention.cache_rules import one_of, require_fit, require_order, require_rows
+from whence.attention.layout import (
+    Layout,
+    count_tokens,
+    key_mask,
+    leaves_gaps,
+    require_whole_documents,
+    run_offset,
+)
 from whence.errors import refusal
+from whence.validation import require_integer
 
 
 @dataclass
@@ -39,6 +47,8 @@ class KVCache:
     ``KVCache()`` grows with every token. ``KVCache(capacity=n)`` writes into memory taken once and refuses token n + 1.
     ``KVCache(window=w)`` keeps what a window of w needs, plus ``rollback`` tokens so that ``crop`` can undo that many.
 
+    Positions that are not given go on from each row's last real token. Padding, in any chunk, takes no position.
+
     >>> cache = KVCache()
     >>> x = torch.ones(1, 2, 3, 4)
     >>> from whence.attention.attend import attend
@@ -51,14 +61,10 @@ class KVCache:
             raise refusal(
                 "KVCache(...)", "capacity and window", "a cache is preallocated or sliding", "drop one of them"
             )
-        for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("rollback", rollback, 0)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise refusal(
-                    f"KVCache({name}=...)",
-                    repr(value),
-                    f"{name} is a whole number of at least {least}",
-                    "give a number of tokens",
-                )
+        for name, value in (("capacity", capacity), ("window", window)):
+            if value is not None:
+                require_integer("KVCache", name, value, remedy="give a number of tokens")
+        require_integer("KVCache", "rollback", rollback, low=0, remedy="give a number of tokens")
         self.capacity, self.window, self.rollback = capacity, window, rollback
         self._held: Held | None = None
         self._used = 0  # tokens in the store
@@ -88,36 +94,33 @@ class KVCache:
         lengths: Tensor | None,
         padding: Tensor | None,
         documents: Tensor | tuple[Tensor, Tensor] | None,
+        learning: bool,
+        below: int,
     ) -> tuple[Tensor, Tensor, Layout]:
-        """Append the tokens of k and v, and give back everything the queries of the same tokens look at."""
+        """Append the tokens of k and v, and give back everything the queries of the same tokens look at.
+
+        ``learning``: the position asks for gradients. Positions that are given stay under ``below``.
+        """
         require_fit(
             q, k, v, causal=causal, window=window, documents=documents, kept=self.window, capacity=self.capacity,
-            used=self._used, held=None if self._held is None else (self._held.k, self._held.v),
+            used=self._used, held=None if self._held is None else (self._held.k, self._held.v), learning=learning,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        given = one_of(q_positions, k_positions)
+        name, given = one_of(q_positions, k_positions)
         real = key_mask(lengths, padding, batch, new, device)
         docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
+        last = self._last()
         if given is not None:
-            positions = shapes.positions("q_positions", given, batch, new, device).expand(batch, new)
+            positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
         if self.window is not None:
-            end = slice(self._used - 1, self._used)
-            last = (
-                (self._held.real[:, end], self._held.positions[:, end])
-                if self._held is not None and self._used
-                else None
-            )
-            require_order(last, real, positions, packed=self._packed or docs is not None)
-        if docs is None and self._packed and self._held is not None and self._used:
-            docs = self._held.documents[:, self._used - 1 : self._used]  # the last document goes on
-        if given is not None and self._consecutive:
-            before = (
-                self._held.positions[:, self._used - 1 : self._used] if self._held is not None and self._used else None
-            )
-            joined = positions if before is None else torch.cat([before, positions], 1)
-            self._consecutive = run_offset(joined, joined) is not None
+            before = None if last is None else (last.real, last.positions)
+            require_order(before, real, positions, packed=self._packed or docs is not None)
+        if docs is None and self._packed and last is not None:
+            docs = last.documents  # the last document goes on
+        if self._consecutive:
+            self._consecutive = self._goes_on(last, given is not None, real, docs, positions)
         self._masked = self._masked or real is not None
         self._packed = self._packed or docs is not None
         self._append(
@@ -148,14 +151,9 @@ class KVCache:
     def crop(self, length: int) -> None:
         """Roll back to the first ``length`` tokens seen, as after rejected drafts."""
         lost = self.seen - self._used  # tokens that a sliding cache has forgotten
-        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= self.seen:
-            raise refusal(
-                "KVCache.crop",
-                repr(length),
-                f"{shapes.many(self.seen, 'token')} had been seen",
-                f"give a whole number between 0 and {self.seen}",
-            )
-        need = max(0, length - (self.window - 1)) if self.window is not None else 0
+        remedy = f"give a whole number from 0 to {self.seen}, the tokens seen"
+        require_integer("KVCache.crop", "length", length, low=0, high=self.seen, remedy=remedy)
+        need = max(0, length - self._behind()) if self.window is not None else 0
         if need < lost:
             raise refusal(
                 "KVCache.crop",
@@ -171,14 +169,7 @@ class KVCache:
         """Row b becomes what row ``index[b]`` was, as in beam search. The number of rows may change."""
         if self._held is None:
             return
-        rows = self._held.k.shape[0]
-        if not shapes.is_whole(index) or index.ndim != 1 or not bool(((index >= 0) & (index < rows)).all()):
-            raise refusal(
-                "KVCache.reorder",
-                str(index.tolist()) if isinstance(index, Tensor) else type(index).__name__,
-                f"the index is a 1-D integer tensor that names rows 0 to {rows - 1}",
-                "give one row for each beam",
-            )
+        index = require_rows(index, self._held.k)
         self._held = Held(*(t.index_select(0, index) for t in self._held.tensors()))
 
     def reset(self) -> None:
@@ -217,21 +208,29 @@ class KVCache:
         assert self._held is not None
         return tuple(t[:, : self._used] for t in self._held.tensors())
 
+    def _behind(self) -> int:
+        """How many tokens a sliding cache keeps before the next one: those in its window, and always the last, from
+        which positions go on."""
+        assert self.window is not None
+        return max(self.window - 1, 1)
+
     def _forget(self) -> None:
         """Drop what no later query, nor one after a rollback, can see."""
         if self.window is None or self._held is None:
             return
-        surplus = self._used - (self.window - 1 + self.rollback)
+        surplus = self._used - (self._behind() + self.rollback)
         if surplus > 0:
             # a slice of much more than it shows would keep all of it alive
             self._held = Held(*(t[:, surplus:].clone() for t in self._held.tensors()))
             self._used -= surplus
 
     def count(self, real: Tensor | None, docs: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
-        """Positions that go on from the last token of each row, or from 0 in a new document."""
-        if self.seen == 0 or self._held is None:
+        """Positions that go on from the last real token of each row, or from 0 in a new document: ``[B, new]``."""
+        last = self._last()
+        if last is None:
             require_whole_documents(docs)
             return count_tokens(real, docs, new, device).expand(batch, new)
+        assert self._held is not None
         if self._held.k.shape[0] != batch:
             raise refusal(
                 "attend(cache=...)",
@@ -239,29 +238,40 @@ class KVCache:
                 "each row goes on from its own tokens",
                 "use one cache for each batch, or reorder it",
             )
-        last = slice(self._used - 1, self._used)
-        before = self._last_positions(last)
-        plain = torch.arange(new, device=device)[None]
-        if docs is None:
-            # a row of which only left padding was seen counts from its first token
-            return torch.where(before < 0, count_tokens(real, None, new, device), plain + before + 1)
-        docs = docs.expand(batch, new)
-        require_whole_documents(torch.cat([self._held.documents[:, : self._used], docs], 1))
-        goes_on = (docs == self._held.documents[:, last]).cumprod(-1).bool()
-        return torch.where(goes_on & (before >= 0), plain + before + 1, count_tokens(real, docs, new, device))
+        before = self._last_real_position(last)
+        if docs is not None:
+            docs = docs.expand(batch, new)
+            require_whole_documents(torch.cat([self._held.documents[:, : self._used], docs], 1))
+            before = torch.where(docs[:, :1] == last.documents, before, -1)
+        return count_tokens(real, docs, new, device, before).expand(batch, new)
 
-    def _last_positions(self, last: slice) -> Tensor:
-        """The position of each row's last real token, below 0 where it has none yet: ``[B, 1]``."""
+    def _last(self) -> Held | None:
+        """The last token of each row, which may be padding; None in an empty cache."""
+        if self._held is None or not self._used:
+            return None
+        return Held(*(t[:, self._used - 1 : self._used] for t in self._held.tensors()))
+
+    def _last_real_position(self, last: Held) -> Tensor:
+        """The position of the last real token of each row's last document, -1 where it has none yet: ``[B, 1]``."""
         assert self._held is not None
-        ends = self._held.positions[:, last]
         if not self._masked:
-            return ends
+            return last.positions
         counts = self._held.real[:, : self._used]
         if self._packed:
-            counts = counts & (self._held.documents[:, : self._used] == self._held.documents[:, last])
-        nothing = torch.full_like(ends, -1)
-        found = torch.where(counts, self._held.positions[:, : self._used], -1).amax(1, keepdim=True)
-        found = torch.where(found < 0, torch.minimum(ends, nothing), found)
-        if not shapes.tracing() and bool((found != ends).any()):
-            self._consecutive = False  # right padding lies between a row's tokens
-        return found
+            counts = counts & (self._held.documents[:, : self._used] == last.documents)
+        place = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
+        found = self._held.positions[:, : self._used].gather(1, place.clamp(min=0))
+        return torch.where(place < 0, -1, found)
+
+    def _goes_on(
+        self, last: Held | None, explicit: bool, real: Tensor | None, docs: Tensor | None, positions: Tensor
+    ) -> bool:
+        """Whether distances between real tokens of one text are still differences of their places in the cache."""
+        if explicit:
+            joined = positions if last is None else torch.cat([last.positions, positions], 1)
+            return run_offset(joined, joined) is not None
+        if real is None and not self._masked:
+            return True
+        before = None if last is None or not self._masked else (last.real, last.documents)
+        padding = torch.ones_like(positions, dtype=torch.bool) if real is None else real
+        return not leaves_gaps(padding, docs, positions, before)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from whence import shapes
 from whence.errors import refusal
+from whence.validation import LARGEST_TABLE, shown, unusual
 
 
 def require_fit(
@@ -21,6 +22,7 @@ def require_fit(
     capacity: int | None,
     used: int,
     held: tuple[Tensor, Tensor] | None,
+    learning: bool,
 ) -> None:
     """Refuse tokens that do not belong in a cache of that window, capacity and content."""
     new = k.shape[2]
@@ -59,10 +61,17 @@ def require_fit(
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
-    if capacity is not None and torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+    if capacity is not None and capacity * k.shape[0] * k.shape[1] * max(k.shape[3], v.shape[3]) > LARGEST_TABLE:
         raise refusal(
             "attend(cache=...)",
-            "keys that require a gradient",
+            f"a capacity of {capacity} tokens for keys of shape {shapes.shape(k)}",
+            f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
+            "build it with a smaller capacity, or use KVCache()",
+        )
+    if capacity is not None and torch.is_grad_enabled() and (learning or any(x.requires_grad for x in (q, k, v))):
+        raise refusal(
+            "attend(cache=...)",
+            "a position that learns" if learning else "queries, keys or values that require a gradient",
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
         )
@@ -83,36 +92,70 @@ def require_fit(
 
 def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
     """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
-    if shapes.tracing():
-        return
     batch, new = positions.shape
     now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
     where = positions
     if last is not None:
         now, where = torch.cat([last[0], now], 1), torch.cat([last[1], where], 1)
-    if bool((now[:, :-1] & ~now[:, 1:]).any()):
+    after_real = (now[:, :-1] & ~now[:, 1:]).any()
+    if not shapes.readable(after_real, where):
+        if real is not None:
+            torch._assert_async(~after_real, PADDING_WHILE_TRACING)
+        return
+    if bool(after_real):
         raise refusal(
             "attend(cache=KVCache(window=...))",
-            "padding after a real token",
+            "lengths or padding that mark padding after a real token",
             "a sliding cache counts tokens, and padding would push out keys that the window still holds",
             "pad on the left, or use KVCache()",
         )
     if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
         raise refusal(
             "attend(cache=KVCache(window=...))",
-            "positions that do not increase",
+            "q_positions or k_positions that do not increase",
             "a sliding cache forgets by order, so each token stands after the one before",
             "use KVCache()",
         )
 
 
-def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> Tensor | None:
-    """The positions of new tokens, which are queries and keys at once."""
+PADDING_WHILE_TRACING = (
+    "attend(cache=KVCache(window=...)) got padding after a real token; pad on the left, or use KVCache()."
+)
+
+
+def require_rows(index: Tensor, held: Tensor) -> Tensor:
+    """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
+    rows = held.shape[0]
+    fits = shapes.is_whole(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
+    if not fits or (shapes.readable(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
+        raise refusal(
+            "KVCache.reorder(index)",
+            shown_index(index),
+            f"index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
+            "give one row for each beam",
+        )
+    return index.to(held.device, torch.int64)
+
+
+def shown_index(index: object) -> str:
+    if isinstance(index, Tensor) and not index.is_meta and unusual(index) is None and index.numel() <= 16:
+        return str(index.tolist())
+    return shown(index) if isinstance(index, Tensor) else type(index).__name__
+
+
+def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str, Tensor | None]:
+    """The positions of new tokens, which are queries and keys at once, and the argument they came in."""
     if q_positions is None or k_positions is None or q_positions is k_positions:
-        return k_positions if q_positions is None else q_positions
-    both = isinstance(q_positions, Tensor) and isinstance(k_positions, Tensor)
-    if both and (shapes.tracing() or torch.equal(q_positions, k_positions)):
-        return q_positions
+        return ("k_positions", k_positions) if q_positions is None else ("q_positions", q_positions)
+    for name, given in (("q_positions", q_positions), ("k_positions", k_positions)):
+        if not shapes.is_number(given) or given.is_meta:
+            return name, given  # which is refused by that name
+    alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
+    if alike and not shapes.readable(q_positions, k_positions):
+        torch._assert_async((q_positions == k_positions).all(), "q_positions and k_positions differ; pass one of them.")
+        return "q_positions", q_positions
+    if alike and bool((q_positions == k_positions).all()):
+        return "q_positions", q_positions
     raise refusal(
         "attend(cache=..., q_positions=..., k_positions=...)",
         "two that differ",

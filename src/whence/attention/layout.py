@@ -53,7 +53,11 @@ class Layout:
         return self.within(self.distance(rows).to(dtype))
 
     def within(self, distance: Tensor) -> Tensor:
-        reach = None if self.window is None else self.window - 1
+        reach: float | None = None
+        if self.window is not None:
+            # between whole positions window - 1 is the farthest that is seen; fractional ones come closer to the window
+            fractional = self.q_positions.is_floating_point() or self.k_positions.is_floating_point()
+            reach = float_below(self.window, distance.dtype) if fractional else self.window - 1
         low = 0 if self.causal else None if reach is None else -reach
         return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
 
@@ -92,6 +96,15 @@ class Layout:
         return count.expand(-1, _cut(self.q_positions, rows).shape[1], -1)
 
 
+def float_below(number: int, dtype: torch.dtype) -> float:
+    """The largest number of a float dtype below a whole number of at least 1.
+
+    >>> float_below(1, torch.float64) < 1
+    True
+    """
+    return float(torch.nextafter(torch.tensor(float(number), dtype=dtype), torch.tensor(0.0, dtype=dtype)))
+
+
 def _cut(x: Tensor, rows: slice | None) -> Tensor:
     return x if rows is None else x[:, rows]
 
@@ -108,8 +121,12 @@ def resolve(
     padding: Tensor | None,
     documents: Tensor | tuple[Tensor, Tensor] | None,
     needs_positions: bool,
+    below: int = shapes.EXACT_IN_FLOAT32,
 ) -> Layout:
-    """The layout of a call without a cache. Positions that are not given count the tokens of each text from 0."""
+    """The layout of a call without a cache. Positions that are not given count the real tokens of each text from 0.
+
+    Positions that are given stay under ``below``.
+    """
     batch, rows, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
     real = key_mask(lengths, padding, batch, keys, device)
     q_docs, k_docs = _documents(documents, batch, rows, keys, device)
@@ -143,9 +160,10 @@ def resolve(
             require_whole_documents(q_docs)
         k_pos = count_tokens(real, k_docs, keys, device)
         q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
-        return Layout(q_pos, k_pos, 0, causal, window, real, q_docs, k_docs)
+        whole = padding is None or not leaves_gaps(padding, k_docs, k_pos)  # lengths pad on the right only
+        return Layout(q_pos, k_pos, 0 if whole else None, causal, window, real, q_docs, k_docs)
     given = {
-        name: shapes.positions(name, tensor, batch, length, device)
+        name: shapes.positions(name, tensor, batch, length, device, below=below)
         for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
         if tensor is not None
     }
@@ -192,28 +210,77 @@ def _documents(
     return numbers, numbers
 
 
-def count_tokens(real: Tensor | None, documents: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """Positions ``[B or 1, length]``: from 0 in each document, and from 0 at the first token after left padding.
+def count_tokens(
+    real: Tensor | None, documents: Tensor | None, length: int, device: torch.device, before: Tensor | None = None
+) -> Tensor:
+    """Positions ``[B or 1, length]``: how many real tokens of the same text stand before each token.
 
-    Left padding gets negative positions, so no query that counts ever stands beside it.
+    Padding takes no position, wherever it lies. A padded place itself gets a number that no real token depends on: the
+    one it would have if everything from its text's first real token on were real, below 0 before that token.
+
+    ``before`` ``[B, 1]`` is the position of the last real token that came earlier, which the first document goes on
+    from; below 0 where there is none.
     """
     index = torch.arange(length, device=device)[None]
-    first = None  # the first token after left padding; past the end where nothing is real
-    if real is not None:
-        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]
+    if before is None:
+        before = torch.full((1, 1), -1, device=device)
+    goes_on = before >= 0
     if documents is None:
-        return index if first is None else index - first
-    starts = torch.ones_like(documents, dtype=torch.bool)
+        if real is None:
+            return torch.where(goes_on, before + 1 + index, index)
+        # the first token after left padding; past the end where nothing is real
+        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]
+        padded = torch.where(goes_on, before + 1 + index, index - first)
+        counted = real.cumsum(-1) + torch.where(goes_on, before, -1)
+        return torch.where(real, counted, padded)
+    batch = documents.shape[0] if real is None else real.shape[0]
+    documents = documents.expand(batch, length)
+    real = torch.ones_like(documents, dtype=torch.bool) if real is None else real
+    starts = torch.zeros_like(real)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    if first is not None:
-        starts = starts | (index == first)
-    counted = index - torch.where(starts, index, 0).cummax(-1).values
-    return counted if first is None else torch.where(index < first, index - first, counted)
+    total = real.cumsum(-1)
+    earlier = torch.where(starts, total - real.long(), 0).cummax(-1).values  # real tokens of the documents before
+    goes_on = goes_on & (starts.cumsum(-1) == 0)
+    counted = total - earlier + torch.where(goes_on, before, -1)
+    first = torch.where(real & (total - earlier == 1), index, 0).cummax(-1).values  # of this document, once it came
+    coming = torch.where(real, index, length).flip(-1).cummin(-1).values.flip(-1)
+    padded = torch.where(total > earlier, index - first, index - coming)
+    return torch.where(real, counted, torch.where(goes_on, before + 1 + index, padded))
+
+
+def leaves_gaps(
+    padding: Tensor, documents: Tensor | None, positions: Tensor, last: tuple[Tensor, Tensor] | None = None
+) -> bool:
+    """Whether padding lies between two real tokens of one text, so that distances are not differences of places.
+
+    ``last``: whether the place before the first was real, and its document, each ``[B, 1]``. Where values cannot be
+    read, a gap inside the padding is refused when the graph runs; one behind the last place is taken to be there.
+    """
+    if last is not None:
+        padding = torch.cat([last[0], padding], 1)
+        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], 1)
+        if documents is not None:
+            documents = torch.cat([last[1], documents.expand(padding.shape[0], -1)], 1)
+    gaps = ~padding[:, :-1] & padding[:, 1:] & (positions[:, 1:] > 0)
+    if documents is not None:
+        gaps = gaps & (documents[:, 1:] == documents[:, :-1])
+    if shapes.readable(gaps):
+        return bool(gaps.any())
+    if shapes.exporting() or shapes.transformed() or last is not None:
+        return True
+    torch._assert_async(~gaps.any(), GAP_WHILE_TRACING)
+    return False
+
+
+GAP_WHILE_TRACING = (
+    "attend(padding=...) got padding between two real tokens inside torch.compile, where that cannot be seen in time; "
+    "pass q_positions and k_positions too."
+)
 
 
 def require_whole_documents(documents: Tensor | None) -> None:
     """Positions are counted along a document, so its tokens must stand side by side."""
-    if documents is None or shapes.tracing():
+    if documents is None or not shapes.readable(documents):
         return
     pieces, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (documents, documents.sort(-1).values))
     if not bool((pieces == kinds).all()):
@@ -227,7 +294,9 @@ def require_whole_documents(documents: Tensor | None) -> None:
 
 def run_offset(q_positions: Tensor, k_positions: Tensor) -> int | None:
     """The offset when both are consecutive whole numbers with one offset for the whole batch; otherwise None."""
-    if shapes.tracing() or q_positions.is_floating_point() or k_positions.is_floating_point():
+    if q_positions.is_floating_point() or k_positions.is_floating_point():
+        return None
+    if not shapes.readable(q_positions, k_positions):
         return None
     start = q_positions[0, 0] - k_positions[0, 0]
     for run in (q_positions, k_positions):

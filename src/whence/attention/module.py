@@ -10,10 +10,12 @@ from whence import answers, shapes
 from whence.attention.attend import Arguments, Documents, attend
 from whence.attention.cache import KVCache
 from whence.attention.layout import count_tokens, key_mask
+from whence.attention.rules import require_cache, require_settings
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, require_built
 from whence.position.composition import Sum
 from whence.position.no_position import NoPosition
+from whence.validation import MOST_HEADS, require_choice, require_flag, require_integer, require_table, require_width
 
 
 class Attention(nn.Module):
@@ -59,16 +61,18 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
-        counts: dict[str, int | None] = {"width": width, "heads": heads, "key_heads": key_heads}
-        counts |= {"head_width": head_width, "value_width": value_width}
-        for name, value in counts.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise refusal(
-                    f"Attention({name}=...)",
-                    repr(value),
-                    f"{name} is a whole number of at least 1",
-                    "give such a number",
-                )
+        require_width("Attention", "width", width)
+        for name, count in (("heads", heads), ("key_heads", key_heads)):
+            require_integer("Attention", name, count, high=MOST_HEADS)
+        for name, size in (("head_width", head_width), ("value_width", value_width)):
+            if size is not None:
+                require_width("Attention", name, size)
+        require_settings(
+            "Attention", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout,
+            backend=backend, skip_far=skip_far,
+        )  # fmt: skip
+        require_flag("Attention", "bias", bias)
+        require_choice("Attention", "norm", norm, ("none", "rms"))
         if position is not None and not isinstance(position, Position):
             raise refusal(
                 "Attention(position=...)",
@@ -76,6 +80,8 @@ class Attention(nn.Module):
                 "position is a whence.Position",
                 "subclass whence.Position",
             )
+        if position is not None:
+            require_built(position)
         if heads % key_heads != 0:
             raise refusal(
                 "Attention(key_heads=...)",
@@ -90,8 +96,6 @@ class Attention(nn.Module):
                 "heads divides width",
                 "choose a divisor or pass head_width",
             )
-        if norm not in ("none", "rms"):
-            raise refusal("Attention(norm=...)", repr(norm), "norm is 'none' or 'rms'", "choose one of them")
         self.heads, self.key_heads = heads, key_heads
         self.head_width = width // heads if head_width is None else head_width
         self.value_width = self.head_width if value_width is None else value_width
@@ -99,6 +103,7 @@ class Attention(nn.Module):
         self.causal, self.window, self.dropout = causal, window, dropout
         self.backend, self.skip_far = backend, skip_far
         self.scale, self.temperature = scale, temperature
+        require_table("Attention", width, heads, max(self.head_width, self.value_width))
         self.queries = nn.Linear(width, heads * self.head_width, bias=bias)
         self.keys = nn.Linear(width, key_heads * self.head_width, bias=bias)
         self.values = nn.Linear(width, key_heads * self.value_width, bias=bias)
@@ -131,18 +136,18 @@ class Attention(nn.Module):
 
         ``lengths``, ``padding`` and ``documents`` describe the keys, as in ``attend``.
         """
-        for name, given in (("x", x), ("memory", memory)):
-            if given is None and name == "memory":
-                continue
-            width = self.queries.in_features
-            fits = isinstance(given, Tensor) and given.ndim == 3 and given.shape[2] == width and 0 not in given.shape
-            if not fits:
-                raise refusal(
-                    f"Attention({name})",
-                    f"shape {shapes.shape(given)}" if isinstance(given, Tensor) else type(given).__name__,
-                    f"{name} is a tensor [batch, length, {width}] with at least one token",
-                    "give it these axes and that width",
-                )
+        shapes.require_sequences("Attention", "x", x, self.queries)
+        if memory is not None:
+            shapes.require_sequences("Attention", "memory", memory, self.keys)
+        require_cache("Attention", cache)
+        require_flag("Attention", "return_weights", return_weights)
+        if memory is None and memory_positions is not None:
+            raise refusal(
+                "Attention(memory_positions=...)",
+                "positions and no memory",
+                "memory_positions are those of the tokens of memory",
+                "pass memory, or positions for x",
+            )
         if memory is not None and self.causal and (positions is None or memory_positions is None):
             raise refusal(
                 "Attention(x, memory)",
@@ -199,7 +204,7 @@ class Attention(nn.Module):
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = answers.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+            x = answers.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
@@ -208,6 +213,9 @@ class Attention(nn.Module):
 
 def inner(position: Position) -> Position:
     """A position without the parts that act on embeddings: what a layer inside a model needs."""
+    if not isinstance(position, Position):
+        got = type(position).__name__
+        raise refusal("inner(position)", got, "position is a whence.Position", "subclass whence.Position")
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):
         return position

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from whence.attention import tiles
 from whence.attention.bands import Span
+from whence.errors import refusal
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? factor, Tensor? bias, Tensor? sink, Tensor? real, Tensor? q_documents, "
@@ -67,9 +68,72 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     *tensors, seed, out, lse = ctx.saved_tensors
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: the gradient has one of its own
+        return _differentiate_again(ctx, grad, tensors)
     results = tiled_backward(grad.contiguous(), out, lse, *tensors, *ctx.settings, seed, ctx.wanted)
     learnt = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
     return (*results[:3], *learnt, *([None] * 10))
+
+
+def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[Any, ...]:
+    """The gradients in plain operations on whole matrices, through which autograd can go on."""
+    offset, causal, window, scale, temperature, dropout = ctx.settings
+    if dropout > 0:
+        raise refusal(
+            "backward(create_graph=True) through attend(backend='blockwise')",
+            f"dropout={dropout}",
+            "the second derivative would need the dropped weights again",
+            "pass dropout=0, or use backend='reference'",
+        )
+    span = Span(tensors[0].shape[2], tensors[1].shape[2], offset, causal, window)
+    out = by_matrices(*tensors, span=span, scale=scale, temperature=temperature)
+    learnt = [i for i in range(6) if ctx.needs_input_grad[i]]
+    found = torch.autograd.grad(out, [tensors[i] for i in learnt], grad, create_graph=True, allow_unused=True)
+    results: list[Tensor | None] = [None] * 16
+    for i, gradient in zip(learnt, found, strict=True):
+        results[i] = gradient
+    return tuple(results)
+
+
+def by_matrices(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factor: Tensor | None,
+    bias: Tensor | None,
+    sink: Tensor | None,
+    real: Tensor | None,
+    q_documents: Tensor | None,
+    k_documents: Tensor | None,
+    *,
+    span: Span,
+    scale: float,
+    temperature: float,
+) -> Tensor:
+    """What ``tiled`` computes, without dropout, in plain operations on whole matrices."""
+    share = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(share, 1) for x in (k, v))
+    index = torch.arange(span.queries, device=q.device)[:, None] - torch.arange(span.keys, device=q.device)
+    entry, distance = index + span.keys - 1, index + span.offset
+    z = scale * (q @ k.transpose(-1, -2))
+    z = z if factor is None else z * factor[:, entry]
+    z = z if bias is None else z + bias[:, entry]
+    visible = torch.ones_like(distance, dtype=torch.bool)[None]
+    if span.causal:
+        visible = visible & (distance >= 0)
+    if span.window is not None:
+        visible = visible & (distance.abs() < span.window)
+    if real is not None:
+        visible = visible & real[:, None, :]
+    if q_documents is not None and k_documents is not None:
+        visible = visible & (q_documents[:, :, None] == k_documents[:, None, :])
+    visible = visible[:, None]
+    z = (z / temperature).masked_fill(~visible, -torch.inf)
+    if sink is not None:
+        z = torch.cat([z, (sink / temperature)[..., None]], -1)
+    alone = torch.isneginf(z).all(-1, keepdim=True)
+    weights = torch.softmax(z.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
+    return weights[..., : span.keys] @ v
 
 
 tiled.register_autograd(_differentiate, setup_context=_remember)

@@ -31,6 +31,7 @@ from whence.attention.layout import count_tokens, key_mask
 from whence.errors import refusal
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
+from whence.validation import require_flag, require_integer, require_table, require_width
 
 
 class PointerAttention(nn.Module):
@@ -50,7 +51,8 @@ class PointerAttention(nn.Module):
 
     def __init__(self, width: int, position: Position | None = None, *, bias: bool = True) -> None:
         super().__init__()
-        shapes.require_count("PointerAttention(width=...)", "width", width)
+        require_table("PointerAttention", require_width("PointerAttention", "width", width), width)
+        require_flag("PointerAttention", "bias", bias)
         position = NoPosition() if position is None else position
         if not isinstance(position, Position) or position.effects & {"sink", "embed"}:
             effects = "" if not isinstance(position, Position) else " with " + "/".join(sorted(position.effects))
@@ -85,7 +87,7 @@ class PointerAttention(nn.Module):
         ``[B, S]``, are by default counted from the first real item; the query stands where the last real item does and
         sees no item at a later position.
         """
-        shapes.require_sequences("PointerAttention", encoded, self.queries.in_features)
+        shapes.require_sequences("PointerAttention", "encoded", encoded, self.queries)
         batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
         real = key_mask(lengths, padding, batch, length, device)
         shapes.require_real("PointerAttention", real)
@@ -123,11 +125,14 @@ class Gate(nn.Module):
 
     def __init__(self, *widths: int, hidden: int | None = None) -> None:
         super().__init__()
-        for width in (*widths, *(() if hidden is None else (hidden,))):
-            shapes.require_count("Gate(...)", "a width", width)
+        for width in widths:
+            require_width("Gate", "widths", width)
         if not widths:
             raise refusal("Gate()", "no widths", "a gate looks at something", "give the width of each part")
         total = sum(widths)
+        if hidden is not None:
+            require_table("Gate", total, require_width("Gate", "hidden", hidden))
+        self.widths = widths
         self.layers = (
             nn.Sequential(nn.Linear(total, 1))
             if hidden is None
@@ -136,6 +141,19 @@ class Gate(nn.Module):
 
     def forward(self, *parts: Tensor) -> Tensor:
         """Parts ``[..., width]``, one for each of ``widths``: logits ``[...]``."""
+        fit = len(parts) == len(self.widths) and all(
+            shapes.is_number(x) and x.ndim and x.shape[-1] == n and x.shape[:-1] == parts[0].shape[:-1]
+            for x, n in zip(parts, self.widths, strict=False)
+        )
+        if not fit:
+            raise refusal(
+                "Gate(...)",
+                ", ".join(shapes.described(x) for x in parts) or "nothing",
+                f"it takes {shapes.many(len(self.widths), 'tensor')} [..., width] of the widths {list(self.widths)}",
+                "give one tensor for each width",
+            )
+        for x in parts:
+            shapes.require_like("Gate(...)", "each part", x, self.layers[0])
         return self.layers(torch.cat(parts, -1))[..., 0]
 
 
@@ -147,22 +165,23 @@ def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
     >>> onto_vocabulary(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([[2, 0, 2]]), 4).exp()
     tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
     """
-    shapes.require_count("onto_vocabulary(size=...)", "size", size)
-    if not shapes.is_whole(items) or items.shape != log_weights.shape or log_weights.ndim != 2:
+    require_integer("onto_vocabulary", "size", size)
+    both = shapes.is_whole(items) and shapes.is_real(log_weights) and items.device == log_weights.device
+    if not both or items.shape != log_weights.shape or log_weights.ndim != 2:
         raise refusal(
             "onto_vocabulary(log_weights, items)",
             f"{shapes.described(log_weights)} and {shapes.described(items)}",
             "each weight has one word: two tensors [batch, length], the second of whole numbers",
             "give the words of the places that were attended to",
         )
-    if not shapes.tracing() and bool(((items < 0) | (items >= size)).any()):
+    words = items.long()
+    if not shapes.tracing() and bool(((words < 0) | (words >= size)).any()):
         raise refusal(
             "onto_vocabulary(items)",
-            f"words from {int(items.min())} to {int(items.max())}",
+            f"words from {int(words.min())} to {int(words.max())}",
             f"a word lies between 0 and {size - 1}",
             "give a larger size, for an extended vocabulary",
         )
-    words = items.long()
     # each word's largest weight is taken out first, so that no sum is lost to rounding, however small it is
     top = log_weights.new_full((len(words), size), -torch.inf)
     top = top.scatter_reduce(1, words, log_weights.detach(), "amax")
@@ -180,7 +199,9 @@ def mix(scores: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
         copied: ``[B, size]`` log-probabilities, of at least as many words as the vocabulary has.
         gate: ``[B]``, the logit of generating.
     """
-    fits = scores.ndim == copied.ndim == 2 and len(scores) == len(copied) and scores.shape[1] <= copied.shape[1]
+    real = all(shapes.is_real(x) for x in (scores, copied, gate)) and scores.device == copied.device == gate.device
+    fits = real and scores.ndim == copied.ndim == 2
+    fits = fits and len(scores) == len(copied) and scores.shape[1] <= copied.shape[1]
     if not fits or gate.shape != scores.shape[:1]:
         raise refusal(
             "mix(scores, copied, gate)",
@@ -213,6 +234,9 @@ def last_item(encoded: Tensor, *, lengths: Tensor | None = None, padding: Tensor
     >>> last_item(torch.arange(6.0).reshape(2, 3, 1), lengths=torch.tensor([2, 3])).tolist()
     [[1.0], [5.0]]
     """
+    if not shapes.is_number(encoded) or encoded.ndim != 3 or 0 in encoded.shape:
+        rule = "encoded is a tensor [batch, length, width] with at least one item"
+        raise refusal("last_item(encoded)", shapes.described(encoded), rule, "give it these axes")
     batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
     real = key_mask(lengths, padding, batch, length, device)
     shapes.require_real("last_item", real)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from whence import shapes
+from whence.attention.cache import KVCache
+from whence.attention.support import SUPPORT
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import Position, require_built
+from whence.validation import require_choice, require_flag, require_integer, require_number
 
 
 def require_position(position: Position, q: Tensor, *, causal: bool, cached: bool, several_texts: bool) -> None:
@@ -17,6 +18,7 @@ def require_position(position: Position, q: Tensor, *, causal: bool, cached: boo
         raise refusal(
             "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
         )
+    require_built(position)
     for part in position.parts:
         name = type(part).__name__
         if part.heads is not None and part.heads != q.shape[1]:
@@ -72,15 +74,40 @@ def require_position(position: Position, q: Tensor, *, causal: bool, cached: boo
                 )
 
 
-def require_numbers(window: int | None, scale: float | None, temperature: float, dropout: float) -> None:
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+def positions_below(position: Position) -> int:
+    """The bound of positions that are given: mechanisms that compute with a position itself do so in float32, the
+    others take differences, which are exact far beyond."""
+    absolute = position.effects & {"embed", "rotate", "content", "values", "sink"}
+    if absolute or any(part.length is not None for part in position.parts):
+        return shapes.EXACT_IN_FLOAT32
+    return shapes.EXACT_IN_FLOAT64
+
+
+def require_cache(owner: str, cache: KVCache | None) -> None:
+    if cache is not None and not isinstance(cache, KVCache):
         raise refusal(
-            "attend(window=...)",
-            repr(window),
-            "window is a whole number of at least 1",
-            "leave it out to see every key",
+            f"{owner}(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
         )
-    if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale)):
-        raise refusal("attend(scale=...)", repr(scale), "scale is a finite number", "leave it out for width ** -0.5")
-    shapes.require_number("temperature", temperature, 0)
-    shapes.require_number("dropout", dropout, 0, 1, low_allowed=True)
+
+
+def require_settings(
+    owner: str,
+    *,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+    temperature: float,
+    dropout: float,
+    backend: str,
+    skip_far: bool,
+) -> None:
+    """Refuse flags, numbers and names that no call could run with; ``owner`` is ``attend`` or a module's name."""
+    require_choice(owner, "backend", backend, ("auto", *SUPPORT))
+    require_flag(owner, "causal", causal)
+    require_flag(owner, "skip_far", skip_far)
+    if window is not None:
+        require_integer(owner, "window", window, remedy="leave it out to see every key")
+    if scale is not None:
+        require_number(owner, "scale", scale, remedy="leave it out for width ** -0.5")
+    require_number(owner, "temperature", temperature, above=0, remedy="leave it out for 1")
+    require_number(owner, "dropout", dropout, low=0, below=1, remedy="leave it out for no dropout")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence import shapes
 from whence.attention.layout import Layout
+from whence.errors import refusal
 from whence.position.base import Position
 from whence.position.grid import evaluate
 
@@ -23,12 +27,16 @@ def attend(
     dropout: float,
 ) -> Tensor:
     """The output ``[B, H, T, E]``; the mask holds causality, window, padding, documents and the bias."""
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])  # torch.jit.trace makes tensors of shapes
     has_bias = "bias" in position.effects
+    if has_bias and q.dtype == torch.float16:  # torch wants the mask in the same dtype, and a bias may exceed float16
+        q, k, v = q.float(), k.float(), v.float()
+    q, scale = with_positive_scale(q, scale / temperature)
     if not has_bias and needs_no_mask(layout):
-        return F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=layout.causal, scale=scale / temperature, enable_gqa=grouped
+        out = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=layout.causal, scale=scale, enable_gqa=grouped
         )
+        return refuse_second_derivative(out)
     visible = layout.visible()[:, None]
     alone = ~visible.any(
         -1, keepdim=True
@@ -43,10 +51,48 @@ def attend(
         top = logits.detach().amax(-1, keepdim=True)
         mask = (logits - top.masked_fill(torch.isinf(top), 0.0)).to(q.dtype)
         mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale / temperature, enable_gqa=grouped
-    )
-    return out.masked_fill(alone, 0.0)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    return refuse_second_derivative(out).masked_fill(alone, 0.0)
+
+
+def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """The same scores with a scale above 0: torch's kernels scale after masking, where 0 and a sign spoil -inf."""
+    smallest = torch.finfo(torch.promote_types(q.dtype, torch.float32)).tiny
+    if abs(scale) < smallest:  # the scores are 0 in the kernel's precision
+        return q * 0.0, 1.0
+    return (q, scale) if scale > 0 else (-q, -scale)
+
+
+def refuse_second_derivative(out: Tensor) -> Tensor:
+    """Torch's fused kernels have no second derivative: say so in a sentence where one is taken."""
+    node = None if shapes.tracing() else out.grad_fn
+    if node is None or not node.name().startswith("ScaledDotProduct"):
+        return out
+
+    def end(gradients: tuple[Any, ...], _: object) -> tuple[Any, ...] | None:
+        if not torch.is_grad_enabled():  # no graph is made of this backward pass
+            return None
+        return tuple(g if g is None or not g.requires_grad else FirstDerivative.apply(g) for g in gradients)
+
+    node.register_hook(end)
+    return out
+
+
+class FirstDerivative(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Tensor:
+        raise refusal(
+            "attend(backend='sdpa')",
+            "a second derivative",
+            "torch's fused kernel has a first one only",
+            "use backend='blockwise' or backend='reference'",
+        )
 
 
 def needs_no_mask(layout: Layout) -> bool:

@@ -41,7 +41,7 @@ SUPPORT: dict[str, Support] = {
         "linear",
         "CPU, GPU",
         "fp64, fp32, fp16, bf16",
-        "q, k, v and every parameter",
+        "q, k, v and every parameter, of any order",
         "compile, where distance tables apply",
         "training and long inputs",
     ),
@@ -84,6 +84,7 @@ class Request:
     fused_closed: str | None  # why the fused kernels cannot run on these tensors
     compiling: bool
     exporting: bool
+    transformed: bool = False  # inside torch.func or forward-mode AD
 
     @property
     def score_effects(self) -> frozenset[str]:
@@ -98,6 +99,8 @@ def why_not(backend: str, request: Request) -> str | None:
         return f"it has no {' and no '.join(missing)} effect"
     if request.weights and not support.weights:
         return "it never forms the weights that return_weights asks for"
+    if backend == "sdpa" and request.transformed:
+        return "torch's own kernel has no rule for torch.func and forward-mode AD"
     if backend == "triton" and (request.fused_closed or request.tables_closed) is not None:
         return request.fused_closed or request.tables_closed
     if backend == "triton" and request.exporting:
@@ -115,8 +118,10 @@ def prefer(request: Request) -> tuple[str, str]:
         return "reference", "the weights were asked for, and only the dense computation forms them"
     effects = request.score_effects
     fused = why_not("triton", request) is None
+    torch_kernel = why_not("sdpa", request) is None
     if (
-        not effects
+        torch_kernel
+        and not effects
         and (request.mask_numbers == 0 or not fused)
         and (request.mask_numbers <= DENSE_BIAS or why_not("blockwise", request))
     ):
@@ -126,7 +131,7 @@ def prefer(request: Request) -> tuple[str, str]:
     if fused:
         return "triton", f"{' and '.join(sorted(effects))} of distance alone: one fused kernel reads a table"
     small = request.dense_numbers <= DENSE_BIAS
-    if effects == {"bias"} and not request.bias_learns and small and not request.narrow:
+    if torch_kernel and effects == {"bias"} and not request.bias_learns and small and not request.narrow:
         return (
             "sdpa",
             f"the only effect is a fixed bias of {request.dense_numbers} numbers, small enough for a dense mask",

@@ -94,7 +94,7 @@ def ablated(subject: Subject, plan: Plan) -> dict[str, Any]:
     asked = plan.asked[0]
     task = asked.made().first(max(2, plan.intervened))
     places = spread(task.slots, plan.ablated)
-    prompts = [task.prompt(item, place) for place in places for item in task.items]
+    prompts = [subject.framed(task.prompt(item, place)) for place in places for item in task.items]
     if not states.has_projections(subject):
         return {}
     tokens = max(len(row) for row in subject.all_tokens([prompt.text for prompt in prompts])) + 2 * plan.scored

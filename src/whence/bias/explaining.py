@@ -12,6 +12,7 @@ import torch
 from whence import records
 from whence.bias import ablating, distances, interventions, kept, likelihood, states
 from whence.bias.arrays import channels, geometry, noise, positional_vectors, rows
+from whence.bias.identity import identify
 from whence.bias.measuring import Notify, rounded
 from whence.bias.plan import Plan
 from whence.bias.projections import projection_matrix
@@ -23,19 +24,26 @@ SPLIT_TEXTS = 2
 
 
 def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
-    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it."""
+    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it.
+
+    A folder of another model, or of one whose identity is unknown, is refused. A model whose attention cannot be watched
+    has no explanations; ``subject.unexplained`` says why.
+    """
+    identity = identify(subject)
+    plan = kept.plan_for(folder, plan, identity)
+    if subject.unexplained:
+        return
     here = kept.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
-        if path.exists():
+        if read := path.exists():
             kept.require_plan(records.read(path), plan, path)
         else:
             started = kept.now()
             found = way(subject, plan)
-            records.write(
-                path, {"plan": plan.hash, "way": name, "found": found, "started": started, "environment": here}
-            )
-        notify(number + 1, len(WAYS), f"explanation: {name}")
+            told = {"plan": plan.hash, "identity": identity, "way": name, "found": found, "started": started}
+            records.write(path, {**told, "environment": here})
+        notify(number + 1, len(WAYS), f"explanation: {name}", read)
 
 
 def file_name(way: str) -> str:
@@ -54,7 +62,9 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         slots = torch.stack([_mean(places[place], "slots") for place in order])
         gold, profile = rows.gold_and_profile(slots, order)
         divided = rows.position_or_content(slots, order)
+        layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
         told[name] = {
+            **({"layers": layers} if layers else {}),
             "places": order,
             "gold": rounded(gold),  # [layers, heads, places]
             "profile": rounded(profile),  # [layers, heads, slots]
@@ -72,7 +82,7 @@ def content_free(subject: Subject, plan: Plan) -> dict[str, Any]:
     told = {}
     for asked in plan.asked:
         task = asked.made()
-        prompt = task.content_free(task.items[0].others[0])
+        prompt = subject.framed(task.content_free(task.items[0].others[0]))
         row = likelihood.row_of(subject, subject.tokens(prompt.text))
         told[asked.label] = rounded(rows.slot_means(row, subject.token_spans(prompt.text, prompt.slots)))
     return told
@@ -128,8 +138,8 @@ def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
 def score_split(subject: Subject, texts: torch.Tensor) -> list[dict[str, Any]]:
     """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
     modules = states.attention_modules(subject)
-    last = max(modules)
-    chosen = sorted({0, last // 2, last})
+    numbers = sorted(modules)  # of a hybrid, not all layers attend
+    chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
     with states.attention_inputs(subject, chosen) as seen, torch.inference_mode():
         inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
         for text in texts:

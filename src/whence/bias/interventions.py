@@ -32,7 +32,7 @@ def answer_follows(
         raise refusal("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
     kind = emphasis(multiplied)
     middle, chosen = task.slots // 2, spread(task.slots, min(slots, task.slots))
-    prompts = [task.prompt(item, middle) for item in task.items[:items]]
+    prompts = [subject.framed(task.prompt(item, middle)) for item in task.items[:items]]
     spans = [subject.token_spans(prompt.text, prompt.slots) for prompt in prompts]
     made = likelihood.branches(subject, prompts)
     rows = []

@@ -6,6 +6,7 @@ help topics are other texts and would make other needles.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import re
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 
 from whence import records
+from whence.bias.endpoint import Endpoint
+from whence.bias.identity import difference, same_model
 from whence.bias.plan import Asked, Plan
 from whence.bias.subject import Subject
 from whence.bias.tasks import CLOSED_BOOK, ORACLE, Task
@@ -30,29 +33,75 @@ def folder_of(plan: Plan, base: Path) -> Path:
     return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
 
 
-def begun(subject: Subject, plan: Plan, base: Path, tasks: Sequence[Task]) -> Path:
-    """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused."""
+def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[Task]) -> Path:
+    """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused.
+
+    The plan has its model's identity, see ``identified``; so two models never share a folder.
+    """
     folder = folder_of(plan, base)
     path = folder / PLAN
     if not path.exists():
         about = [about_task(asked, task) for asked, task in zip(plan.asked, tasks, strict=True)]
-        records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": subject.about, "tasks": about})
+        reason = getattr(subject, "unexplained", None)
+        model = subject.about | ({"unexplained": reason} if reason else {})
+        records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about})
     elif records.read(path).get("plan") != plain(plan):
         raise refusal("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
     return folder
+
+
+def identified(plan: Plan, identity: dict[str, Any]) -> Plan:
+    """The plan of one model; a plan that is another model's already is refused."""
+    if plan.identity is not None and plan.identity != identity:
+        raise refusal(
+            "a probe",
+            f"{plan.model} with {difference(plan.identity, identity)}",
+            "a plan belongs to one model",
+            "make a new plan; the other model's records stay in their folder",
+        )
+    return dataclasses.replace(plan, identity=identity)
+
+
+def plan_for(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
+    """The plan in a folder that more is to be written to: of the same questions and the same model, or refused."""
+    there = require_identity(folder, identity)
+    if plain(dataclasses.replace(there, identity=plan.identity)) != plain(plan):
+        raise refusal("a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another")
+    return there
+
+
+def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
+    """The plan in a folder, if it is this model's; records of an unknown model are read and never added to."""
+    there = plan_in(folder)[0]
+    if there.identity is None:
+        raise refusal(
+            "a probe",
+            f"{folder.name}, whose model's identity is unknown",
+            "records from before identities are read and never added to",
+            "probe anew; the new records get a folder of their own",
+        )
+    if not same_model(there.identity, identity):
+        raise refusal(
+            "a probe",
+            f"{folder.name} for a model with {difference(there.identity, identity)}",
+            "a folder holds the records of one model",
+            "take another folder",
+        )
+    return there
 
 
 def about_task(asked: Asked, task: Task) -> dict[str, Any]:
     """All that a page says of a task besides its records."""
     return {
         "task": asked.label,
-        "kind": asked.task,
+        "kind": asked.settings.get("file", asked.task),  # of one's own items, those of one file
         "name": task.name,
         "about": task.about,
+        "source": task.source,
         "slots": task.slots,
         "places": list(asked.spread(task)),
         "items": asked.items,
-        "chance": 1 / (1 + len(task.items[0].rivals)),
+        "chance": 1 / (1 + len(task.items[0].rivals)) if task.items[0].rivals else 0.0,
         "paired": task.paired,
         "hash": task.hash,
     }
@@ -63,10 +112,11 @@ def plan_in(folder: Path) -> tuple[Plan, dict[str, Any]]:
     kept = records.read(folder / PLAN)
     try:
         spec = kept["plan"]
-        asked = tuple(Asked(**one) for one in spec["asked"])
-        plan = Plan(**{**spec, "asked": asked, "scores": tuple(spec["scores"])})
+        asked = tuple(Asked(**{**one, "at": tuple(one.get("at", ()))}) for one in spec["asked"])
+        layers = None if spec.get("layers") is None else tuple(spec["layers"])
+        plan = Plan(**{**spec, "asked": asked, "scores": tuple(spec["scores"]), "layers": layers})
         whole = plan.hash == kept["hash"] and all(one["task"] and one["places"] for one in kept["tasks"])
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise refusal(
@@ -101,11 +151,17 @@ def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, An
         raise refusal(
             "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
         )
+    if plan.identity is not None and not same_model(record.get("identity") or {}, plan.identity):
+        raise refusal(
+            "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
+        )
     return record
 
 
-def environment(subject: Subject) -> dict[str, Any]:
+def environment(subject: Subject | Endpoint) -> dict[str, Any]:
     """Where records are made, for each of them: a probe may be gone on with elsewhere."""
+    if isinstance(subject, Endpoint):
+        return records.environment(ROOT, ("torch",))
     accelerator = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None
     return records.environment(ROOT, ("torch", "transformers"), accelerator)
 

@@ -155,7 +155,10 @@ class Reading:
         last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.subject.device)
         at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.subject.device)
         seen = hf.LastRow()
-        with keys_under(effects, self.cache.layers), hf.capture(self.subject.model, seen):
+        with (
+            keys_under(effects, self.cache.layers),
+            hf.capture(self.subject.model, seen, layers=self.subject.chosen_layers),
+        ):
             self.subject.model(
                 input_ids=last,
                 position_ids=at,
@@ -205,7 +208,7 @@ def row_of(subject: Subject, tokens: Sequence[int]) -> Tensor:
     from whence import hf
 
     seen = hf.LastRow()
-    with hf.capture(subject.model, seen):
+    with hf.capture(subject.model, seen, layers=subject.chosen_layers):
         subject.model(input_ids=torch.tensor([list(tokens)], device=subject.device), use_cache=False, logits_to_keep=1)
     return seen.stacked()[:, 0].float()
 

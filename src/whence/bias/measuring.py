@@ -13,6 +13,8 @@ import torch
 from whence import records
 from whence.bias import generation, kept, likelihood, metrics
 from whence.bias.arrays import rows
+from whence.bias.endpoint import Endpoint
+from whence.bias.identity import identify
 from whence.bias.plan import Plan
 from whence.bias.subject import Subject
 from whence.bias.tasks import CLOSED_BOOK, ORACLE, Prompt, Task
@@ -20,8 +22,8 @@ from whence.errors import refusal
 
 DIGITS = 6
 
-#: called with how many pieces of work are done, of how many, and what was last
-Notify = Callable[[int, int, str], None]
+#: called with how many pieces of work are done, of how many, what was last, and whether it was read from its record
+Notify = Callable[[int, int, str, bool], None]
 
 
 @dataclass(frozen=True)
@@ -51,47 +53,72 @@ def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
 
 
 def measure(
-    subject: Subject, plan: Plan, base: Path, notify: Notify = lambda done, total, words: None
+    subject: Subject | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Every record of a plan: those that are there are read, the others are made. Returns their folder and them."""
-    tasks = [asked.made() for asked in plan.asked]
-    require_room(subject, plan, tasks)
+    """Every record of a plan: those that are there are read, the others are made. Returns their folder and them.
+
+    The folder is that of the plan and of the model as it is now, with whatever is attached to it.
+    """
+    tasks = made_tasks(plan)
+    if isinstance(subject, Subject):
+        require_room(subject, plan, tasks)
+    plan = kept.identified(plan, identify(subject))
     folder = kept.begun(subject, plan, base, tasks)
     every = pieces(plan, tasks)
     here = kept.environment(subject)
     found: list[dict[str, Any]] = []
     for number, piece in enumerate(every):
         path = folder / piece.file_name
-        if path.exists():
+        if read := path.exists():
             found.append(require_own(records.read(path), piece, plan, path))
         else:
             found.append({**ask(subject, plan, piece), "environment": here})
             records.write(path, found[-1])
-        notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}")
+        notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}", read)
     return folder, found
 
 
-def ask(subject: Subject, plan: Plan, piece: Piece) -> dict[str, Any]:
+def made_tasks(plan: Plan) -> list[Task]:
+    """The tasks of a plan, with what cannot be asked refused before a model is loaded."""
+    tasks = [asked.made() for asked in plan.asked]
+    for asked, task in zip(plan.asked, tasks, strict=True):
+        asked.spread(task)
+        if "likelihood" in plan.scores and any(not item.rivals for item in task.items):
+            raise refusal(
+                f"the task {asked.label}",
+                "items without rivals",
+                "the likelihood of an answer is held against wrong ones",
+                "add rivals to the items, or pass --score generation",
+            )
+    return tasks
+
+
+def ask(subject: Subject | Endpoint, plan: Plan, piece: Piece) -> dict[str, Any]:
     """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
     began, started = time.perf_counter(), kept.now()
     prompts = [piece.task.at(item, piece.where) for item in piece.task.items[piece.first : piece.last]]
     answers: list[dict[str, Any]] = [{"item": piece.first + index} for index in range(len(prompts))]
     looks: list[dict[str, torch.Tensor]] = []
-    if "likelihood" in plan.scores:
-        watched = min(max(0, plan.watched - piece.first), len(prompts)) if isinstance(piece.where, int) else 0
-        found, looks = asked_together(subject, prompts, plan.scored, watched)
-        for row, prompt, scores in zip(answers, prompts, found, strict=True):
-            row |= judged(prompt, scores)
+    if isinstance(subject, Subject):
+        prompts = [subject.framed(prompt) for prompt in prompts]
+        if "likelihood" in plan.scores:
+            watched = min(max(0, plan.watched - piece.first), len(prompts)) if isinstance(piece.where, int) else 0
+            found, looks = asked_together(subject, prompts, plan.scored, 0 if subject.unexplained else watched)
+            for row, prompt, scores in zip(answers, prompts, found, strict=True):
+                row |= judged(prompt, scores)
     if "generation" in plan.scores:
-        for row, prompt, text in zip(answers, prompts, _written(subject, piece, prompts), strict=True):
-            row |= {"output": text, "written": metrics.right(piece.task.metric, text, prompt.accepted)}
+        for row, prompt, one in zip(answers, prompts, _written(subject, plan, piece, prompts), strict=True):
+            text = one.pop("text")
+            row |= {"output": text, "written": metrics.right(piece.task.metric, text, prompt.accepted), **one}
     return {
         "plan": plan.hash,
+        "identity": plan.identity,
         "task": piece.name,
         "task_hash": piece.task.hash,
+        "source": piece.task.source,
         "where": piece.where,
         "rows": answers,
-        "attention": _averaged(looks),
+        "attention": _averaged(looks, getattr(subject, "chosen_layers", None)),
         "started": started,
         "seconds": round(time.perf_counter() - began, 3),
     }
@@ -138,6 +165,15 @@ def require_own(record: dict[str, Any], piece: Piece, plan: Plan, path: Path) ->
             "a record belongs to its data; a needle lies in the help topics, which differ between versions of Python",
             "delete it, take another folder or, for the page alone, run: whence report",
         )
+    rows = record.get("rows")
+    items = [row.get("item") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if items != list(range(piece.first, piece.last)):
+        raise refusal(
+            "measure",
+            f"{path.name} without the items {piece.first} to {piece.last - 1}",
+            "a record is written whole",
+            "delete it, and it is measured again",
+        )
     return record
 
 
@@ -145,24 +181,32 @@ def require_room(subject: Subject, plan: Plan, tasks: Sequence[Task]) -> None:
     """Refuse before any work a plan with a prompt that the model has no positions for."""
     for asked, task in zip(plan.asked, tasks, strict=True):
         longest = max(task.items, key=lambda item: len(item.gold) + sum(map(len, item.others)))
-        prompt = task.prompt(longest, asked.spread(task)[0])
+        prompt = subject.framed(task.prompt(longest, asked.spread(task)[0]))
         room = generation.LONGEST_ANSWER if "generation" in plan.scores else plan.scored
         subject.require_room(f"the task {asked.task}", len(subject.tokens(prompt.text)) + room)
 
 
 def told(where: int | str) -> str:
-    return f"gold in slot {where}" if isinstance(where, int) else where
+    """Where the gold is, for people: slots are counted from 1.
+
+    >>> told(0), told("oracle")
+    ('gold in slot 1', 'oracle')
+    """
+    return f"gold in slot {where + 1}" if isinstance(where, int) else where
 
 
-def _written(subject: Subject, piece: Piece, prompts: list[Prompt]) -> list[str]:
-    return generation.answers(subject, prompts, piece.task.metric)
+def _written(subject: Subject | Endpoint, plan: Plan, piece: Piece, prompts: list[Prompt]) -> Sequence[dict[str, Any]]:
+    if isinstance(subject, Endpoint):
+        return subject.answers(prompts, piece.task.metric, plan.identity or {})
+    return [{"text": text} for text in generation.answers(subject, prompts, piece.task.metric)]
 
 
-def _averaged(looks: list[dict[str, torch.Tensor]]) -> dict[str, Any] | None:
+def _averaged(looks: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
     if not looks:
         return None
     means = {name: torch.stack([look[name] for look in looks]).mean(0) for name in looks[0]}
-    return {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
+    told = {"count": len(looks), **{name: rounded(value) for name, value in means.items()}}
+    return told if layers is None else told | {"layers": sorted(layers)}
 
 
 def rounded(value: torch.Tensor) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from whence.bias.likelihood import SCORED
-from whence.bias.tasks import TASKS, Task, spread, task
+from whence.bias.tasks import ITEMS, TASKS, Task, is_known, is_own, spread, task
 from whence.errors import refusal
+from whence.lab.data.folder import content_hash
 
 SCORES = ("likelihood", "generation")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -25,18 +27,47 @@ class Asked:
     items: int
     places: int = 5
     settings: dict[str, Any] = field(default_factory=dict)
-    name: str = ""  # tells apart the same task at several lengths
+    name: str = ""  # tells apart the same task at several lengths, and one's own tasks
+    at: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
+    questions: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
 
     @property
     def label(self) -> str:
         """What records and tables call it."""
-        return self.name or self.task
+        return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", self.task.rpartition(":")[2]).strip("-")
+
+    @property
+    def own(self) -> bool:
+        """Whether the questions are someone's own."""
+        return self.task == ITEMS or is_own(self.task)
 
     def made(self) -> Task:
-        return task(self.task, self.items, **self.settings)
+        """The task; one's own must ask what it asked when the plan was made."""
+        made = task(self.task, self.items, **self.settings)
+        if self.questions and self.questions != asks(made):
+            raise refusal(
+                f"the task {self.label}",
+                "other questions than its plan has",
+                "a plan belongs to its questions",
+                "restore them, or start again with the same command; whence report needs none of them",
+            )
+        return made
+
+    def pinned(self) -> Asked:
+        """The same with the hash of its questions, so that changed questions make another plan."""
+        return dataclasses.replace(self, questions=asks(dataclasses.replace(self, questions="").made()))
 
     def spread(self, made: Task) -> tuple[int, ...]:
-        return spread(made.slots, self.places)
+        """The places of the gold."""
+        beyond = [place for place in self.at if not 0 <= place < made.slots]
+        if beyond:
+            raise refusal(
+                f"the task {self.label}",
+                f"slot {beyond[0] + 1}",
+                f"it has the slots 1 to {made.slots}",
+                "choose among them",
+            )
+        return self.at or spread(made.slots, self.places)
 
 
 @dataclass(frozen=True)
@@ -54,9 +85,14 @@ class Plan:
     ablated: int = 3  # places of the gold at which they are asked so
     chunk: int = 4  # items in one record
     dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
+    chat: bool = False  # prompts go into the tokenizer's chat template
+    layers: tuple[int, ...] | None = None  # whose attention is looked at; all by default
+    revision: str | None = None  # on the hub, as it was asked for
+    endpoint: str | None = None  # where the model answers, if not here
+    identity: dict[str, Any] | None = None  # of the model, see identity.py; None in records from before there were any
 
     def __post_init__(self) -> None:
-        unknown = [one.task for one in self.asked if one.task not in TASKS]
+        unknown = [one.task for one in self.asked if not is_known(one.task)]
         if not self.asked or unknown:
             raise refusal(
                 "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
@@ -75,21 +111,45 @@ class Plan:
                 "each has its records under its name",
                 "name it once, or several lengths of it",
             )
+        if any(len(one.at) == 1 or len(set(one.at)) < len(one.at) for one in self.asked):
+            raise refusal("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
+        if self.endpoint is not None and self.scores != ("generation",):
+            raise refusal(
+                "a plan with an endpoint",
+                f"scores {', '.join(self.scores)}",
+                "an endpoint writes answers and shows no likelihoods",
+                "pass --score generation alone",
+            )
         least = {"chunk": self.chunk, "scored": self.scored}
         low = [f"{name}={value}" for name, value in least.items() if value < 1]
         if low:
             raise refusal("a plan", ", ".join(low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All fields, but those that came later only where they are set: plans from before keep their hashes."""
+        told = _set_fields(self, LATER)
+        return told | {"asked": [_set_fields(one, LATER_ASKED) for one in self.asked]}
 
     @property
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
 
+LATER = ("chat", "layers", "revision", "endpoint", "identity")
+LATER_ASKED = ("at", "questions")
+
+
+def _set_fields(one: Plan | Asked, later: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(one).items() if name not in later or value}
+
+
+def asks(made: Task) -> str:
+    """A hash of what a task asks and of how answers are judged."""
+    return content_hash([made.hash, made.metric, str(made.paired)])
+
+
 #: the setting that says how many slots a task has
-LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces"}
+LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces", ITEMS: "slots"}
 
 
 def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, ...]:
@@ -100,11 +160,10 @@ def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, .
     """
     fixed = [one.task for one in asked if one.task not in LENGTHS]
     if fixed:
-        raise refusal(
-            "a plan with lengths", ", ".join(fixed), f"those of {', '.join(LENGTHS)} can be chosen", "leave it out"
-        )
+        chosen = ", ".join(name for name in LENGTHS if name in TASKS)
+        raise refusal("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
     return tuple(
-        dataclasses.replace(one, name=f"{one.task}-of-{length}", settings={**one.settings, LENGTHS[one.task]: length})
+        dataclasses.replace(one, name=f"{one.label}-of-{length}", settings={**one.settings, LENGTHS[one.task]: length})
         for one in asked
         for length in lengths
     )
@@ -126,7 +185,7 @@ def usual(model: str, documents: bool) -> Plan:
     """
     asked = [
         Asked("key-value", 6, 5, {"pairs": 6}),
-        Asked("needle", 6, 5, {"pieces": 8, "words": 30}),
+        Asked("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
     ]
     if documents:
         asked.insert(1, Asked("documents", 6, 5, {"count": 5, "words": 60}))

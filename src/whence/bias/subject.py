@@ -3,62 +3,91 @@
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.bias.tasks.prompts import Span
+from whence.bias.tasks.prompts import Prompt, Span
 from whence.errors import missing_extra, refusal
 
 QUICK = "quick"
 CPU_TOKENS = 4096
+PLACEHOLDER = "WHENCE-PROMPT"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A loaded model, ready to be asked; ``about`` says what was loaded, for the record."""
+    """A loaded model, ready to be asked.
+
+    Args:
+        about: what was loaded, for the record.
+        chat: put each prompt into the tokenizer's chat template, as a user's message; raw text otherwise.
+        chosen_layers: the layers whose attention is looked at; all by default.
+        batch_tokens: how many tokens are run together; by the device's memory by default.
+    """
 
     name: str
     model: Any
     tokenizer: Any
     about: dict[str, Any] = field(default_factory=dict)
+    chat: bool = False
+    chosen_layers: tuple[int, ...] | None = None
+    batch_tokens: int | None = None
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the language model, which is a part of a multimodal one's."""
+        return self.model.config.get_text_config()
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where inputs go: to the first weights that are in memory, or where accelerate runs those that are not."""
+        hook = getattr(self.model.get_input_embeddings(), "_hf_hook", None)
+        runs_on = getattr(hook, "execution_device", None)
+        if runs_on is not None:
+            return torch.device(runs_on)
+        every = [parameter.device for parameter in self.model.parameters()]
+        return next((device for device in every if device.type != "meta"), every[0])
 
     @property
     def layers(self) -> int:
-        return int(self.model.config.num_hidden_layers)
+        return int(self.config.num_hidden_layers)
 
     @property
     def heads(self) -> int:
-        return int(self.model.config.num_attention_heads)
+        return int(getattr(self.config, "num_attention_heads", 1))  # a state-space model has none
 
     @property
     def longest(self) -> int | None:
         """The positions the model has, where it says so."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return getattr(self.config, "max_position_embeddings", None)
 
     @cached_property
     def unexplained(self) -> str | None:
-        """Why attention cannot be looked at; nothing where it can."""
+        """Why attention cannot be looked at; nothing where it can. Such a model is measured by its curves alone."""
         from whence import hf
 
-        return hf.capture_unavailable(self.model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            why = hf.capture_unavailable(self.model, self.chosen_layers)
+        if why is None:
+            return None
+        return re.sub(r"pass layers=\[([\d, ]+)\]", lambda m: f"pass --layers {m[1].replace(' ', '')}", why)
 
     @property
     def takes_branches(self) -> bool:
         """Whether several answers can share one forward: that needs explicit positions, and no window in any layer.
 
         Attention that whence has taken over reads masks that it made itself, and no others. A family that does not go
-        through transformers' attention interface may read a mask in its own way, or not at all.
+        through transformers' attention interface may build its mask itself.
         """
-        config = self.model.config.get_text_config()
+        config = self.config
         if getattr(self.model.config, "_attn_implementation", None) == "whence" or self.unexplained:
             return False
         kinds = getattr(config, "layer_types", None)
@@ -82,11 +111,48 @@ class Subject:
         found = ["\n" in text for text in texts] + [False] * max(0, size - len(texts))
         return torch.tensor(found, device=self.device)
 
+    @cached_property
+    def frame(self) -> tuple[str, str]:
+        """What the chat template puts before a prompt and after it, up to the beginning of the answer."""
+        asked = "a chat template"
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise refusal(asked, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out")
+        # a template that knows of thinking aloud is asked for the answer itself
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": PLACEHOLDER}],
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=False,
+        )
+        before, found, after = text.partition(PLACEHOLDER)
+        if not found or PLACEHOLDER in after:
+            raise refusal(
+                asked, "a message that it leaves out or repeats", "a prompt stands in it once", "leave --chat out"
+            )
+        return before, after
+
+    def framed(self, prompt: Prompt) -> Prompt:
+        """A prompt as the model is given it: inside its chat template, or as it is."""
+        if not self.chat:
+            return prompt
+        before, after = self.frame
+        # templates trim messages, and an answer begins where the template ends
+        inner = prompt.text.strip()
+        moved = len(before) - prompt.text.index(inner)
+        return replace(
+            prompt,
+            text=before + inner + after,
+            slots=tuple((start + moved, end + moved) for start, end in prompt.slots),
+            answer=prompt.answer.lstrip(),
+            rivals=tuple(rival.lstrip() for rival in prompt.rivals),
+        )
+
     def tokens(self, text: str) -> list[int]:
-        return list(self.tokenizer(text)["input_ids"])
+        return self.all_tokens([text])[0]
 
     def all_tokens(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
-        """The same for several texts, which fast tokenizers read side by side."""
+        """The tokens of several texts, which fast tokenizers read side by side. A chat template has its special tokens."""
+        special = special and not self.chat
         return [list(row) for row in self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
 
     def batches(self, lengths: Sequence[int]) -> list[range]:
@@ -106,9 +172,11 @@ class Subject:
         A token has its keys and values in every layer, and a few vectors as wide as the model or its widest layer; masks,
         scores of the vocabulary and copies take the rest.
         """
+        if self.batch_tokens is not None:
+            return self.batch_tokens
         if self.device.type != "cuda":
             return CPU_TOKENS
-        config = self.model.config
+        config = self.config
         width = int(config.hidden_size)
         cached = 2 * self.layers * width * getattr(config, "num_key_value_heads", self.heads) // self.heads
         numbers = cached + 8 * width + 4 * getattr(config, "intermediate_size", 4 * width)
@@ -116,7 +184,7 @@ class Subject:
 
     def token_spans(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """The tokens that spans of characters lie in: from the first that reaches into one to the last."""
-        offsets = self.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+        offsets = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=not self.chat)["offset_mapping"]
         return [token_span(offsets, start, end) for start, end in spans]
 
     def require_room(self, asked: str, tokens: int) -> None:
@@ -141,21 +209,50 @@ def token_span(offsets: Sequence[Span], start: int, end: int) -> Span:
     return inside[0], inside[-1] + 1
 
 
-def load(name: str, device: str = "cpu", dtype: str = "float32") -> Subject:
-    """A model by its name, its path, or ``quick`` for the tiny random one."""
+def load(
+    name: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    *,
+    revision: str | None = None,
+    device_map: str | None = None,
+    chat: bool = False,
+    layers: Sequence[int] | None = None,
+    batch_tokens: int | None = None,
+) -> Subject:
+    """A model by its name, its path, or ``quick`` for the tiny random one.
+
+    Args:
+        revision: a branch, tag or commit on the hub.
+        device_map: how accelerate spreads the weights, such as ``"auto"``; ``device`` then does not count.
+        chat, layers, batch_tokens: see ``Subject``.
+    """
+    settings: dict[str, Any] = {
+        "chat": chat, "chosen_layers": None if layers is None else tuple(layers), "batch_tokens": batch_tokens,
+    }  # fmt: skip
     if name == QUICK:
-        return quick_subject()
+        return _checked(replace(quick_subject(), **settings))
     from whence import hf
 
-    model, tokenizer = hf.load(name, device=device, dtype=getattr(torch, dtype))
+    placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
+    model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
     count = sum(p.numel() for p in model.parameters())
     about = {
         "type": model.config.model_type,
         "parameters": count,
-        "layers": model.config.num_hidden_layers,
+        "layers": model.config.get_text_config().num_hidden_layers,
         "dtype": dtype,
     }
-    return Subject(name, model, tokenizer, about)
+    return _checked(Subject(name, model, tokenizer, about, **settings))
+
+
+def _checked(subject: Subject) -> Subject:
+    """A subject whose chat template, if asked for, is there, and whose chosen layers are."""
+    if subject.chat:
+        subject.frame  # noqa: B018  refuses a tokenizer without one
+    if subject.chosen_layers is not None and subject.unexplained:
+        raise refusal("--layers", subject.unexplained.rstrip("."), "their attention is looked at", "choose others")
+    return subject
 
 
 def quick_subject(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> Subject:

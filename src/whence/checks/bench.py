@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.attention import Attention, KVCache
-from whence.position.base import Position
+from whence.position.base import Position, Rows
 
 TOKENS = 9
 TOLERANCE = 1e-9
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Skip(Exception):
     """A check that does not apply, and why."""
+
+
+class Wrong(AssertionError):
+    """What a check found; the hook and the remedy, where they are known better than the check's own."""
+
+    def __init__(self, found: str, *, hook: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(found)
+        self.hook, self.remedy = hook, remedy
 
 
 class Bench:
@@ -26,24 +36,34 @@ class Bench:
         for p, original in zip(self.position.parameters(), position.parameters(), strict=True):
             p.requires_grad_(original.requires_grad)
         self.heads = _heads(self.position)
-        head_width = next((w for part in position.parts if (w := getattr(part, "head_width", None)) is not None), 8)
-        value_width = next(
-            (w for part in position.parts if (w := getattr(part, "value_width", None)) is not None), head_width
+        self.head_width = next(
+            (w for part in position.parts if (w := getattr(part, "head_width", None)) is not None), 8
+        )
+        self.value_width = next(
+            (w for part in position.parts if (w := getattr(part, "value_width", None)) is not None), self.head_width
         )
         self.width = next(
             (int(w) for part in position.at_input() if (w := getattr(part, "width", None)) is not None), 12
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.layer = Attention(
-                self.width,
-                self.heads,
-                self.position,
-                head_width=head_width,
-                value_width=value_width,
-                backend="reference",
-            ).double()
-            self.x = torch.randn(2, TOKENS, self.width, dtype=torch.float64)
+        self.layer = self.new_layer()
+        self.x = torch.randn(2, TOKENS, self.width, dtype=torch.float64)
+
+    def new_layer(self, key_heads: int | None = None) -> Attention:
+        return Attention(
+            self.width,
+            self.heads,
+            self.position,
+            key_heads=key_heads,
+            head_width=self.head_width,
+            value_width=self.value_width,
+            backend="reference",
+        ).double()
+
+    @property
+    def hooks(self) -> str:
+        """The hooks that the mechanism overrides, by name."""
+        names = [f"{type(part).__name__}.{hook}" for part in self.position.parts for hook in sorted(part.effects)]
+        return " and ".join(names) or type(self.position).__name__
 
     def run(self, x: Tensor, **arguments: object) -> Tensor:
         out = self.layer(x, **arguments)
@@ -58,9 +78,57 @@ class Bench:
         if any(part.length == "sequence" for part in self.position.parts):
             raise Skip("length='sequence' changes with every token, so it is refused with a cache")
 
+    @property
+    def one_text_only(self) -> bool:
+        return any(part.length == "sequence" and "rotate" in part.effects for part in self.position.parts)
+
     def require_one_text(self) -> None:
-        if any(part.length == "sequence" and "rotate" in part.effects for part in self.position.parts):
+        if self.one_text_only:
             raise Skip("a rotation by the length of the sequence is refused with padding or several texts in a row")
+
+    def arguments(
+        self, hook: str, positions: Tensor, dtype: torch.dtype, key_heads: int | None = None
+    ) -> dict[str, Any]:
+        """Fixed arguments for embed, rotate, content or values of tokens at positions ``[B or 1, T]``."""
+        generator = torch.Generator().manual_seed(0)
+        batch, rows = 2, positions.shape[1]
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        if hook == "embed":
+            return {"x": normal(batch, rows, self.width), "positions": positions.clone()}
+        q = normal(batch, self.heads, rows, self.head_width)
+        k = normal(batch, key_heads or self.heads, rows, self.head_width)
+        if hook == "rotate":
+            return {"q": q, "k": k, "q_positions": positions.clone(), "k_positions": positions.clone()}
+        scale = self.head_width**-0.5
+        scores = scale * (q @ k.mT)
+        visible = (positions[:, :, None] >= positions[:, None, :])[:, None]
+        about = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale)
+        if hook == "content":
+            return {"rows": about}
+        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)
+        return {"weights": weights, "rows": about}
+
+
+def length_for(part: Position, places: Tensor) -> Any:
+    """What a part's distance hooks receive as length at such places."""
+    by_name = {None: None, "context": part.context, "query": places.clamp(min=0) + 1, "sequence": len(places)}
+    return by_name[part.length]
+
+
+def call(part: Position, hook: str, **arguments: Any) -> Any:
+    """The answer of a hook; whatever it raises names the hook."""
+    try:
+        return getattr(part, hook)(**arguments)
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise Wrong(f"it raised {type(error).__name__}: {text}", hook=named(part, hook)) from error
+
+
+def named(part: Position, hook: str) -> str:
+    return f"{type(part).__name__}.{hook}"
 
 
 def _heads(position: Position) -> int:
@@ -69,21 +137,20 @@ def _heads(position: Position) -> int:
         return position.heads
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
-        length = {None: None, "context": part.context, "query": probe + 1, "sequence": 3}[part.length]
         for hook in ("factor", "bias", "sink"):
-            out = getattr(part, hook)(probe, length)
+            out = getattr(part, hook)(probe, length_for(part, probe))
             if isinstance(out, Tensor) and out.ndim == 2:
                 return out.shape[0]
     return 2
 
 
-def close(what: str, a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> None:
+def close(what: str, a: Tensor, b: Tensor, tolerance: float = TOLERANCE, hook: str | None = None) -> None:
     """Fail with the size of the difference unless a and b agree to the tolerance, relative to the larger."""
     if a.shape != b.shape:
-        raise AssertionError(f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}")
+        raise Wrong(f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}", hook=hook)
     if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-        raise AssertionError(f"{what}: a result is not finite")
-    difference = float((a - b).detach().abs().max())
+        raise Wrong(f"{what}: a result is not finite", hook=hook)
+    difference = float((a.double() - b.double()).detach().abs().max())
     limit = tolerance * (1 + float(b.detach().abs().max()))
     if difference > limit:
-        raise AssertionError(f"{what}: they differ by {difference:.2g}, allowed {limit:.2g}")
+        raise Wrong(f"{what} differ by {difference:.2g}, allowed {limit:.2g}", hook=hook)

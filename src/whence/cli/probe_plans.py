@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from whence.bias import plan as plans
 from whence.bias.plan import Asked, Plan
 from whence.bias.subject import QUICK
+from whence.bias.tasks import ITEMS, is_own, own_items
 from whence.errors import WhenceError, refusal
+
+#: an endpoint's answers are dear: a record is written after so many
+ENDPOINT_CHUNK = 8
 
 
 def planned(
@@ -23,64 +30,171 @@ def planned(
     scores: Sequence[str] | None,
     dtype: str | None = None,
     lengths: Sequence[int] | None = None,
+    *,
+    files: Sequence[str] = (),
+    slots: str | None = None,
+    chat: bool = False,
+    layers: tuple[int, ...] | None = None,
+    revision: str | None = None,
+    endpoint: str | None = None,
 ) -> tuple[Plan, str]:
     """The plan that the options ask for, and the name of its size."""
-    if quick and (full or model):
+    if quick and (full or model or endpoint):
         raise refusal("whence probe --quick", "another model or size", "it has its own", "leave the others out")
     if not quick and not model:
         raise refusal("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
-    made = plans.quick() if quick else plans.full(model) if full else plans.usual(model, documents=documents_there())
-    asked = chosen(made.asked, tasks, items, lengths)
-    made = dataclasses.replace(made, asked=asked, scores=tuple(scores or made.scores), dtype=dtype or made.dtype)
-    return made, "quick" if quick else "full" if full else "usual"
+    if endpoint and (layers or revision):
+        raise refusal(
+            "whence probe --endpoint", "--layers or --revision", "an endpoint shows its answers alone", "leave it out"
+        )
+    own_only = (tasks or files) and all(is_own(name) for name in tasks or ())
+    size = "quick" if quick else "full" if full else "usual"
+    made = (
+        plans.quick()
+        if quick
+        else plans.full(model)
+        if full
+        else plans.usual(model, not own_only and documents_there())
+    )
+    asked = chosen(made.asked, tasks, items, lengths, files, slots)
+    told = dataclasses.replace(
+        made, asked=tuple(one.pinned() if one.own else one for one in asked), dtype=dtype or made.dtype, chat=chat,
+        layers=layers, revision=revision, **_scored(made, scores, endpoint),
+    )  # fmt: skip
+    return told, size
+
+
+def _scored(made: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
+    if endpoint is None:
+        return {"scores": tuple(scores or made.scores)}
+    chunk = min(made.chunk, ENDPOINT_CHUNK)
+    return {"scores": tuple(scores or ("generation",)), "endpoint": endpoint.rstrip("/"), "chunk": chunk}
 
 
 def chosen(
-    asked: tuple[Asked, ...], tasks: Sequence[str] | None, items: int | None, lengths: Sequence[int] | None
+    asked: tuple[Asked, ...],
+    tasks: Sequence[str] | None,
+    items: int | None,
+    lengths: Sequence[int] | None,
+    files: Sequence[str] = (),
+    slots: str | None = None,
 ) -> tuple[Asked, ...]:
-    """The tasks of a plan that are named, with so many items, each at every length; all as they are by default."""
-    if tasks:
+    """The tasks of a plan that are named, and one's own, with so many items, each at every length.
+
+    Without names and files the tasks of the plan stay as they are; with files alone those are asked.
+    """
+    usual = asked[0].items
+    if tasks or files:
         known = {one.task: one for one in asked}
-        unknown = [name for name in tasks if name not in known]
+        unknown = [name for name in tasks or () if name not in known and not is_own(name)]
         if unknown:
             raise refusal(
-                "whence probe --task", ", ".join(unknown), f"this plan has {', '.join(known)}", "name one of them"
+                "whence probe --task",
+                ", ".join(unknown),
+                f"this plan has {', '.join(known)}",
+                "name one of them, or module:Name for your own",
             )
-        asked = tuple(known[name] for name in tasks)
+        named = [known.get(name) or Asked(name, usual) for name in tasks or ()]
+        asked = (*named, *(of_file(file, items) for file in files))
     if lengths:
         asked = plans.at_lengths(asked, lengths)
+    if slots is not None:
+        places = numbers("--slots", slots, 1)
+        if places == (1,):
+            raise refusal("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
+        given: dict[str, Any] = {"places": places[0]} if len(places) == 1 else {"at": tuple(p - 1 for p in places)}
+        asked = tuple(dataclasses.replace(one, **given) for one in asked)
     return tuple(dataclasses.replace(one, items=items) for one in asked) if items else asked
 
 
+def of_file(file: str, items: int | None) -> Asked:
+    """The task of a file of one's own items; all of them by default."""
+    count = items or len(own_items(None, file).items)
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", Path(file).stem).strip("-")
+    return Asked(ITEMS, count, settings={"file": file}, name=name or ITEMS)
+
+
+def counted_and_files(given: Sequence[str] | None) -> tuple[int | None, list[str]]:
+    """What ``--items`` was given: how many, and files.
+
+    >>> counted_and_files(["mine.jsonl", "20"])
+    (20, ['mine.jsonl'])
+    """
+    counts = [one for one in given or () if re.fullmatch(r"[+-]?\d+", one)]
+    files = [one for one in given or () if one not in counts]
+    if len(counts) > 1 or any(int(one) < 1 for one in counts):
+        raise refusal("whence probe --items", " and ".join(counts), "it is one number of at least 1", "give one")
+    return int(counts[0]) if counts else None, files
+
+
+def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+    """Whole numbers with commas between them.
+
+    >>> numbers("--layers", "1,3, 5", 0)
+    (1, 3, 5)
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts) or len(set(parts)) < len(parts):
+        raise refusal(
+            f"whence probe {option}", repr(text), f"it is whole numbers from {least} on, each once", "write 1,3,5"
+        )
+    return tuple(int(part) for part in parts)
+
+
 def command(plan: Plan, doubts: bool, device: str) -> str:
-    """The command that makes the records of a plan; empty where no options do."""
+    """The command that makes the records of a plan; empty where no options do. No file of one's own is read for it."""
     named: list[tuple[str, Plan]] = [
         (plan.model, plans.usual(plan.model, documents=True)),
         (plan.model, plans.usual(plan.model, documents=False)),
         (f"{plan.model} --full", plans.full(plan.model)),
     ]
-    tasks = tuple(dict.fromkeys(one.task for one in plan.asked))
-    lengths = tuple(dict.fromkeys(int(one.name.rpartition("-")[2]) for one in plan.asked if one.name))
+    tasks = tuple(dict.fromkeys(one.task for one in plan.asked if one.task != ITEMS))
+    files = tuple(dict.fromkeys(one.settings.get("file", "") for one in plan.asked if one.task == ITEMS))
+    marks = [match for one in plan.asked if (match := re.search(r"-of-(\d+)$", one.name))]
+    lengths = tuple(dict.fromkeys(int(match[1]) for match in marks))
     items = plan.asked[0].items
     for size, base in [("--quick", plans.quick())] if plan.model == QUICK else named:
-        whole = tasks == tuple(one.task for one in base.asked)
-        as_many = all(one.items == next((b.items for b in base.asked if b.task == one.task), 0) for one in plan.asked)
-        try:
-            asked = chosen(base.asked, tasks, None if as_many else items, lengths)
-        except WhenceError:  # a task that this size does not have
-            continue
-        if dataclasses.replace(base, asked=asked, scores=plan.scores, dtype=plan.dtype) == plan:
-            options = [
-                *([] if whole else [f"--task {task}" for task in tasks]),
-                *(f"--length {length}" for length in lengths),
-                *([] if as_many else [f"--items {items}"]),
-                *([] if plan.scores == base.scores else [f"--score {score}" for score in plan.scores]),
-                *([] if plan.dtype == base.dtype else [f"--dtype {plan.dtype}"]),
-                *(["--doubts"] if doubts else []),
-                *([] if device == "cpu" else [f"--device {device}"]),
-            ]
-            return " ".join(["whence probe", size, *options])
+        whole = not files and tasks == tuple(one.task for one in base.asked)
+        usual = {one.task: one.items for one in base.asked}
+        as_many = not files and all(one.items == usual.get(one.task, base.asked[0].items) for one in plan.asked)
+        for slots in (None, _slots(plan)):
+            try:
+                asked = chosen(base.asked, tasks, None if as_many else items, lengths, files, slots)
+            except WhenceError:  # a task that this size does not have
+                continue
+            again = dataclasses.replace(
+                base, asked=asked, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
+                **_scored(base, plan.scores, plan.endpoint),
+            )  # fmt: skip
+            if again == _unpinned(plan):
+                options = [
+                    *([] if whole else [f"--task {shlex.quote(task)}" for task in tasks]),
+                    *(f"--items {shlex.quote(file)}" for file in files),
+                    *(f"--length {length}" for length in lengths),
+                    *([] if as_many else [f"--items {items}"]),
+                    *([] if slots is None else [f"--slots {slots}"]),
+                    *([] if plan.scores == base.scores or plan.endpoint else [f"--score {one}" for one in plan.scores]),
+                    *([] if plan.dtype == base.dtype else [f"--dtype {plan.dtype}"]),
+                    *(["--chat"] if plan.chat else []),
+                    *([] if plan.layers is None else [f"--layers {','.join(map(str, plan.layers))}"]),
+                    *([f"--revision {shlex.quote(plan.revision)}"] if plan.revision else []),
+                    *([f"--endpoint {shlex.quote(plan.endpoint)}"] if plan.endpoint else []),
+                    *(["--doubts"] if doubts else []),
+                    *([] if device == "cpu" else [f"--device {device}"]),
+                ]
+                return " ".join(["whence probe", size, *options])
     return ""
+
+
+def _slots(plan: Plan) -> str:
+    first = plan.asked[0]
+    return ",".join(str(place + 1) for place in first.at) if first.at else str(first.places)
+
+
+def _unpinned(plan: Plan) -> Plan:
+    """The plan as options make it, before the model and one's own questions were looked at."""
+    asked = tuple(dataclasses.replace(one, questions="") for one in plan.asked)
+    return dataclasses.replace(plan, asked=asked, identity=None)
 
 
 def documents_there() -> bool:

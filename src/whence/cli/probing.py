@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,59 +21,110 @@ whence probe smollm2 --task key-value --items 40 --score generation
 
 whence probe smollm2 --task key-value --length 4 --length 8 --length 16
 
+whence probe smollm2 --items my_items.jsonl --slots 1,3,5 --chat
+
+whence probe smollm2 --task "./my_task.py:MyTask(words=30)"
+
+whence probe my-model --endpoint http://localhost:8000/v1 --chat
+
 whence probe smollm2 --full --doubts --device cuda
 
-whence probe smollm2 --full --device cuda --only ask --minutes 8"""
+whence probe smollm2 --full --device cuda --only ask --minutes 8
+
+A line of my_items.jsonl: {"question": "...", "gold": "...", "others": ["...", "..."], "answers": ["..."]}"""
 
 PARTS = ("ask", "explain", "doubts")
 
 
-class OutOfTime(Exception):
-    """Raised after a record was written, when the minutes are over."""
-
-
 def probe(
     model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="a tiny random model, in seconds")] = False,
-    full: Annotated[bool, typer.Option("--full", help="enough items for +-5 points; for a GPU")] = False,
-    task: Annotated[list[str] | None, typer.Option(help="only this task of the plan; again for more")] = None,
-    items: Annotated[int | None, typer.Option(help="items of each task", min=1)] = None,
-    score: Annotated[list[str] | None, typer.Option(help="likelihood or generation; again for both")] = None,
-    doubts: Annotated[bool, typer.Option("--doubts", help="test three doubts about positional channels too")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Enough items for +-5 points; for a GPU.")] = False,
+    task: Annotated[
+        list[str] | None, typer.Option(help="A task of the plan, module:Name or ./file.py:Name. Repeat for more.")
+    ] = None,
+    items: Annotated[
+        list[str] | None, typer.Option(help="Items of each task, or a JSONL file of your own. Repeat for both.")
+    ] = None,
+    score: Annotated[list[str] | None, typer.Option(help="likelihood or generation. Repeat for both.")] = None,
+    doubts: Annotated[
+        bool, typer.Option("--doubts", help="Also test three hypotheses about positional channels.")
+    ] = False,
     length: Annotated[
-        list[int] | None, typer.Option(help="slots of every task; again for curves of several lengths", min=2)
+        list[int] | None, typer.Option(help="Slots of every task. Repeat for curves of several lengths.", min=2)
     ] = None,
+    slots: Annotated[
+        str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
+    ] = False,
+    layers: Annotated[str | None, typer.Option(help="Layers to look at, counted from 0, such as 1,3,5.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="do this part and write no report: ask, explain, doubts")
+        list[str] | None, typer.Option(help="Do this part and write no report: ask, explain, doubts.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="stop after these; the same command goes on", min=0)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="of the model while it is asked: float32, bfloat16, float16")
+        str | None, typer.Option(help="Dtype of the model for answers: float32, bfloat16, float16.")
     ] = None,
-    device: Annotated[str, typer.Option(help="where the model runs")] = "cpu",
-    out: Annotated[Path, typer.Option(help="folder for records and the report")] = Path("build/probe"),
+    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
+    device_map: Annotated[
+        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible URL up to /v1. Generation scores only.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable with the endpoint's API key.")
+    ] = "OPENAI_API_KEY",
+    timeout: Annotated[
+        float, typer.Option(help="Time limit of one request to the endpoint, in seconds.", min=0.1)
+    ] = 120,
+    out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
 ) -> None:
     from whence.bias import doubts as doubting
     from whence.bias import explaining, kept, measuring, subject
-    from whence.cli.probe_plans import planned
+    from whence.bias.endpoint import Endpoint
+    from whence.bias.identity import identify
+    from whence.cli.probe_plans import counted_and_files, numbers, planned
+    from whence.cli.progress import OutOfTime, probe_progress
 
-    plan, size = planned(model, quick, full, task, items, score, dtype, length)
+    count, files = counted_and_files(items)
+    plan, size = planned(
+        model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,
+        layers=None if layers is None else numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
+    )  # fmt: skip
     parts = chosen_parts(only, doubts)
-    tasks = [one.made() for one in plan.asked]  # what cannot be asked is refused before a model is loaded
-    asked = subject.load(plan.model, device, plan.dtype)
-    # what is measured inside a model is small beside the rounding of short numbers
-    exact = asked if plan.dtype == "float32" or parts == {"ask"} else subject.load(plan.model, device)
+    tasks = measuring.made_tasks(plan)  # what cannot be asked is refused before a model is loaded
+    options: dict[str, Any] = {
+        "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
+    }  # fmt: skip
+    asked: subject.Subject | Endpoint
+    if plan.endpoint is not None:
+        asked = Endpoint(plan.model, plan.endpoint, plan.chat, api_key_env, timeout)
+    else:
+        asked = subject.load(plan.model, device, plan.dtype, **options)
+    if asked.unexplained:
+        if parts - {"ask"}:
+            print(f"curves only, no explanations: {asked.unexplained}", file=sys.stderr)
+        parts &= {"ask"}
+    plan = kept.identified(plan, identify(asked))
     folder = kept.begun(asked, plan, out, tasks)
     try:
-        with progress(minutes) as notify:
+        with probe_progress(minutes) as notify:
             if "ask" in parts:
                 measuring.measure(asked, plan, out, notify)
-            if "explain" in parts:
-                explaining.explain(exact, plan, folder, notify)
-            if "doubts" in parts:
-                doubting.write_all(exact, folder, doubting.SIZES[size], notify)
+            if isinstance(asked, subject.Subject) and parts - {"ask"}:
+                # what is measured inside a model is small beside the rounding of short numbers
+                exact = asked if plan.dtype == "float32" else subject.load(plan.model, device, **options)
+                if "explain" in parts:
+                    explaining.explain(exact, plan, folder, notify)
+                if "doubts" in parts:
+                    doubting.write_all(exact, folder, doubting.SIZES[size], notify)
     except OutOfTime:
-        print(f"stopped after {minutes:g} minutes; the same command goes on from there. Records: {folder}")
+        print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {folder}")
         return
     if only:
         print(f"done: {', '.join(sorted(parts))}; without --only a report is written. Records: {folder}")
@@ -88,6 +137,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     from whence.bias import kept
     from whence.bias.findings import findings
     from whence.cli.probe_plans import command
+    from whence.cli.probe_table import print_table
 
     told = findings(folder, "")
     device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
@@ -124,100 +174,6 @@ def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
     return set(only) if only else {"ask", "explain", *(["doubts"] if doubts else [])}
-
-
-@contextmanager
-def progress(minutes: float | None = None) -> Iterator[Callable[[int, int, str], None]]:
-    """One bar for each kind of work on a terminal, one line a piece of it elsewhere; both say how long is left.
-
-    When the minutes are over the next piece that is done is the last: what was called raises ``OutOfTime``.
-    """
-    import time
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    began = time.monotonic()
-
-    def require_time(done: int, total: int) -> None:
-        if minutes is not None and done < total and time.monotonic() - began > 60 * minutes:
-            raise OutOfTime
-
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bars:
-            bar = bars.add_task("probe", total=None)
-
-            def notify(done: int, total: int, words: str) -> None:
-                if done == 1:
-                    bars.reset(bar)
-                bars.update(bar, total=total, completed=done, description=words)
-                require_time(done, total)
-
-            yield notify
-        return
-    clock = Clock(began)
-
-    def say(done: int, total: int, words: str) -> None:
-        left = clock.left(done, total, time.monotonic())
-        print(
-            f"{done} of {total}, {words}" + (f"; about {left:.0f} s left" if left else ""), file=sys.stderr, flush=True
-        )
-        require_time(done, total)
-
-    yield say
-
-
-class Clock:
-    """How long the rest takes, from the pieces that took any time: those that were there already say nothing of it.
-
-    >>> clock = Clock(0.0)
-    >>> clock.left(1, 4, 0.01), clock.left(2, 4, 10.01), clock.left(3, 4, 14.01)
-    (0.0, 20.0, 7.0)
-    """
-
-    READ = 0.1  # seconds within which a piece was read rather than made
-
-    def __init__(self, now: float) -> None:
-        self.last, self.taken, self.made = now, 0.0, 0
-
-    def left(self, done: int, total: int, now: float) -> float:
-        if done == 1:
-            self.taken, self.made = 0.0, 0
-        if now - self.last > self.READ:
-            self.taken, self.made = self.taken + now - self.last, self.made + 1
-        self.last = now
-        return round(self.taken / self.made * (total - done), 6) if self.made else 0.0
-
-
-def print_table(told: dict[str, Any]) -> None:
-    """The curves on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    # narrow enough for 80 columns, where the curve goes over two lines
-    table = Table(
-        title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1", box=None,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for name in ("task", "score", "right by slot", "mean", "gap (p)", "worst", "closed", "oracle"):
-        curve = name == "right by slot"
-        table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
-    for task in told["tasks"]:
-        for curve in (curve for curve in task["curves"] if curve["score"] != "share"):
-            table.add_row(
-                task["task"],
-                curve["score"],
-                " ".join(f"{p['place'] + 1}:{100 * p['mean']:.0f}" for p in curve["places"]),
-                f"{100 * curve['average']:.0f}",
-                f"{100 * curve['gap']:.0f} ({curve['gap_p']:.2g})",
-                str(curve["worst"] + 1) if curve["gap"] else "-",
-                *(f"{100 * curve['lines'][name]['mean']:.0f}" for name in ("closed book", "oracle")),
-            )
-    Console().print(table)
-    if told["missing"]:
-        print(f"not measured yet: {', '.join(told['missing'])}")
 
 
 def write_page(told: dict[str, Any], path: Path) -> Path:

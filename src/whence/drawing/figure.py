@@ -13,6 +13,7 @@ from whence.drawing.stage import effect_of, set_stage
 from whence.errors import missing_extra, refusal
 from whence.position.base import Position
 from whence.position.rotary import Rotary
+from whence.validation import require_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +46,13 @@ def show(
     if not isinstance(position, Position):
         got = type(position).__name__
         raise refusal("show(position)", got, "position is a whence.Position", "subclass whence.Position")
-    if not isinstance(length, int) or length < 8:
-        raise refusal("show(length=...)", repr(length), "length is a whole number of at least 8", "try length=128")
+    # a picture holds a number for each pair of tokens
+    require_integer("show", "length", length, low=8, high=4096, remedy="try length=128")
+    if heads is not None:
+        require_integer("show", "heads", heads, high=256, remedy="leave it out, or give the number of query heads")
+    if head_width is not None:
+        require_integer("show", "head_width", head_width, high=4096, remedy="leave it out, or give the width of a head")
+    require_integer("show", "seed", seed, low=0, remedy="give a whole number, or leave it out")
 
     with torch.no_grad():
         stage = set_stage(position, length, heads, head_width, seed)

@@ -165,9 +165,13 @@ class Switch:
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
         self.model = model
         self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
-        if all(part._can_set_attn_implementation() for part in parts):
+        beside = _beside_text(model, parts)
+        if all(part._can_set_attn_implementation() for part in parts if part not in beside):
             model.set_attn_implementation(KEY)
-        if any(config._attn_implementation_internal != KEY for config, _ in self.before):
+        for part, (config, implementation) in zip(parts, self.before, strict=True):
+            if part in beside:
+                config._attn_implementation_internal = implementation
+        if any(part.config._attn_implementation_internal != KEY for part in parts if part not in beside):
             self.back()
             raise refusal(
                 asked,
@@ -181,6 +185,13 @@ class Switch:
             config._attn_implementation_internal = implementation
         for module in self.model.modules():
             module.__dict__.pop(JOINED, None)
+
+
+def _beside_text(model: Any, parts: list[Any]) -> list[Any]:
+    """The parts of a multimodal model beside its language model, such as an image encoder: they attend as they did."""
+    text = model.get_decoder()
+    inside = set(map(id, text.modules()))
+    return [part for part in parts if id(part) not in inside and not any(one is text for one in part.modules())]
 
 
 def watch(modules: dict[int, nn.Module] | list[nn.Module], watcher: Watcher) -> Callable[[], None]:

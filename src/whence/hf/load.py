@@ -22,21 +22,40 @@ class Loaded(NamedTuple):
     tokenizer: Any
 
 
-def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Loaded:
-    """A causal language model with its tokenizer.
+def load(
+    name: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    revision: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> Loaded:
+    """A causal language model, or a multimodal one, with its tokenizer.
 
     Args:
         name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache that ``make smollm2`` fills), a folder that
             ``save_pretrained`` wrote, a GGUF file (converted once into the cache), or a name on the Hugging Face hub.
         dtype: of the weights.
         device: where they go.
+        revision: a branch, tag or commit on the hub.
+        device_map: how accelerate spreads the weights over devices, such as ``"auto"``; ``device`` then does not count.
     """
     asked = f'load("{name}")'
     transformers = needed("transformers", asked)
     source = _source(asked, name)
+    options: dict[str, Any] = {}
+    if revision is not None:
+        if Path(source).exists():
+            raise refusal(asked, f"revision={revision}", "files on this machine have none", "leave it out")
+        options["revision"] = revision
+    placed: dict[str, Any] = {}
+    if device_map is not None:
+        needed("accelerate", f"{asked} with a device map")
+        placed["device_map"] = device_map
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        kind = _model_class(asked, transformers, source, **options)
+        model = kind.from_pretrained(source, dtype=dtype, **options, **placed)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
         raise refusal(
             asked,
@@ -50,7 +69,25 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
             f'call whence.hf.attach_saved(model, "{name}")',
             stacklevel=2,
         )
-    return Loaded(model.to(device).eval(), tokenizer)
+    return Loaded((model if device_map is not None else model.to(device)).eval(), tokenizer)
+
+
+def _model_class(asked: str, transformers: Any, source: str, **options: Any) -> Any:
+    """The class of transformers that loads it: by its config, where there is one."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+    except (OSError, ValueError):  # an adapter, which has none, or what is refused next
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map"):
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return transformers.AutoModelForImageTextToText
+    raise refusal(
+        asked,
+        f"a {config.model_type} model",
+        "a causal language model is loaded, or a multimodal model with one inside",
+        "use a model such as llama, qwen3 or gpt2",
+    )
 
 
 def _source(asked: str, name: str | Path) -> str:

@@ -62,7 +62,7 @@ class Body(nn.Module):
                 "give it these axes",
             )
         # on a GPU the question would make every step wait for its answer
-        if tokens.device.type != "cpu" or shapes.tracing():
+        if tokens.device.type != "cpu" or not shapes.readable(tokens):
             return
         low, high = (int(end) for end in torch.aminmax(tokens))
         if low < 0 or high >= self.embedding.num_embeddings:
@@ -86,7 +86,7 @@ class Body(nn.Module):
             places = self._places(tokens, padding, documents, cache)
             for part in self.at_input:
                 assert isinstance(part, Position)
-                x = answers.like(type(part).__name__, "embed", part.embed(x, places), tuple(x.shape))
+                x = answers.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
         x = self.dropout(x)
         for layer, held in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, padding=padding, documents=documents, cache=held, weights_into=weights_into)

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.errors import refusal
 from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
+from whence.validation import require_choice, require_flag, require_number
 
 
 def slopes(heads: int) -> list[float]:
@@ -60,14 +60,9 @@ class Alibi(Position):
         slope: list[float] | None = None,
     ) -> None:
         super().__init__(heads=heads)
-        if form not in ("causal", "symmetric"):
-            raise refusal("Alibi(form=...)", repr(form), "form is 'causal' or 'symmetric'", "choose one of them")
-        if not (isinstance(scale, int | float) and 0 <= scale < math.inf):
-            raise refusal(
-                "Alibi(scale=...)", repr(scale), "scale is a finite number of at least 0", "use 1, as published"
-            )
-        self.form = form
-        self.scale = scale
+        self.form = require_choice("Alibi", "form", form, ("causal", "symmetric"))
+        self.scale = require_number("Alibi", "scale", scale, low=0, remedy="use 1, as published")
+        require_flag("Alibi", "learn", learn)
         self.slope = Quantity("slope", slopes(heads) if slope is None else slope, heads=heads, learn=learn)
         self.causal_only = form == "causal"
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, refusal
+from whence.validation import require_choice, require_heads, require_integer, shown
 
 if TYPE_CHECKING:
     from whence.position.composition import Sum
@@ -113,29 +114,29 @@ class Position(nn.Module):
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
         name = type(self).__name__
-        if (heads is None and self.needs_heads) or (heads is not None and (not isinstance(heads, int) or heads < 1)):
-            raise refusal(
-                f"{name}(heads=...)",
-                repr(heads),
-                "heads is a whole number of at least 1",
-                "give the number of query heads",
-            )
-        if length is not None and length not in LENGTHS:
-            raise refusal(
-                f"{name}(length=...)", repr(length), f"length is one of {', '.join(LENGTHS)}", "choose one of them"
-            )
-        if length == "context" and (not isinstance(context, int) or context < 1):
-            raise refusal(
-                f"{name}(length='context')",
-                f"context={context!r}",
-                "a fixed length needs a whole number of at least 1",
-                "pass context=4096, or choose length='query'",
-            )
+        if heads is not None or self.needs_heads:
+            require_heads(name, heads)  # type: ignore[arg-type]
+        if length is not None:
+            require_choice(name, "length", length, LENGTHS)
+        if context is not None or length == "context":
+            remedy = "pass context=4096, or choose length='query'"
+            require_integer(name, "context", context, remedy=remedy)  # type: ignore[arg-type]
         if length == "query":
             self.relative = False  # the same distance weighs differently at another place
         self.heads = heads
         self.length = length
         self.context = context
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in HOOKS:
+            # hooks are looked up on the class, so a function, parameter or module of that name would have no effect
+            raise refusal(
+                f"{type(self).__name__}.{name} = ...",
+                shown(value),
+                f"{name} is a hook, and an instance cannot replace a hook of its class",
+                f"write a subclass with a method {name}, or give the attribute another name",
+            )
+        super().__setattr__(name, value)
 
     # --- hooks: each is "no effect" until a mechanism overrides it -------------------------------------------------
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -223,6 +224,14 @@ class Position(nn.Module):
             )
         return Sum(self, other)
 
+    def __radd__(self, other: object) -> Sum:
+        raise refusal(
+            f"... + {type(self).__name__}",
+            type(other).__name__,
+            "only a Position adds to a Position",
+            "subclass whence.Position, or write whence.Sum(*positions) instead of sum(positions)",
+        )
+
     def __repr__(self) -> str:
         shown = [f"{name}={render(value)}" for name, value in self.settings()]
         if self.heads is not None:
@@ -232,6 +241,15 @@ class Position(nn.Module):
         if self.learnable:
             shown.append("learnable")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def require_built(part: Position) -> None:
+    """Refuse a mechanism whose own constructor did not run that of Position."""
+    if "_parameters" not in part.__dict__ or "heads" not in part.__dict__:
+        name = type(part).__name__
+        raise refusal(
+            name, "no attribute heads", "Position.__init__ sets it", f"call super().__init__() in {name}.__init__"
+        )
 
 
 def render(value: object) -> str:
@@ -253,4 +271,4 @@ def render(value: object) -> str:
     return "<" + " x ".join(str(n) for n in value.shape) + ">"
 
 
-__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render"]
+__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render", "require_built"]

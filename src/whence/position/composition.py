@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence.errors import refusal
-from whence.position.base import Position, Rows
+from whence.position.base import Position, Rows, require_built
 
 
 class Sum(Position):
@@ -25,6 +25,7 @@ class Sum(Position):
                     "only a Position adds to a Position",
                     "subclass whence.Position",
                 )
+            require_built(position)
         parts = tuple(part for position in positions for part in position.parts)
         if not parts:
             raise refusal("Sum()", "nothing", "a sum has at least one part", "use NoPosition()")

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
 from whence.position.base import Position, Rows
+from whence.validation import require_integer, require_table, require_width
 
 
 class Cope(Position):
@@ -39,21 +39,11 @@ class Cope(Position):
 
     def __init__(self, head_width: int, *, positions: int = 64, heads: int | None = None) -> None:
         super().__init__(heads=heads)
-        if not isinstance(head_width, int) or head_width < 1:
-            raise refusal(
-                "Cope(head_width=...)",
-                repr(head_width),
-                "head_width is a whole number of at least 1",
-                "give the width of one query head",
-            )
-        if not isinstance(positions, int) or positions < 2:
-            raise refusal(
-                "Cope(positions=...)", repr(positions), "positions is a whole number of at least 2", "try positions=64"
-            )
-        self.head_width = head_width
-        self.positions = positions
+        remedy = "give the width of one query head"
+        self.head_width = require_width("Cope", "head_width", head_width, remedy=remedy)
+        self.positions = require_integer("Cope", "positions", positions, low=2, remedy="try positions=64")
         shape = (positions, head_width) if heads is None else (heads, positions, head_width)
-        self.e = nn.Parameter(torch.empty(shape))
+        self.e = nn.Parameter(torch.empty(require_table("Cope", *shape)))
         nn.init.normal_(self.e, std=0.02)
 
     def content(self, rows: Rows) -> Tensor:

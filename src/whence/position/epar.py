@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
-from whence.position.base import Position, Rate, Rates
+from whence.position.base import LENGTHS, Position, Rate, Rates
 from whence.position.quantity import Quantity
+from whence.validation import require_choice, require_flag
 
 Number = float | Sequence[float]
 
@@ -53,14 +53,15 @@ class Epar(Position):
         length: str = "context",
         context: int | None = 4096,
     ) -> None:
+        require_choice("Epar", "length", length, LENGTHS)
         super().__init__(heads=heads, length=length, context=context)
-        if form not in ("basic", "enhanced"):
-            raise refusal("Epar(form=...)", repr(form), "form is 'basic' or 'enhanced'", "choose one of them")
-        self.form = form
+        self.form = require_choice("Epar", "form", form, ("basic", "enhanced"))
+        require_flag("Epar", "learn", learn)
         self.alpha = Quantity("alpha", alpha, heads=heads, learn=learn, zero_allowed=False)
         self.beta = Quantity("beta", beta, heads=heads, learn=learn)
+        checked = Quantity("gamma", gamma, heads=heads, learn=learn)
         if form == "enhanced":
-            self.gamma = Quantity("gamma", gamma, heads=heads, learn=learn)
+            self.gamma = checked
 
     def factor(self, distance: Tensor, length: Any) -> Tensor:
         decay = torch.exp(-self.beta() * (distance.abs() / length))

@@ -8,15 +8,14 @@ i is the query's position counted from 0, f a network 1 -> width -> heads with o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import LENGTHS, Position
+from whence.validation import require_choice, require_number, require_table, require_width
 
 EPS = 1e-6  # keeps the division finite when c or the threshold is learned down to 0
 
@@ -52,15 +51,13 @@ class Fire(Position):
         length: str = "query",
         context: int | None = None,
     ) -> None:
+        require_choice("Fire", "length", length, LENGTHS)
         super().__init__(heads=heads, length=length, context=context)
-        if not isinstance(width, int) or width < 1:
-            raise refusal("Fire(width=...)", repr(width), "width is a whole number of at least 1", "try width=32")
-        for name, value in (("c", c), ("threshold", threshold)):
-            if not (math.isfinite(value) and value > 0):
-                raise refusal(f"Fire({name}=...)", repr(value), f"{name} is above 0", "give a positive number")
-        self.width = width
-        self.threshold = float(threshold)
-        self.c = nn.Parameter(torch.tensor(float(c)))
+        self.width = require_width("Fire", "width", width, remedy="try width=32")
+        require_table("Fire", heads, width)
+        remedy = "give a positive number"
+        self.threshold = float(require_number("Fire", "threshold", threshold, above=0, remedy=remedy))
+        self.c = nn.Parameter(torch.tensor(float(require_number("Fire", "c", c, above=0, remedy=remedy))))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
         self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, heads))
 

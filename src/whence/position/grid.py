@@ -43,6 +43,7 @@ def content(position: Position, rows: Rows) -> Tensor | None:
     for part in position.parts:
         if "content" in part.effects:
             term = answers.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
+            term = term.to(rows.scores.dtype)
             total = term if total is None else total + term
     return total
 
@@ -52,7 +53,7 @@ def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, .
     total: Tensor | None = None
     for part in position.parts:
         if "values" in part.effects:
-            term = answers.like(type(part).__name__, "values", part.values(weights, rows), wanted)
+            term = answers.like(type(part).__name__, "values", part.values(weights, rows), wanted).to(weights.dtype)
             total = term if total is None else total + term
     return total
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
 from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
+from whence.validation import require_choice, require_flag, require_numbers
 
 Number = float | Sequence[float]
+LARGEST_R1 = 1e6  # times the square of the largest distance there can be, 2**53, it is still finite in float32
 FLOOR = 1e-4  # a learnable exponent stays above this: at 0 the kernel would forget the distance for good
 
 
@@ -46,14 +47,13 @@ class Kerple(Position):
         self, heads: int, *, form: str = "log", r1: Number | None = None, r2: Number | None = None, learn: bool = True
     ) -> None:
         super().__init__(heads=heads)
-        if form not in ("log", "power"):
-            raise refusal("Kerple(form=...)", repr(form), "form is 'log' or 'power'", "choose one of them")
-        self.form = form
+        self.form = require_choice("Kerple", "form", form, ("log", "power"))
+        require_flag("Kerple", "learn", learn)
         middles = [(h + 0.5) / heads for h in range(heads)]
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
         r1 = [top1 * m for m in middles] if r1 is None else r1
         r2 = [top2 * m for m in reversed(middles)] if r2 is None else r2
-        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False)
+        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False, largest=LARGEST_R1)
         kind = Quantity if form == "log" else Exponent
         self.r2 = kind("r2", r2, heads=heads, learn=learn, zero_allowed=False)
 
@@ -88,14 +88,14 @@ class Exponent(Quantity):
     """A ``Quantity`` that also has a top: above 0 and at most 2, whatever an optimiser does to ``raw``."""
 
     def __init__(self, name: str, value: Number, *, heads: int, learn: bool, zero_allowed: bool) -> None:
-        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
-        start = self.fixed
-        if learn and not bool(((start > FLOOR) & (start < 2)).all()):
-            rule = f"{name} is above {FLOOR:g} and below 2 when it learns"
-            raise refusal(f"{name}=...", repr(value), rule, "give a number inside that range, or learn=False")
-        if not bool((start <= 2).all()):
-            raise refusal(f"{name}=...", repr(value), f"{name} is at most 2", "give a number inside that range")
         if learn:
+            remedy = "give a number inside that range, or learn=False"
+            require_numbers(name, value, heads, above=FLOOR, below=2, remedy=remedy)
+        else:
+            require_numbers(name, value, heads, above=0, high=2)
+        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
+        if learn:
+            start = self.fixed
             del self.fixed
             self.raw = nn.Parameter(torch.logit((2 - start) / (2 - FLOOR)))
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from whence import shapes
 from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_integer, require_std, require_table, require_width
 
 
 class Learned(Position):
@@ -36,14 +38,10 @@ class Learned(Position):
 
     def __init__(self, width: int, max_length: int, *, std: float = 0.02) -> None:
         super().__init__()
-        for name, value in (("width", width), ("max_length", max_length)):
-            if not isinstance(value, int) or value < 1:
-                raise refusal(
-                    f"Learned({name}=...)", repr(value), f"{name} is a whole number of at least 1", "give such a number"
-                )
-        self.width = width
-        self.max_length = max_length
-        self.table = nn.Parameter(torch.randn(max_length, width) * std)
+        self.width = require_width("Learned", "width", width)
+        self.max_length = require_integer("Learned", "max_length", max_length)
+        require_std("Learned", std)
+        self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, width)) * std)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         if x.shape[-1] != self.width:
@@ -54,7 +52,7 @@ class Learned(Position):
                 "build it with the input's width",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
-        if not torch.compiler.is_compiling() and index.numel() and int(index.max()) >= self.max_length:
+        if index.numel() and shapes.readable(index) and int(index.max()) >= self.max_length:
             raise refusal(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from whence.position.base import Position, Rate, Rates
 from whence.position.quantity import Quantity
 from whence.position.sink import per_head
+from whence.validation import require_flag
 
 Number = float | Sequence[float]
 # beyond exp(40) = 2e17 the weight is 0 in any precision, while the gradients would soon overflow an optimiser's squares
@@ -47,7 +48,8 @@ class PowerPrior(Position):
         self, heads: int | None = None, *, alpha: Number = 1.0, beta: Number = 1.0, learn: bool = True
     ) -> None:
         super().__init__(heads=heads)
-        start = per_head("alpha", alpha, heads)
+        start = per_head("alpha", alpha, heads, largest=1e30)  # the bias stops at HIGHEST, so alpha cannot overflow it
+        require_flag("PowerPrior", "learn", learn)
         if learn:
             self.alpha = nn.Parameter(start)
         else:

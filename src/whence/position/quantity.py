@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.errors import refusal
+from whence.validation import LARGEST_NUMBER, require_numbers
 
 
 class Quantity(nn.Module):
@@ -29,24 +28,14 @@ class Quantity(nn.Module):
         heads: int | None,
         learn: bool,
         zero_allowed: bool = True,
+        largest: float = LARGEST_NUMBER,
     ) -> None:
         super().__init__()
-        value = value.tolist() if isinstance(value, Tensor) else value
-        values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)]
-        if isinstance(value, Sequence) and len(values) != heads:
-            raise refusal(
-                f"{name}=...",
-                f"{len(values)} numbers for heads={heads}",
-                "there is one number a head",
-                f"give {heads} numbers or one for all" if heads else f"pass heads={len(values)}, or one number",
-            )
-        rule = (
-            f"{name} is at least 0"
-            if zero_allowed and not learn
-            else f"{name} is above 0" + (" when it learns" if zero_allowed else "")
-        )
-        if not all(math.isfinite(v) and (v > 0 or (v == 0 and zero_allowed and not learn)) for v in values):
-            raise refusal(f"{name}=...", repr(value), rule, "give a number inside that range")
+        if zero_allowed and not learn:
+            values = require_numbers(name, value, heads, low=0, largest=largest)
+        else:
+            remedy = "give a number inside that range" + (", or learn=False" if zero_allowed else "")
+            values = require_numbers(name, value, heads, above=0, largest=largest, remedy=remedy)
         full = torch.tensor(values * heads if heads is not None and len(values) == 1 else values)
         shaped = full.reshape(-1, 1) if heads is not None else full.reshape(())
         if learn:

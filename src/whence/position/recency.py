@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_integer, require_table
 
 
 class Recency(Position):
@@ -34,15 +34,11 @@ class Recency(Position):
 
     def __init__(self, max_length: int, *, heads: int | None = None) -> None:
         super().__init__(heads=heads)
-        if not isinstance(max_length, int) or max_length < 2:
-            raise refusal(
-                "Recency(max_length=...)",
-                repr(max_length),
-                "max_length is a whole number of at least 2, for index 0 is never a visible key",
-                "give the longest history + 1",
-            )
-        self.max_length = max_length
-        self.table = nn.Parameter(torch.zeros(max_length if heads is None else (heads, max_length)))
+        # index 0 is never a visible key
+        remedy = "give the longest history + 1"
+        self.max_length = require_integer("Recency", "max_length", max_length, low=2, remedy=remedy)
+        shape = (max_length,) if heads is None else (heads, max_length)
+        self.table = nn.Parameter(torch.zeros(require_table("Recency", *shape)))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         index = (distance + 1).round().clamp(0, self.max_length - 1).long()

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from whence import shapes
 from whence.errors import refusal
-from whence.position.base import Position
+from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
+from whence.validation import require_base, require_choice, require_even, require_integer, shown
 
 # A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
 # again and again: one opaque step keeps them apart.
@@ -58,17 +59,12 @@ class Rotary(Position):
         context: int | None = None,
     ) -> None:
         super().__init__(length=_length(scaling, length, context), context=context)
-        if not base > 1:
-            raise refusal("Rotary(base=...)", repr(base), "base is above 1", "use 10000, as published")
-        if layout not in ("half", "interleaved"):
-            raise refusal("Rotary(layout=...)", repr(layout), "layout is 'half' or 'interleaved'", "choose one of them")
-        if width is not None and (not isinstance(width, int) or width < 2 or width % 2):
-            raise refusal(
-                "Rotary(width=...)", repr(width), "columns turn in pairs", "give an even number of at least 2"
-            )
+        require_choice("Rotary", "layout", layout, ("half", "interleaved"))
+        if width is not None:
+            require_even("Rotary", "width", width, remedy="columns turn in pairs, so give an even number")
         if self.length == "sequence":
             self.relative = False  # moving all positions changes the largest one, and with it the frequencies
-        self.base = float(base)
+        self.base = require_base("Rotary", base)
         self.layout = layout
         self.width = width
         self.scaling = scaling
@@ -141,19 +137,19 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
         )
     if scaling is None or not scaling.needs_length:
         if length is not None or context is not None:
-            got = f"length={length!r}, context={context!r}"
+            got = f"length={shown(length)}, context={shown(context)}"
             raise refusal(
                 f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
             )
         return None
+    if length is not None:
+        require_choice("Rotary", "length", length, LENGTHS)
     if length == "query":
         rule = "a key turns once for all queries, so its angle cannot follow the query's length"
         raise refusal(f"Rotary(scaling={name})", "length='query'", rule, "choose length='context' or length='sequence'")
-    if length in (None, "context") and (not isinstance(context, int) or context < 1):
-        rule = f"{name} changes its frequencies with a length of at least 1"
-        raise refusal(
-            f"Rotary(scaling={name})", f"context={context!r}", rule, "pass context=32768, or choose length='sequence'"
-        )
+    if length in (None, "context"):
+        remedy = "pass context=32768, or choose length='sequence'"
+        require_integer("Rotary", "context", context, remedy=remedy)  # type: ignore[arg-type]
     return length or "context"
 
 

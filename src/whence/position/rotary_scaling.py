@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import refusal
+from whence.validation import require_flag, require_integer, require_number, shown
+
+LARGEST_FACTOR = 1e6
 
 
 class Scaling(ABC):
@@ -37,12 +40,13 @@ class Scaling(ABC):
         ``length`` is a number, or a tensor ``[B, 1]``, which gives frequencies ``[B, width/2]``.
         """
 
-    def _check(self, minimum: float, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not minimum <= value < math.inf:
-                asked = f"{type(self).__name__}({name}=...)"
-                raise refusal(asked, repr(value), f"{name} is a number of at least {minimum}", "give such a number")
+    def _require_factor(self, factor: float) -> None:
+        remedy = "give the new length over the trained length"
+        require_number(type(self).__name__, "factor", factor, low=1, high=LARGEST_FACTOR, remedy=remedy)
+
+    def _require_lengths(self, factor: float, original: int, *, least: int = 1) -> None:
+        self._require_factor(factor)
+        require_integer(type(self).__name__, "original", original, low=least, remedy="give the trained length")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Linear(Scaling):
     factor: float
 
     def __post_init__(self) -> None:
-        self._check(1, "factor")
+        self._require_factor(self.factor)
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         return torch.pow(base, -exponent) / self.factor
@@ -67,7 +71,7 @@ class DynamicNtk(Scaling):
     needs_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._check(1, "factor", "original")
+        self._require_lengths(self.factor, self.original)
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         width = 2 * exponent.shape[-1]
@@ -103,12 +107,17 @@ class Yarn(Scaling):
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        self._check(1, "factor", "original")
-        if not self.beta_fast >= self.beta_slow > 0:
-            got = f"beta_fast={self.beta_fast!r}, beta_slow={self.beta_slow!r}"
-            raise refusal(
-                "Yarn", got, "beta_fast is at least beta_slow, which is above 0", "use 32 and 1, as published"
-            )
+        self._require_lengths(self.factor, self.original)
+        published = "use beta_fast=32 and beta_slow=1, as published"
+        require_number("Yarn", "beta_slow", self.beta_slow, above=0, remedy=published)
+        require_number("Yarn", "beta_fast", self.beta_fast, low=self.beta_slow, remedy=published)
+        optional = (("attention_factor", None), ("mscale", 0), ("mscale_all_dim", 0))
+        for name, low in optional:
+            value = getattr(self, name)
+            if value is not None:
+                above = 0 if low is None else None
+                require_number("Yarn", name, value, above=above, low=low, remedy="leave it out for the published value")
+        require_flag("Yarn", "truncate", self.truncate)
 
     @property
     def attention(self) -> float:
@@ -146,10 +155,9 @@ class Llama3(Scaling):
     original: int = 8192
 
     def __post_init__(self) -> None:
-        self._check(1, "factor", "original")
-        if not 0 < self.low < self.high:
-            got = f"low={self.low!r}, high={self.high!r}"
-            raise refusal("Llama3", got, "low is above 0 and below high", "use 1 and 4, as published")
+        self._require_lengths(self.factor, self.original)
+        require_number("Llama3", "low", self.low, above=0, remedy="use low=1 and high=4, as published")
+        require_number("Llama3", "high", self.high, above=self.low, remedy="use low=1 and high=4, as published")
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         plain = torch.pow(base, -exponent)
@@ -173,11 +181,20 @@ class LongRope(Scaling):
     needs_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("short", "long"):  # tuples, so that lists from a config are frozen too
-            object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
-        self._check(1, "factor")
-        self._check(2, "original")
-        if len(self.short) != len(self.long) or not all(v > 0 for v in self.short + self.long):
+        for name in ("short", "long"):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                raise refusal(
+                    f"LongRope({name}=...)", shown(given), "it is a tuple of numbers", "give width / 2 numbers"
+                )
+            for value in given:
+                require_number("LongRope", name, value, above=0, remedy="give width / 2 numbers above 0")
+            object.__setattr__(self, name, tuple(float(v) for v in given))  # lists from a config are frozen too
+        self._require_lengths(self.factor, self.original, least=2)
+        if self.attention_factor is not None:
+            remedy = "leave it out for the published value"
+            require_number("LongRope", "attention_factor", self.attention_factor, above=0, remedy=remedy)
+        if len(self.short) != len(self.long) or not self.short:
             got = f"{len(self.short)} short and {len(self.long)} long divisors"
             raise refusal("LongRope", got, "both are equally many numbers above 0", "give width / 2 numbers each")
 

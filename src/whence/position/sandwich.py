@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_base, require_even
 
 
 class Sandwich(Position):
@@ -38,17 +38,8 @@ class Sandwich(Position):
 
     def __init__(self, heads: int, *, width: int = 128, base: float = 10000.0) -> None:
         super().__init__(heads=heads)
-        if not isinstance(width, int) or width < 2 or width % 2:
-            raise refusal(
-                "Sandwich(width=...)",
-                repr(width),
-                "width is an even number of at least 2",
-                "try width=128, the paper's",
-            )
-        if not 0 < base < float("inf"):
-            raise refusal("Sandwich(base=...)", repr(base), "base is above 0", "try base=10000.0, the paper's")
-        self.width = width
-        self.base = float(base)
+        self.width = require_even("Sandwich", "width", width, high=2**16, remedy="try width=128, the paper's")
+        self.base = require_base("Sandwich", base, above=0, remedy="try base=10000.0, the paper's")
         self.ratios = [8 * h / heads for h in range(1, heads + 1)]
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.position.base import Position, Rows
+from whence.validation import require_choice, require_integer, require_std, require_table, require_width
 
 ACTS_ON = {"keys and values": {"content", "values"}, "keys": {"content"}, "values": {"values"}}
 
@@ -50,18 +51,12 @@ class Shaw(Position):
     ) -> None:
         super().__init__(heads=heads)
         value_width = head_width if value_width is None else value_width
-        for name, value in (("head_width", head_width), ("clip", clip), ("value_width", value_width)):
-            if not isinstance(value, int) or value < 1:
-                raise refusal(
-                    f"Shaw({name}=...)", repr(value), f"{name} is a whole number of at least 1", "give such a number"
-                )
-        if acts_on not in ACTS_ON:
-            rule = "acts_on is 'keys and values', 'keys' or 'values'"
-            raise refusal("Shaw(acts_on=...)", repr(acts_on), rule, "choose one of them")
-        self.head_width = head_width
-        self.value_width = value_width
-        self.clip = clip
-        self.acts_on = acts_on
+        self.head_width = require_width("Shaw", "head_width", head_width)
+        self.value_width = require_width("Shaw", "value_width", value_width)
+        self.clip = require_integer("Shaw", "clip", clip)
+        self.acts_on = require_choice("Shaw", "acts_on", acts_on, ACTS_ON)
+        require_std("Shaw", std)
+        require_table("Shaw", heads or 1, 2 * clip + 1, max(head_width, value_width))
         shape = (2 * clip + 1,) if heads is None else (heads, 2 * clip + 1)
         if "content" in self.effects:
             self.key_table = nn.Parameter(torch.randn(*shape, head_width) * std)

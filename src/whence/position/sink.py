@@ -9,15 +9,14 @@ attention sinks; a learnable logit gives it a place of its own, as in the gpt-os
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import LARGEST_NUMBER, require_flag, require_numbers
 
 Number = float | Sequence[float]
 
@@ -40,6 +39,7 @@ class Sink(Position):
     def __init__(self, heads: int, *, value: Number = 0.0, learn: bool = True) -> None:
         super().__init__(heads=heads)
         start = per_head("value", value, heads)
+        require_flag("Sink", "learn", learn)
         if learn:
             self.value = nn.Parameter(start)
         else:
@@ -49,17 +49,13 @@ class Sink(Position):
         return self.value.expand(-1, position.shape[0])
 
 
-def per_head(name: str, value: Number, heads: int | None) -> Tensor:
+def per_head(name: str, value: Number, heads: int | None, *, largest: float = LARGEST_NUMBER) -> Tensor:
     """Finite numbers of any sign as a scalar tensor, or ``[heads, 1]``: what ``Quantity`` does for bounded ones.
 
     >>> per_head("value", -1.0, None), per_head("value", 2.0, 2)
     (tensor(-1.), tensor([[2.],
             [2.]]))
     """
-    values = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)] * (heads or 1)
-    if len(values) != (heads or 1) or (heads is None and isinstance(value, Sequence)):
-        mend = "give one number" if heads is None else f"give {heads} numbers or one for all"
-        raise refusal(f"{name}=...", f"{len(values)} numbers for heads={heads}", "there is one number a head", mend)
-    if not all(math.isfinite(v) for v in values):
-        raise refusal(f"{name}=...", repr(value), f"{name} is a finite number", "give one")
+    values = require_numbers(name, value, heads, largest=largest)
+    values = values * (heads or 1) if len(values) == 1 else values
     return torch.tensor(values).reshape(-1, 1) if heads is not None else torch.tensor(values[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_base, require_choice, require_number, require_width
 
 LAYOUTS = ("interleaved", "concatenated")
 
@@ -30,10 +31,7 @@ def sinusoid(positions: Tensor, width: int, base: float = 10000.0, layout: str =
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    if layout not in LAYOUTS:
-        raise refusal(
-            "sinusoid(layout=...)", repr(layout), f"layout is one of {', '.join(LAYOUTS)}", "choose one of them"
-        )
+    require_choice("sinusoid", "layout", layout, LAYOUTS)
     # half precision cannot tell neighbours apart beyond a few hundred positions
     dtype = torch.promote_types(positions.dtype, torch.float32)
     exponent = torch.arange(0, width, 2, dtype=dtype, device=positions.device) / width
@@ -60,15 +58,9 @@ class Sinusoidal(Position):
 
     def __init__(self, width: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__()
-        if not isinstance(width, int) or width < 1:
-            raise refusal(
-                "Sinusoidal(width=...)", repr(width), "width is a whole number of at least 1", "give the input's width"
-            )
-        if not base > 1:
-            raise refusal("Sinusoidal(base=...)", repr(base), "base is above 1", "use 10000, as published")
-        self.width = width
-        self.base = float(base)
-        self.scale = scale
+        self.width = require_width("Sinusoidal", "width", width, remedy="give the input's width")
+        self.base = require_base("Sinusoidal", base)
+        self.scale = require_number("Sinusoidal", "scale", scale, remedy="use 1, as published")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         if x.shape[-1] != self.width:

@@ -21,6 +21,7 @@ from torch import Tensor
 from whence.position.alibi import slopes
 from whence.position.base import Position
 from whence.position.quantity import Quantity
+from whence.validation import require_flag
 
 
 class StableMask(Position):
@@ -45,6 +46,7 @@ class StableMask(Position):
         self, heads: int, *, context: int, gamma: float | Sequence[float] | None = None, learn: bool = False
     ) -> None:
         super().__init__(heads=heads, length="context", context=context)
+        require_flag("StableMask", "learn", learn)
         self.gamma = Quantity("gamma", slopes(heads) if gamma is None else gamma, heads=heads, learn=learn)
 
     def sink(self, position: Tensor, length: Any) -> Tensor:

@@ -9,6 +9,7 @@ T5 itself does not scale its scores: attend with ``scale=1`` to reproduce it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.position.base import Position
+from whence.validation import require_choice, require_integer, require_std
 
 FORMS = ("causal", "bidirectional")
+MOST_BUCKETS = 1024  # the boundaries are found with powers of the number of buckets
 
 
 def bucket(distance: Tensor, form: str = "causal", buckets: int = 32, max_distance: int = 128) -> Tensor:
@@ -38,24 +41,20 @@ def first_distances(form: str, buckets: int, max_distance: int) -> list[int]:
     >>> first_distances("causal", 8, 16)
     [1, 2, 3, 4, 6, 8, 12]
     """
-    if form not in FORMS:
-        raise refusal("T5Bias(form=...)", repr(form), "form is 'causal' or 'bidirectional'", "choose one of them")
-    sides = FORMS.index(form) + 1
-    if not isinstance(buckets, int) or buckets < 2 * sides or buckets % sides:
-        rule = "there are at least 2" if form == "causal" else "both sides have equally many, at least 2"
-        raise refusal("T5Bias(buckets=...)", repr(buckets), rule, "use 32, as published")
-    exact = buckets // sides // 2
-    if not isinstance(max_distance, int) or max_distance <= exact:
-        rule = f"it exceeds the {exact} distances that have a bucket of their own"
-        raise refusal("T5Bias(max_distance=...)", repr(max_distance), rule, "use 128, as published, or fewer buckets")
+    sides = FORMS.index(require_choice("T5Bias", "form", form, FORMS)) + 1
+    remedy = "use 32, as published"
+    require_integer("T5Bias", "buckets", buckets, low=2 * sides, high=MOST_BUCKETS, remedy=remedy)
+    if buckets % sides:
+        raise refusal("T5Bias(buckets=...)", repr(buckets), "both sides have equally many buckets", remedy)
+    exact = buckets // sides // 2  # distances that have a bucket of their own
+    remedy = "use 128, as published, or fewer buckets"
+    require_integer("T5Bias", "max_distance", max_distance, low=exact + 1, remedy=remedy)
     firsts = list(range(1, exact + 1))
     shared = buckets // sides - exact
-    first = exact
     for k in range(1, shared):
         # in whole numbers, since a rounded logarithm lands on either side of a boundary that a distance meets exactly
-        while first**shared < max_distance**k * exact ** (shared - k):
-            first += 1
-        firsts.append(first)
+        least, span = max_distance**k * exact ** (shared - k), range(firsts[-1], max_distance + 1)
+        firsts.append(span[bisect_left(span, least, key=lambda distance: distance**shared)])
     return firsts
 
 
@@ -88,11 +87,12 @@ class T5Bias(Position):
         self, heads: int, *, form: str = "causal", buckets: int = 32, max_distance: int = 128, std: float = 0.02
     ) -> None:
         super().__init__(heads=heads)
+        firsts = first_distances(form, buckets, max_distance)
         self.form = form
         self.buckets = buckets
         self.max_distance = max_distance
         self.causal_only = form == "causal"
-        firsts = first_distances(form, buckets, max_distance)
+        require_std("T5Bias", std)
         # on the device from the start: to send it there on each call would make the host wait
         self.register_buffer("firsts", torch.tensor(firsts), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, heads) * std)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from whence.errors import refusal
 from whence.position.base import Position, Rows
 from whence.position.sinusoidal import sinusoid
+from whence.validation import require_base, require_even, require_std, require_table, require_width
 
 
 class TransformerXL(Position):
@@ -42,18 +43,14 @@ class TransformerXL(Position):
         self, heads: int, head_width: int, *, width: int | None = None, base: float = 10000.0, std: float = 0.02
     ) -> None:
         super().__init__(heads=heads)
-        if not isinstance(head_width, int) or head_width < 1:
-            rule = "head_width is a whole number of at least 1"
-            raise refusal("TransformerXL(head_width=...)", repr(head_width), rule, "give the width of a query head")
+        remedy = "give the width of a query head"
+        self.head_width = require_width("TransformerXL", "head_width", head_width, remedy=remedy)
         width = heads * head_width if width is None else width
-        if not isinstance(width, int) or width < 2 or width % 2:
-            rule = "each sine has its cosine"
-            raise refusal("TransformerXL(width=...)", repr(width), rule, "give an even number of at least 2")
-        if not base > 1:
-            raise refusal("TransformerXL(base=...)", repr(base), "base is above 1", "use 10000, as published")
-        self.head_width = head_width
-        self.width = width
-        self.base = float(base)
+        remedy = "each sine has its cosine, so give an even number"
+        self.width = require_even("TransformerXL", "width", width, remedy=remedy)
+        self.base = require_base("TransformerXL", base)
+        require_std("TransformerXL", std)
+        require_table("TransformerXL", heads, head_width, width)
         self.u = nn.Parameter(torch.randn(heads, head_width) * std)
         self.v = nn.Parameter(torch.randn(heads, head_width) * std)
         self.projection = nn.Parameter(torch.randn(heads * head_width, width) * std)

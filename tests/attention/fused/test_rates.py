@@ -6,7 +6,7 @@ import pytest
 import torch
 from against_reference import PLACES, stirred
 
-from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError
+from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
 from whence.attention.fused import backend
 from whence.attention.layout import resolve
 from whence.derivatives import disagreement
@@ -251,3 +251,36 @@ def test_an_answer_of_a_wrong_shape_is_refused():
 
     with pytest.raises(WhenceError, match="Wrong"):
         few(Wrong(HEADS, learn=True))
+
+
+class ScaledAlibi(Alibi):
+    """A parameter that the parent's derivatives know nothing of."""
+
+    def __init__(self, heads, *, learn):
+        super().__init__(heads, learn=learn)
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
+
+
+class DoubledEpar(Epar):
+    def __init__(self):
+        super().__init__(HEADS, context=16, learn=True)
+        self.alpha.extra = torch.nn.Parameter(torch.tensor(0.7))
+        self.alpha.forward = lambda: torch.nn.functional.softplus(self.alpha.raw) * self.alpha.extra
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "make", [lambda: ScaledAlibi(HEADS, learn=False), lambda: ScaledAlibi(HEADS, learn=True), DoubledEpar]
+)
+def test_a_parameter_that_a_subclass_adds_gets_its_gradient(make, dtype):
+    q, k, v = (torch.randn(1, HEADS, 9, 16, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3))
+    found = {}
+    for name in ("reference", "blockwise", "triton"):
+        position = make()
+        attend(q, k, v, position=position, causal=True, backend=name).float().square().sum().backward()
+        found[name] = {n: p.grad for n, p in position.named_parameters()}
+    for name, gradient in found["reference"].items():
+        assert gradient is not None and gradient.abs().max() > 0
+        for fast in ("blockwise", "triton"):
+            torch.testing.assert_close(found[fast][name], gradient, rtol=0.02, atol=1e-3)

@@ -14,7 +14,7 @@ from whence import answers
 from whence.attention.fused import ops
 from whence.attention.fused.memory import FEW_QUERIES, LOG2E, pack
 from whence.attention.layout import Layout
-from whence.position.base import Position, Rate
+from whence.position.base import Position, Rate, Rates
 from whence.position.grid import evaluate, one_length, table
 
 WIDEST = 256
@@ -169,7 +169,7 @@ def few_numbers(
     for part in acting:
         if part.learnable:
             own = part.rates(distance, one_length(part, sequence))
-            if own is None:
+            if own is None or not covers_parameters(part, own):
                 return None
             name, n = type(part).__name__, distance.shape[0]
             own_tables = tuple(
@@ -207,6 +207,12 @@ def few_numbers(
     factor = functools.reduce(torch.mul, factors) if factors else None
     bias = functools.reduce(torch.add, biases) if biases else None
     return factor, bias, numbers, tuple(ordered)
+
+
+def covers_parameters(part: Position, own: Rates) -> bool:
+    """Whether each parameter that learns has a number of its own among the rates. A subclass may have added some."""
+    learning = sum(parameter.requires_grad for parameter in part.parameters())
+    return learning == sum(rate.number.requires_grad for rate in own.each)
 
 
 def _rate_of_all(rate: Rate, part: Position, place: int, factors: list[Tensor], heads: int, entries: int) -> Rate:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
+from whence.bias import kept
 from whence.bias.doubts.from_mask import from_mask
 from whence.bias.doubts.one_way import one_way
 from whence.bias.doubts.scaling_helps import scaling_helps
+from whence.bias.identity import identify, same_model
 from whence.bias.measuring import Notify
 from whence.bias.subject import Subject
+from whence.errors import refusal
 
 EXPERIMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "one-way": one_way,
@@ -43,16 +46,26 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def write_all(
-    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda done, total, words: None
+    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda *progress: None
 ) -> list[dict[str, Any]]:
-    """The record of every doubt: those that are in the folder are read, the others are made."""
+    """The record of every doubt: those that are in the folder are read, the others are made.
+
+    Where the folder has a plan, it is one of the same model.
+    """
     found = []
+    identity = identify(subject)
+    if (folder / kept.PLAN).exists():
+        kept.require_identity(folder, identity)
     for number, (name, experiment) in enumerate(EXPERIMENTS.items()):
         path = folder / f"doubt-{name}.json"
-        if not path.exists():
-            records.write(path, experiment(subject, **sizes.get(name, {})))
+        if not (read := path.exists()):
+            records.write(path, {**experiment(subject, **sizes.get(name, {})), "identity": identity})
         found.append(records.read(path))
-        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}")
+        if not same_model(found[-1].get("identity") or {}, identity):
+            raise refusal(
+                "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
+            )
+        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}", read)
     return found
 
 

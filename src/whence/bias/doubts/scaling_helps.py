@@ -48,7 +48,7 @@ def scaling_helps(
     layers = range(subject.layers // 3, max(subject.layers // 3 + 1, subject.layers * 4 // 5))
     questions = task("key-value", items, pairs=pairs, seed=seed)
     where = spread(questions.slots, places)
-    prompts = [[questions.prompt(item, place) for place in where] for item in questions.items]
+    prompts = [[subject.framed(questions.prompt(item, place)) for place in where] for item in questions.items]
     before = _answers(subject, prompts)
     table = {channel: {times: _scaled(subject, prompts, channel, times, layers) for times in scales if times < 1}
              for channel in (own, *controls_for(means, own, controls))}  # fmt: skip

@@ -8,13 +8,12 @@ one, the instruction is in our words.
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from typing import Any
 
 from whence.bias.metrics import normalised
 from whence.bias.tasks.prompts import Item, Task, require_items
+from whence.bias.tasks.published_files import read_rows
 from whence.errors import refusal
 from whence.lab.data.folder import data_file
 
@@ -24,13 +23,21 @@ FILE = "lost_in_the_middle/nq-open-oracle.jsonl.gz"
 def documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> Task:
     """Questions with ``count`` documents each, every document cut after so many words (the published ones have 100)."""
     path = data_file("documents", "lost_in_the_middle", FILE, "probe with key-value pairs or a needle")
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return made_of(rows, items, count, seed, words, {"file": FILE})
+    rows, genuine = read_rows(path, "documents")
+    origin = (
+        f"the published {path.name} (Liu et al. 2023)" if genuine else f"{path.name}, which is not the published file"
+    )
+    return made_of(rows, items, count, seed, words, {"file": FILE}, origin)
 
 
 def made_of(
-    rows: list[dict[str, Any]], items: int, count: int, seed: int, words: int, settings: dict[str, Any]
+    rows: list[dict[str, Any]],
+    items: int,
+    count: int,
+    seed: int,
+    words: int,
+    settings: dict[str, Any],
+    origin: str = "rows that were handed over",
 ) -> Task:
     """The task from rows of the published form: ``question``, ``answers``, and ``ctxs`` with a title and a text."""
     if count < 2:
@@ -72,6 +79,10 @@ def made_of(
         paired=True,
         items=tuple(made),
         settings={**settings, "documents": count, "items": items, "seed": seed, "words": words},
+        source=(
+            f"questions and gold passages of {origin}; built distractors: passages of other questions, not the published "
+            "retrieved ones"
+        ),
     )
 
 

@@ -6,13 +6,12 @@ key in the object is a rival, so a wrong choice says which slot was read instead
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import uuid
 from typing import Any
 
 from whence.bias.tasks.prompts import Item, Task, require_items
+from whence.bias.tasks.published_files import read_rows
 from whence.errors import refusal
 from whence.lab.data.folder import data_file
 
@@ -29,17 +28,22 @@ def generated(items: int, pairs: int = 10, seed: int = 0) -> Task:
     for _ in range(items):
         drawn = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
         made.append(_item(drawn, drawn[0][0]))
-    return _task(f"{pairs} keys", made, {"pairs": pairs, "items": items, "seed": seed})
+    source = "generated keys and values in the published layout (Liu et al. 2023); not the published data"
+    return _task(f"{pairs} keys", made, {"pairs": pairs, "items": items, "seed": seed}, source)
 
 
 def published(items: int) -> Task:
-    """The first items of the published file of 75 keys, from the data folder."""
+    """The first items of the published file of 75 keys, from the data folder; another file of that name is not called so."""
     path = data_file("key_value.published", "lost_in_the_middle", FILE, "take generated pairs")
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    rows, genuine = read_rows(path, "key-value-75")
     require_items("key_value.published", len(rows), items)
     made = [_item([(k, v) for k, v in row["ordered_kv_records"]], row["key"]) for row in rows[:items]]
-    return _task("75 keys, published", made, {"file": FILE, "items": items})
+    keys = 1 + len(made[0].others)
+    if genuine:
+        source = f"published data (Liu et al. 2023): {path.name}, the first {items} of {len(rows)} items"
+        return _task(f"{keys} keys, published", made, {"file": FILE, "items": items}, source)
+    source = f"{path.name} from the data folder; its content is not that of the published file"
+    return _task(f"{keys} keys, from a file", made, {"file": FILE, "items": items}, source)
 
 
 def _item(pairs: list[tuple[str, str]], key: str) -> Item:
@@ -62,7 +66,7 @@ def _uuid(draw: random.Random) -> str:
     return str(uuid.UUID(int=draw.getrandbits(128), version=4))
 
 
-def _task(name: str, items: list[Item], settings: dict[str, Any]) -> Task:
+def _task(name: str, items: list[Item], settings: dict[str, Any], source: str) -> Task:
     return Task(
         name=f"key-value, {name}",
         about="Random identifiers in a JSON object; the value of one key is asked for.",
@@ -75,4 +79,5 @@ def _task(name: str, items: list[Item], settings: dict[str, Any]) -> Task:
         paired=True,
         items=tuple(items),
         settings=settings,
+        source=source,
     )

@@ -55,6 +55,7 @@ class Task:
     paired: bool  # whether every slot holds an answer of its own
     items: tuple[Item, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    source: str = ""  # where the questions come from, in words; "published" only where the files are the published ones
 
     @property
     def slots(self) -> int:

@@ -15,7 +15,7 @@ from whence.errors import refusal
 from whence.models.pointer_generator.model import PointerGenerator
 from whence.models.pointer_generator.texts import PAD, START, STOP, Sources
 from whence.models.stillness import still
-from whence.shapes import require_count
+from whence.validation import require_integer
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def hypothesis(words: tuple[int, ...], log_p: float, stopped: bool, repeated: fl
 @torch.no_grad()
 def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 100) -> list[Hypothesis]:
     """The most likely word at each step, for all sources together; one text for each."""
-    require_count("greedy_search(longest=...)", "longest", longest)
+    require_integer("greedy_search", "longest", longest)
     with still(model):
         reading, carried = model.read(sources)
         batch = len(sources.lengths)
@@ -89,7 +89,7 @@ def beam_search(
         power: the score is ``log_p / steps ** power``: 1 for the mean, as in the source, 0 for the sum.
     """
     for name, value in (("beams", beams), ("best", best), ("longest", longest)):
-        require_count(f"beam_search({name}=...)", name, value)
+        require_integer("beam_search", name, value)
     whole = isinstance(shortest, int) and not isinstance(shortest, bool)
     if best > beams or not whole or not 0 <= shortest <= longest or not math.isfinite(power):
         raise refusal(

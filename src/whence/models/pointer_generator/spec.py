@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whence.errors import refusal
-from whence.shapes import require_count
+from whence.validation import require_integer
 
 CHOICES = {"attention": ("additive", "coverage"), "output": ("pointer", "generator")}
 
@@ -41,7 +41,7 @@ class PointerGeneratorSpec:
         for name in ("vocabulary", "embedding", "hidden", "attention_width"):
             value = getattr(self, name)
             if not (value is None and name == "attention_width"):
-                require_count(f"PointerGeneratorSpec({name}=...)", name, value)
+                require_integer("PointerGeneratorSpec", name, value)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise refusal(

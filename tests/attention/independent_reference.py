@@ -1,0 +1,400 @@
+"""Attention with every mechanism, from the papers' formulas: dense, one sequence at a time, plain torch.
+
+Nothing here comes from the package, so a mistake in the package cannot hide in its own reference. Each function below
+turns the numbers of one mechanism into a ``Part``; ``attention`` puts parts together:
+
+    logit_ij  = ((scale * q_i.k_j + content_ij) * factor_ij + bias_ij) / temperature      for visible keys j
+    weight_ij = exp(logit_ij) / (sum over visible keys of exp(logit) + exp(sink_i / temperature))
+    output_i  = sum over visible keys of weight_ij * (v_j + value_ij)
+
+A query that sees nothing gives zero. H query heads, T queries, S keys, D head dimension, E value dimension. A number of
+a mechanism is a scalar tensor, or ``[H]`` with one number a head. All distances are query position minus key position.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Part:
+    """One mechanism of a sum; every effect is optional."""
+
+    embed: Callable | None = None  # positions [n] -> what is added to the input, [n, width]
+    rotate: Callable | None = None  # x [heads, n, D], positions [n], length -> like x
+    factor: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
+    bias: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
+    content: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
+    value: Callable | None = None  # weights [H, T, S], distance -> [H, T, E]
+    sink: Callable | None = None  # q_positions [T] -> [H or 1, T]
+    length: int | str | None = None  # a number, "query" or "sequence"
+
+
+@dataclass
+class ScoreContext:
+    """What a content term may look at beside queries and keys."""
+
+    scores: torch.Tensor  # [H, T, S], scale * q.k
+    distance: torch.Tensor  # [T, S]
+    visible: torch.Tensor  # [T, S]
+    k_positions: torch.Tensor  # [S]
+    scale: float
+
+
+# --- attention ---------------------------------------------------------------------------------------------------------
+
+
+def count_positions(real, documents=None):
+    """A token's position is the number of real tokens before it in its row (in its document): ``[n]`` from ``[n]``.
+
+    Padding takes no position. What is written for padding itself (here the same count) means nothing.
+    """
+    documents = [0] * len(real) if documents is None else documents.tolist()
+    counts, positions = {}, []
+    for is_real, document in zip(real.tolist(), documents, strict=True):
+        positions.append(counts.get(document, 0))
+        counts[document] = counts.get(document, 0) + bool(is_real)
+    return torch.tensor(positions, dtype=torch.float64)
+
+
+def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=None, real=None, q_documents=None,
+              k_documents=None, scale=None, temperature=1.0):  # fmt: skip
+    """Output ``[H, T, E]`` and weights ``[H, T, S]`` of one sequence: q ``[H, T, D]``, k ``[G, S, D]``, v ``[G, S, E]``."""
+    heads, dim = q.shape[0], q.shape[2]
+    k, v = ([x[head * x.shape[0] // heads] for head in range(heads)] for x in (k, v))
+    k, v = torch.stack(k), torch.stack(v)
+    scale = 1 / math.sqrt(dim) if scale is None else scale
+    q_positions, k_positions = q_positions.to(q.dtype), k_positions.to(q.dtype)
+
+    distance = q_positions[:, None] - k_positions[None, :]
+    related = torch.ones(distance.shape, dtype=torch.bool)
+    if real is not None:
+        related = related & real[None, :]
+    if q_documents is not None:
+        related = related & (q_documents[:, None] == k_documents[None, :])
+    visible = related
+    if causal:
+        visible = visible & (distance >= 0)
+    if window is not None:
+        visible = visible & (distance.abs() < window)
+
+    def length_for(part, rotating=False):
+        if part.length == "query":
+            return q_positions[:, None] + 1
+        if part.length == "sequence" and rotating:
+            return 1 + max(q_positions.max().item(), k_positions.max().item())
+        return related.sum(-1, keepdim=True).clamp(min=1) if part.length == "sequence" else part.length
+
+    for part in parts:
+        if part.rotate is not None:
+            q, k = (part.rotate(x, p, length_for(part, True)) for x, p in ((q, q_positions), (k, k_positions)))
+    scores = scale * torch.einsum("htd,hsd->hts", q, k)
+    context = ScoreContext(scores, distance, visible, k_positions, scale)
+    # a hidden distance may have no value: it takes that of distance 0, or of any visible one, and is never used
+    safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
+    logits = scores
+    for part in parts:
+        logits = logits if part.content is None else logits + part.content(q, k, context)
+    for part in parts:
+        logits = logits if part.factor is None else logits * part.factor(safe_distance, length_for(part))
+    for part in parts:
+        logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
+    logits = logits / temperature
+
+    sinks = [part.sink(q_positions) / temperature for part in parts if part.sink is not None]
+    extra = sinks[0].expand(heads, -1) if sinks else torch.full((heads, q.shape[1]), -torch.inf, dtype=q.dtype)
+    columns = torch.cat([logits.masked_fill(~visible, -torch.inf), extra[:, :, None]], -1)
+    empty = (columns == -torch.inf).all(-1, keepdim=True)
+    weights = torch.softmax(columns.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)[..., :-1]
+    out = torch.einsum("hts,hse->hte", weights, v)
+    for part in parts:
+        out = out if part.value is None else out + part.value(weights, distance)
+    return out, weights
+
+
+def by_head(number):
+    """A scalar, or ``[H]``, ready to meet ``[T, S]``."""
+    return number.reshape(-1, 1, 1)
+
+
+# --- at the input, and rotation ----------------------------------------------------------------------------------------
+
+
+def sinusoid(positions, width, base):
+    """Vaswani et al. 2017: columns 2i and 2i + 1 are the sine and cosine of ``p / base^(2i / width)``."""
+    columns = []
+    for column in range(width):
+        angle = positions / base ** ((column - column % 2) / width)
+        columns.append(angle.cos() if column % 2 else angle.sin())
+    return torch.stack(columns, -1)
+
+
+def sinusoidal(width, base, scale):
+    return Part(embed=lambda positions: scale * sinusoid(positions, width, base))
+
+
+def learned(table):
+    """Gehring et al. 2017: one vector a position."""
+    return Part(embed=lambda positions: table[positions.round().long().clamp(min=0)])
+
+
+def rotary(width, layout, frequencies, attention_factor=1.0, length=None):
+    """Su et al. 2021: each pair of columns turns by position times frequency; ``frequencies(length)`` gives ``[width/2]``."""
+
+    def turn(x, positions, given):
+        columns = [x[..., c] for c in range(x.shape[-1])]
+        for pair, frequency in enumerate(frequencies(given)):
+            a, b = (pair, pair + width // 2) if layout == "half" else (2 * pair, 2 * pair + 1)
+            cos, sin = (attention_factor * f(positions * frequency) for f in (torch.cos, torch.sin))
+            columns[a], columns[b] = x[..., a] * cos - x[..., b] * sin, x[..., b] * cos + x[..., a] * sin
+        return torch.stack(columns, -1)
+
+    return Part(rotate=turn, length=length)
+
+
+def plain_frequencies(width, base):
+    return [base ** (-2 * i / width) for i in range(width // 2)]
+
+
+def linear_frequencies(width, base, factor):
+    """Chen et al. 2023, position interpolation: position p / factor."""
+    return [f / factor for f in plain_frequencies(width, base)]
+
+
+def ntk_frequencies(width, base, factor, original, length):
+    """Dynamic NTK (Peng et al. 2023): the base grows with the length beyond the trained one."""
+    stretch = factor * max(length, original) / original - (factor - 1)
+    return plain_frequencies(width, base * stretch ** (width / (width - 2)))
+
+
+def yarn_frequencies(width, base, factor, original, fast=32.0, slow=1.0, truncate=True):
+    """YaRN (Peng et al. 2023): pairs that turn often keep their frequency, others are interpolated, a ramp between."""
+
+    def pair_that_turns(times):
+        return width * math.log(original / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    high = high + 0.001 if high == low else high
+    found = []
+    for i, plain in enumerate(plain_frequencies(width, base)):
+        interpolated = min(max((i - low) / (high - low), 0.0), 1.0)
+        found.append(interpolated * plain / factor + (1 - interpolated) * plain)
+    return found
+
+
+def llama3_frequencies(width, base, factor, low, high, original):
+    """Llama 3.1: wavelengths above original/low are stretched, those under original/high are kept, a blend between."""
+    found = []
+    for plain in plain_frequencies(width, base):
+        wavelength = 2 * math.pi / plain
+        if wavelength < original / high:
+            found.append(plain)
+        elif wavelength > original / low:
+            found.append(plain / factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            found.append((1 - smooth) * plain / factor + smooth * plain)
+    return found
+
+
+def longrope_frequencies(width, base, short, long, original, length):
+    """LongRoPE (Ding et al. 2024): a divisor for each pair, one set within the trained length and one beyond it."""
+    divisors = long if length > original else short
+    return [plain / divisor for plain, divisor in zip(plain_frequencies(width, base), divisors, strict=True)]
+
+
+# --- functions of distance ---------------------------------------------------------------------------------------------
+
+
+def alibi_slopes(heads):
+    """Press et al. 2021: ``2^(-8h/n)`` for n heads, n a power of two; otherwise more from twice as many heads."""
+    power = 1
+    while 2 * power <= heads:
+        power *= 2
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return slopes + [2 ** (-8 * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
+
+
+def alibi(slope, scale):
+    return Part(bias=lambda distance, length: -scale * by_head(slope) * distance.abs())
+
+
+def epar(alpha, beta, gamma, length):
+    """``alpha exp(-beta |d| / L)``; with gamma ``alpha (1 + gamma exp(-beta |d| / L)) / (1 + gamma)``."""
+
+    def factor(distance, length):
+        decay = torch.exp(-by_head(beta) * distance.abs() / length)
+        if gamma is None:
+            return by_head(alpha) * decay
+        return by_head(alpha) * (1 + by_head(gamma) * decay) / (1 + by_head(gamma))
+
+    return Part(factor=factor, length=length)
+
+
+def kerple(form, r1, r2):
+    """Chi et al. 2022: ``-r1 log(1 + r2 |d|)`` or ``-r1 |d|^r2``."""
+    if form == "log":
+        return Part(bias=lambda distance, length: -by_head(r1) * torch.log(1 + by_head(r2) * distance.abs()))
+    return Part(bias=lambda distance, length: -by_head(r1) * power_of(distance.abs(), by_head(r2)))
+
+
+def power_prior(alpha, beta):
+    """``-|alpha d|^beta``"""
+    return Part(bias=lambda distance, length: -power_of((by_head(alpha) * distance).abs(), by_head(beta)))
+
+
+def power_of(x, exponent):
+    """``x^exponent`` for x of at least 0; at 0 it is 0, and so are its derivatives by anything that made x 0."""
+    nothing = x == 0
+    return torch.where(nothing, 0.0, torch.exp(exponent * torch.where(nothing, 1.0, x).log()))
+
+
+def t5_bucket(distance, form, buckets, max_distance):
+    """Raffel et al. 2019: half of a side's buckets hold one distance each, the others grow as the logarithm."""
+    side = buckets if form == "causal" else buckets // 2
+    exact = side // 2
+    far = round(abs(distance))
+    if far < exact:
+        found = far
+    else:
+        # exact + floor((side - exact) * log(far / exact) / log(max_distance / exact)), compared in whole numbers
+        steps, found = side - exact, exact
+        while (
+            found + 1 < side
+            and far**steps * exact ** (found + 1 - exact) >= max_distance ** (found + 1 - exact) * exact**steps
+        ):
+            found += 1
+    return found + (side if form == "bidirectional" and distance < 0 else 0)
+
+
+def t5(table, form, max_distance):
+    """``table`` is ``[buckets, H]``."""
+
+    def bias(distance, length):
+        number = {d: t5_bucket(d, form, table.shape[0], max_distance) for d in set(distance.flatten().tolist())}
+        index = torch.tensor([number[d] for d in distance.flatten().tolist()]).reshape(distance.shape)
+        return table[index].permute(2, 0, 1)
+
+    return Part(bias=bias)
+
+
+def sandwich(heads, width, base):
+    """Chi et al. 2022: ``sum over i of cos(d / base^(2i/width))``, divided by ``8h / H`` in head h."""
+
+    def bias(distance, length):
+        total = sum(torch.cos(distance / base ** (2 * i / width)) for i in range(width // 2))
+        return torch.stack([total / (8 * (h + 1) / heads) for h in range(heads)])
+
+    return Part(bias=bias)
+
+
+def recency(table):
+    """``table[min(d + 1, n - 1)]``; keys after the query have entry 0. ``table`` is ``[n]`` or ``[H, n]``."""
+
+    def bias(distance, length):
+        index = (distance + 1).round().long().clamp(0, table.shape[-1] - 1)
+        return table[..., index].reshape(-1, *distance.shape)
+
+    return Part(bias=bias)
+
+
+def fire(c, threshold, first, second, length, eps=1e-6):
+    """Li et al. 2023: a network of ``psi(d) / psi(max(threshold, i))``, ``psi(x) = log(1 + |c| x)``, i the query's position.
+
+    ``first`` and ``second`` are (weight, bias) of its layers; eps keeps the division finite, as in the authors' code.
+    """
+
+    def psi(x):
+        return torch.log(1 + c.abs() * x)
+
+    def bias(distance, length):
+        i = length - 1 if torch.is_tensor(length) else torch.tensor(float(length - 1), dtype=distance.dtype)
+        share = psi(distance.abs()) / (psi(torch.maximum(threshold.abs(), i)) + eps)
+        hidden = torch.relu(share[..., None] @ first[0].T + first[1])
+        return (hidden @ second[0].T + second[1]).permute(2, 0, 1)
+
+    return Part(bias=bias, length=length)
+
+
+# --- content, values and sinks -----------------------------------------------------------------------------------------
+
+
+def shaw(key_table, value_table, clip):
+    """Shaw et al. 2018: ``a_r`` joins the key and ``b_r`` the value, r the offset j - i clipped. ``[2 clip + 1, D]``, or a
+    table for each head."""
+
+    def pick(table, distance, heads):
+        row = (-distance).round().clamp(-clip, clip).long() + clip
+        return torch.stack([(table if table.ndim == 2 else table[h])[row] for h in range(heads)])  # [H, T, S, D]
+
+    def content(q, k, context):
+        return context.scale * torch.einsum("htd,htsd->hts", q, pick(key_table, context.distance, q.shape[0]))
+
+    def value(weights, distance):
+        return torch.einsum("hts,htse->hte", weights, pick(value_table, distance, weights.shape[0]))
+
+    return Part(content=None if key_table is None else content, value=None if value_table is None else value)
+
+
+def transformer_xl(u, v, projection, width, base):
+    """Dai et al. 2019: ``scale * (u.k_j + (q_i + v).W r_{i-j})`` beside q.k; r_d is all sines, then all cosines of d."""
+
+    def content(q, k, context):
+        angles = [context.distance / base ** (2 * i / width) for i in range(width // 2)]
+        r = torch.stack([a.sin() for a in angles] + [a.cos() for a in angles], -1)  # [T, S, width]
+        keys = torch.einsum("hdw,tsw->htsd", projection.reshape(q.shape[0], -1, width), r)
+        by_content = torch.einsum("hd,hsd->hs", u, k)[:, None, :]
+        return context.scale * (by_content + torch.einsum("htd,htsd->hts", q + v[:, None, :], keys))
+
+    return Part(content=content)
+
+
+def cope(e):
+    """Golovneva et al. 2024: q meets row p of e, p the sum of the gates sigmoid(score) from key j up to the query.
+
+    Keys at one position are counted in the order in which they are stored. ``e`` is ``[rows, D]`` or ``[H, rows, D]``.
+    """
+
+    def content(q, k, context):
+        gates = torch.where(context.visible, torch.sigmoid(context.scores), 0.0)
+        at, order = context.k_positions, torch.arange(gates.shape[-1])
+        tied = (at[:, None] == at[None, :]) & (order[:, None] <= order[None, :])
+        counted = (at[:, None] > at[None, :]) | tied  # [t, j]: whether key t counts for key j
+        rows = e.shape[-2]
+        p = (gates @ counted.to(gates.dtype)).clamp(max=rows - 1)
+        below = p.detach().floor().clamp(max=rows - 2)
+        share = (p - below)[..., None]
+        tables = [e if e.ndim == 2 else e[h] for h in range(q.shape[0])]
+        low, high = (torch.stack([t[b] for t, b in zip(tables, i.long(), strict=True)]) for i in (below, below + 1))
+        return torch.einsum("htd,htsd->hts", q, (1 - share) * low + share * high)
+
+    return Part(content=content)
+
+
+def stable_mask(gamma, context):
+    """Yin et al. 2024: the logits ``-gamma t`` of the later positions t of the context widen a row's normaliser.
+
+    Past the context one position is left, the next one.
+    """
+
+    def sink(positions):
+        columns = []
+        for p in positions.tolist():
+            later = range(int(p) + 1, context) if p < context else [int(p) + 1]
+            terms = [-gamma.reshape(-1) * t for t in later]
+            columns.append(
+                torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(gamma.reshape(-1), -torch.inf)
+            )
+        return torch.stack(columns, -1)
+
+    return Part(sink=sink, length=context)
+
+
+def sink(value):
+    """One more logit in the normaliser; its value is nothing."""
+    return Part(sink=lambda positions: value.reshape(-1, 1).expand(-1, positions.shape[0]))

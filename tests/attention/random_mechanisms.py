@@ -1,0 +1,278 @@
+"""Every mechanism with random settings, each beside the same settings in the independent reference.
+
+A maker draws settings and gives the package's mechanism together with a formula: the reference's ``Part`` from the
+mechanism's parameters and buffers, which come as a dictionary of tensors by name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import independent_reference as plain
+import torch
+
+import whence
+from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
+
+AT_INPUT = ("Sinusoidal", "Learned")  # they act on a layer's input, which attend does not see
+
+
+@dataclass
+class Pair:
+    """A mechanism and its formula."""
+
+    mechanism: whence.Position
+    formula: Callable  # parameters and buffers by name -> Part
+    causal: bool = False  # defined for keys at or before the query only
+    whole: bool = False  # defined for whole positions only
+    alone: bool = False  # one rotation for a whole row: neither padding nor documents
+    no_cache: bool = False
+
+
+def quantity(state, name):
+    """A number that stays above 0: fixed, or the softplus of a free parameter."""
+    if f"{name}.raw" in state:
+        return torch.log(1 + torch.exp(state[f"{name}.raw"]))
+    return state[f"{name}.fixed"]
+
+
+def no_position(rng, heads, dim, value_dim):
+    return Pair(whence.NoPosition(), lambda state: plain.Part())
+
+
+def sinusoidal(rng, heads, dim, value_dim):
+    width, base, scale = heads * dim, rng.choice([10000.0, 37.0]), rng.choice([1.0, 0.3])
+    return Pair(whence.Sinusoidal(width, base=base, scale=scale), lambda state: plain.sinusoidal(width, base, scale))
+
+
+def learned(rng, heads, dim, value_dim):
+    return Pair(whence.Learned(heads * dim, 1024), lambda state: plain.learned(state["table"]))
+
+
+def turning(rng, dim, least=2):
+    """How many columns turn: all, or an even number of them."""
+    return rng.choice([None, *range(least, dim + 1, 2)] if dim % 2 == 0 else [*range(least, dim + 1, 2)])
+
+
+def rotary(rng, heads, dim, value_dim):
+    kind = rng.choice(["none", "linear", "ntk", "yarn", "yarn", "llama3", "longrope"])
+    kind = "none" if kind == "ntk" and dim < 4 else kind
+    width = turning(rng, dim, 4 if kind == "ntk" else 2)
+    turns = dim if width is None else width
+    base, layout = rng.choice([10000.0, 50.0]), rng.choice(["half", "interleaved"])
+    factor, original = rng.choice([1.0, 2.5, 8.0]), rng.choice([8, 64])
+    length, context, scaling, strength = None, None, None, 1.0
+    if kind in ("ntk", "longrope"):
+        length = rng.choice([None, "context", "sequence"])
+        context = None if length == "sequence" else rng.choice([4, 30, 200])
+    if kind == "none":
+
+        def frequencies(length):
+            return plain.plain_frequencies(turns, base)
+    elif kind == "linear":
+        scaling = Linear(factor)
+
+        def frequencies(length):
+            return plain.linear_frequencies(turns, base, factor)
+    elif kind == "ntk":
+        scaling = DynamicNtk(factor, original)
+
+        def frequencies(length):
+            return plain.ntk_frequencies(turns, base, factor, original, length)
+    elif kind == "yarn":
+        fast, slow, whole = rng.choice([32.0, 4.0]), rng.choice([1.0, 0.5]), rng.choice([True, False])
+        given = rng.choice([{}, {"attention_factor": 0.7}, {"mscale": 0.8, "mscale_all_dim": 0.5}])
+        scaling = Yarn(factor, original, beta_fast=fast, beta_slow=slow, truncate=whole, **given)
+        warmth = [
+            0.1 * given.get(name, 1.0) * torch.tensor(factor).double().log().item() + 1
+            for name in ("mscale", "mscale_all_dim")
+        ]
+        strength = given.get("attention_factor", warmth[0] / warmth[1] if "mscale" in given else warmth[0])
+
+        def frequencies(length):
+            return plain.yarn_frequencies(turns, base, factor, original, fast, slow, whole)
+    elif kind == "llama3":
+        low, high = rng.choice([(1.0, 4.0), (0.5, 2.0)])
+        scaling = Llama3(factor, low, high, original)
+
+        def frequencies(length):
+            return plain.llama3_frequencies(turns, base, factor, low, high, original)
+    else:
+        short, long = ([1 + rng.random() * 3 for _ in range(turns // 2)] for _ in range(2))
+        given = rng.choice([None, 0.9])
+        scaling = LongRope(short, long, original, factor, attention_factor=given)
+        ratio = torch.tensor(factor).double().log() / torch.tensor(original).double().log()
+        strength = (1 + ratio).sqrt().item() if given is None else given
+
+        def frequencies(length):
+            return plain.longrope_frequencies(turns, base, short, long, original, length)
+
+    mechanism = whence.Rotary(base=base, layout=layout, width=width, scaling=scaling, length=length, context=context)
+    length_used = "sequence" if length == "sequence" else context
+    formula = plain.rotary(turns, layout, frequencies, strength, length_used)
+    sequence = length == "sequence"
+    return Pair(mechanism, lambda state: formula, alone=sequence, no_cache=sequence)
+
+
+def alibi(rng, heads, dim, value_dim):
+    form, scale, learn = rng.choice(["causal", "symmetric"]), rng.choice([1.0, 0.0, 3.0]), rng.choice([True, False])
+    slope = rng.choice([None, [0.1 + rng.random() for _ in range(heads)]])
+    mechanism = whence.Alibi(heads, form=form, scale=scale, learn=learn, slope=slope)
+    wanted = torch.tensor(plain.alibi_slopes(heads) if slope is None else slope)
+    torch.testing.assert_close(mechanism.slope().flatten(), wanted)
+    return Pair(mechanism, lambda state: plain.alibi(quantity(state, "slope"), scale), causal=form == "causal")
+
+
+def numbers(rng, heads, low, high):
+    """One number, or one a head."""
+    if heads is None or rng.random() < 0.3:
+        return rng.uniform(low, high)
+    return [rng.uniform(low, high) for _ in range(heads)]
+
+
+def epar(rng, heads, dim, value_dim):
+    form, length = rng.choice(["basic", "enhanced"]), rng.choice(["context", "query", "sequence"])
+    heads = rng.choice([heads, None])
+    given = {name: numbers(rng, heads, 0.3, 2.0) for name in ("alpha", "beta", "gamma")}
+    context = rng.choice([1, 7, 100])
+    mechanism = whence.Epar(heads, form=form, learn=rng.random() < 0.7, length=length, context=context, **given)
+
+    def formula(state):
+        gamma = quantity(state, "gamma") if form == "enhanced" else None
+        length_used = context if length == "context" else length
+        return plain.epar(quantity(state, "alpha"), quantity(state, "beta"), gamma, length_used)
+
+    return Pair(mechanism, formula, no_cache=length == "sequence")
+
+
+def kerple(rng, heads, dim, value_dim):
+    form = rng.choice(["log", "power"])
+    given = rng.choice([{}, {"r1": numbers(rng, heads, 0.1, 2.0), "r2": numbers(rng, heads, 0.1, 1.9)}])
+    mechanism = whence.Kerple(heads, form=form, learn=rng.random() < 0.7, **given)
+
+    def formula(state):
+        if form == "power" and "r2.raw" in state:  # above 1e-4 and at most 2
+            r2 = 2 - (2 - 1e-4) / (1 + torch.exp(-state["r2.raw"]))
+        else:
+            r2 = quantity(state, "r2")
+        return plain.kerple(form, quantity(state, "r1"), r2)
+
+    return Pair(mechanism, formula)
+
+
+def power_prior(rng, heads, dim, value_dim):
+    heads = rng.choice([heads, None])
+    alpha, beta = numbers(rng, heads, -0.8, 0.8), numbers(rng, heads, 0.3, 2.0)
+    mechanism = whence.PowerPrior(heads, alpha=alpha, beta=beta, learn=rng.random() < 0.7)
+    return Pair(mechanism, lambda state: plain.power_prior(state["alpha"], quantity(state, "beta")))
+
+
+def t5(rng, heads, dim, value_dim):
+    form, (buckets, farthest) = (
+        rng.choice(["causal", "bidirectional"]),
+        rng.choice([(32, 128), (8, 16), (6, 30), (4, 5)]),
+    )
+    mechanism = whence.T5Bias(heads, form=form, buckets=buckets, max_distance=farthest)
+    return Pair(mechanism, lambda state: plain.t5(state["table"], form, farthest), causal=form == "causal")
+
+
+def sandwich(rng, heads, dim, value_dim):
+    width, base = rng.choice([128, 6, 2]), rng.choice([10000.0, 20.0])
+    return Pair(whence.Sandwich(heads, width=width, base=base), lambda state: plain.sandwich(heads, width, base))
+
+
+def recency(rng, heads, dim, value_dim):
+    mechanism = whence.Recency(rng.choice([2, 5, 256]), heads=rng.choice([heads, None]))
+    return Pair(mechanism, lambda state: plain.recency(state["table"]))
+
+
+def fire(rng, heads, dim, value_dim):
+    threshold, length = rng.choice([0.5, 6.0, 512.0]), rng.choice(["query", "query", "context"])
+    context = rng.choice([1, 20]) if length == "context" else None
+    mechanism = whence.Fire(heads, width=rng.choice([1, 8]), threshold=threshold, length=length, context=context)
+
+    def formula(state):
+        first, second = ((state[f"network.{n}.weight"], state[f"network.{n}.bias"]) for n in (0, 2))
+        return plain.fire(state["c"], state["multiplier"] * threshold, first, second, context or length)
+
+    return Pair(mechanism, formula, causal=True)
+
+
+def shaw(rng, heads, dim, value_dim):
+    clip, acts_on = rng.choice([1, 3, 16]), rng.choice(["keys and values", "keys", "values"])
+    mechanism = whence.Shaw(dim, clip=clip, acts_on=acts_on, heads=rng.choice([heads, None]), value_width=value_dim)
+    return Pair(mechanism, lambda state: plain.shaw(state.get("key_table"), state.get("value_table"), clip))
+
+
+def transformer_xl(rng, heads, dim, value_dim):
+    width, base = rng.choice([2, 8, 14]), rng.choice([10000.0, 20.0])
+    mechanism = whence.TransformerXL(heads, dim, width=width, base=base)
+    return Pair(mechanism, lambda state: plain.transformer_xl(state["u"], state["v"], state["projection"], width, base))
+
+
+def cope(rng, heads, dim, value_dim):
+    mechanism = whence.Cope(dim, positions=rng.choice([2, 5, 64]), heads=rng.choice([heads, None]))
+    return Pair(mechanism, lambda state: plain.cope(state["e"]), causal=True)
+
+
+def stable_mask(rng, heads, dim, value_dim):
+    context, gamma = rng.choice([1, 9, 200]), rng.choice([None, numbers(rng, heads, 0.01, 1.0)])
+    mechanism = whence.StableMask(heads, context=context, gamma=gamma, learn=rng.choice([True, False]))
+    return Pair(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
+
+
+def sink(rng, heads, dim, value_dim):
+    mechanism = whence.Sink(heads, value=numbers(rng, heads, -2.0, 2.0), learn=rng.choice([True, False]))
+    return Pair(mechanism, lambda state: plain.sink(state["value"]))
+
+
+MAKERS = {
+    "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
+    "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
+    "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
+    "Sink": sink,
+}  # fmt: skip
+
+
+@dataclass
+class RandomPosition:
+    """A mechanism, or a sum of them, whose parameters have random values."""
+
+    position: whence.Position
+    pairs: list[Pair]
+
+    def any(self, name):
+        return any(getattr(one, name) for one in self.pairs)
+
+    def parts(self, state):
+        """The reference's parts, from the position's tensors by name."""
+        if len(self.pairs) == 1:
+            return [self.pairs[0].formula(state)]
+        own = [
+            {n.split(".", 2)[2]: t for n, t in state.items() if n.startswith(f"members.{i}.")}
+            for i in range(len(self.pairs))
+        ]
+        return [one.formula(tensors) for one, tensors in zip(self.pairs, own, strict=True)]
+
+
+def draw_position(rng, names, heads, dim, value_dim, dtype):
+    """The sum of the named mechanisms; ``+`` of one is itself."""
+    pairs = [MAKERS[name](rng, heads, dim, value_dim) for name in names]
+    position = pairs[0].mechanism
+    for one in pairs[1:]:
+        position = position + one.mechanism
+    position = position.to(dtype)
+    with torch.no_grad():  # a mechanism at its start may be flat, or the same in all heads
+        for parameter in position.parameters():
+            parameter.add_(0.4 * torch.randn_like(parameter))
+    return RandomPosition(position, pairs)
+
+
+def draw_names(rng, first, *, fit=lambda name: True):
+    """The first name, and sometimes more; one sink at most."""
+    names = [first]
+    for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
+        name = rng.choice([n for n in MAKERS if fit(n)])
+        if not ({name, *names} >= {"Sink", "StableMask"} or (name in ("Sink", "StableMask") and name in names)):
+            names.append(name)
+    rng.shuffle(names)
+    return names

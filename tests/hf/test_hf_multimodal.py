@@ -1,0 +1,109 @@
+"""Multimodal models: positions act in the language model, on text and, where its mask stays causal, on images."""
+
+import pytest
+import torch
+import transformers
+from multimodal_models import CONFIGS, cross_attending, multimodal
+from tiny_models import everything_of, same, tokens
+
+import whence
+from whence import hf
+from whence.bias import states
+from whence.bias.subject import Subject, byte_tokenizer, quick_subject
+
+IDS = tokens().clamp(max=59)  # the tokens above stand for images
+
+
+def image_in(ids, slots):
+    changed = ids[:1].clone()
+    changed[0, slots] = 60
+    return changed
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
+    model = multimodal(family)
+    before = everything_of(model)
+    with torch.no_grad():
+        plain = model(input_ids=IDS).logits
+        text = model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False)
+        with hf.attached(model, whence.NoPosition()):
+            torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-4, rtol=0)
+            assert torch.equal(model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False), text)
+        assert same(before, everything_of(model))
+        attachment = hf.attach(model, whence.Alibi(4, scale=2.0, learn=True))
+        assert list(attachment.positions) == [0, 1]
+        for layer, position in attachment.positions.items():
+            position.slope.raw.add_(0.1 * (layer + 1))
+        seen = hf.LastRow()
+        with hf.capture(model, seen):
+            wanted = model(input_ids=IDS).logits
+        assert seen.stacked().shape == (2, 2, 4, 14) and not torch.equal(wanted, plain)
+        model.save_pretrained(tmp_path)
+        other = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
+        with (
+            hf.attached(other, whence.Alibi(4, learn=True)),
+            pytest.raises(whence.WhenceError, match=r"scale=2\.0, while"),
+        ):
+            hf.read_positions(other, tmp_path)
+        hf.attach_saved(other, tmp_path)
+        assert torch.equal(other(input_ids=IDS).logits, wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("llava", {"input_ids": image_in(IDS, slice(2, 6)), "pixel_values": torch.ones(1, 3, 8, 8)}),
+        (
+            "qwen2_vl",
+            {
+                "input_ids": image_in(IDS, slice(2, 3)),
+                "pixel_values": torch.ones(4, 96),
+                "image_grid_thw": torch.tensor([[1, 2, 2]]),
+                "mm_token_type_ids": (image_in(IDS, slice(2, 3)) == 60).long(),
+            },
+        ),
+    ],
+)
+def test_the_image_encoder_attends_as_before(family, told):
+    model = multimodal(family)
+    plain = model(**told).logits
+    assert not torch.equal(plain, model(**told | {"pixel_values": -told["pixel_values"]}).logits)
+    with hf.attached(model, whence.NoPosition()):
+        torch.testing.assert_close(model(**told).logits, plain, atol=1e-4, rtol=0)
+    with hf.attached(model, whence.Alibi(4, scale=9.0)):
+        assert (model(**told).logits - plain).abs().max() > 0.1
+
+
+def test_what_is_not_supported_is_refused_in_so_many_words():
+    ids = image_in(IDS, slice(2, 6))
+    told = {"input_ids": ids, "pixel_values": torch.ones(1, 3, 8, 8), "token_type_ids": (ids == 60).long()}
+    model = multimodal("gemma3")
+    with hf.attached(model, whence.Alibi(4)), pytest.raises(whence.WhenceError, match=r"a mask of gemma3_text"):
+        model(**told)  # the tokens of an image see each other
+    with pytest.raises(whence.WhenceError, match=r"mllama.*layers \[1\].*pass layers=\[0\]"):
+        hf.attach(cross_attending(), whence.Alibi(4))
+    with hf.attached(cross_attending(), whence.Alibi(4), layers=[0]) as attachment:
+        assert list(attachment.positions) == [0]
+
+
+def test_a_multimodal_folder_is_loaded(tmp_path):
+    multimodal("llava").save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    assert type(hf.load(tmp_path).model).__name__ == "LlavaForConditionalGeneration"
+
+
+def test_a_model_that_reads_no_text_is_refused_by_name(tmp_path):
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(whence.WhenceError, match=r"a vit model.*causal language model"):
+        hf.load(tmp_path)
+
+
+def test_the_probe_looks_at_the_language_model_alone():
+    model = multimodal("llava")
+    modules = states.attention_modules(Subject("llava", model, quick_subject().tokenizer))
+    assert modules == {layer: block.self_attn for layer, block in enumerate(model.model.language_model.layers)}

@@ -1,0 +1,102 @@
+"""What a trainer must do alike from the start and from the middle, in training and in evaluation, up and down."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from whence.lab import observe, training
+from whence.lab.arms import Fit, arm
+from whence.lab.choosing import Choice
+from whence.lab.study import Budget
+from whence.lab.tasks import Batch, load
+
+
+class Numbered:
+    """Seven rows, each its own number."""
+
+    def epoch(self, size, generator):
+        for rows in torch.randperm(7, generator=generator).split(size):
+            yield Batch(rows[:, None], rows)
+
+
+@pytest.mark.parametrize("first", range(10))
+def test_epochs_go_on_with_the_very_next_batch(first):
+    budget = Budget(epochs=3, batch=3)
+    schedule = training.Schedule(Numbered(), budget)
+    assert (schedule.an_epoch, schedule.steps) == (3, 9)
+
+    def rows(start):
+        return [batch.targets.tolist() for batch in training.batches(Numbered(), budget, schedule, 4, start)]
+
+    whole = rows(0)
+    assert len(whole) == 9 and [len(row) for row in whole] == [3, 3, 1] * 3
+    for epoch in range(3):
+        assert sorted(row for batch in whole[3 * epoch : 3 * epoch + 3] for row in batch) == list(range(7))
+    assert whole[:3] != whole[3:6]  # each epoch in an order of its own
+    assert rows(first) == whole[first:]
+
+
+def evaluations(values):
+    return [{"step": 2 * i + 2, "splits": {"dev": {"value": value}}} for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "higher", "step", "made"),
+    [
+        ([9.0, 5.0, 6.0], False, 4, False),  # perplexity: the least is best
+        ([9.0, 5.0, 6.0, 7.0], False, 4, True),
+        ([5.0, 5.0, 6.0], False, 2, True),  # the earliest of equals
+        ([0.2, 0.6, 0.5], True, 4, False),
+        ([0.2, 0.6, 0.5, 0.6], True, 4, True),
+        ([0.2, 0.6, 0.5, 0.7], True, 8, False),
+    ],
+)
+def test_the_best_evaluation_is_kept_whichever_way_is_better(values, higher, step, made):
+    task = SimpleNamespace(higher_is_better=higher, validation="dev", splits=lambda: {"dev": 1, "test": 1})
+    budget = Budget(steps=20, evaluate_every=2, patience=2)
+    model = torch.nn.Linear(1, 1)
+    choice = Choice(task, budget, rows := [], None)
+    for number, row in enumerate(evaluations(values)):
+        torch.nn.init.constant_(model.weight, number)
+        rows.append(row)
+        choice.look(model)
+    assert (choice.step, choice.made, choice.splits) == (step, made, ["dev"])
+    assert float(choice.best["weight"]) == step // 2 - 1  # the weights at that evaluation
+
+
+def test_without_patience_nothing_is_chosen():
+    task = SimpleNamespace(higher_is_better=True, validation=None, splits=lambda: {"test": 1, "2x": 2})
+    choice = Choice(task, Budget(steps=4), rows := evaluations([0.5, 0.1, 0.1]), None)
+    choice.look(torch.nn.Linear(1, 1))
+    assert not choice.made and choice.best == {} and choice.splits == ["test", "2x"] and len(rows) == 3
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
+    task = load("retrieval", pairs=2, keys=16, values=4, items=4)
+    model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.5}, arm("none"), 0)
+    model.train(mode)
+    found = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
+    assert model.training is mode
+    assert found[0] == found[1]  # without dropout, whatever the mode was
+
+
+def test_attention_by_distance_counts_the_rows_of_real_queries():
+    """Two tokens and one of padding: the padded query's row is left out, and so is no key."""
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.4, 0.6]]).reshape(1, 1, 3, 3)
+    whole = observe.mass_by_distance(weights, None)
+    assert whole == {"distance": [0, 1, 2], "by_layer": [[0.783333, 0.216667, 0.0]]}
+    padded = observe.mass_by_distance(weights, torch.tensor([[True, True, False]]))
+    assert padded["by_layer"] == [[0.875, 0.125, 0.0]]
+    left = observe.mass_by_distance(weights, torch.tensor([[False, True, True]]))
+    assert left["by_layer"] == [[0.675, 0.325, 0.0]]  # a key before a real query counts wherever it stands
+
+
+def test_a_table_of_positions_reaches_eight_times_the_trained_length():
+    fit = Fit(heads=2, head_width=8, width=16, context=12, causal=True)
+    learned = arm("learned").build(fit)
+    x = torch.zeros(1, 1, 16)
+    learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it
+    assert learned.max_length == 8 * 12 + 1
+    assert arm("Learned(max_length=20)").build(fit).max_length == 20

@@ -1,0 +1,282 @@
+"""Mutation testing: sample small wrong changes of the sources and see whether the tests notice each.
+
+    python tests/mutation.py --jobs 2 --out mutation.json                    # 200 mutants, evenly over all modules
+    python tests/mutation.py --jobs 2 --out part.json --only attention/cache # of some modules
+
+Not part of ``make test``; the record of the last run is ``tests/mutation_record.json``. The working tree is never
+changed: every mutant is a forked child with a copy of ``src/whence``. Torch is loaded once, in the parent.
+
+First every test file runs on unchanged sources. That tells which lines it executes, how long it takes, and whether it
+runs here at all; one that fails is left out and named in the record. A mutant is then given to the doctests of its
+module and to the test files that ``TESTS`` names for it, the fastest first, and if they stay green, to every other file
+that executes its line. A mutant that takes four times as long as the tests did, and a minute more, counts as killed. A survivor is a missing
+test, or equivalent: then ``tests/mutation_equivalents.json`` says why, under the mutant's id.
+
+An interrupted run continues when the same command is given again.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from mutation_runs import HERE, ROOT, SOURCES, Job, in_parallel
+from mutation_sites import mutants_of
+
+EQUIVALENTS = HERE / "mutation_equivalents.json"
+A, L, S = "attention/", "lab/", "statistics/"
+CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
+PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
+LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_patience.py"]
+RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summaries.py"]
+
+#: module below src/whence (a prefix) and the test files that should notice a change of it
+TESTS = {
+    "position/base": ["position/test_witness.py", "position/test_composition.py", *CORE],
+    "position/grid": ["attention/test_composition_attention.py", *CORE],
+    "position/composition": ["position/test_composition.py", "attention/test_composition_attention.py"],
+    "position/": ["attention/fused/test_rates.py"],  # after its own file of the same name
+    A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
+    A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
+    A + "additive": ["attention/test_additive.py"],
+    A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],
+    A + "support": ["attention/test_backends_choice.py"],
+    A + "rules": ["attention/test_errors.py"],
+    A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "test_checks.py"],
+    A + "attend": ["attention/test_backends_choice.py", "attention/test_errors.py", *CORE],
+    A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
+    L + "adapting": ["lab/test_adapting.py"],
+    L + "choosing": ["lab/test_resumed_data.py", "lab/test_patience.py"],
+    L + "kernels": ["lab/test_kernels.py"],
+    L + "processes": ["lab/test_processes.py"],
+    L + "summaries": RECORDS,
+    L + "results": RECORDS,
+    L + "observe": RECORDS,
+    L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
+    L: LOOP,
+    S + "corrections": ["statistics/test_edges.py", "statistics/test_comparison.py"],
+    S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
+}  # fmt: skip
+#: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
+MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "statistics/*.py")
+LEFT_OUT = {
+    "position/catalogue.py": "a list for tests and figures",
+    "lab/tasks/books.py": "reads published data",
+    "lab/tasks/places.py": "reads published data",
+    "lab/tasks/sources.py": "reads published data",
+    "lab/tasks/speeches.py": "reads published data",
+    "lab/tasks/sst2.py": "reads published data",
+    "lab/tasks/votes.py": "reads published data",
+    "lab/tasks/wikitext.py": "reads published data",
+}
+#: every test file that may be asked
+ASKED = ("attention/test_*.py", "attention/fused/test_rates.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
+         "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
+NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
+
+
+def asked_files(only):
+    """Every test file, or those named for the modules at hand."""
+    found = {str(path.relative_to(HERE)) for pattern in ASKED for path in HERE.glob(pattern)} - NEVER
+    return sorted(found.intersection(f for m in modules(only) for f in files_for(m)) if only else found)
+
+
+def modules(only):
+    found = sorted({str(path.relative_to(SOURCES)) for pattern in MODULES for path in SOURCES.glob(pattern)})
+    found = [m for m in found if not m.endswith("__init__.py") and m not in LEFT_OUT]
+    return [m for m in found if not only or any(m.startswith(part) for part in only)]
+
+
+def files_for(module):
+    """The test files named for a module."""
+    stem = module.removesuffix(".py")
+    key = max((key for key in TESTS if stem.startswith(key)), key=len)
+    folder, name = stem.rsplit("/", 1)
+    own = [f"{folder}/test_{name}.py"] if key.endswith("/") or key == stem else []
+    return [*own, *TESTS[key]]
+
+
+def sample(baseline, only, wanted, seed):
+    """Mutants spread evenly over the executed lines that have any: at most one a line."""
+    by_line = {}
+    for module in modules(only):
+        for mutant in mutants_of(module, (SOURCES / module).read_text()):
+            if any(mutant.line in about["lines"].get(module, ()) for about in baseline.values()):
+                by_line.setdefault((module, mutant.line), []).append(mutant)
+    chance = random.Random(seed)
+    lines = sorted(by_line)
+    step = max(1.0, len(lines) / wanted)  # one line out of each stretch of this many
+    places = [int(chance.uniform(i * step, (i + 1) * step)) for i in range(min(wanted, len(lines)))]
+    return [chance.choice(by_line[lines[min(place, len(lines) - 1)]]) for place in places], len(lines)
+
+
+def judged(mutant, baseline, outcomes, note):
+    """Give a mutant to the tests named for it, then to all that execute its line."""
+    named = [f for f in files_for(mutant.file) if f in baseline]
+    others = [f for f in baseline if f not in named and mutant.line in baseline[f]["lines"].get(mutant.file, ())]
+    seconds = 0.0
+    for files in (named, others):
+        files = sorted(files, key=lambda f: baseline[f]["seconds"])
+        tests = ([f"src:{mutant.file}"] if files is not others and not seconds else []) + files
+        if not files and not tests:
+            continue
+        limit = 60 + 4 * sum(baseline[f]["seconds"] for f in files)
+        found = yield Job(mutant, tests, limit)
+        seconds += found["seconds"]
+        if found["exit"] not in (0, 5):  # 5: no test there
+            outcomes[mutant.id] = about(mutant, "killed", found["by"], seconds)
+            return note(mutant)
+    outcomes[mutant.id] = about(mutant, "survived", None, seconds)
+    return note(mutant)
+
+
+def about(mutant, outcome, by, seconds):
+    by = by and by.rsplit("/", 1)[-1]
+    keys = "file", "function", "line", "kind", "original", "mutated"
+    return {key: getattr(mutant, key) for key in keys} | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
+
+
+def run_baseline(jobs, files):
+    """Every test file on unchanged sources: lines, seconds, and whether it runs here at all."""
+    found = {}
+
+    def task(file):
+        outcome = yield Job(None, [file], 900, traced=True)
+        found[file] = outcome
+        print(f"baseline {file}: exit {outcome['exit']}, {outcome['seconds']} s {outcome['by'] or ''}", file=sys.stderr)
+
+    in_parallel([task(file) for file in files], jobs)
+    green = {file: {k: about[k] for k in ("lines", "seconds")} for file, about in found.items() if about["exit"] == 0}
+    return green, {file: about["by"] or f"exit {about['exit']}" for file, about in found.items() if file not in green}
+
+
+def digest(paths):
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        whole.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def preload():
+    """What tests import, once for all children; never whence itself."""
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"
+    names = ["numpy", "torch", "torch._dynamo", "hypothesis", "accelerate", "scipy.stats", "safetensors.torch"]
+    names += ["transformers.models.llama.modeling_llama", "triton.language"]
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    del os.environ["TRITON_INTERPRET"]
+    sys.modules["torch"].set_num_threads(1)  # threads do not survive a fork
+    assert "whence" not in sys.modules
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="Processes at a time.")
+    parser.add_argument("--out", type=Path, required=True, help="Record to write; an unfinished one is continued.")
+    parser.add_argument("--mutants", type=int, default=200, help="How many mutants to sample.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
+    parser.add_argument("--only", action="append", default=[], help="Prefix of modules below src/whence; repeatable.")
+    parser.add_argument("--baseline", type=Path, help="Keep the lines and times of the unchanged run here for later.")
+    parser.add_argument("--merge", type=Path, nargs="+", help="Put finished records of parts together into one.")
+    given = parser.parse_args()
+    if given.merge:
+        return merged([json.loads(path.read_text()) for path in given.merge], given.out)
+    preload()
+    tests = digest(HERE.rglob("*.py"))
+    sources = digest(SOURCES.rglob("*.py"))
+    if given.baseline and given.baseline.exists():
+        kept = json.loads(given.baseline.read_text())
+        baseline, left_out = kept["green"], kept["left_out"]
+    else:
+        baseline, left_out = run_baseline(given.jobs, asked_files(given.only))
+        if given.baseline:
+            given.baseline.write_text(json.dumps({"green": baseline, "left_out": left_out}))
+    chosen, lines = sample(baseline, given.only, given.mutants, given.seed)
+    same = {"seed": given.seed, "sources": sources, "tests": tests, "asked_for": given.mutants, "only": given.only}
+    outcomes = {}
+    if given.out.exists():
+        before = json.loads(given.out.read_text())
+        if {key: before.get(key) for key in same} == same:
+            outcomes = before["mutants"]
+
+    def note(mutant):
+        found = outcomes[mutant.id]
+        print(f"{len(outcomes)}/{len(chosen)} {found['outcome']} {mutant.file}:{mutant.line} {mutant.id} "
+              f"{mutant.original!r} -> {mutant.mutated!r} ({found['by']}, {found['seconds']} s)", file=sys.stderr)  # fmt: skip
+        write()
+
+    def write():
+        facts = {
+            "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}"
+            + "".join(f" --only {part}" for part in given.only),
+            "commit": git("rev-parse", "HEAD"),
+            "uncommitted_changes": bool(git("status", "--porcelain", "src", "tests")),
+            **same,
+            "python": platform.python_version(),
+            "torch": sys.modules["torch"].__version__,
+            "lines": lines,
+            "test_files": len(baseline),
+            "left_out": left_out,
+        }
+        record(given.out, facts, outcomes)
+
+    in_parallel([judged(m, baseline, outcomes, note) for m in chosen if m.id not in outcomes], given.jobs)
+    write()
+    return concluded(given.out)
+
+
+def record(path, facts, outcomes):
+    """Write what is known so far, survivors with the reason why they are equivalent, where there is one."""
+    reasons = {entry["id"]: entry["reason"] for entry in json.loads(EQUIVALENTS.read_text())["mutants"]}
+    survived = [{"id": i, **o, "reason": reasons.get(i)} for i, o in outcomes.items() if o["outcome"] == "survived"]
+    counts = {
+        "mutants_tested": len(outcomes),
+        "killed": len(outcomes) - len(survived),
+        "survived": len(survived),
+        "survived_share": round(len(survived) / max(1, len(outcomes)), 4),
+        "unexplained": sum(s["reason"] is None for s in survived),
+    }
+    whole = facts | counts | {"by_area": by_area(outcomes), "survivors": survived, "mutants": outcomes}
+    path.with_suffix(".new").write_text(json.dumps(whole, indent=1) + "\n")
+    path.with_suffix(".new").replace(path)
+
+
+def merged(parts, path):
+    """One record of several runs, each of its own modules."""
+    facts = {"parts": [{k: v for k, v in part.items() if k not in ("mutants", "survivors")} for part in parts]}
+    record(path, facts, {i: outcome for part in parts for i, outcome in part["mutants"].items()})
+    return concluded(path)
+
+
+def concluded(path):
+    found = json.loads(path.read_text())
+    print(f"{found['killed']} of {found['mutants_tested']} mutants killed, {found['survived']} survived, "
+          f"{found['unexplained']} of them without a reason")  # fmt: skip
+    return 1 if found["unexplained"] else 0
+
+
+def by_area(outcomes):
+    areas = {}
+    for found in outcomes.values():
+        area = areas.setdefault(found["file"].split("/")[0], {"killed": 0, "survived": 0})
+        area[found["outcome"]] += 1
+    return areas
+
+
+if __name__ == "__main__":
+    sys.exit(main())

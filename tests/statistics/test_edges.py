@@ -1,0 +1,37 @@
+"""Numbers at the edge of a rule, and defaults: places where one step more or less would not show elsewhere."""
+
+import pytest
+
+from whence.statistics import comparison
+from whence.statistics.comparison import compare
+from whence.statistics.rearrangements import paired, permutation
+
+MANY = [float(7 * i % 23) for i in range(14)]
+OTHERS = [float(5 * i % 19) + 1 for i in range(14)]
+
+
+@pytest.mark.parametrize("test", [permutation, paired])
+def test_drawn_arrangements_are_those_of_seed_zero_unless_told(test):
+    few = {"most": 10, "draws": 200}
+    assert test(MANY, OTHERS, **few) == test(MANY, OTHERS, **few, seed=0) != test(MANY, OTHERS, **few, seed=1)
+
+
+def test_a_comparison_draws_by_the_seed_it_is_given():
+    arms = {"none": MANY, "new": OTHERS}
+    drawn = [compare(arms, "none", 1, True, seed=seed).arms["new"].permutation for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] == compare(arms, "none", 1, True).arms["new"].permutation != drawn[2]
+    assert drawn[0] == permutation(OTHERS, MANY, seed=0)
+
+
+def test_the_fewest_seeds_that_could_claim_something():
+    """Two each can reach 1/3, three 1/10, four 1/35; two pairs 1/2, six 1/32."""
+    said = {
+        level: compare({"a": [1.0], "b": [2.0]}, "a", 1, True, level).arms["b"].verdict for level in (0.6, 0.9, 0.95)
+    }
+    assert "2 each" in said[0.6] and "3 each" in said[0.9] and "4 each" in said[0.95]
+    pairs = compare({"a": [1.0], "b": [2.0]}, "a", 1, True, 0.4, paired=True).arms["b"].verdict
+    assert "2 paired seeds" in pairs
+
+
+def test_p_in_words_at_its_smallest():
+    assert comparison._in_words(0.0001, 0.05) == "= 0.0001" and comparison._in_words(0.00009, 0.05) == "< 0.0001"
