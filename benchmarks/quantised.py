@@ -140,7 +140,7 @@ def read_back(model: Any, again: Callable[[], Any]) -> dict[str, Any]:
         if hf.adapters.base_of(model) is not model:
             import peft
 
-            other = peft.PeftModel.from_pretrained(again().get_base_model(), place).eval()
+            other = peft.PeftModel.from_pretrained(again().unload(), place).eval()
         elif by == "save_pretrained":
             other = transformers.AutoModelForCausalLM.from_pretrained(place, device_map="cpu").eval()
         else:
