@@ -58,8 +58,8 @@ def lora_on_4(folder: str) -> Any:
     import peft
 
     base = bitsandbytes_4(folder)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"]))
     torch.manual_seed(0)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"]))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
