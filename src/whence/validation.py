@@ -195,7 +195,7 @@ def shown(value: object) -> str:
 
     >>> import torch
     >>> shown("x" * 100)[-4:], shown(torch.ones(2, 3)), shown(torch.ones(2).to_sparse())
-    ('x...', 'a tensor [2] of torch.float32', 'a torch.sparse_coo tensor')
+    ('x...', 'a tensor [2, 3] of torch.float32', 'a torch.sparse_coo tensor')
     """
     if isinstance(value, Tensor):
         # a nested tensor has no shape to show

@@ -151,11 +151,13 @@ def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str,
         if not shapes.is_number(given) or given.is_meta:
             return name, given  # which is refused by that name
     alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
-    if alike and not shapes.readable(q_positions, k_positions):
-        torch._assert_async((q_positions == k_positions).all(), "q_positions and k_positions differ; pass one of them.")
-        return "q_positions", q_positions
-    if alike and bool((q_positions == k_positions).all()):
-        return "q_positions", q_positions
+    if alike:
+        same = (q_positions.double() == k_positions.double()).all()  # torch compares no two unsigned types
+        if not shapes.readable(q_positions, k_positions):
+            torch._assert_async(same, "q_positions and k_positions differ; pass one of them.")
+            return "q_positions", q_positions
+        if bool(same):
+            return "q_positions", q_positions
     raise refusal(
         "attend(cache=..., q_positions=..., k_positions=...)",
         "two that differ",
