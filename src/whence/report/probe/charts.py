@@ -39,32 +39,39 @@ def look(name: str, place: int) -> Look:
 
 def gold_curve(task: dict[str, Any]) -> str:
     """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
-    curves = task["curves"]
+    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
+    named = [(SHORT[curve["score"]], SCORES[curve["score"]], curve) for curve in task["curves"]]
+    heard = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
+    return by_slot(named, task["slots"], levels, "accuracy or probability (%)", heard)
+
+
+def by_slot(
+    named: Sequence[tuple[str, str, dict[str, Any]]], slots: int, levels: Mapping[str, float], label: str, heard: str
+) -> str:
+    """Curves by slot with their intervals; each comes with a short name for its line and a long one for readers."""
     series, whiskers = [], []
-    x = _slots(task["slots"], WIDTH - LABEL_ROOM)
+    x = _slots(slots, WIDTH - LABEL_ROOM)
     y = linear([0, 100], HEIGHT - BOTTOM, TOP, most=6)
-    for index, curve in enumerate(curves):
-        aside = _beside(index, len(curves), task["slots"])
+    for index, (short, long, curve) in enumerate(named):
+        aside = _beside(index, len(named), slots)
         at = [point["place"] + 1 + aside for point in curve["places"]]
         told = [
-            f"{SCORES[curve['score']]}, slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval "
-            f"{between(point['interval'])}, {counted(point['n'], 'item')}"
+            f"{long}, slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval {between(point['interval'])}, "
+            f"{counted(point['n'], 'item')}"
             for point in curve["places"]
         ]
         means = [100 * point["mean"] for point in curve["places"]]
-        one = Series(look(SHORT[curve["score"]], index), [], list(zip(at, means, strict=True)), True, told)
+        one = Series(look(short, index), [], list(zip(at, means, strict=True)), True, told)
         bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["places"], at, strict=True))
         series.append(one)
         whiskers.append(f"{one.look.opened()}{bars}</g>")
-    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
     drawn, names = _levels(levels, x, y)
-    heard = f"{task['name']}: accuracy and probability of the answer by the slot of the gold. " + "; ".join(
-        f"{SCORES[curve['score']]}: "
-        + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
-        for curve in curves
+    spoken = "; ".join(
+        f"{long}: " + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
+        for _, long, curve in named
     )
-    return lines(series, x, y, "slot of the gold", "accuracy or probability (%)", heard, drawn + "".join(whiskers),
-                 above=names)  # fmt: skip
+    below = drawn + "".join(whiskers)
+    return lines(series, x, y, "slot of the gold", label, f"{heard}. {spoken}", below, above=names)
 
 
 def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free: Any) -> str:

@@ -25,7 +25,7 @@ def section_answer(findings: dict[str, Any]) -> str:
     if not decision["supported"]:
         return (
             f"Undecided: none of {counted(decision['tests'], 'test')} supports an effect of position "
-            f"(smallest p = {probability(leading(task)['corrected_p'])}, {task['name']})."
+            f"(smallest {p_value(leading(task)['corrected_p'])}, {task['name']})."
         )
     among = f", in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
     return f"Yes{among} in {task['name']}: {effect(leading(task))}."
@@ -58,7 +58,7 @@ def effect(curve: dict[str, Any]) -> str:
     """The gap of one curve as a clause, without its full stop."""
     return (
         f"{phrase(curve['score'])} is {points(curve['gap'])} points higher with the gold in slot {curve['best'] + 1} than in "
-        f"slot {curve['worst'] + 1} (95% interval {gap_ends(curve)}, p = {probability(curve['corrected_p'])})"
+        f"slot {curve['worst'] + 1} (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
     )
 
 
@@ -66,7 +66,7 @@ def why_undecided(curve: dict[str, Any]) -> str:
     if curve["gap"] == 0:
         easy = ", so the task is too easy to show an effect" if curve["average"] >= CEILING else ""
         return f"{phrase(curve['score'])} is {percent(curve['average'])} in every slot{easy}"
-    return f"the strongest measure, {phrase(curve['score'])}, has a gap of {points(curve['gap'])} points (95% interval {gap_ends(curve)}, p = {probability(curve['corrected_p'])})"
+    return f"the strongest measure, {phrase(curve['score'])}, has a gap of {points(curve['gap'])} points (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
 
 
 def too_few(items: int, what: str = "items a slot") -> str:
@@ -124,6 +124,15 @@ def emphasised(short: dict[str, float]) -> str:
             f"{share['with_attention']}."
         )
     return told
+
+
+def p_value(p: float) -> str:
+    """
+    >>> p_value(0.0123), p_value(0.00001)
+    ('p = 0.012', 'p < 0.0001')
+    """
+    said = probability(p)
+    return f"p {said}" if said.startswith("<") else f"p = {said}"
 
 
 def phrase(score: str) -> str:
