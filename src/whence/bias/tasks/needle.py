@@ -3,7 +3,8 @@
 The pages are the help topics that come with every Python, so nothing is downloaded. Without distractors the rivals are
 numbers that occur nowhere in the text, and a model that reads the needle at all beats them: SmolLM2-135M is at 100 %.
 A distractor is a sentence of the same form about another name, at the end of another piece. Its number is a rival, so the
-model has to match the name. With a distractor in every other piece, a wrong choice says which slot was read instead.
+model has to match the name. With a distractor in every other piece, a wrong choice says which slot was read instead. With
+nine of them in 120 words, as ``whence probe`` asks by default, SmolLM2-135M chose right in 68 % of 40 prompts.
 """
 
 from __future__ import annotations
