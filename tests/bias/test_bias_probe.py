@@ -366,11 +366,31 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
         "before each row is normalised again, multiplied by 2." in words and "before softmax, multiplied by 2." in words
     )
     assert "Answer and attention changed in the same direction in" in words
-    assert "identity unknown (older record)" in words and "source unknown (older record)" in words
     curve = told(probed)["tasks"][0]["curves"][0]
     assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
         page({"tasks": []})
+
+
+def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed):
+    found = told(probed)
+    found["identity"] = {
+        "kind": "weights", "weights": {"sha256": "abc" * 9, "tensors": 9, "unread": ["a"]}, "revision": "main<", "dtype": "float32",
+        "device": "cpu", "chat": ["a", "b"], "chat_template": "456" * 9, "tokenizer": "123" * 9, "attached": [],
+    }  # fmt: skip
+    for task in found["tasks"]:
+        task["source"] = "generated & drawn"
+    words = " ".join(" ".join(Document(page(found)).words).split())
+    assert "SHA-256 abcabcabcabc (1 of 9 tensors were not read)" in words and "revision main<" in words
+    assert "tokenizer 123123123123" in words and "prompts chat template" in words and "attached nothing" in words
+    assert "Data: generated & drawn." in words and "unknown (older record)" not in words
+    served = {"kind": "endpoint", "served_as": "m", "url": "u", "fingerprint": "f"}
+    words = " ".join(" ".join(Document(page({**found, "identity": served})).words).split())
+    assert "served as m endpoint u fingerprint f" in words
+    for task in found["tasks"]:
+        del task["source"]
+    words = " ".join(Document(page({**found, "identity": None})).words)
+    assert "identity unknown (older record)" in words and "source unknown (older record)" in words
 
 
 def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
