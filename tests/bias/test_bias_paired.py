@@ -69,7 +69,7 @@ def test_without_a_decision_the_sentence_says_undecided(plain, changed):
     record["rows"][0]["share"] += 0.1
     path.write_text(json.dumps(record))
     found = compare_probes(plain, changed, ("before", "after"))
-    assert task_answer(found["tasks"][1], found).startswith("Undecided: the strongest difference is the probability of")
+    assert task_answer(found["tasks"][1], found).startswith("Undecided: the probability of the answer is ")
 
 
 def test_p_is_that_of_all_sign_flips():
@@ -170,7 +170,8 @@ def test_labels_tell_the_two_apart():
         return {"plan": {"model": model, "identity": identity}, "hash": hash}
 
     assert default_labels([side("org/one", [], "x"), side("org/two", [], "y")]) == ["one", "two"]
-    assert default_labels([side("m", [], "x"), side("m", ["Alibi()"], "y")]) == ["plain", "Alibi()"]
+    assert default_labels([side("m", [], "x"), side("m", ["Alibi(heads=2)"], "y")]) == ["plain", "Alibi"]
+    assert default_labels([side("m", ["Alibi(heads=2)"], "x"), side("m", ["Alibi(heads=4)"], "y")]) == ["x", "y"]
     assert default_labels([side("m", [], "x"), side("m", [], "y")]) == ["x", "y"]
     assert default_labels([side("m", [], "x"), side("m", [], "x")]) == ["first", "second"]
 

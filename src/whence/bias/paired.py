@@ -10,6 +10,7 @@ The intervals use the same distribution: all of them cover at once, and one excl
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,13 +113,20 @@ def _shown(value: int | list[int]) -> str:
 def default_labels(sides: Sequence[dict[str, Any]]) -> list[str]:
     """Names that tell two probes apart: the models, what is attached to them, the hashes of their plans, or their order."""
     names = [Path(side["plan"]["model"]).name for side in sides]
-    attached = [
-        " + ".join(str(one.get("position", one)) for one in (side["plan"].get("identity") or {}).get("attached") or ())
-        for side in sides
-    ]
+    attached = [_attached((side["plan"].get("identity") or {}).get("attached") or ()) for side in sides]
     hashes = [side["hash"] for side in sides]
-    choices = (names, [words or "plain" for words in attached], hashes, ["first", "second"])
+    choices = (names, attached, hashes, ["first", "second"])
     return next(some for some in choices if some[0] != some[1])
+
+
+def _attached(found: Sequence[dict[str, Any]]) -> str:
+    """The classes of attached mechanisms, without their settings.
+
+    >>> _attached([{"position": "Rotary() + Alibi(heads=4)", "layers": [0, 1]}]), _attached([])
+    ('Rotary + Alibi', 'plain')
+    """
+    words = [re.sub(r"\(.*?\)(?= \+ |$)", "", str(one.get("position", "attached"))) for one in found]
+    return ", ".join(dict.fromkeys(words)) or "plain"
 
 
 def max_t(groups: Sequence[Tensor], seed: int = 0, draws: int = DRAWS) -> list[list[dict[str, Any]]]:

@@ -74,7 +74,7 @@ def task_answer(task: dict[str, Any], found: dict[str, Any]) -> str:
     if not supported(task, found):
         if all(cell["difference"] == 0 for one in task["measures"] for cell in one["slots"]):
             return "No difference: both have the same results in every slot."
-        return f"Undecided: the strongest difference is {_difference(measure, best, found)}."
+        return f"Undecided: {_difference(measure, best, found)}."
     alpha = found["decision"]["alpha"]
     sure = [cell for cell in measure["slots"] if cell["p"] < alpha]
     where = {
