@@ -51,7 +51,7 @@ class History:
                 break
         self.kind = rng.choice(["growing", "growing", "preallocated", "sliding"])
         self.batch = rng.randint(1, 3)
-        self.packed = rng.random() < 0.3
+        self.packed = rng.random() < 0.4
         self.positions = rng.choice(["counted", "counted", "given", "mixed"])
         self.fractional = rng.random() < 0.3 and not self.mechanism.any("whole")
         self.padding = rng.choice([[], ["left"], ["right"], ["left", "right", "holes", "lengths"]])
@@ -317,7 +317,7 @@ class History:
         self.extend()
         for _ in range(self.rng.randint(2, 7)):
             step = self.rng.choice(
-                [self.extend] * 6 + [self.crop, self.reorder, self.reorder, self.try_and_restore, self.refuse]
+                [self.extend] * 6 + [self.crop, self.crop, self.reorder, self.reorder, self.try_and_restore, self.refuse]
                 + [self.reset] * (self.rng.random() < 0.3)
             )  # fmt: skip
             step()
