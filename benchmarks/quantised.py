@@ -58,8 +58,8 @@ def lora_on_4(folder: str) -> Any:
     import peft
 
     base = bitsandbytes_4(folder)
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"]))
     torch.manual_seed(0)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj"]))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
@@ -140,7 +140,7 @@ def read_back(model: Any, again: Callable[[], Any]) -> dict[str, Any]:
         if hf.adapters.base_of(model) is not model:
             import peft
 
-            other = peft.PeftModel.from_pretrained(again().get_base_model(), place).eval()
+            other = peft.PeftModel.from_pretrained(again().unload(), place).eval()
         elif by == "save_pretrained":
             other = transformers.AutoModelForCausalLM.from_pretrained(place, device_map="cpu").eval()
         else:

@@ -186,9 +186,9 @@ def recency(rng, heads, dim, value_dim):
 
 
 def fire(rng, heads, dim, value_dim):
-    threshold, length = rng.choice([0.5, 6.0, 512.0]), rng.choice(["query", "query", "context"])
+    threshold, length = rng.choice([0.5, 0.5, 6.0, 512.0]), rng.choice(["query", "query", "context"])
     context = rng.choice([1, 20]) if length == "context" else None
-    mechanism = whence.Fire(heads, width=rng.choice([1, 8]), threshold=threshold, length=length, context=context)
+    mechanism = whence.Fire(heads, width=rng.choice([1, 8, 8]), threshold=threshold, length=length, context=context)
 
     def formula(state):
         first, second = ((state[f"network.{n}.weight"], state[f"network.{n}.bias"]) for n in (0, 2))

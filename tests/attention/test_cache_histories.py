@@ -51,7 +51,7 @@ class History:
                 break
         self.kind = rng.choice(["growing", "growing", "preallocated", "sliding"])
         self.batch = rng.randint(1, 3)
-        self.packed = rng.random() < 0.3
+        self.packed = rng.random() < 0.4
         self.positions = rng.choice(["counted", "counted", "given", "mixed"])
         self.fractional = rng.random() < 0.3 and not self.mechanism.any("whole")
         self.padding = rng.choice([[], ["left"], ["right"], ["left", "right", "holes", "lengths"]])
@@ -317,7 +317,7 @@ class History:
         self.extend()
         for _ in range(self.rng.randint(2, 7)):
             step = self.rng.choice(
-                [self.extend] * 6 + [self.crop, self.reorder, self.reorder, self.try_and_restore, self.refuse]
+                [self.extend] * 6 + [self.crop, self.crop, self.reorder, self.reorder, self.try_and_restore, self.refuse]
                 + [self.reset] * (self.rng.random() < 0.3)
             )  # fmt: skip
             step()
@@ -351,3 +351,37 @@ def test_a_history(history_case, request):
         raise
     if past.learns and past.total.requires_grad:  # there was a real token
         past.compare_gradients()
+
+
+@pytest.mark.parametrize(
+    ("positions", "documents"),
+    [([0.0, 0.5, 1.0], None), ([0, 0, 0], [0, 0, 0]), ([0, 0, 1], [0, 1, 0])],
+    ids=["less than 1 apart", "repeated in a document", "a document taken up again"],
+)
+def test_a_sliding_cache_refuses_tokens_that_crowd_its_window(positions, documents):
+    # it forgets by count, so the key of the first token is gone although the last query's window still holds it
+    x, cache = torch.randn(1, 1, 3, 2), KVCache(window=2)
+
+    def decode():
+        for i in range(3):
+            token = x[:, :, i : i + 1]
+            about = {} if documents is None else {"documents": torch.tensor(documents[i : i + 1])}
+            attend(token, token, token, causal=True, window=2, cache=cache, q_positions=torch.tensor(positions[i : i + 1]), **about)  # fmt: skip
+
+    with pytest.raises(WhenceError, match=r"KVCache\(\)"):
+        decode()
+
+
+def test_a_sliding_cache_counts_from_0_after_padding_whose_position_was_given():
+    x, cache = torch.randn(1, 1, 1, 2), KVCache(window=4)
+    attend(x, x, x, causal=True, window=2, cache=cache, padding=torch.tensor([[False]]), q_positions=torch.tensor([3]))
+    out = attend(x, x, x, causal=True, window=2, cache=cache)
+    torch.testing.assert_close(out, x)
+
+
+def test_padding_in_a_document_that_goes_on():
+    x, y, cache = torch.randn(1, 1, 2, 2), torch.randn(1, 1, 3, 2), KVCache()
+    attend(x, x, x, causal=True, cache=cache, documents=torch.tensor([1, 1]))
+    out = attend(y, y, y, causal=True, cache=cache, padding=torch.tensor([[False, True, True]]))
+    whole = torch.cat([x, y[:, :, 1:]], 2)
+    torch.testing.assert_close(out[:, :, 1:], attend(whole, whole, whole, causal=True)[:, :, 2:])

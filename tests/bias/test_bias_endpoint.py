@@ -149,7 +149,7 @@ def test_waits_grow_and_end(server, endpoint):
         (send(401, "who are you"), "HTTP 401 .*who are you.*environment variable OPENAI_API_KEY"),
         (send(404, "no"), "HTTP 404.*or pass --chat"),
         (send(400, "max_tokens"), "HTTP 400.*max_tokens"),
-        (send(307, "", Location="http://127.0.0.1:9/elsewhere"), "HTTP 307.*give the address itself"),
+        (send(302, "", Location="http://127.0.0.1:9/elsewhere"), "HTTP 302.*give the address itself"),
     ],
 )
 def test_a_request_that_is_refused_is_not_tried_again(server, endpoint, trouble, said):

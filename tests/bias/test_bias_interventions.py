@@ -205,8 +205,8 @@ def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path, m
     neither = found[1]["numbers"]["arms"]["neither"]
     assert len(neither) == 2 and all("position_share" in half for half in neither)
 
-    def never(done, total, words):
-        assert total == 3
+    def never(done, total, words, read):
+        assert total == 3 and read
 
     monkeypatch.setattr(doubts, "EXPERIMENTS", dict.fromkeys(doubts.EXPERIMENTS, lambda *given, **named: 1 / 0))
     assert write_all(subject, tmp_path, SIZES["quick"], never) == found

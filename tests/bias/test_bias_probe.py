@@ -44,13 +44,17 @@ def told(probed, doubts=()):
 
 
 def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
-    from whence.cli.probing import print_table
+    from whence.cli.probe_table import print_table
 
     monkeypatch.setenv("COLUMNS", "80")
     print_table(told(probed))
     said = capsys.readouterr().out
     assert "…" not in said and all(len(line.rstrip()) <= 80 for line in said.splitlines())
-    assert "right by slot" in said and "1:" in said
+    rows = [line.split()[:2] for line in said.splitlines()]
+    assert ["key-value", "choice"] in rows and any(row[:1] == ["probability"] for row in rows)  # both measures
+    assert (
+        "% by slot" in said and "1:" in said and "Few items: 3 items a slot, fewer than 20." in " ".join(said.split())
+    )
 
 
 def test_every_piece_has_its_record(probed):
@@ -62,7 +66,9 @@ def test_every_piece_has_its_record(probed):
         "key-value-closed-book-0000.json",
         "needle-oracle-0000.json",
     } <= names
-    assert [done for done, _, _ in said] == list(range(1, len(found) + 1))
+    assert [done for done, _, _, _ in said] == list(range(1, len(found) + 1))
+    places = [words.rpartition(", ")[2] for _, _, words, _ in said if words.startswith("key-value")]
+    assert list(dict.fromkeys(places)) == [*(f"gold in slot {n}" for n in (1, 2, 3)), "closed book", "oracle"]
     record = json.loads((folder / "key-value-002-0000.json").read_text())
     assert [row["item"] for row in record["rows"]] == [0, 1] and record["where"] == 2
     slots = record["attention"]["slots"]
@@ -77,11 +83,37 @@ def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
     asked = []
     real = measuring.ask
     monkeypatch.setattr(measuring, "ask", lambda *about: asked.append(about[2].file_name) or real(*about))
-    _, again = measuring.measure(quick_subject(layers=2), PLAN, base)
+    said = []
+    _, again = measuring.measure(quick_subject(layers=2), PLAN, base, lambda *about: said.append(about))
     assert asked == [gone.name]
+    assert [words for _, _, words, read in said if not read] == ["key-value, 3 keys, gold in slot 2"]
     clock = {"seconds": 0, "started": ""}
     assert {**json.loads(before), **clock} == {**json.loads(gone.read_text()), **clock}
     assert [{**one, **clock} for one in again] == [{**one, **clock} for one in found]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_time_left_is_that_of_new_work_alone(terminal, monkeypatch, capsys):
+    """Two records are read in no time and two are made in ten seconds each: the last takes ten more, not three."""
+    from rich.console import Console
+
+    from whence.cli import progress
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Console, "is_terminal", property(lambda self: terminal))
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress.probe_progress() as notify:
+        for done, (read, seconds) in enumerate([(True, 0.01), (True, 0.3), (False, 10), (False, 10)], 1):
+            now[0] += seconds
+            notify(done, 5, f"piece {done}", read)
+    said = capsys.readouterr().err
+    assert "about 10 s left" in said and "about 3 s left" not in said
+    if not terminal:
+        assert said.splitlines()[:3] == [
+            "1 of 5, piece 1; already measured", "2 of 5, piece 2; already measured",
+            "3 of 5, piece 3; about 20 s left",
+        ]  # fmt: skip
 
 
 def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
@@ -99,7 +131,7 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     explaining.explain(windowed, PLAN, folder, lambda *about: None)
     told = findings(folder, "whence probe windowed")
     assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
-    assert "Is the answer found wherever it stands?" in page(told | {"doubts": []})
+    assert "Does the position of the answer matter?" in page(told | {"doubts": []})
     assert why_picture(told) is not None
 
 
@@ -306,12 +338,12 @@ def test_what_a_doubt_found_is_told_in_its_own_numbers():
     }
     rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
     told = found_in({"doubt": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}})
-    assert "gap of 69 points shrinks by 4.0 (95%: -1.3 to 10.0)" in told and "shrink it by -2.7." in told
+    assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
     fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
     told = found_in(
         {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
     )
-    assert "cubic 5, in a shuffled order 2" in told and "position of: cubic 0.50, segmented 0.50, window 0.50." in told
+    assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
     assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
 
 
@@ -319,29 +351,54 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     text = page(told(probed, [DOUBT]))
     document = Document(text)
     words = " ".join(" ".join(document.words).split())
-    order = ["What position does to", "Is the answer found wherever it stands?", "Every curve in numbers",
-             "Where does the answering token look?", "Every head", "Heads that find the gold", "How much of the hidden states is position?",
-             "Is it the mask, or the encoding?", "Does the answer follow the attention?", "Three doubts", "What was run"]  # fmt: skip
+    order = ["What position does to", "Does the position of the answer matter?", "All measures.",
+             "Where does the answering token look?", "In key-value, 3 keys, the first token receives", "Every head",
+             "Heads that attend to the gold", "How much of the hidden states is position?", "Position explains",
+             "Is it the mask, or the encoding?", "Undecided, because no test is recorded", "Does the answer follow the attention?",
+             "Which hypotheses", "The hypothesis is undecided.", "What was run"]  # fmt: skip
     at = [words.index(title) for title in order]
     assert at == sorted(at)
-    assert "<quick>" not in text and "<b>run</b>" not in text and "cannot be told from these numbers" in words
+    assert "<quick>" not in text and "<b>run</b>" not in text
     assert "https://" not in text and "http://" not in text and len(text) < 400_000
     assert "NaN" not in words and "None" not in words
-    assert "the low ones then make more than 100% of the whole" in words
-    assert "before each row is brought back to a sum of one, times 2." in words and "before softmax, times 2." in words
-    assert "The answer went the way the attention did in" in words
+    assert "share of the low frequencies exceeds 100%" in words
+    assert (
+        "before each row is normalised again, multiplied by 2." in words and "before softmax, multiplied by 2." in words
+    )
+    assert "Answer and attention changed in the same direction in" in words
     curve = told(probed)["tasks"][0]["curves"][0]
     assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
         page({"tasks": []})
 
 
+def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed):
+    found = told(probed)
+    found["identity"] = {
+        "kind": "weights", "weights": {"sha256": "abc" * 9, "tensors": 9, "unread": ["a"]}, "revision": "main<", "dtype": "float32",
+        "device": "cpu", "chat": ["a", "b"], "chat_template": "456" * 9, "tokenizer": "123" * 9, "attached": [],
+    }  # fmt: skip
+    for task in found["tasks"]:
+        task["source"] = "generated & drawn"
+    words = " ".join(" ".join(Document(page(found)).words).split())
+    assert "SHA-256 abcabcabcabc (1 of 9 tensors were not read)" in words and "revision main<" in words
+    assert "tokenizer 123123123123" in words and "prompts chat template" in words and "attached nothing" in words
+    assert "Data: generated & drawn." in words and "unknown (older record)" not in words
+    served = {"kind": "endpoint", "served_as": "m", "url": "u", "fingerprint": "f"}
+    words = " ".join(" ".join(Document(page({**found, "identity": served})).words).split())
+    assert "served as m endpoint u fingerprint f" in words
+    for task in found["tasks"]:
+        del task["source"]
+    words = " ".join(Document(page({**found, "identity": None})).words)
+    assert "identity unknown (older record)" in words and "source unknown (older record)" in words
+
+
 def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
     found = told(probed)
     drawn = curves_picture(found)
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
-        "key-value, 3 keys, 3 items",
-        "needle, 10 words, 2 items",
+        "key-value, 3 keys, 3 items (few)",
+        "needle, 10 words, 2 items (few)",
     ]
     [curve] = [one for one in found["tasks"][0]["curves"] if one["score"] == "likelihood"]
     plotted = drawn.axes[0].containers[0].lines[0].get_xydata().tolist()
@@ -399,5 +456,5 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
             tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
             assert wrong == [] and tab.evaluate("document.documentElement.scrollWidth") == width
             first = tab.evaluate("document.querySelector('svg.chart').getAttribute('aria-label')")
-            assert "right answers by the slot of the gold" in first
+            assert "accuracy and probability of the answer by the slot of the gold" in first
         browser.close()

@@ -31,6 +31,7 @@ def every_task():
     return [
         task("key-value", 3, pairs=4),
         task("needle", 3, pieces=4, words=9),
+        task("needle", 3, pieces=4, words=9, distractors=3),
         made_of(passages(), 3, 4, 0, 100, {}),
     ]
 
@@ -64,6 +65,20 @@ def test_the_same_seed_asks_the_same_and_another_does_not():
     )
     assert one.hash == two.hash != other.hash
     assert one.first(1).hash != one.hash
+
+
+def test_distractors_are_needles_of_other_names():
+    plain, hard = task("needle", 4, pieces=5, words=9), task("needle", 4, pieces=5, words=9, distractors=4)
+    assert "distractors" not in plain.settings and plain.name == "needle, 45 words"  # old records keep their label
+    assert hard.settings["distractors"] == 4 and hard.name == "needle, 45 words, 4 distractors"
+    assert hard.hash != plain.hash and hard.paired and not plain.paired
+    for item in hard.items:
+        assert len(item.rivals) == 4 and item.answers[0] not in item.rivals
+        told = [re.search(r"The gate code of (\w+) is (\d{5})\.$", other).groups() for other in item.others]
+        assert [number for _, number in told] == list(item.rivals)
+        assert len({item.question, *(name for name, _ in told)}) == 5
+    some = task("needle", 4, pieces=5, words=9, distractors=2)
+    assert not some.paired and all(sum("gate code" in other for other in item.others) == 2 for item in some.items)
 
 
 def test_content_free_slots_differ_in_nothing():
@@ -114,6 +129,8 @@ def test_places_are_spread_to_both_ends():
         (lambda: task("key-value", 0), "0 items"),
         (lambda: task("key-value", 1, pairs=1), "1 pairs, but the gold has rivals"),
         (lambda: task("needle", 1, pieces=1), "1 pieces"),
+        (lambda: task("needle", 1, pieces=4, distractors=4), "distractors=4, but"),
+        (lambda: task("needle", 1, pieces=40, distractors=20), "0 to 19 here"),
         (lambda: made_of(passages(3), 3, 5, 0, 100, {}), "take fewer documents"),
         (lambda: made_of(passages(3), 9, 2, 0, 100, {}), "there are 3"),
         (lambda: task("key-value", 1, pairs=2).prompt(task("key-value", 1, pairs=2).items[0], 2), "slots 0 to 1"),

@@ -143,7 +143,12 @@ FAMILIES = [
         NO_ROTATION,
     ),
     Family("biogpt", "BioGptConfig", SIZE | {"intermediate_size": 48, "max_position_embeddings": 256}, NO_ROTATION),
-    Family("ctrl", "CTRLConfig", GPT | {"dff": 48}, NO_ROTATION),
+    Family(
+        "ctrl",
+        "CTRLConfig",
+        GPT | {"dff": 48},
+        NO_ROTATION | {"compile": "n/a (the model itself does not trace)"},
+    ),
     Family("olmo", "OlmoConfig", GROUPED),
     Family("olmo2", "Olmo2Config", GROUPED),
     Family("olmo3", "Olmo3Config", GROUPED | MIXED, WINDOW),

@@ -10,6 +10,7 @@ import argparse
 import inspect
 import json
 import platform
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -229,31 +230,59 @@ class Row:
         return torch.compile(self.model, fullgraph=True, backend="eager", dynamic=False)
 
 
-def measured(only: str | None = None) -> dict[str, dict[str, str]]:
+def measured(only: str | None = None, compiled: bool = True) -> dict[str, dict[str, str]]:
     """The rows of all families that the installed transformers has."""
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     found = {}
     for family in FAMILIES:
         if family.available and only in (None, family.name):
-            found[family.name] = Row(family).cells(compiled=True)
+            found[family.name] = Row(family).cells(compiled)
             print(family.name, {name: text for name, text in found[family.name].items() if text != "yes"}, flush=True)
     return found
 
 
+def newest(record: dict[str, Any]) -> dict[str, Any]:
+    """The run with the newest transformers, whose rows are the table."""
+    return max(record["runs"], key=lambda run: tuple(int(part) for part in run["transformers"].split(".")))
+
+
+def differences(run: dict[str, Any], table: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The cells of a run that are not the table's, by family; what it did not measure is left out."""
+    found = {}
+    for name, cells in run["families"].items():
+        others = {column: text for column, text in cells.items() if text != table["families"].get(name, {}).get(column)}
+        if others:
+            found[name] = others
+    return found
+
+
+def about(run: dict[str, Any], table: dict[str, Any]) -> list[str]:
+    """A run in words."""
+    other = differences(run, table)
+    measured = "every column" if all("compile" in cells for cells in run["families"].values()) else "all but compile"
+    line = (
+        f"- transformers {run['transformers']} with torch {run['torch']}: {len(run['families'])} families, {measured}"
+    )
+    if run is table:
+        return [f"{line}; the table below."]
+    lines = [f"{line}; {len(run['families']) - len(other)} of them as in the table."]
+    return lines + [
+        f"  - {name}: " + ", ".join(f"{column} {text}" for column, text in cells.items())
+        for name, cells in other.items()
+    ]
+
+
 def page(record: dict[str, Any]) -> str:
     """The table as Markdown, from the record alone."""
-    runs = record["runs"]
+    table = newest(record)
     lines = [
         "# Families of transformers",
         "",
         "Each cell is the result of a test on a tiny random model of the family (`tests/hf/family_cells.py`). "
         "`python tests/hf/family_cells.py` measures them again and writes this page.",
         "",
-        *(
-            f"- transformers {run['transformers']} with torch {run['torch']}: {run['agree']} of {run['families']} families "
-            f"agree with the table{'' if run['compile'] else ', the compile column aside'}."
-            for run in runs
-        ),
+        *(line for run in record["runs"] for line in about(run, table)),
         "",
         "**attach**: nothing attached changes nothing, padded or not; a position changes the logits; detaching restores the "
         "model. `layers=[...]` is what to pass for a model that mixes attention with other layers "
@@ -261,45 +290,47 @@ def page(record: dict[str, Any]) -> str:
         "not among them. **capture**: the last row of weights. **probe**: answers that are scored together score as each "
         "does alone; *curve only* means that explanations, which need capture, are left out. **save**: positions written by "
         "`save_pretrained` are read back. **dynamic, static and sliding cache**: token by token, the logits are those of "
-        "the whole text; sliding is measured beyond a window or a chunk. **compile**: `torch.compile(fullgraph=True)` "
-        "traces one graph that agrees with eager mode.",
+        "the whole text; sliding is measured beyond a window or a chunk; n/a where the model without a position does not "
+        "give the same logits from that cache either. **compile**: `torch.compile(fullgraph=True)` traces one graph that "
+        "agrees with eager mode.",
         "",
         "| family | " + " | ".join(COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
-    for name, cells in record["families"].items():
+    for name, cells in table["families"].items():
         lines.append(f"| {name} | " + " | ".join(cells[column] for column in COLUMNS) + " |")
     return "\n".join(lines) + "\n"
 
 
-def this_run(found: dict[str, dict[str, str]], expected: dict[str, dict[str, str]], compiled: bool) -> dict[str, Any]:
-    """What a run says about the table: versions, and how many families agree with it."""
-    columns = [column for column in COLUMNS if compiled or column != "compile"]
-    agree = [name for name in found if all(found[name][column] == expected[name][column] for column in columns)]
-    return {
-        "transformers": transformers.__version__,
-        "torch": torch.__version__.split("+")[0],
-        "python": platform.python_version(),
-        "families": len(found),
-        "agree": len(agree),
-        "differ": {name: cells for name, cells in found.items() if name not in agree},
-        "compile": compiled,
-    }
+def commit() -> str:
+    """The commit that was measured, marked when tracked files differ from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the table of families.")
     parser.add_argument("--only", help="Print the row of one family; write nothing.")
-    parser.add_argument("--add-run", action="store_true", help="Add a run of this version; leave the table as it is.")
+    parser.add_argument(
+        "--without-compile", action="store_true", help="Leave the compile column out, for older versions."
+    )
+    parser.add_argument("--page", action="store_true", help="Write the page from the record; measure nothing.")
     given = parser.parse_args()
-    found = measured(given.only)
-    if given.only:
-        return
-    old = json.loads(RECORD.read_text()) if RECORD.exists() else {"runs": [], "families": {}}
-    rows = old["families"] if given.add_run else found
-    run = this_run(found, rows, compiled=True)
-    runs = [kept for kept in old["runs"] if kept["transformers"] != run["transformers"]] if given.add_run else []
-    record = {"runs": sorted([*runs, run], key=lambda one: one["transformers"]), "families": rows}
+    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {"runs": []}
+    if not given.page:
+        run = {
+            "transformers": transformers.__version__,
+            "torch": torch.__version__.split("+")[0],
+            "python": platform.python_version(),
+            "commit": commit(),
+            "families": measured(given.only, not given.without_compile),
+        }
+        if given.only:
+            return
+        runs = [kept for kept in record["runs"] if kept["transformers"] != run["transformers"]]
+        record["runs"] = sorted([*runs, run], key=lambda one: one["transformers"])
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     PAGE.write_text(page(record))

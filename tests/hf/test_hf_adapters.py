@@ -1,5 +1,6 @@
 """Positions in PEFT models: trained, saved and loaded with the adapter."""
 
+import json
 import warnings
 
 import pytest
@@ -61,6 +62,7 @@ def test_positions_learn_and_are_saved_with_the_adapter(order, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["modules_to_save"] == ["whence"]
     assert (tmp_path / "adapter_model.safetensors").exists() and not (tmp_path / "model.safetensors").exists()
 
     first = tiny("llama")  # positions from the folder, then the adapter

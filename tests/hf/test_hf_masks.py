@@ -75,7 +75,7 @@ def test_other_masks_are_refused(function):
     [masking.bidirectional_mask_function, masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7)],
 )
 def test_a_mask_that_shows_later_tokens_is_refused_as_an_encoders(function):
-    with pytest.raises(whence.WhenceError, match="sees later ones.*encoders and encoder-decoders are not"):
+    with pytest.raises(whence.WhenceError, match=r"sees later ones.*encoders and encoder-decoders are not"):
         sight(mask_function=function, q_offset=3, kv_length=8)
 
 

@@ -104,6 +104,8 @@ def test_a_model_that_reads_no_text_is_refused_by_name(tmp_path):
 
 
 def test_the_probe_looks_at_the_language_model_alone():
-    model = multimodal("llava")
+    config = CONFIGS["llava"]()
+    config.vision_config.num_hidden_layers = 4
+    model = transformers.LlavaForConditionalGeneration(config)
     modules = states.attention_modules(Subject("llava", model, quick_subject().tokenizer))
     assert modules == {layer: block.self_attn for layer, block in enumerate(model.model.language_model.layers)}

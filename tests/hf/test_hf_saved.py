@@ -1,6 +1,7 @@
 """Positions are saved with their settings, and read back into the same ones or not at all."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def saved(tmp_path, position, **told):
 
 
 def test_a_saved_model_comes_back_with_its_positions(tmp_path):
-    model = saved(tmp_path, whence.PowerPrior(4, alpha=0.3) + whence.Alibi(4, scale=2.0, learn=True), layers=[1])
+    model = saved(tmp_path, whence.T5Bias(4, std=1.0) + whence.Alibi(4, scale=2.0, learn=True), layers=[1])
     byte_tokenizer().save_pretrained(tmp_path)
     with pytest.warns(
         UserWarning, match=r"holds positions, which are no part of the model.*whence\.hf\.attach_saved\(model, "
@@ -287,3 +288,14 @@ def test_half_precision_and_shards(tmp_path):
     hf.attach_saved(other, tmp_path)
     alphas = [attached[0].alpha for attached in map(hf.saved.attached_positions, (model, other))]
     assert torch.equal(alphas[0].float(), alphas[1].float())
+
+
+def test_the_layer_is_the_one_that_the_settings_state(tmp_path):
+    """Whatever names transformers gives the weights on disk."""
+    model = saved(tmp_path, whence.PowerPrior(4))
+    state = load_file(tmp_path / "model.safetensors")
+    renamed = {re.sub(r"layers\.(\d)\.self_attn", r"blocks.\1.mixers.0", name): one for name, one in state.items()}
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    other = tiny("llama")
+    hf.attach_saved(other, tmp_path)
+    assert torch.equal(logits(other), logits(model))

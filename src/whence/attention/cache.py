@@ -114,11 +114,11 @@ class KVCache:
             positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
-        if self.window is not None:
-            before = None if last is None else (last.real, last.positions)
-            require_order(before, real, positions, packed=self._packed or docs is not None)
         if docs is None and self._packed and last is not None:
-            docs = last.documents  # the last document goes on
+            docs = last.documents.expand(batch, new)  # the last document goes on
+        if self.window is not None:
+            before = None if last is None else (last.real, last.positions, last.documents)
+            require_order(before, real, positions, docs, explicit=given is not None)
         if self._consecutive:
             self._consecutive = self._goes_on(last, given is not None, real, docs, positions)
         self._masked = self._masked or real is not None

@@ -90,17 +90,31 @@ def require_fit(
                 )
 
 
-def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, positions: Tensor, *, packed: bool) -> None:
-    """A sliding cache counts tokens, so each must be real (after left padding) and stand after the one before."""
+def require_order(
+    last: tuple[Tensor, Tensor, Tensor] | None,
+    real: Tensor | None,
+    positions: Tensor,
+    documents: Tensor | None,
+    *,
+    explicit: bool,
+) -> None:
+    """A sliding cache counts tokens, so each must be real (after left padding) and stand at least 1 after the one
+    before it in its document, and a document is not taken up again."""
     batch, new = positions.shape
     now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
+    text = torch.zeros_like(now, dtype=torch.long) if documents is None else documents.expand(batch, new).long()
     where = positions
     if last is not None:
-        now, where = torch.cat([last[0], now], 1), torch.cat([last[1], where], 1)
+        now, where, text = (torch.cat(pair, 1) for pair in zip(last, (now, where, text), strict=True))
     after_real = (now[:, :-1] & ~now[:, 1:]).any()
+    neighbours = now[:, :-1] & now[:, 1:]
+    falling = (text[:, 1:] < text[:, :-1]) & neighbours
+    crowded = (where[:, 1:] - where[:, :-1] < 1) & neighbours & (text[:, 1:] == text[:, :-1])
     if not shapes.readable(after_real, where):
         if real is not None:
             torch._assert_async(~after_real, PADDING_WHILE_TRACING)
+        if explicit:
+            torch._assert_async(~(falling | crowded).any(), ORDER_WHILE_TRACING)
         return
     if bool(after_real):
         raise refusal(
@@ -109,15 +123,23 @@ def require_order(last: tuple[Tensor, Tensor] | None, real: Tensor | None, posit
             "a sliding cache counts tokens, and padding would push out keys that the window still holds",
             "pad on the left, or use KVCache()",
         )
-    if not packed and bool(((where[:, 1:] <= where[:, :-1]) & now[:, 1:]).any()):
+    if explicit and bool(falling.any()):
         raise refusal(
             "attend(cache=KVCache(window=...))",
-            "q_positions or k_positions that do not increase",
-            "a sliding cache forgets by order, so each token stands after the one before",
+            "q_positions or k_positions with documents whose numbers fall",
+            "a sliding cache forgets by order, so no document is taken up again",
+            "number the documents in rising order, or use KVCache()",
+        )
+    if bool(crowded.any()):
+        raise refusal(
+            "attend(cache=KVCache(window=...))",
+            "q_positions or k_positions that do not increase by at least 1",
+            "a sliding cache forgets by order, so each token stands at least 1 after the one before it in its document",
             "use KVCache()",
         )
 
 
+ORDER_WHILE_TRACING = "attend(cache=KVCache(window=...)) got positions that do not increase by at least 1 in each document; use KVCache()."
 PADDING_WHILE_TRACING = (
     "attend(cache=KVCache(window=...)) got padding after a real token; pad on the left, or use KVCache()."
 )

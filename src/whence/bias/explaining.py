@@ -36,14 +36,14 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
     here = kept.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
-        if path.exists():
+        if read := path.exists():
             kept.require_plan(records.read(path), plan, path)
         else:
             started = kept.now()
             found = way(subject, plan)
             told = {"plan": plan.hash, "identity": identity, "way": name, "found": found, "started": started}
             records.write(path, {**told, "environment": here})
-        notify(number + 1, len(WAYS), f"explanation: {name}")
+        notify(number + 1, len(WAYS), f"explanation: {name}", read)
 
 
 def file_name(way: str) -> str:

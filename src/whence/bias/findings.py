@@ -9,6 +9,7 @@ from typing import Any
 from whence import records
 from whence.bias import explaining, kept
 from whence.bias.curves import chosen_slots, curve
+from whence.bias.decisions import decide, measures
 from whence.bias.plan import Plan
 from whence.bias.subject import QUICK
 from whence.errors import refusal
@@ -18,7 +19,7 @@ from whence.lab.results import where_run
 def findings(folder: Path, command: str) -> dict[str, Any]:
     """The findings of one probe. What was not measured yet is left out: a task that lacks a record is named."""
     plan, about = kept.plan_in(folder)
-    scores = [*plan.scores, *(["share"] if "likelihood" in plan.scores else [])]
+    scores = measures(plan.scores)
     tasks, missing, found = [], [], []
     for task in about["tasks"]:
         own = read_task(plan, task, folder)
@@ -31,10 +32,11 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
     if not tasks:
         raise refusal(
             "report",
-            f"{folder.name} without all records of any task",
-            "a curve needs every place",
-            "go on with the probe",
+            f"{folder.name}, which has no complete task",
+            "a curve needs the records of every slot",
+            "run the same probe again to resume it",
         )
+    tasks, decision = decide(tasks, tests=len(about["tasks"]) * len(scores))
     explained = [part for name in explaining.WAYS if (part := read_part(plan, folder / explaining.file_name(name)))]
     doubts = [records.read(path) for path in sorted(folder.glob("doubt-*.json"))]
     return {
@@ -47,7 +49,9 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         "plan": about["plan"],
         "hash": plan.hash,
         "seconds": sum(record["seconds"] for record in found),
+        "identity": about["plan"].get("identity"),  # older records have none
         "tasks": tasks,
+        "decision": decision,
         "missing": missing,
         "explanation": {"attention": explaining.attention(found), **{part["way"]: part["found"] for part in explained}},
         "doubts": doubts,

@@ -22,8 +22,8 @@ from whence.errors import refusal
 
 DIGITS = 6
 
-#: called with how many pieces of work are done, of how many, and what was last
-Notify = Callable[[int, int, str], None]
+#: called with how many pieces of work are done, of how many, what was last, and whether it was read from its record
+Notify = Callable[[int, int, str, bool], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def pieces(plan: Plan, tasks: Sequence[Task]) -> list[Piece]:
 
 
 def measure(
-    subject: Subject | Endpoint, plan: Plan, base: Path, notify: Notify = lambda done, total, words: None
+    subject: Subject | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Every record of a plan: those that are there are read, the others are made. Returns their folder and them.
 
@@ -69,12 +69,12 @@ def measure(
     found: list[dict[str, Any]] = []
     for number, piece in enumerate(every):
         path = folder / piece.file_name
-        if path.exists():
+        if read := path.exists():
             found.append(require_own(records.read(path), piece, plan, path))
         else:
             found.append({**ask(subject, plan, piece), "environment": here})
             records.write(path, found[-1])
-        notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}")
+        notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}", read)
     return folder, found
 
 
@@ -187,7 +187,12 @@ def require_room(subject: Subject, plan: Plan, tasks: Sequence[Task]) -> None:
 
 
 def told(where: int | str) -> str:
-    return f"gold in slot {where}" if isinstance(where, int) else where
+    """Where the gold is, for people: slots are counted from 1.
+
+    >>> told(0), told("oracle")
+    ('gold in slot 1', 'oracle')
+    """
+    return f"gold in slot {where + 1}" if isinstance(where, int) else where
 
 
 def _written(subject: Subject | Endpoint, plan: Plan, piece: Piece, prompts: list[Prompt]) -> Sequence[dict[str, Any]]:

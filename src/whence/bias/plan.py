@@ -185,7 +185,7 @@ def usual(model: str, documents: bool) -> Plan:
     """
     asked = [
         Asked("key-value", 6, 5, {"pairs": 6}),
-        Asked("needle", 6, 5, {"pieces": 8, "words": 30}),
+        Asked("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
     ]
     if documents:
         asked.insert(1, Asked("documents", 6, 5, {"count": 5, "words": 60}))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,10 +34,6 @@ whence probe smollm2 --full --device cuda --only ask --minutes 8
 A line of my_items.jsonl: {"question": "...", "gold": "...", "others": ["...", "..."], "answers": ["..."]}"""
 
 PARTS = ("ask", "explain", "doubts")
-
-
-class OutOfTime(Exception):
-    """Raised after a record was written, when the minutes are over."""
 
 
 def probe(
@@ -95,6 +89,7 @@ def probe(
     from whence.bias.endpoint import Endpoint
     from whence.bias.identity import identify
     from whence.cli.probe_plans import counted_and_files, numbers, planned
+    from whence.cli.progress import OutOfTime, probe_progress
 
     count, files = counted_and_files(items)
     plan, size = planned(
@@ -118,7 +113,7 @@ def probe(
     plan = kept.identified(plan, identify(asked))
     folder = kept.begun(asked, plan, out, tasks)
     try:
-        with progress(minutes) as notify:
+        with probe_progress(minutes) as notify:
             if "ask" in parts:
                 measuring.measure(asked, plan, out, notify)
             if isinstance(asked, subject.Subject) and parts - {"ask"}:
@@ -129,7 +124,7 @@ def probe(
                 if "doubts" in parts:
                     doubting.write_all(exact, folder, doubting.SIZES[size], notify)
     except OutOfTime:
-        print(f"stopped after {minutes:g} minutes; the same command goes on from there. Records: {folder}")
+        print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {folder}")
         return
     if only:
         print(f"done: {', '.join(sorted(parts))}; without --only a report is written. Records: {folder}")
@@ -142,6 +137,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     from whence.bias import kept
     from whence.bias.findings import findings
     from whence.cli.probe_plans import command
+    from whence.cli.probe_table import print_table
 
     told = findings(folder, "")
     device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
@@ -178,100 +174,6 @@ def chosen_parts(only: list[str] | None, doubts: bool) -> set[str]:
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
     return set(only) if only else {"ask", "explain", *(["doubts"] if doubts else [])}
-
-
-@contextmanager
-def progress(minutes: float | None = None) -> Iterator[Callable[[int, int, str], None]]:
-    """One bar for each kind of work on a terminal, one line a piece of it elsewhere; both say how long is left.
-
-    When the minutes are over the next piece that is done is the last: what was called raises ``OutOfTime``.
-    """
-    import time
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    began = time.monotonic()
-
-    def require_time(done: int, total: int) -> None:
-        if minutes is not None and done < total and time.monotonic() - began > 60 * minutes:
-            raise OutOfTime
-
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bars:
-            bar = bars.add_task("probe", total=None)
-
-            def notify(done: int, total: int, words: str) -> None:
-                if done == 1:
-                    bars.reset(bar)
-                bars.update(bar, total=total, completed=done, description=words)
-                require_time(done, total)
-
-            yield notify
-        return
-    clock = Clock(began)
-
-    def say(done: int, total: int, words: str) -> None:
-        left = clock.left(done, total, time.monotonic())
-        print(
-            f"{done} of {total}, {words}" + (f"; about {left:.0f} s left" if left else ""), file=sys.stderr, flush=True
-        )
-        require_time(done, total)
-
-    yield say
-
-
-class Clock:
-    """How long the rest takes, from the pieces that took any time: those that were there already say nothing of it.
-
-    >>> clock = Clock(0.0)
-    >>> clock.left(1, 4, 0.01), clock.left(2, 4, 10.01), clock.left(3, 4, 14.01)
-    (0.0, 20.0, 7.0)
-    """
-
-    READ = 0.1  # seconds within which a piece was read rather than made
-
-    def __init__(self, now: float) -> None:
-        self.last, self.taken, self.made = now, 0.0, 0
-
-    def left(self, done: int, total: int, now: float) -> float:
-        if done == 1:
-            self.taken, self.made = 0.0, 0
-        if now - self.last > self.READ:
-            self.taken, self.made = self.taken + now - self.last, self.made + 1
-        self.last = now
-        return round(self.taken / self.made * (total - done), 6) if self.made else 0.0
-
-
-def print_table(told: dict[str, Any]) -> None:
-    """The curves on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    # narrow enough for 80 columns, where the curve goes over two lines
-    table = Table(
-        title=told["title"], title_justify="left", caption="right answers in %; slots counted from 1", box=None,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for name in ("task", "score", "right by slot", "mean", "gap (p)", "worst", "closed", "oracle"):
-        curve = name == "right by slot"
-        table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
-    for task in told["tasks"]:
-        for curve in (curve for curve in task["curves"] if curve["score"] != "share"):
-            table.add_row(
-                task["task"],
-                curve["score"],
-                " ".join(f"{p['place'] + 1}:{100 * p['mean']:.0f}" for p in curve["places"]),
-                f"{100 * curve['average']:.0f}",
-                f"{100 * curve['gap']:.0f} ({curve['gap_p']:.2g})",
-                str(curve["worst"] + 1) if curve["gap"] else "-",
-                *(f"{100 * curve['lines'][name]['mean']:.0f}" for name in ("closed book", "oracle")),
-            )
-    Console().print(table)
-    if told["missing"]:
-        print(f"not measured yet: {', '.join(told['missing'])}")
 
 
 def write_page(told: dict[str, Any], path: Path) -> Path:

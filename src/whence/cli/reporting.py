@@ -14,7 +14,7 @@ from whence.errors import MissingExtra, refusal
 
 HELP = (
     "Write the report of the studies or probes in a folder again, from their records alone, and the figure of conditions. "
-    "Of the folder that the ledger of claims is judged from, which is results, also the page of that ledger."
+    "For results/, also write claims.html. With two probes, compare them on one page."
 )
 EXAMPLES = """Examples:
 
@@ -24,6 +24,8 @@ whence report build/compare
 
 whence report build/probe
 
+whence report build/probe/FIRST build/probe/SECOND --out comparison.html
+
 whence report build/mine --claims claims"""
 
 RESULTS, LEDGER = Path("results"), Path("claims")  # what `whence claims` judges, and from where, unless told otherwise
@@ -31,12 +33,28 @@ LEDGER_PAGE = "claims.html"
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder of studies or probes, or of one")] = RESULTS,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="a folder of studies or probes, results by default; two probes to compare"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="the page; report.html in the folder by default")] = None,
     claims: Annotated[
         Path | None, typer.Option(help="a ledger to judge from this folder; of results it is claims, if that is there")
     ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="name of a compared probe; once for each")] = None,
 ) -> None:
+    if len(folders or ()) > 1 or label:
+        if claims is not None:
+            raise refusal("whence report --claims", "two probes", "a ledger is judged from one folder", "name one")
+        from whence.cli.probe_comparison import write_comparison
+
+        print(f"report: {write_comparison(folders or (), out, label or ())}")
+        return
+    report_folder(folders[0] if folders else RESULTS, out, claims)
+
+
+def report_folder(folder: Path, out: Path | None, claims: Path | None) -> None:
+    """The pages of one folder: of its studies, of each of its probes, and of the ledger that is judged from it."""
     folders, probes = kept_in(folder, "study.json"), kept_in(folder, "plan.json")
     ledger = claims or (LEDGER if folder.resolve() == RESULTS.resolve() and LEDGER.is_dir() else None)
     if not folders and not probes and ledger is None:

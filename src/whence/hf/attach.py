@@ -98,6 +98,10 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
     interface is refused, as is one in which a future token is seen; so are encoders and encoder-decoders. Of a model that
     mixes attention with other layers (state-space layers, say) ``attention_layers(model)`` gives the ``layers`` to pass.
 
+    ``torch.compile(model, fullgraph=True)`` traces an attached model as one graph, in training and in steps with a static
+    cache. No number is read while it traces, so masks are recognised by what the model's config says of them, and
+    ``position_ids`` that do not count the tokens raise a RuntimeError when the compiled model runs.
+
     Example::
 
         attachment = attach(model, PowerPrior(heads=9, alpha=0.01))

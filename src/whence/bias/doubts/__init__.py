@@ -46,7 +46,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def write_all(
-    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda done, total, words: None
+    subject: Subject, folder: Path, sizes: dict[str, dict[str, Any]], notify: Notify = lambda *progress: None
 ) -> list[dict[str, Any]]:
     """The record of every doubt: those that are in the folder are read, the others are made.
 
@@ -58,14 +58,14 @@ def write_all(
         kept.require_identity(folder, identity)
     for number, (name, experiment) in enumerate(EXPERIMENTS.items()):
         path = folder / f"doubt-{name}.json"
-        if not path.exists():
+        if not (read := path.exists()):
             records.write(path, {**experiment(subject, **sizes.get(name, {})), "identity": identity})
         found.append(records.read(path))
         if not same_model(found[-1].get("identity") or {}, identity):
             raise refusal(
                 "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
             )
-        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}")
+        notify(number + 1, len(EXPERIMENTS), f"doubt: {name}", read)
     return found
 
 

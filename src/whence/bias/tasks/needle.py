@@ -1,7 +1,10 @@
-"""A needle in a text: one sentence with a number, somewhere in pages that have nothing to do with it.
+"""Needle in a haystack: one sentence states a number, and the pages around it are about something else.
 
-The pages are the help topics that come with every Python, so nothing is downloaded. The rivals are numbers that stand
-nowhere in the text: chance is one in their count, and a model that reads the needle at all beats them.
+The pages are the help topics that come with every Python, so nothing is downloaded. Without distractors the rivals are
+numbers that occur nowhere in the text, and a model that reads the needle at all beats them: SmolLM2-135M is at 100 %.
+A distractor is a sentence of the same form about another name, at the end of another piece. Its number is a rival, so the
+model has to match the name. With a distractor in every other piece, a wrong choice says which slot was read instead. With
+nine of them in 120 words, as ``whence probe`` asks by default, SmolLM2-135M chose right in 68 % of 40 prompts.
 """
 
 from __future__ import annotations
@@ -19,11 +22,22 @@ NAMES = (
 RIVALS = 9
 
 
-def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0) -> Task:
-    """Texts of so many pieces of so many words each; the needle takes the place of one piece."""
+def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> Task:
+    """Texts of ``pieces`` pieces of ``words`` words each; the needle takes the place of one piece.
+
+    ``distractors`` is the number of other pieces that end in the code of another name.
+    """
     require_items("needle", max(items, 0), items)
     if pieces < 2 or words < 1:
         raise refusal("needle", f"{pieces} pieces of {words} words", "a text has at least 2 of 1", "take more")
+    most = min(pieces, len(NAMES)) - 1
+    if not 0 <= distractors <= most:
+        raise refusal(
+            "needle",
+            f"distractors={distractors}",
+            f"each is in a piece of its own and has a name of its own: 0 to {most} here",
+            "pass fewer distractors",
+        )
     stock = _words()
     draw = random.Random(seed)
     made = []
@@ -32,29 +46,36 @@ def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0) -> Task
         need = (pieces - 1) * words
         text = [stock[(start + index) % len(stock)] for index in range(need)]
         name = draw.choice(NAMES)
-        numbers = draw.sample(range(10_000, 100_000), RIVALS + 1)
-        made.append(
-            Item(
-                question=name,
-                gold=f"The gate code of {name} is {numbers[0]}.",
-                others=tuple(" ".join(text[i * words : (i + 1) * words]) for i in range(pieces - 1)),
-                answers=(str(numbers[0]),),
-                rivals=tuple(map(str, numbers[1:])),
-            )
-        )
+        numbers = list(map(str, draw.sample(range(10_000, 100_000), max(RIVALS, distractors) + 1)))
+        others = [" ".join(text[i * words : (i + 1) * words]) for i in range(pieces - 1)]
+        rivals = numbers[1:]
+        if distractors:
+            names = draw.sample([other for other in NAMES if other != name], distractors)
+            holders = sorted(draw.sample(range(pieces - 1), distractors))
+            for piece, other, rival in zip(holders, names, rivals, strict=False):
+                others[piece] += " " + _sentence(other, rival)
+            rivals = rivals[:distractors]
+        made.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
+    settings = {"pieces": pieces, "words": words, "items": items, "seed": seed}
+    others_too = f", {distractors} distractors" if distractors else ""
     return Task(
-        name=f"needle, {pieces * words} words",
-        about="One sentence with a number, somewhere in pages of a manual.",
+        name=f"needle, {pieces * words} words{others_too}",
+        about="One sentence with a number, somewhere in pages of a manual."
+        + (" Other sentences of the same form give the numbers of other names." if distractors else ""),
         head="Somewhere in the text below there is a gate code. Remember it.\n\n",
         joint=" ",
         tail="\n\nQuestion: What is the gate code of {question}?\nAnswer: The gate code of {question} is",
         lead=" ",
         label="",
         metric="value",
-        paired=False,
+        paired=distractors == pieces - 1,
         items=tuple(made),
-        settings={"pieces": pieces, "words": words, "items": items, "seed": seed},
+        settings=settings | ({"distractors": distractors} if distractors else {}),
     )
+
+
+def _sentence(name: str, number: str) -> str:
+    return f"The gate code of {name} is {number}."
 
 
 def _words() -> list[str]:

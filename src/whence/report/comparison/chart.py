@@ -40,9 +40,9 @@ def right_edge(series: Sequence[Series], width: int = WIDTH) -> int:
 
 def lines(
     series: Sequence[Series], x: Scale, y: Scale, x_label: str, y_label: str, told: str, extra: str = "",
-    width: int = WIDTH, height: int = HEIGHT, named: bool = True,
+    width: int = WIDTH, height: int = HEIGHT, named: bool = True, above: str = "",
 ) -> str:  # fmt: skip
-    """The chart; ``told`` is what a reader who cannot see it gets to know."""
+    """The chart; ``told`` is what a reader who cannot see it gets to know. ``extra`` lies below the lines, ``above`` on them."""
     parts = [frame(x, y, x_label, y_label, height), extra]
     ends: list[tuple[float, Series]] = []
     for one in series:
@@ -57,6 +57,7 @@ def lines(
             ends.append((y(within[-1][1]), one))
     if named and len(series) <= LABELS:
         parts.append(_end_labels(ends, x.end + 8, y.end, y.start))
+    parts.append(above)
     return svg("".join(parts), told, width, height)
 
 

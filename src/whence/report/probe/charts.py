@@ -1,4 +1,4 @@
-"""The pictures of a probe: the gold-position curve, attention over slots and distances, heads as a grid, layers as lines."""
+"""The charts of a probe: measures by the slot of the gold, attention by slot and distance, heads as a grid, layers as lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from whence.bias.decisions import leading
 from whence.report.comparison.chart import (
     BOTTOM,
     HEIGHT,
@@ -23,13 +24,12 @@ from whence.report.comparison.chart import (
 from whence.report.comparison.looks import MARKERS, Look
 from whence.report.comparison.numbers import number, tick
 from whence.report.comparison.scales import Scale, distances, linear
-from whence.report.probe.sentences import SCORES, percent
+from whence.report.probe.sentences import SCORES, SHORT, between, counted, percent
 
 CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34
 ASIDE = 0.35
 TOGETHER = 0.07  # levels nearer than this have one line of names
 SCALES = {"share": 100, "gold": 1000}
-SHORT = {"likelihood": "likeliest", "generation": "written"}
 
 
 def look(name: str, place: int) -> Look:
@@ -38,32 +38,40 @@ def look(name: str, place: int) -> Look:
 
 
 def gold_curve(task: dict[str, Any]) -> str:
-    """How often the answer is right with the gold in each slot, with intervals, between the two lines."""
-    curves = [curve for curve in task["curves"] if curve["score"] in SHORT]
+    """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
+    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
+    named = [(SHORT[curve["score"]], SCORES[curve["score"]], curve) for curve in task["curves"]]
+    heard = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
+    return by_slot(named, task["slots"], levels, "accuracy or probability (%)", heard)
+
+
+def by_slot(
+    named: Sequence[tuple[str, str, dict[str, Any]]], slots: int, levels: Mapping[str, float], label: str, heard: str
+) -> str:
+    """Curves by slot with their intervals; each comes with a short name for its line and a long one for readers."""
     series, whiskers = [], []
-    x = _slots(task["slots"], WIDTH - LABEL_ROOM)
+    x = _slots(slots, WIDTH - LABEL_ROOM)
     y = linear([0, 100], HEIGHT - BOTTOM, TOP, most=6)
-    for index, curve in enumerate(curves):
-        aside = _beside(index, len(curves), task["slots"])
+    for index, (short, long, curve) in enumerate(named):
+        aside = _beside(index, len(named), slots)
         at = [point["place"] + 1 + aside for point in curve["places"]]
         told = [
-            f"slot {point['place'] + 1}: {percent(point['mean'])}, {percent(point['interval']['low'])} to "
-            f"{percent(point['interval']['high'])}, {point['n']} items"
+            f"{long}, slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval {between(point['interval'])}, "
+            f"{counted(point['n'], 'item')}"
             for point in curve["places"]
         ]
         means = [100 * point["mean"] for point in curve["places"]]
-        one = Series(look(SHORT[curve["score"]], index), [], list(zip(at, means, strict=True)), True, told)
+        one = Series(look(short, index), [], list(zip(at, means, strict=True)), True, told)
         bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["places"], at, strict=True))
         series.append(one)
         whiskers.append(f"{one.look.opened()}{bars}</g>")
-    levels = {name: point["mean"] for name, point in curves[0]["lines"].items()} | {"chance": task["chance"]}
-    extra = _levels(levels, x, y) + "".join(whiskers)
-    heard = f"{task['name']}: right answers by the slot of the gold. " + "; ".join(
-        f"{SCORES[curve['score']]}: "
-        + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
-        for curve in curves
+    drawn, names = _levels(levels, x, y)
+    spoken = "; ".join(
+        f"{long}: " + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
+        for _, long, curve in named
     )
-    return lines(series, x, y, "slot of the gold, from the first to the last", "right answers (%)", heard, extra)
+    below = drawn + "".join(whiskers)
+    return lines(series, x, y, "slot of the gold", label, f"{heard}. {spoken}", below, above=names)
 
 
 def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free: Any) -> str:
@@ -81,7 +89,7 @@ def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free
     x = _slots(task["slots"], right_edge(series))
     y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
     told = f"{task['name']}: attention of the answering token to each slot."
-    return lines(series, x, y, "slot, from the first to the last", "attention a token (thousandths)", told)
+    return lines(series, x, y, "slot", "attention a token (thousandths)", told)
 
 
 def by_distance(found: dict[str, Any]) -> str:
@@ -110,7 +118,7 @@ def ablated(found: dict[str, Any], slots: int, measure: str, label: str, told: s
     series = [replace(one, thick=[(at, v * SCALES[measure]) for at, v in one.thick]) for one in series]
     x = _slots(slots, right_edge(series))
     y = linear([v for one in series for _, v in one.thick], HEIGHT - BOTTOM, TOP, zero=True)
-    return lines(series, x, y, "slot of the gold, from the first to the last", label, told)
+    return lines(series, x, y, "slot of the gold", label, told)
 
 
 def over_layers(rows: Mapping[str, Sequence[float]], label: str, told: str) -> str:
@@ -175,14 +183,16 @@ def _beside(index: int, curves: int, slots: int) -> float:
 
 def _whisker(point: dict[str, Any], at: float, x: Scale, y: Scale) -> str:
     ends = point["interval"]
+    if ends is None:
+        return ""
     return (
         f'<line class="whisker" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{y(100 * ends["low"]):.1f}" '
         f'y2="{y(100 * ends["high"]):.1f}"></line>'
     )
 
 
-def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> str:
-    """Dotted lines at some levels; the names of those that lie together stand together."""
+def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> tuple[str, str]:
+    """Dotted lines at some levels, and their names, which are drawn above the curves; near levels share a line of names."""
     drawn = "".join(
         f'<line class="reference" x1="{x.start:g}" x2="{x.end:g}" y1="{y(100 * share):.1f}" y2="{y(100 * share):.1f}"></line>'
         for share in found.values()
@@ -198,7 +208,7 @@ def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> str:
         f"{html.escape(', '.join(f'{name} {percent(share)}' for name, share in group))}</text>"
         for group in groups
     )
-    return drawn + names
+    return drawn, names
 
 
 def over_heads(values: list[list[list[float]]]) -> list[float]:

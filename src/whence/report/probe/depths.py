@@ -1,4 +1,4 @@
-"""The same task at several lengths: how often the answer is right, by the depth of the gold and the length."""
+"""The same task at several lengths: one measure by the depth of the gold and the length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from whence.report.comparison.chart import WIDTH, svg
 from whence.report.comparison.numbers import number
-from whence.report.probe.sentences import SCORES, main_curve, percent
+from whence.report.probe.sentences import SCORES, between, counted, percent
 
 LEFT, TOP, ROW, RIGHT = 64, 34, 34, 10
 
@@ -16,11 +16,12 @@ LEFT, TOP, ROW, RIGHT = 64, 34, 34, 10
 def depth_by_length(tasks: Sequence[dict[str, Any]]) -> str:
     """A row for each length, a cell for each place of the gold; the number stands in the cell, so that grey will do."""
     rows = sorted(tasks, key=lambda task: task["slots"])
-    score = SCORES[main_curve(rows[0])["score"]]
-    parts = [f'<text class="label" x="2" y="14">slots, and right answers (%), {html.escape(score)}</text>']
+    score = min(rows, key=lambda task: not task["supported"])["lead"]  # one measure for all rows
+    parts = [f'<text class="label" x="2" y="14">slots, and {html.escape(SCORES[score])} (%)</text>']
     heard = []
     for index, task in enumerate(rows):
-        places, top = main_curve(task)["places"], TOP + index * ROW
+        [places] = [curve["places"] for curve in task["curves"] if curve["score"] == score]
+        top = TOP + index * ROW
         width = (WIDTH - LEFT - RIGHT) / len(places)
         parts.append(
             f'<text class="tick" x="{LEFT - 8}" y="{top + ROW / 2 + 4}" text-anchor="end">{task["slots"]}</text>'
@@ -33,14 +34,14 @@ def depth_by_length(tasks: Sequence[dict[str, Any]]) -> str:
         parts.append(f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="{anchor}">{words}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text class="label" x="{middle}" y="{bottom + 16}" text-anchor="middle">depth of the gold</text>')
-    told = "Right answers by length and by the depth of the gold. " + "; ".join(heard)
+    told = f"{SCORES[score]} by length and by the depth of the gold. " + "; ".join(heard)
     return svg("".join(parts), told, WIDTH, bottom + 24)
 
 
 def _cell(point: dict[str, Any], slots: int, x: float, y: float, width: float) -> str:
     says = (
-        f"{slots} slots, gold in slot {point['place'] + 1}: {percent(point['mean'])}, "
-        f"{percent(point['interval']['low'])} to {percent(point['interval']['high'])}, {point['n']} items"
+        f"{slots} slots, gold in slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval "
+        f"{between(point['interval'])}, {counted(point['n'], 'item')}"
     )
     # never so dark that the number could not be read on it
     return (

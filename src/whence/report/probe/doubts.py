@@ -1,4 +1,4 @@
-"""What an experiment on a doubt found, in a sentence or two."""
+"""What the experiment on a hypothesis found, in a sentence or two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whence.report.probe.sentences import counted
 
 
 def found_in(doubt: dict[str, Any]) -> str:
-    """The numbers of a doubt's record in words; empty where a record has none."""
+    """The numbers of a record in words; empty where a record has none."""
     numbers = doubt.get("numbers") or {}
     told = TOLD.get(doubt["doubt"])
     return (
@@ -25,8 +25,8 @@ def _one_way(numbers: dict[str, Any]) -> str:
     fits = [f"{fit} {numbers[fit]['channels']}, in a shuffled order {numbers[fit]['by_chance']}" for fit in FITS]
     again = [f"{fit} {numbers[fit]['rank_correlation_in_other_texts']:.2f}" for fit in FITS if numbers[fit]["channels"]]
     return (
-        f"Channels of {numbers['width']} that pass a fit: {'; '.join(fits)}. In other texts the smoothest of each have a "
-        f"rank correlation with position of: {', '.join(again) or 'none passed'}."
+        f"Channels of {numbers['width']} that pass a fit: {'; '.join(fits)}. Mean rank correlation of the smoothest channels "
+        f"with position in other texts: {', '.join(again) or 'none passed'}."
     )
 
 
@@ -36,9 +36,9 @@ def _scaling_helps(numbers: dict[str, Any]) -> str:
     ends = own["gap_interval"]
     controls = ", ".join(f"{100 * row['gap_shrinks_by']:+.1f}" for row in rows if row["control"])
     return (
-        f"With the channel times {own['scale']:g} the gap of {100 * numbers['before']['gap']:.0f} points shrinks by "
-        f"{100 * own['gap_shrinks_by']:.1f} (95%: {100 * ends['low']:.1f} to {100 * ends['high']:.1f}) and the average rises by "
-        f"{100 * own['average_rises_by']:.1f}, over {counted(own['n'], 'item')}. Control channels shrink it by {controls}."
+        f"With the channel scaled by {own['scale']:g}, the gap of {100 * numbers['before']['gap']:.0f} points shrinks by "
+        f"{100 * own['gap_shrinks_by']:.1f} (95% interval {100 * ends['low']:.1f} to {100 * ends['high']:.1f}) and the mean rises by "
+        f"{100 * own['average_rises_by']:.1f}, {counted(own['n'], 'item')}. Control channels shrink it by {controls}."
     )
 
 

@@ -1,4 +1,7 @@
-"""The page: the gold-position curves first, then where attention goes, then what position does inside, then how it was run."""
+"""The page of one probe: accuracy by slot, attention, hidden states, causes, hypotheses, and how it was run.
+
+Each section begins with one sentence that answers its title.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,18 @@ from whence.errors import refusal
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, depths, tables
+from whence.report.probe.answers import (
+    ablation_answer,
+    attention_answer,
+    causes_answer,
+    geometry_answer,
+    hypotheses_answer,
+)
 from whence.report.probe.doubts import found_in
-from whence.report.probe.sentences import answer, counted, detail, emphasised, headline
+from whence.report.probe.identity import model_details, source
+from whence.report.probe.sentences import answer, counted, detail, emphasised, headline, rule, section_answer, too_few
 
+CURVES = "Does the position of the answer matter?"
 REGIONS = {
     "sink": "share to the first token",
     "primacy": "share to the beginning",
@@ -39,44 +51,50 @@ def page(findings: dict[str, Any]) -> str:
 
 
 def _curves(findings: dict[str, Any]) -> str:
-    model = findings["model"]
-    size = f"{model['parameters'] / 1e6:,.0f} million parameters" if model["parameters"] >= 1e6 else "a tiny model"
-    random = (
-        " Its weights are random: this page shows that all parts run, and nothing else." if "random" in model else ""
-    )
+    decision = findings["decision"]
+    random = " Its weights are random: this page shows that all parts run, and nothing else."
     cards = "".join(
-        f'<figure class="figure"><h3>{html.escape(task["name"])}: {html.escape(headline(task))}</h3>'
-        f"{charts.gold_curve(task)}<figcaption>{html.escape(task['about'])} {html.escape(detail(task))}</figcaption></figure>"
+        f'<figure class="figure"><p class="kicker">{html.escape(task["name"])}</p><h3>{html.escape(headline(task))}</h3>'
+        f"{_few(task['items'])}{charts.gold_curve(task)}"
+        f"<figcaption>{html.escape(' '.join(filter(None, (task['about'], detail(task), source(task)))))}</figcaption></figure>"
         for task in findings["tasks"]
     )
     return (
-        '<section class="verdict" aria-labelledby="curves"><h2 id="curves">Is the answer found wherever it stands?</h2>'
-        f"{_missing(findings)}"
-        f"<p>{html.escape(model['name'])}, {html.escape(model['type'])}, {model['layers']} layers, {size}.{random} Bars are 95% "
-        "intervals; dotted lines are chance, the question without any slot (closed book) and the gold alone (oracle).</p>"
+        f'<section class="verdict" aria-labelledby="curves"><h2 id="curves">{CURVES}</h2>'
+        f"{_answer(section_answer(findings))}{_missing(findings)}"
+        f"{model_details(findings['model'], findings['identity'])}"
+        f"{f'<p>{random}</p>' if 'random' in findings['model'] else ''}"
         f'<div class="figures">{cards}{_lengths(findings["tasks"])}</div>{tables.curves(findings["tasks"])}'
-        '<p class="small">Likeliest answer: the right one has a higher likelihood than every rival. Written answer: it '
-        "stands in what the model writes. The gap is the best place less the worst, which chance makes too: how large, "
-        "shuffles of each item’s places say, and p is their share that reach the gap found.</p></section>"
+        f'<p class="small">{html.escape(rule(decision))}</p></section>'
     )
+
+
+def _answer(sentence: str) -> str:
+    """The one sentence that answers a section."""
+    return f'<p class="question">{html.escape(sentence)}</p>'
+
+
+def _few(items: int, what: str = "items a slot") -> str:
+    said = too_few(items, what)
+    return f'<p class="warning small">{html.escape(said)}</p>' if said else ""
 
 
 def _missing(findings: dict[str, Any]) -> str:
     if not findings["missing"]:
         return ""
-    return (
-        f'<p class="warning">Not measured to the end, and left out: {html.escape("; ".join(findings["missing"]))}.</p>'
-    )
+    return f'<p class="warning">Incomplete and left out: {html.escape("; ".join(findings["missing"]))}. They count as tests.</p>'
 
 
 def _lengths(tasks: list[dict[str, Any]]) -> str:
-    """For each kind of task that was asked at several lengths, all its curves in one figure."""
+    """For each kind of task that was measured at several lengths, all its curves in one figure."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         kinds.setdefault(task["kind"], []).append(task)
     return "".join(
         _figure(
-            f"{kind}: by depth and length", depths.depth_by_length(own), "The same curves, one row for each length."
+            f"{kind}: by depth and length",
+            depths.depth_by_length(own),
+            "The same curves, one row for each number of slots.",
         )
         for kind, own in kinds.items()
         if len(own) > 1
@@ -88,12 +106,15 @@ def _attention(findings: dict[str, Any]) -> str:
     if not found:
         return ""
     free = findings["explanation"].get("content-free") or {}
+    tasks = {task["task"]: task for task in findings["tasks"]}
     figures = "".join(
-        _figure(task["name"], charts.slot_attention(task, found[task["task"]], free.get(task["task"])),
-                "Mean over layers and heads. All alike: every slot holds the same words, so what is left is position.")
-        for task in findings["tasks"] if task["task"] in found
+        _figure(tasks[name]["name"], charts.slot_attention(tasks[name], part, free.get(name)),
+                "Mean over layers and heads. All alike: every slot holds the same words, so only position differs.",
+                _few(_watched(findings, tasks[name])))
+        for name, part in found.items()
     )  # fmt: skip
     name, first = next(iter(found.items()))
+    title = tasks[name]["name"]
     heads = {title: first["regions"][region] for region, title in REGIONS.items()}
     heads["difference between slots due to position"] = first["shares"]["position"]
     grids = "".join(f'<figure class="figure">{charts.head_grid(rows, title)}</figure>' for title, rows in heads.items())
@@ -102,23 +123,31 @@ def _attention(findings: dict[str, Any]) -> str:
         _figure(
             "By distance",
             charts.by_distance(distance),
-            "Mean over all queries of plain texts. One position: all tokens are told the same, so that the mask alone tells near from far.",
+            "Mean over all queries of plain texts. One position: all tokens have the same position, so only the mask "
+            "separates near from far.",
         )
         if distance
         else ""
     )
     return _section(
         "attention", "Where does the answering token look?",
+        f"{_answer(attention_answer(title, first))}"
         f'<div class="figures">{figures}{far}</div>'
-        f"<h3>Every head</h3><p>Task {html.escape(name)}. The first three grids divide a row of attention (beginning and end "
-        "are a tenth of the tokens each); the last says how much of the differences between slots is their place alone, "
-        f'under the model position + relevance of the gold + rest; with few items, what a slot happens to hold counts as its place.</p><div class="figures">{grids}</div>'
-        + _gold_by_head(name, first),
+        f"<h3>Every head</h3><p>Task: {html.escape(title)}. The first three grids divide each row of attention; beginning and "
+        "end are a tenth of the tokens each. The last grid is the share of the differences between slots that position "
+        "explains in the model: position + relevance of the gold + rest. With few items, the content of a slot counts as "
+        f'position.</p>{_few(_watched(findings, tasks[name]))}<div class="figures">{grids}</div>'
+        + _gold_by_head(title, first),
     )  # fmt: skip
 
 
+def _watched(findings: dict[str, Any], task: dict[str, Any]) -> int:
+    """The items whose attention was recorded."""
+    return min(findings["plan"]["watched"], task["items"])
+
+
 def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
-    """Which heads look at the gold, and whether they still do when it moves: a grid for its first, middle and last slot."""
+    """Which heads attend to the gold in its first, middle and last slot: a grid for each."""
     gold, places = attention["gold"], attention["places"]
     most = max(value for layer in gold for head in layer for value in head)
     if not most > 0:
@@ -130,8 +159,8 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
         for rows in [[[head[at] / most for head in layer] for layer in gold]]
     )
     return (
-        f"<h3>Heads that find the gold</h3><p>Task {html.escape(name)}: attention to the gold in a slot, as a share of the largest "
-        f'that any head gives it in any slot ({1000 * most:.3g} thousandths a token).</p><div class="figures">{grids}</div>'
+        f"<h3>Heads that attend to the gold</h3><p>Task: {html.escape(name)}. Attention to the gold relative to the largest value "
+        f'of any head in any slot ({1000 * most:.3g} thousandths a token).</p><div class="figures">{grids}</div>'
     )
 
 
@@ -149,13 +178,16 @@ def _inside(findings: dict[str, Any]) -> str:
     curve = charts.channel_curve(channels["curve"]) if "curve" in channels else ""
     return _section(
         "inside", "How much of the hidden states is position?",
-        '<div class="figures">'
-        + _figure("Position among all that varies", share,
-                  "Mean, position, context and residual of plain texts, less the noise that few texts leave.")
-        + _figure("Positional vectors", norms, "What texts have in common at a position, and what is their own.")
-        + _figure("The smoothest channel", curve, "Its mean over random texts, the first tenth of the tokens left out.")
+        _answer(geometry_answer(geometry))
+        + '<div class="figures">'
+        + _figure("Variance explained by position", share,
+                  "Decomposition into mean, position, context and residual over plain texts; the share expected by chance "
+                  "is subtracted.")
+        + _figure("Positional vectors", norms,
+                  "Moving: the mean over texts at each position, less its mean over positions. Content: the rest of each text.")
+        + _figure("The smoothest channel", curve, "Mean over random texts, without the first tenth of the tokens.")
         + f"</div>{tables.channels(channels)}"
-        '<p class="small">A fit that finds as many channels in a shuffled order as in the true one says nothing.</p>'
+        '<p class="small">A fit that finds as many channels in a shuffled order as in the true order is no evidence.</p>'
         + tables.scores(geometry["scores"])
         + f"<details><summary>Every layer in numbers</summary>{tables.layers(geometry)}"
         + f'<p class="small">{html.escape(tables.BOTH_HALVES)}</p></details>',
@@ -169,58 +201,71 @@ def _causes(findings: dict[str, Any]) -> str:
         return ""
     return _section(
         "causes", "Is it the mask, or the encoding?",
-        f"{tables.arms(arms)}"
-        '<p class="small">Mask alone: all positions equal, so that order is known from the causal mask only. Encoding '
-        "alone: a mask that hides nothing. Neither: no source of order is left, and the share is zero but for noise.</p>"
+        f"{_answer(causes_answer(arms))}{tables.arms(arms)}"
+        '<p class="small">Mask alone: all positions are equal, so only the causal mask carries order. Encoding alone: no key '
+        "is masked. Neither: nothing carries order, and the share is zero up to noise. Descriptive; no test is made.</p>"
         + _ablated(findings)
         + _followed(explanation),
     )  # fmt: skip
 
 
 def _followed(explanation: dict[str, Any]) -> str:
-    """What became of a slot's answer with its weight multiplied, and with its score."""
+    """How a slot's answer changed when its attention weight, or its score, was multiplied."""
     found = [part for name in ("follows", "follows-score") if (part := explanation.get(name))]
     if not found:
         return ""
-    told = "".join(
-        f'{tables.followed(part)}<p class="small">{html.escape(emphasised(part["short"]))}</p>' for part in found
-    )
-    return f"<h3>Does the answer follow the attention?</h3>{told}"
+    told = "".join(f"<p>{html.escape(emphasised(part['short']))}</p>{tables.followed(part)}" for part in found)
+    return _folded("Does the answer follow the attention?", told, min(part["items"] for part in found), "items")
 
 
 def _ablated(findings: dict[str, Any]) -> str:
-    """The curves with parts of the positional vectors taken out of what attention reads."""
+    """The curves with parts of the positional vectors removed from the input of attention."""
     found = findings["explanation"].get("ablation")
     task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
     if not found or not task:
         return ""
     share = charts.ablated(found, task["slots"], "share", "probability of the answer (%)",
-                           "The probability of the answer by the slot of the gold, with parts taken out.")  # fmt: skip
+                           "The probability of the answer by the slot of the gold, with parts removed.")  # fmt: skip
     gold = charts.ablated(found, task["slots"], "gold", "attention to the gold (thousandths)",
-                          "Attention to the gold by its slot, with parts taken out.")  # fmt: skip
+                          "Attention to the gold by its slot, with parts removed.")  # fmt: skip
     about = (
-        f"{counted(found['items'], 'item')} of {task['name']} at each place; vectors from {found['texts']} plain texts of "
+        f"{task['name']}, {counted(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
         f"{found['tokens']} tokens."
     )
-    return (
-        "<h3>Does the curve rest on positional vectors?</h3><p>What attention reads in every layer is a positional vector, "
-        "the mean over texts, and a text’s own content; moving is what of the vector differs between positions. The "
-        "first four tokens, where sinks are, stay as they are. Shuffled takes out the moving part of another position: an arm that "
-        "does no more than this one shows the noise of few texts.</p>"
+    told = (
+        f"<p>{html.escape(ablation_answer(found))}</p>"
+        "<p>The input of attention in every layer is the sum of a positional vector (the mean over texts) and the content of the "
+        "text. Moving is the part of the vector that differs between positions. The first four tokens are not changed, because "
+        "attention sinks are there. Shuffled is the control: it removes the moving part of another position. An arm with no larger effect than this one "
+        "shows noise.</p>"
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
+    return _folded("Does the curve depend on positional vectors?", told, found["items"])
 
 
 def _doubts(findings: dict[str, Any]) -> str:
     if not findings["doubts"]:
         return ""
     cards = "".join(
-        f'<article class="card"><p class="kicker">{html.escape(doubt["doubt"])}</p><h3>That {html.escape(doubt["claim"])} '
+        f'<article class="card"><p class="kicker">{html.escape(doubt["doubt"])}</p><h3>{_sentence(doubt["claim"])}: '
         f"{answer(doubt['answer'])}.</h3><p>{html.escape(found_in(doubt))}</p>"
-        f'<p class="small">The rule: {html.escape(doubt["rule"])}.</p></article>'
+        f'<p class="small">Supported if {html.escape(doubt["rule"])}.</p></article>'
         for doubt in findings["doubts"]
     )
-    return _section("doubts", "Three doubts, tested on this model", f'<div class="cards">{cards}</div>')
+    told = f'{_answer(hypotheses_answer(findings["doubts"]))}<div class="cards">{cards}</div>'
+    return _section("doubts", "Which hypotheses about positional channels hold?", told)
+
+
+def _sentence(claim: str) -> str:
+    return html.escape(claim[:1].upper() + claim[1:])
+
+
+def _folded(title: str, inside: str, items: int, what: str = "items a slot") -> str:
+    """A part of a section; with too few items it is folded away and says so."""
+    if not too_few(items, what):
+        return f"<h3>{html.escape(title)}</h3>{inside}"
+    summary = f'{html.escape(title)} <span class="warning">{html.escape(too_few(items, what))}</span>'
+    return f"<details><summary>{summary}</summary>{inside}</details>"
 
 
 def _section(name: str, title: str, inside: str) -> str:
@@ -229,8 +274,8 @@ def _section(name: str, title: str, inside: str) -> str:
     )
 
 
-def _figure(title: str, chart: str, caption: str) -> str:
+def _figure(title: str, chart: str, caption: str, mark: str = "") -> str:
     if not chart:
         return ""
     under = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
-    return f'<figure class="figure"><h3>{html.escape(title)}</h3>{chart}{under}</figure>'
+    return f'<figure class="figure"><h3>{html.escape(title)}</h3>{mark}{chart}{under}</figure>'

@@ -1,24 +1,28 @@
-"""The gold-position curves as one picture, for a text that shows them; the page has the same with more around them."""
+"""Accuracy by the slot of the gold as one figure; the page shows the same with tests and tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import missing_extra
-from whence.report.probe.sentences import SCORES
+from whence.report.probe.sentences import SCORES, counted, too_few
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: colour, marker and line by score: each tells them apart without the others
-LOOKS = {"likelihood": ("#08519c", "o", "-"), "generation": ("#b35806", "s", "--")}
+#: colour, marker and line of each measure: any one of the three is enough to tell them apart
+LOOKS = {
+    "likelihood": ("#08519c", "o", "-"),
+    "share": ("#4292c6", "^", ":"),
+    "generation": ("#b35806", "s", "--"),
+}
 LEVELS = {"oracle": (0, (4, 2)), "closed book": (0, (1, 1.5)), "chance": (0, (5, 1.5, 1, 1.5))}
 ACROSS, WIDE, HIGH = 2, 4.6, 3.1  # panels in a row, inches of each
 
 
 def curves_picture(findings: dict[str, Any]) -> Figure:
-    """A panel for each task: right answers by the slot of the gold with 95% intervals, chance, and the two lines."""
+    """A panel for each task: every measure by the slot of the gold with 95% intervals, chance, and the two baselines."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -34,7 +38,7 @@ def curves_picture(findings: dict[str, Any]) -> Figure:
 
 
 def _panel(axes: Axes, task: dict[str, Any]) -> None:
-    shown = [curve for curve in task["curves"] if curve["score"] in LOOKS]
+    shown = task["curves"]
     levels = {name: point["mean"] for name, point in shown[0]["lines"].items()} | {"chance": task["chance"]}
     for name, share in levels.items():
         axes.axhline(
@@ -44,24 +48,20 @@ def _panel(axes: Axes, task: dict[str, Any]) -> None:
         colour, marker, line = LOOKS[curve["score"]]
         at = [point["place"] + 1 for point in curve["places"]]
         means = [100 * point["mean"] for point in curve["places"]]
+        both = [point["interval"] or {"low": point["mean"], "high": point["mean"]} for point in curve["places"]]
         ends = [
-            [
-                max(0.0, mean - 100 * point["interval"]["low"])
-                for mean, point in zip(means, curve["places"], strict=True)
-            ],
-            [
-                max(0.0, 100 * point["interval"]["high"] - mean)
-                for mean, point in zip(means, curve["places"], strict=True)
-            ],
+            [max(0.0, mean - 100 * one["low"]) for mean, one in zip(means, both, strict=True)],
+            [max(0.0, 100 * one["high"] - mean) for mean, one in zip(means, both, strict=True)],
         ]
         axes.errorbar(at, means, yerr=ends, color=colour, marker=marker, linestyle=line, capsize=3, markersize=5,
                       label=SCORES[curve["score"]])  # fmt: skip
-    axes.set_title(f"{task['name']}, {task['items']} items", fontsize=9, loc="left")
+    few = " (few)" if too_few(task["items"]) else ""
+    axes.set_title(f"{task['name']}, {counted(task['items'], 'item')}{few}", fontsize=9, loc="left")
     axes.set_ylim(-3, 103)
     axes.set_xlim(1 - 0.05 * task["slots"], task["slots"] * 1.05)
     axes.set_xticks([point["place"] + 1 for point in shown[0]["places"]])
-    axes.set_xlabel("slot of the gold, from the first to the last", fontsize=8)
-    axes.set_ylabel("right answers (%)", fontsize=8)
+    axes.set_xlabel("slot of the gold", fontsize=8)
+    axes.set_ylabel("accuracy or probability (%)", fontsize=8)
     axes.tick_params(labelsize=7.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, frameon=True, framealpha=0.85, edgecolor="none")

@@ -1,78 +1,166 @@
-"""What the curves come to, in words. Nothing is claimed of a gap that chance makes too."""
+"""The answers of a probe's page as sentences. The decision rule is that of ``whence.bias.decisions``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from whence.bias.decisions import FEW, leading
 from whence.report.comparison.numbers import number, probability
 
-ALPHA = 0.05
 MOST = 4  # slots that are named where a wrong answer came from
-SCORES = {"likelihood": "likeliest answer", "generation": "written answer", "share": "probability of the answer"}
+CEILING = 0.99
+SHORT = {"likelihood": "choice", "share": "probability", "generation": "generation"}
+PHRASES = {"share": "the probability of the answer"}  # where a name needs an article
+SCORES = {
+    "likelihood": "accuracy by choice",
+    "generation": "accuracy by generation",
+    "share": "probability of the answer",
+}
 
 
-def main_curve(task: dict[str, Any]) -> dict[str, Any]:
-    """The curve a task is spoken of by: the first that was asked for."""
-    return task["curves"][0]
+def section_answer(findings: dict[str, Any]) -> str:
+    """Does the position of the answer matter? One sentence from the strongest test of all tasks and measures."""
+    decision, tasks = findings["decision"], findings["tasks"]
+    task = next(task for task in tasks if task["task"] == decision["lead"])
+    if not decision["supported"]:
+        return (
+            f"Undecided: none of {counted(decision['tests'], 'test')} supports an effect of position "
+            f"(smallest {p_value(leading(task)['corrected_p'])}, {task['name']})."
+        )
+    among = f", in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
+    return f"Yes{among} in {task['name']}: {effect(leading(task))}."
+
+
+def rule(decision: dict[str, Any]) -> str:
+    """How the answers were decided, and what the measures are."""
+    return (
+        f"How it is decided. The measures are: accuracy by choice (share of items whose answer is more likely than every rival), "
+        "probability of the answer (among the answer and its rivals), and accuracy by generation (share of items whose "
+        "answer occurs in the generated text). The gap is the best slot less the worst. p: share of within-item permutations "
+        f"of the slots with a gap at least as large, with Holm’s correction for {counted(decision['tests'], 'test')} (every task by every measure "
+        f"of the plan); an effect is supported at p < {decision['alpha']:g}. Among supported measures the smallest p leads, then the "
+        "largest gap beyond chance. The interval of the gap covers all pairs of slots at once. Panels with fewer than "
+        f"{decision['few']} items a slot are marked; with so few, a true effect is easily missed. Bars are 95% intervals. "
+        "Dotted lines: chance, the question without any slot (closed book), and the gold alone (oracle). Slots count from 1."
+    )
 
 
 def headline(task: dict[str, Any]) -> str:
-    """One line: whether the place of the gold matters, as far as these items can tell."""
-    curve = main_curve(task)
-    if curve["gap"] == 0:
-        return f"Alike at every place: {percent(curve['average'])} right."
-    if curve["gap_p"] >= ALPHA:
-        return "No effect of position can be claimed."
+    """The answer for one task: its strongest supported measure with size, interval and p, or why there is none."""
+    curve = leading(task)
+    if task["supported"]:
+        said = effect(curve)
+        return f"{said[0].upper()}{said[1:]}."
+    return f"Undecided: {why_undecided(curve)}."
+
+
+def effect(curve: dict[str, Any]) -> str:
+    """The gap of one curve as a clause, without its full stop."""
     return (
-        f"Best with the gold in slot {curve['best'] + 1}, worst in slot {curve['worst'] + 1}: "
-        f"{number(100 * curve['gap'], 0)} points apart."
+        f"{phrase(curve['score'])} is {points(curve['gap'])} points higher with the gold in slot {curve['best'] + 1} than in "
+        f"slot {curve['worst'] + 1} (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
+    )
+
+
+def why_undecided(curve: dict[str, Any]) -> str:
+    if curve["gap"] == 0:
+        easy = ", so the task is too easy to show an effect" if curve["average"] >= CEILING else ""
+        return f"{phrase(curve['score'])} is {percent(curve['average'])} in every slot{easy}"
+    return f"the strongest measure, {phrase(curve['score'])}, has a gap of {points(curve['gap'])} points (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
+
+
+def too_few(items: int, what: str = "items a slot") -> str:
+    """The mark of a panel with few items; empty where there are enough.
+
+    >>> too_few(6), too_few(20)
+    ('Few items: 6 items a slot, fewer than 20.', '')
+    """
+    return (
+        ""
+        if items >= FEW
+        else f"Few items: {items} {what if items != 1 else what.replace('items', 'item', 1)}, fewer than {FEW}."
     )
 
 
 def detail(task: dict[str, Any]) -> str:
-    """The numbers behind the line."""
-    curve = main_curve(task)
+    """The numbers behind the answer, all of the leading measure."""
+    curve = leading(task)
     told = (
-        f"{percent(curve['average'])} right on average ({between(curve['average_interval'])}; chance is "
-        f"{percent(task['chance'])}), {counted(curve['items'], 'item')} at each of {len(curve['places'])} places."
+        f"Mean over slots: {percent(curve['average'])} (95% interval {between(curve['average_interval'])}); chance is "
+        f"{percent(task['chance'])}. {counted(curve['items'], 'item')} in each of {len(curve['places'])} slots."
     )
     if curve["gap"]:
-        told += (
-            f" The gap between best and worst place is {number(100 * curve['gap'], 0)} points; chance alone makes one of "
-            f"{number(100 * curve['gap_by_chance'], 0)} (p = {probability(curve['gap_p'])})."
-        )
+        told += f" Chance alone makes a gap of {points(curve['gap_by_chance'])} points."
     told += wrong(task["chosen"])
     lines = [f"{name} {percent(point['mean'])}" for name, point in curve["lines"].items()]
-    return told + (f" For comparison: {', '.join(lines)}." if lines else "")
+    return told + (f" Baselines: {', '.join(lines)}." if lines else "")
 
 
 def wrong(chosen: dict[str, int]) -> str:
     """Which slots were read instead, most often first.
 
     >>> wrong({"0": 3, "4": 1})
-    ' Where it was wrong, it took the answer of slot 1 (3 times), slot 5 (1 time).'
+    ' Wrong choices were the answers of slot 1 (3 times), slot 5 (1 time).'
     """
     named = sorted(((count, slot) for slot, count in chosen.items() if slot != "none"), reverse=True)
     if not named:
         return ""
     slots = ", ".join(f"slot {int(slot) + 1} ({counted(count, 'time')})" for count, slot in named[:MOST])
-    return f" Where it was wrong, it took the answer of {slots}{' and others' if len(named) > MOST else ''}."
+    return f" Wrong choices were the answers of {slots}{' and others' if len(named) > MOST else ''}."
 
 
 def emphasised(short: dict[str, float]) -> str:
-    """What became of the answers of slots that were emphasised, and of attention where it was looked at.
+    """How answers changed when their slots were emphasised, and how attention changed where it was recorded.
 
     >>> emphasised({"gained": 1.0})
-    'The emphasised slot’s answer became likelier in 100% of the cases.'
+    'The answer of the emphasised slot became more likely in 100% of the cases.'
     """
     share = {name: f"{100 * value:.3g}%" for name, value in short.items()}
-    told = f"The emphasised slot’s answer became likelier in {share['gained']} of the cases."
+    told = f"The answer of the emphasised slot became more likely in {share['gained']} of the cases."
     if "attention_rose" in short:
         told += (
-            " A score below zero that is multiplied turns attention away; to the whole slot, in the mean over layers and heads, "
-            f"it rose in {share['attention_rose']}. The answer went the way the attention did in {share['with_attention']}."
+            " Multiplying a negative score lowers attention; mean attention to the slot rose in "
+            f"{share['attention_rose']} of the cases. Answer and attention changed in the same direction in "
+            f"{share['with_attention']}."
         )
     return told
+
+
+def p_value(p: float) -> str:
+    """
+    >>> p_value(0.0123), p_value(0.00001)
+    ('p = 0.012', 'p < 0.0001')
+    """
+    said = probability(p)
+    return f"p {said}" if said.startswith("<") else f"p = {said}"
+
+
+def phrase(score: str) -> str:
+    """The name of a measure within a sentence."""
+    return PHRASES.get(score, SCORES[score])
+
+
+def points(gap: float, places: int | None = None) -> str:
+    """A difference of shares in percentage points: two digits, or as many decimals as are asked for.
+
+    >>> points(0.384), points(0.0421), points(0.000214), points(0), points(0.0421, 0)
+    ('38', '4.2', '0.02', '0', '4')
+    """
+    return number(100 * gap, decimals(gap) if places is None else places)
+
+
+def decimals(gap: float) -> int:
+    size = abs(100 * gap)
+    return 0 if size >= 10 or size < 0.00005 else 1 if size >= 1 else 2 if size >= 0.01 else 4
+
+
+def gap_ends(curve: dict[str, Any]) -> str:
+    ends = curve["gap_interval"]
+    places = decimals(curve["gap"])  # as many as the gap itself has
+    return NO_INTERVAL if ends is None else f"{points(ends['low'], places)} to {points(ends['high'], places)}"
+
+
+NO_INTERVAL = "n/a (no variance)"
 
 
 def percent(share: float) -> str:
@@ -81,7 +169,7 @@ def percent(share: float) -> str:
 
 def between(ends: dict[str, float] | None) -> str:
     """Both ends of an interval of shares, or why there is none."""
-    return "too alike for an interval" if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
+    return NO_INTERVAL if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
 
 
 def counted(count: int, thing: str) -> str:
@@ -93,11 +181,11 @@ def counted(count: int, thing: str) -> str:
 
 
 def answer(value: bool | None) -> str:
-    """A doubt's answer in words.
+    """The answer to a hypothesis in words.
 
     >>> answer(True), answer(False), answer(None)
-    ('held here', 'did not hold here', 'cannot be told from these numbers')
+    ('supported', 'not supported', 'undecided')
     """
     if value is None:
-        return "cannot be told from these numbers"
-    return "held here" if value else "did not hold here"
+        return "undecided"
+    return "supported" if value else "not supported"

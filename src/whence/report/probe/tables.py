@@ -8,12 +8,14 @@ from typing import Any
 
 from whence.report.comparison.numbers import NOTHING, number, probability, signed
 from whence.report.comparison.tables import scrolling
-from whence.report.probe.sentences import SCORES, between, counted, percent
+from whence.report.probe.sentences import SHORT, between, counted, gap_ends, percent, points, too_few
+
+BASELINES = ("closed book", "oracle")
 
 #: by what is multiplied
 EMPHASISED = {
-    "weight": "the weight that answering rows give to one slot, before each row is brought back to a sum of one, times",
-    "score": "the score that answering rows give to one slot, before softmax, times",
+    "weight": "the attention weight of one slot, before each row is normalised again, multiplied by",
+    "score": "the attention score of one slot, before softmax, multiplied by",
 }
 
 
@@ -33,24 +35,24 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def curves(tasks: Sequence[dict[str, Any]]) -> str:
-    """Average, gap and worst place by task and score."""
+    """Mean, gap and its test by task and measure."""
     rows = []
     for task in tasks:
         for curve in task["curves"]:
             rows.append([
-                f"{task['name']}: {SCORES[curve['score']]}",
+                f"{task['name']}: {SHORT[curve['score']]}",
                 percent(curve["average"]),
                 between(curve["average_interval"]),
-                number(100 * curve["gap"], 0),
-                number(100 * curve["gap_by_chance"], 0),
+                points(curve["gap"]),
+                gap_ends(curve) if curve["gap"] else NOTHING,
                 probability(curve["gap_p"]),
-                str(curve["worst"] + 1) if curve["gap"] else NOTHING,
-                *(percent(curve["lines"][name]["mean"]) for name in ("closed book", "oracle")),
-                str(curve["items"]),
+                probability(curve["corrected_p"]),
+                f"{curve['best'] + 1}, {curve['worst'] + 1}" if curve["gap"] else NOTHING,
+                *(percent(line["mean"]) if (line := curve["lines"].get(name)) else NOTHING for name in BASELINES),
+                f"{curve['items']}{' (few)' if too_few(curve['items']) else ''}",
             ])  # fmt: skip
-    head = ["", "average", "95% interval", "gap, points", "gap by chance", "p of the gap", "worst slot", "closed book",
-            "oracle", "items"]  # fmt: skip
-    return table("Every curve in numbers; slots are counted from 1.", head, rows)
+    head = ["", "mean", "95% interval", "gap, points", "95% interval of the gap", "p", "p, Holm", "best, worst slot", *BASELINES, "items"]  # fmt: skip
+    return table("All measures. Slots count from 1.", head, rows)
 
 
 def channels(found: dict[str, Any]) -> str:
@@ -60,7 +62,7 @@ def channels(found: dict[str, Any]) -> str:
         one = found[fit]
         best = ", ".join(str(channel["channel"]) for channel in one["best"][:5]) or "none"
         rows.append([fit, str(one["count"]), str(one["by_chance"]), best])
-    caption = f"Channels, of {found['width']}, that run one way along {found['texts']} random texts, by fit."
+    caption = f"Channels of {found['width']} that are monotone in position over {found['texts']} random texts, by fit."
     return table(caption, ["fit", "channels", "in a shuffled order", "the smoothest"], rows)
 
 
@@ -71,10 +73,10 @@ def arms(found: dict[str, Any]) -> str:
     ]
     first, last = found["span"]
     caption = (
-        f"Layer {found['layer']}, {found['texts']} random texts, states of length 1; the span is tokens {first} to {last - 1}, "
-        f"told to stand {found['shift']} earlier."
+        f"Layer {found['layer']}, {found['texts']} random texts, states normalised to length 1. The span is tokens {first} to "
+        f"{last - 1}; its positions are shifted by {found['shift']}."
     )
-    head = ["arm", "share of position, beyond chance", "movement of the span (1.4: to anywhere)"]
+    head = ["arm", "variance explained by position", "distance the span moved (1.4: unrelated)"]
     return table(caption, head, rows)
 
 
@@ -85,20 +87,20 @@ def followed(found: dict[str, Any]) -> str:
     for slot in slots:
         own = [row for row in found["rows"] if row["slot"] == slot]
         before, after = (sum(row[key] for row in own) / len(own) for key in ("before", "after"))
-        name = f"slot {slot + 1}" + (" (the gold)" if slot == found["gold"] else "")
+        name = f"slot {slot + 1}" + (" (gold)" if slot == found["gold"] else "")
         won = sum(row["won_after"] for row in own)
         rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
                      signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
     caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('multiplied', 'weight')]} {found['times']:g}."
-    head = ["emphasised", "its answer before", "after", "points", "won after"]
+    head = ["emphasised slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
 
 
 #: how to read the last of the shares by layer
 BOTH_HALVES = (
-    "In both halves: the product of what two halves of the texts have at a frequency, which their noise leaves right on "
-    "average and moves up or down. Where all but the low frequencies hold little more than noise, their products can add up to less "
-    "than zero; the low ones then make more than 100% of the whole. Read such a number as: all of it, within the noise."
+    "In both halves: an estimate from the product of the two halves of the texts at each frequency. It is unbiased, and noise "
+    "moves it up or down. Where the high frequencies are mostly noise, their sum can be negative, and the share of the low "
+    "frequencies exceeds 100%. Read such a number as 100% within noise."
 )
 
 
@@ -136,7 +138,7 @@ def _in_both_halves(found: dict[str, float] | None) -> list[str]:
 
 
 def scores(found: Sequence[dict[str, Any]]) -> str:
-    """What of the scores is position meeting position, and so on, averaged over heads."""
+    """How much of the scores position with position explains, and so on, averaged over heads."""
     if not found:
         return ""
     names = list(found[0]["heads"][0])
@@ -145,4 +147,4 @@ def scores(found: Sequence[dict[str, Any]]) -> str:
         + [f"{number(100 * sum(head[name] for head in one['heads']) / len(one['heads']), 0)}%" for name in names]
         for one in found
     ]
-    return table("Shares in how scores differ within a row, before rotation, mean over heads.", ["", *names], rows)
+    return table("Variance of attention scores within a row, before rotation, mean over heads.", ["", *names], rows)

@@ -1,0 +1,75 @@
+"""One sentence that answers each section about the inside of a model. All are descriptive: no test is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from whence.report.comparison.numbers import number
+from whence.report.probe.charts import over_heads
+from whence.report.probe.sentences import answer, percent, points
+
+
+def attention_answer(name: str, attention: dict[str, Any]) -> str:
+    """Where the answering token looks, in the first task that was recorded."""
+    sink = _mean([value for layer in attention["regions"]["sink"] for value in layer])
+    gold, others = over_heads(attention["gold"]), _mean(over_heads(attention["profile"]))
+    most, least = (attention["places"][gold.index(end(gold))] + 1 for end in (max, min))
+    ratio = f"{number(_mean(gold) / others, 1)} times as much as" if others > 0 else "all of the attention, not"
+    return (
+        f"In {name}, the first token receives {percent(sink)} of the attention; a token of the gold receives {ratio} a token "
+        f"of another slot, most in slot {most} and least in slot {least}."
+    )
+
+
+def geometry_answer(geometry: dict[str, Any]) -> str:
+    """How much of the hidden states is position."""
+    shares = [layer["beyond_chance"] for layer in geometry["layers"]]
+    peak = max(range(len(shares)), key=shares.__getitem__)
+    return (
+        f"Position explains {_share(shares[peak])} of the variance of the hidden states in layer {peak}, where it is largest, "
+        f"and {_share(shares[-1])} in the last layer."
+    )
+
+
+def causes_answer(found: dict[str, Any]) -> str:
+    """Mask or encoding: the share of position that each leaves on its own."""
+    mask, encoding, neither = (_share(found["arms"][name]["position_share"]) for name in ARMS)
+    return (
+        f"Undecided, because no test is recorded: position explains {mask} of the variance of the hidden states with the mask alone, "
+        f"{encoding} with the encoding alone and {neither} with neither (layer {found['layer']})."
+    )
+
+
+ARMS = ("mask alone", "encoding alone", "neither")
+
+
+def ablation_answer(found: dict[str, Any]) -> str:
+    """Whether the curve rests on positional vectors: its gap with and without them, beside the shuffled control."""
+    gaps = {name: max(arm["share"]) - min(arm["share"]) for name, arm in found["arms"].items()}
+    told = (
+        f"The probability of the answer has a gap of {points(gaps['untouched'])} points between its best and worst slot"
+        if "untouched" in gaps
+        else ""
+    )
+    if "no moving" in gaps and "shuffled" in gaps:
+        told += (
+            f", {points(gaps['no moving'])} without the part of the positional vectors that depends on position, and "
+            f"{points(gaps['shuffled'])} in the shuffled control"
+        )
+    return f"{told}." if told else ""
+
+
+def hypotheses_answer(found: Sequence[dict[str, Any]]) -> str:
+    """How many hypotheses the records support."""
+    words = [answer(one["answer"]) for one in found]
+    parts = [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]
+    return f"Of {len(found)} hypotheses: {', '.join(parts)}." if len(found) > 1 else f"The hypothesis is {words[0]}."
+
+
+def _share(value: float) -> str:
+    return f"{number(100 * value, 1)}%"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

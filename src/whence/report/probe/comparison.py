@@ -1,0 +1,212 @@
+"""The page of two probes of the same questions: both curves on the same axes, their differences, and who is better where."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from whence.bias.paired import NOT_SETTINGS, strongest
+from whence.report.comparison.numbers import NOTHING, probability
+from whence.report.comparison.page import PAGE
+from whence.report.comparison.rerun import rerun
+from whence.report.comparison.tables import definitions
+from whence.report.probe.charts import by_slot
+from whence.report.probe.identity import identity_terms, model_in_words, source
+from whence.report.probe.sentences import (
+    NO_INTERVAL,
+    SCORES,
+    SHORT,
+    counted,
+    decimals,
+    p_value,
+    percent,
+    phrase,
+    points,
+    too_few,
+)
+from whence.report.probe.tables import table
+
+
+def comparison_page(found: dict[str, Any]) -> str:
+    """One self-contained HTML page from the findings of ``whence.bias.paired.compare_probes``."""
+    folder = files("whence.report.comparison")
+    first, second = found["labels"]
+    studies = [
+        {"name": label, "task": "probe", "hash": side["hash"], "spec": side["plan"], "ran": side["ran"]}
+        for label, side in zip(found["labels"], found["sides"], strict=True)
+    ]
+    return PAGE.substitute(
+        title=html.escape(title(found)),
+        style=folder.joinpath("style.css").read_text("utf-8"),
+        script=folder.joinpath("legend.js").read_text("utf-8"),
+        verdicts=(
+            f'<section class="verdict" aria-labelledby="better"><h2 id="better">Which is better, {html.escape(first)} or '
+            f'{html.escape(second)}?</h2><p class="question">{html.escape(overall(found))}</p>{_sides(found)}</section>'
+        ),
+        studies="".join(_task(number, task, found) for number, task in enumerate(found["tasks"])) + _settings(found),
+        rerun=rerun({**found, "studies": studies}),
+        when=html.escape(found["when"]),
+    )
+
+
+def title(found: dict[str, Any]) -> str:
+    names = {side["model"]["name"] for side in found["sides"]}
+    pair = " and ".join(found["labels"])
+    return f"{pair}: accuracy by position" if len(names) > 1 else f"{names.pop()}, {pair}: accuracy by position"
+
+
+def overall(found: dict[str, Any]) -> str:
+    """One sentence for all tasks."""
+    decided = [task for task in found["tasks"] if supported(task, found)]
+    total = counted(len(found["tasks"]), "task")
+    if not decided:
+        return f"Undecided: none of {counted(found['decision']['tests'], 'difference')} in {total} is significant."
+    task = min(decided, key=lambda one: (_best(one)["p"], -abs(_best(one)["difference"])))
+    return f"{len(decided)} of {total} differ, most clearly {task['name']}: {task_answer(task, found)}"
+
+
+def task_answer(task: dict[str, Any], found: dict[str, Any]) -> str:
+    """One sentence: which of the two is better with the gold in which slots."""
+    first, second = found["labels"]
+    measure, best = _leading(task), _best(task)
+    if not supported(task, found):
+        if all(cell["difference"] == 0 for one in task["measures"] for cell in one["slots"]):
+            return "No difference: both have the same results in every slot."
+        return f"Undecided: {_difference(measure, best, found)}."
+    alpha = found["decision"]["alpha"]
+    sure = [cell for cell in measure["slots"] if cell["p"] < alpha]
+    where = {
+        label: [cell["place"] + 1 for cell in sure if (cell["difference"] > 0) == (label == second)]
+        for label in (second, first)
+    }
+    parts = [f"{label} is better with the gold in {_slots(slots)}" for label, slots in where.items() if slots]
+    if not parts:
+        better = second if measure["mean"]["difference"] > 0 else first
+        parts = [f"{better} is better on average over the slots, and no single slot is decided"]
+    return f"{'; '.join(parts)} ({_difference(measure, best, found)})."
+
+
+def supported(task: dict[str, Any], found: dict[str, Any]) -> bool:
+    return bool(_best(task)["p"] < found["decision"]["alpha"])
+
+
+def _leading(task: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in task["measures"] if one["score"] == task["lead"])
+
+
+def _best(task: dict[str, Any]) -> dict[str, Any]:
+    return strongest(_leading(task))
+
+
+def _difference(measure: dict[str, Any], cell: dict[str, Any], found: dict[str, Any]) -> str:
+    first, second = found["labels"]
+    where = f"in slot {cell['place'] + 1}" if "place" in cell else "on average over the slots"
+    better, worse = (second, first) if cell["difference"] > 0 else (first, second)
+    return (
+        f"{phrase(measure['score'])} is {points(abs(cell['difference']))} points higher for {better} than for {worse} {where}, "
+        f"95% interval {_ends(cell, cell['difference'] < 0)}, {p_value(cell['p'])}"
+    )
+
+
+def _ends(cell: dict[str, Any], turned: bool = False) -> str:
+    ends, places = cell["interval"], decimals(cell["difference"])
+    if ends is None:
+        return NO_INTERVAL
+    low, high = (-ends["high"], -ends["low"]) if turned else (ends["low"], ends["high"])
+    return f"{points(low, places)} to {points(high, places)}"
+
+
+def _slots(slots: Sequence[int]) -> str:
+    """
+    >>> _slots([1]), _slots([1, 3, 6])
+    ('slot 1', 'slots 1, 3 and 6')
+    """
+    if len(slots) == 1:
+        return f"slot {slots[0]}"
+    return f"slots {', '.join(map(str, slots[:-1]))} and {slots[-1]}"
+
+
+def _sides(found: dict[str, Any]) -> str:
+    cards = "".join(
+        f'<article class="card"><h3>{html.escape(label)}</h3>'
+        f"{definitions([('model', html.escape(model_in_words(side['model']))), *identity_terms(side['identity'])])}</article>"
+        for label, side in zip(found["labels"], found["sides"], strict=True)
+    )
+    return f'<div class="cards">{cards}</div>'
+
+
+def _task(number: int, task: dict[str, Any], found: dict[str, Any]) -> str:
+    few = too_few(task["items"])
+    mark = f'<p class="warning small">{html.escape(few)}</p>' if few else ""
+    ordered = sorted(task["measures"], key=lambda one: one["score"] != task["lead"])  # the leading measure first
+    figures = "".join(_figure(task, one, found["labels"]) for one in ordered)
+    return (
+        f'<section class="study" aria-labelledby="task-{number}"><h2 id="task-{number}">{html.escape(task["name"])}</h2>'
+        f'<p class="question">{html.escape(task_answer(task, found))}</p>{mark}'
+        f"<p>{html.escape(task['about'])} {html.escape(counted(task['items'], 'item'))} a slot. {html.escape(source(task))}</p>"
+        f'<div class="figures">{figures}</div>{_table(task, ordered, found["labels"])}</section>'
+    )
+
+
+def _figure(task: dict[str, Any], measure: dict[str, Any], labels: Sequence[str]) -> str:
+    named = [
+        (label, f"{label}, {SCORES[measure['score']]}", one)
+        for label, one in zip(labels, measure["curves"], strict=True)
+    ]
+    heard = f"{task['name']}: {SCORES[measure['score']]} of both by the slot of the gold"
+    levels = {} if measure["score"] == "generation" else {"chance": task["chance"]}
+    chart = by_slot(named, task["slots"], levels, f"{SCORES[measure['score']]} (%)", heard)
+    said = SCORES[measure["score"]]
+    return f'<figure class="figure"><h3>{html.escape(said[0].upper() + said[1:])}</h3>{chart}</figure>'
+
+
+def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+    rows = []
+    for measure in ordered:
+        one, other = measure["curves"]
+        short = SHORT[measure["score"]]
+        for cell, a, b in zip(measure["slots"], one["places"], other["places"], strict=True):
+            rows.append([f"{short}, slot {cell['place'] + 1}", percent(a["mean"]), percent(b["mean"]), *_cells(cell)])
+        rows.append([f"{short}, mean", percent(one["average"]), percent(other["average"]), *_cells(measure["mean"])])
+    caption = f"Differences in points, {labels[1]} less {labels[0]}, paired by item."
+    return table(caption, ["", *labels, "difference", "95% interval", "p"], rows)
+
+
+def _cells(cell: dict[str, Any]) -> list[str]:
+    plus = "+" if cell["difference"] > 0 else ""
+    if cell["difference"] == 0 and cell["interval"] is None:
+        return ["0", NOTHING, probability(cell["p"])]
+    return [f"{plus}{points(cell['difference'])}", _ends(cell), probability(cell["p"])]
+
+
+def _settings(found: dict[str, Any]) -> str:
+    """The settings of both plans side by side, and how the answers were decided."""
+    one, other = (side["plan"] for side in found["sides"])
+    names = [name for name in {**one, **other} if name not in NOT_SETTINGS]
+    names.sort(key=lambda name: one.get(name) == other.get(name))  # what differs first
+    rows = [
+        [name, _plain(one.get(name)), _plain(other.get(name)), "" if one.get(name) == other.get(name) else "differs"]
+        for name in names
+    ]
+    decision = found["decision"]
+    left = (
+        f" Left out, because only one probe has it: {', '.join(SCORES[one] for one in found['left_out'])}."
+        if found["left_out"]
+        else ""
+    )
+    said = (
+        f"A positive difference is in favour of {found['labels'][1]}. p: max-T permutation test with sign flips of whole items, over all "
+        f"{counted(decision['tests'], 'difference')} on this page (every slot and the mean over slots, for every measure and task). "
+        f"A difference is supported at p < {decision['alpha']:g}. The intervals are simultaneous. Bars in the charts are the 95% intervals of each "
+        f"curve alone. Tasks with fewer than {decision['few']} items a slot are marked. Slots count from 1.{left}"
+    )
+    return (
+        '<section class="study" aria-labelledby="settings"><h2 id="settings">How it was measured and decided</h2>'
+        f"<p>{html.escape(said)}</p>{table('Settings of both plans.', ['setting', *found['labels'], ''], rows)}</section>"
+    )
+
+
+def _plain(value: Any) -> str:
+    return NOTHING if value is None else str(value)

@@ -1,0 +1,100 @@
+"""What cannot be attached to or captured says why, in so many words; what only looked impossible works."""
+
+import copy
+import re
+
+import pytest
+import torch
+import transformers
+from families import FAMILIES
+from tiny_models import CONFIGS, tiny, tokens
+
+import whence
+from whence import hf
+from whence.hf.interface import attention
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "vit", "t5", "bart", "whisper"])
+def test_encoders_are_refused_as_such(family):
+    model = BY_NAME[family].build()
+    with pytest.raises(whence.WhenceError, match="encoders and encoder-decoders are not"):
+        hf.attach(model, whence.NoPosition())
+    assert "encoders and encoder-decoders are not" in hf.capture_unavailable(model)
+    assert model.config._attn_implementation != "whence"
+
+
+@pytest.mark.parametrize("family", ["bloom", "falcon", "gpt_neo", "mpt"])
+def test_a_family_without_the_interface_says_why_it_cannot_be_captured(family):
+    model, ids = BY_NAME[family].build(), tokens()
+    before = model(ids).logits
+    assert re.search(r"computes its attention itself.*attention interface", hf.capture_unavailable(model))
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_a_hybrid_names_the_layers_that_attend():
+    model = BY_NAME["lfm2"].build()
+    assert hf.attention_layers(model) == [1]
+    assert "pass layers=[1]" in hf.capture_unavailable(model)
+    assert hf.capture_unavailable(model, layers=[1]) is None
+    assert hf.attention_layers(tiny("llama")) == [0, 1] and hf.capture_unavailable(tiny("llama")) is None
+    with pytest.raises(whence.WhenceError, match=r"whose layers \[0\] have no attention.*pass layers=\[1\]"):
+        hf.attach(model, whence.NoPosition())
+
+
+@torch.no_grad()
+def test_a_classification_head_is_attached_to():
+    """Its logits are one answer a text, so causality is looked at in the states before the head."""
+    model = transformers.LlamaForSequenceClassification(CONFIGS["llama"]()).eval()
+    model.config.pad_token_id, ids = 0, tokens()
+    plain = model(ids).logits
+    with hf.attached(model, whence.NoPosition()):
+        torch.testing.assert_close(model(ids).logits, plain)
+    with hf.attached(model, whence.PowerPrior(4, alpha=0.4)):
+        assert not torch.equal(model(ids).logits, plain)
+
+
+def test_a_classification_head_over_a_model_that_sees_the_future_is_refused():
+    model = transformers.LlamaForSequenceClassification(CONFIGS["llama"]()).eval()
+    model.config.pad_token_id = 0
+    model.model.layers[1].register_forward_hook(lambda module, given, out: out + 0.01 * out.mean(1, keepdim=True))
+    with pytest.raises(whence.WhenceError, match="a future token changes an earlier logit"):
+        hf.attach(model, whence.NoPosition())
+
+
+def test_a_second_model_of_the_same_config_object_is_refused_for_that():
+    config = CONFIGS["llama"]()
+    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    other = transformers.LlamaForCausalLM(copy.deepcopy(config)).eval()
+    with hf.attached(first, whence.Alibi(4)):
+        with pytest.raises(whence.WhenceError, match=r"shares its config object.*copy\.deepcopy\(config\)"):
+            hf.attach(second, whence.Alibi(4))
+        hf.attach(other, whence.Alibi(4)).detach()
+    hf.attach(second, whence.Alibi(4)).detach()
+
+
+@torch.no_grad()
+def test_spread_ids_are_refused_or_used():
+    """Without a mask transformers takes every gap for another text; with one they are distances."""
+    model, ids = tiny("llama"), tokens()
+    spread = 2 * torch.arange(14)[None]
+    with hf.attached(model, whence.PowerPrior(4, alpha=0.4)):
+        with pytest.raises(whence.WhenceError, match=r"no attention_mask.*pass attention_mask=torch\.ones_like"):
+            model(ids, position_ids=spread, use_cache=False)
+        usual = model(ids, use_cache=False).logits
+        used = model(ids, position_ids=spread, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    assert (used - usual).abs().max() > 1e-3
+    windowed = tiny("mistral")
+    with hf.attached(windowed, whence.Alibi(4)), pytest.raises(whence.WhenceError, match="with a window or chunks"):
+        windowed(ids, position_ids=spread, attention_mask=torch.ones_like(ids), use_cache=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"position_bias": torch.zeros(1, 4, 3, 3)}, "adds a bias of its own"), ({"cache": object()}, "a paged cache")],
+)
+def test_what_attend_cannot_honour_is_refused(given, words):
+    q = torch.zeros(1, 4, 3, 8)
+    with pytest.raises(whence.WhenceError, match=words):
+        attention(torch.nn.Linear(1, 1), q, q, q, None, **given)
