@@ -25,6 +25,9 @@ FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gr
 DENSE = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_interpreted.py", "-k", "test_decoding and Epar-causal"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
+PADDED = ["tests/attention/test_padding.py", "-k", "numbers_themselves or one_pass"]
+GIVEN = ["tests/attention/test_given_positions.py", "-k", "fractional or negative_or_zero"]
+DERIVED = ["tests/attention/test_derivatives.py", "-k", "dual or (second and factor-causal)"]
 ROWS = ["tests/attention/test_packed_rows.py", "-k", "Alibi or window"]
 RESUMED = ["tests/lab/test_resumed_data.py"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
@@ -109,7 +112,13 @@ MUTANTS = [
     (A + "tiles.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
     (A + "tiles.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
-    (A + "layout.py", "real.long().argmax(-1)", "0", CHECKS),
+    (A + "layout.py", "real.long().argmax(-1)", "0", PADDED),
+    (A + "layout.py", "torch.where(real, counted, padded)", "padded", PADDED),
+    (A + "layout.py", "return bool(gaps.any())", "return False", PADDED),
+    (A + "layout.py", "float_below(self.window, distance.dtype) if fractional else self.window - 1", "self.window - 1", GIVEN),
+    (A + "sdpa.py", "(q, scale) if scale > 0 else (-q, -scale)", "(q, scale)", GIVEN),
+    (A + "blockwise.py", "if shapes.transformed():", "if False:", DERIVED),
+    (A + "ops.py", "z * factor[:, entry]", "z", DERIVED),
     # pointing, copying, covering
     (A + "pointer.py", "places.gather(1, at[:, None])", "places[:, -1:]", POINTER),
     (A + "pointer.py", ".scatter_add(1, words,", ".scatter(1, words,", POINTER),

@@ -5,6 +5,7 @@ import torch
 
 import whence
 from whence import KVCache, attend
+from whence.attention.layout import count_tokens
 
 H, D = 2, 4
 POSITIONS = {
@@ -43,6 +44,22 @@ def alone(position, documents=None):
 
 def real_only(out):
     return out.masked_fill(~REAL[:, None, :, None], 0.0)
+
+
+def test_the_numbers_themselves():
+    """Real tokens are counted; a padded place gets the number it would have if all were real from the first one on."""
+    counted = count_tokens(REAL, None, LENGTH, torch.device("cpu"))
+    assert counted[1].tolist() == [-2, -1, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert counted[2].tolist() == list(range(10))
+    assert counted[3].tolist() == [0, 1, 2, 3, 2, 3, 6, 4, 5, 6]
+    assert counted[5].tolist() == [-5, -4, -3, -2, -1, 0, 1, 2, 2, 3]
+    later = count_tokens(REAL[3:4, 2:], None, 8, torch.device("cpu"), before=torch.tensor([[1]]))
+    assert later.tolist() == [[2, 3, 2, 3, 6, 4, 5, 6]]
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]])
+    packed = count_tokens(REAL[3:5], documents, LENGTH, torch.device("cpu"))
+    assert packed.tolist() == [[0, 1, 2, 3, 0, 1, 2, 2, 0, 1], [-1, 0, 1, 1, -1, 0, 1, 1, -2, -1]]
+    going_on = count_tokens(REAL[3:4, 2:], documents[:, 2:], 8, torch.device("cpu"), before=torch.tensor([[1]]))
+    assert going_on.tolist() == [[2, 3, 0, 1, 2, 2, 0, 1]]
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise", "auto"])
@@ -130,7 +147,7 @@ def test_padding_after_a_real_token_in_a_compiled_sliding_cache_is_refused_when_
 
     compiled = torch.compile(call, backend="aot_eager")
     assert compiled(torch.tensor([[False, True, True]])).isfinite().all()
-    with pytest.raises(RuntimeError, match="pad on the left, or use KVCache"):
+    with pytest.raises((RuntimeError, whence.WhenceError), match="pad on the left, or use KVCache"):
         compiled(torch.tensor([[True, True, False]]))
 
 

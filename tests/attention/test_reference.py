@@ -117,7 +117,7 @@ def test_masks(backend):
     same(run(window=3, causal=True), loops(q, k, v, logit, lambda b, i, j: 0 <= i - j < 3))
     lengths = torch.tensor([4, 0])  # the second sequence sees nothing at all
     same(run(lengths=lengths), loops(q, k, v, logit, lambda b, i, j: j < lengths[b]))
-    padding = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 1]]).bool()
+    padding = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]).bool()
     same(run(padding=padding, causal=True), loops(q, k, v, logit, lambda b, i, j: j <= i and bool(padding[b, j])))
     documents = torch.tensor([0, 0, 1, 1, 1, 2, 2])
     same(

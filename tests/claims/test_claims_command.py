@@ -109,11 +109,11 @@ def test_the_report_of_the_results_has_the_ledger_as_a_page(here, capsys):
     many = len(re.findall('<details class="claim ', ledger))
     assert f'<a href="claims.html">{many} claims</a>' in studies
     shutil.copytree(study, here / "build" / "mine" / study.name)
-    reporting.report(Path("build/mine"))
+    reporting.report([Path("build/mine")])
     assert not (here / "build/mine/claims.html").exists() and "What the sources claim" not in (
         here / "build/mine/report.html"
     ).read_text()  # fmt: skip
-    reporting.report(Path("build/mine"), claims=Path("claims"))
+    reporting.report([Path("build/mine")], claims=Path("claims"))
     assert (here / "build/mine/claims.html").exists()
 
 
