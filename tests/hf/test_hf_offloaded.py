@@ -1,5 +1,7 @@
 """Models whose weights accelerate keeps on the CPU or on disk until a layer runs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -7,7 +9,9 @@ from tiny_models import everything_of, tiny, tokens
 
 import whence
 from whence import hf
+from whence.bias import explaining, states
 from whence.bias.projections import projection_matrix
+from whence.bias.subject import quick_subject
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -100,3 +104,12 @@ def test_a_model_without_weights_is_refused():
     with pytest.raises(whence.WhenceError, match=r"capture\(\.\.\.\)"), hf.capture(model, hf.LastRow()):
         pass
     assert everything_of(model)[0] == before
+
+
+def test_scores_of_offloaded_layers_are_split(tmp_path):
+    plain = quick_subject(layers=2)
+    texts = states.random_texts(plain, 2, 16)
+    wanted = explaining.score_split(plain, texts)
+    offloaded = replace(plain, model=accelerate.disk_offload(plain.model, tmp_path, execution_device="cpu"))
+    for one, other in zip(explaining.score_split(offloaded, texts), wanted, strict=True):
+        assert one["heads"][0] == pytest.approx(other["heads"][0], abs=1e-6)
