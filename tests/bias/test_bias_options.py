@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from whence import hf
-from whence.bias import kept, likelihood, measuring
+from whence.bias import explaining, kept, likelihood, measuring
 from whence.bias.findings import findings
 from whence.bias.identity import identify
 from whence.bias.plan import Asked, Plan
@@ -217,3 +217,10 @@ def test_a_corrupt_record_is_named(tmp_path, content, said):
     path.unlink()
     again = measuring.measure(subject, PLAN, tmp_path)[1]
     assert [one["rows"] for one in again] == [one["rows"] for one in found]
+
+
+def test_a_model_of_one_layer_is_explained_too(tmp_path):
+    subject = quick_subject(layers=1)
+    folder, _ = measuring.measure(subject, PLAN, tmp_path)
+    explaining.explain(subject, PLAN, folder, lambda *about: None)
+    assert set(findings(folder, "")["explanation"]) == {"attention", *explaining.WAYS}
