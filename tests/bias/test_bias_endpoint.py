@@ -207,7 +207,8 @@ def test_a_killed_probe_goes_on_with_the_same_command(server, tmp_path, whence_h
     server.before = []
     done = whence_here(*arguments)
     assert done.returncode == 0 and "report:" in done.stdout and "curves only, no explanations" in done.stderr
-    assert [folder] == list(tmp_path.iterdir()) and (folder / "report.html").exists()
+    assert [folder] == list(tmp_path.iterdir())
+    assert "answers come over an endpoint" in (folder / "report.html").read_text()
     assert all((folder / name).stat().st_mtime_ns == when for name, when in before.items())
 
 

@@ -137,6 +137,8 @@ def test_settings_numbers_and_code_of_attached_positions_show():
         found.append(identify(subject))
     assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
     assert {one["weights"]["sha256"] for one in found} == {plain["weights"]["sha256"]}
+    assert [one["layers"] for one in found[1]["attached"]] == [[0, 1]]  # layers with the same position stand together
+    assert [one["layers"] for one in found[6]["attached"]] == [[0], [1]]
     assert "code" in found[4]["attached"][0]["parts"][0] and found[-1]["attached"][0]["own_rotation"] == "removed"
     with scaled(subject, 3, 0.5, range(1)):
         assert identify(subject)["hooks"] == [

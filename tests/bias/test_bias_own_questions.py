@@ -10,7 +10,7 @@ import pytest
 from whence.bias import kept
 from whence.bias.measuring import made_tasks
 from whence.bias.plan import Asked, Plan
-from whence.bias.tasks import published_files, task
+from whence.bias.tasks import published_files, spread, task
 from whence.bias.tasks.items import own_items
 from whence.bias.tasks.own import named, own_task
 from whence.cli.app import app
@@ -193,7 +193,11 @@ def test_lengths_and_slots_by_option(mine):
     assert [(one.label, one.made().slots) for one in made.asked] == [("mine-of-2", 2), ("mine-of-4", 4)]
     assert all(one.questions for one in made.asked) and made.asked[0].questions != made.asked[1].questions
     made, _ = planned("m", False, False, ["needle"], None, None, None, None, slots="3")
-    assert made.asked[0].spread(made.asked[0].made()) == (0, 5, 9)  # of the ten slots of a needle
+    assert made.asked[0].spread(needle := made.asked[0].made()) == spread(needle.slots, 3)
+    made, _ = planned("m", False, False, ["needle"], None, None, None, [4, 16])
+    needles = made_tasks(made)
+    assert [one.slots for one in needles] == [4, 16] and {len(one.items[0].rivals) for one in needles} == {3}
+    assert command(made, False, "cpu") == "whence probe m --task needle --length 4 --length 16"
     for slots, said in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
         with pytest.raises(WhenceError, match=said):
             planned("m", False, False, ["needle"], None, None, slots=slots)

@@ -163,10 +163,21 @@ def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, .
         chosen = ", ".join(name for name in LENGTHS if name in TASKS)
         raise refusal("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
     return tuple(
-        dataclasses.replace(one, name=f"{one.label}-of-{length}", settings={**one.settings, LENGTHS[one.task]: length})
+        dataclasses.replace(
+            one,
+            name=f"{one.label}-of-{length}",
+            settings={**_fitting(one.settings, min(lengths)), LENGTHS[one.task]: length},
+        )
         for one in asked
         for length in lengths
     )
+
+
+def _fitting(settings: dict[str, Any], shortest: int) -> dict[str, Any]:
+    """Settings with no more distractors than the shortest prompt has room for, so that chance is the same at all lengths."""
+    if "distractors" not in settings:
+        return settings
+    return {**settings, "distractors": min(settings["distractors"], shortest - 1)}
 
 
 def quick() -> Plan:

@@ -91,7 +91,9 @@ def positional_channels(
         layers: which to look at; all but the first two and the last two by default, or but the first where they are few.
     """
     count = means.shape[0]
-    looked = list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(1, count))
+    looked = (
+        list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(1, count)) or [0]
+    )
     ways = torch.stack([direction(means[layer], fit) for layer in looked])
     rough = torch.stack([roughness(means[layer]) for layer in looked])
     found = []

@@ -147,13 +147,14 @@ def channel_curve(curve: dict[str, Any]) -> str:
     return lines(series, x, y, "position (tokens)", f"mean over texts, layer {curve['layer']}", told)
 
 
-def head_grid(values: list[list[float]], title: str) -> str:
-    """A square for each head, a row for each layer: the darker, the larger its share."""
+def head_grid(values: list[list[float]], title: str, chosen: Sequence[int] | None = None) -> str:
+    """A square for each head, a row for each layer: the darker, the larger its share. ``chosen`` numbers the rows."""
     layers, heads = len(values), max(map(len, values))
+    numbers = range(layers) if chosen is None else chosen
     parts = [f'<text class="label" x="2" y="14">{html.escape(title)}, from 0 (pale) to 100%</text>']
-    for layer, row in enumerate(values):
-        top = GRID_TOP + layer * (CELL + GAP)
-        if layer % 5 == 0:
+    for index, (layer, row) in enumerate(zip(numbers, values, strict=True)):
+        top = GRID_TOP + index * (CELL + GAP)
+        if index % 5 == 0:
             parts.append(f'<text class="tick" x="{GRID_LEFT - 7}" y="{top + 10}" text-anchor="end">{layer}</text>')
         for head, value in enumerate(row):
             shade = min(1.0, max(0.0, value))
@@ -163,7 +164,8 @@ def head_grid(values: list[list[float]], title: str) -> str:
                 f"{number(100 * value, 1)}%</title></rect>"
             )
     bottom = GRID_TOP + layers * (CELL + GAP)
-    under = f"layers 0 to {layers - 1} downwards, heads 0 to {heads - 1} across"
+    rows = f"layers 0 to {layers - 1}" if chosen is None else f"layers {', '.join(map(str, chosen))}"
+    under = f"{rows} downwards, heads 0 to {heads - 1} across"
     parts.append(f'<text class="label" x="{GRID_LEFT}" y="{bottom + 16}">{under}</text>')
     told = f"{title}, for {layers} layers of {heads} heads."
     return svg("".join(parts), told, max(WIDTH, GRID_LEFT + heads * (CELL + GAP) + 10), bottom + 24)

@@ -44,7 +44,9 @@ def page(findings: dict[str, Any]) -> str:
         style=folder.joinpath("style.css").read_text("utf-8"),
         script=folder.joinpath("legend.js").read_text("utf-8"),
         verdicts=_curves(findings),
-        studies="".join((_attention(findings), _inside(findings), _causes(findings), _doubts(findings))),
+        studies="".join(
+            (_unexplained(findings), _attention(findings), _inside(findings), _causes(findings), _doubts(findings))
+        ),
         rerun=rerun({**findings, "studies": [study]}),
         when=html.escape(findings["when"]),
     )
@@ -101,6 +103,15 @@ def _lengths(tasks: list[dict[str, Any]]) -> str:
     )
 
 
+def _unexplained(findings: dict[str, Any]) -> str:
+    """Why a page has curves alone: a family that cannot be captured, or an endpoint."""
+    reason = findings["model"].get("unexplained")
+    if not reason:
+        return ""
+    said = f"Explanations are left out; only the curves are measured. The reason: {reason}"
+    return _section("unexplained", "Where does it come from?", _answer(said if said.endswith(".") else f"{said}."))
+
+
 def _attention(findings: dict[str, Any]) -> str:
     found = findings["explanation"]["attention"]
     if not found:
@@ -117,7 +128,10 @@ def _attention(findings: dict[str, Any]) -> str:
     title = tasks[name]["name"]
     heads = {title: first["regions"][region] for region, title in REGIONS.items()}
     heads["difference between slots due to position"] = first["shares"]["position"]
-    grids = "".join(f'<figure class="figure">{charts.head_grid(rows, title)}</figure>' for title, rows in heads.items())
+    grids = "".join(
+        f'<figure class="figure">{charts.head_grid(rows, title, first.get("layers"))}</figure>'
+        for title, rows in heads.items()
+    )
     distance = findings["explanation"].get("distance")
     far = (
         _figure(
@@ -154,7 +168,7 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
         return ""
     shown = sorted({0, len(places) // 2, len(places) - 1})
     grids = "".join(
-        f'<figure class="figure">{charts.head_grid(rows, f"the gold in slot {places[at] + 1}")}</figure>'
+        f'<figure class="figure">{charts.head_grid(rows, f"the gold in slot {places[at] + 1}", attention.get("layers"))}</figure>'
         for at in shown
         for rows in [[[head[at] / most for head in layer] for layer in gold]]
     )

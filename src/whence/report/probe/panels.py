@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,8 +51,11 @@ def gold_by_head(axes: Axes, attention: dict[str, Any], free: Any) -> None:
     axes.set_ylabel("attention a token (thousandths, log)")
 
 
-def regions(axes: Axes, regions: dict[str, list[list[float]]]) -> None:
-    """Three grids side by side, a row for each layer and a column for each head: the darker, the larger the share."""
+def regions(axes: Axes, regions: dict[str, list[list[float]]], chosen: Sequence[int] | None = None) -> None:
+    """Three grids side by side, a row for each layer and a column for each head: the darker, the larger the share.
+
+    ``chosen`` numbers the layers, where not all were looked at.
+    """
     names = [name for name in REGIONS if name in regions]
     layers, heads = len(regions[names[0]]), len(regions[names[0]][0])
     gap = max(1, heads // 6)
@@ -67,6 +70,8 @@ def regions(axes: Axes, regions: dict[str, list[list[float]]]) -> None:
                     [f"{REGIONS[name]}" for name in names])  # fmt: skip
     axes.set_xlabel(f"heads 0 to {heads - 1} of each; share that goes to")
     axes.set_ylabel("layer")
+    if chosen is not None:
+        axes.set_yticks(range(layers), [str(number) for number in chosen])
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
     bar.set_label("of the row (%)", fontsize=7)
     bar.ax.tick_params(labelsize=6.5)

@@ -79,7 +79,11 @@ def _panels(findings: dict[str, Any]) -> list[Panel]:
         items = f"{names[task]}, {counted(findings['plan']['watched'], 'item')} at each place"
         made += [
             Panel("attention to the gold as it moves", items, lambda axes: panels.gold_by_head(axes, attention, free)),
-            Panel("where each head’s attention goes", items, lambda axes: panels.regions(axes, attention["regions"])),
+            Panel(
+                "where each head’s attention goes",
+                items,
+                lambda axes: panels.regions(axes, attention["regions"], attention.get("layers")),
+            ),
         ]
 
     def add(name: str, title: str, measured: Callable[[dict[str, Any]], str], draw: Draw) -> None:
