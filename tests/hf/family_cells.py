@@ -53,6 +53,8 @@ def cell(measure: Callable[[], str]) -> str:
             if words in str(error):
                 return f"refused ({reason})"
         return f"refused: {error}"
+    except Exception as error:  # of whatever kind, it is the cell's content and not the end of the other rows
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 class Row:
@@ -67,7 +69,9 @@ class Row:
         works = not found["attach"].startswith("refused")
         found["rotation"] = cell(self.rotation) if works else "n/a"
         found["capture"] = cell(self.capture)
-        found["probe"] = "n/a" if "encoder" in found["attach"] or "tokens" in found["attach"] else self.probe(works)
+        found["probe"] = (
+            "n/a" if "encoder" in found["attach"] or "tokens" in found["attach"] else cell(lambda: self.probe(works))
+        )
         rest = {"save": self.save, "dynamic cache": self.dynamic, "static cache": self.static}
         found |= {name: cell(measure) if works else "n/a" for name, measure in rest.items()}
         found["sliding cache"] = found["dynamic cache"] if works and self.windowed else "n/a"
@@ -237,7 +241,12 @@ def measured(only: str | None = None, compiled: bool = True) -> dict[str, dict[s
     found = {}
     for family in FAMILIES:
         if family.available and only in (None, family.name):
-            found[family.name] = Row(family).cells(compiled)
+            try:
+                row = Row(family)
+            except Exception as error:  # an older version may take other settings, and refuses in its own way
+                found[family.name] = {"attach": f"not built ({str(error).splitlines()[0]})"}
+            else:
+                found[family.name] = row.cells(compiled)
             print(family.name, {name: text for name, text in found[family.name].items() if text != "yes"}, flush=True)
     return found
 
@@ -260,7 +269,7 @@ def differences(run: dict[str, Any], table: dict[str, Any]) -> dict[str, dict[st
 def about(run: dict[str, Any], table: dict[str, Any]) -> list[str]:
     """A run in words."""
     other = differences(run, table)
-    measured = "every column" if all("compile" in cells for cells in run["families"].values()) else "all but compile"
+    measured = "every column" if any("compile" in cells for cells in run["families"].values()) else "all but compile"
     line = (
         f"- transformers {run['transformers']} with torch {run['torch']}: {len(run['families'])} families, {measured}"
     )

@@ -190,6 +190,8 @@ class Switch:
 def _beside_text(model: Any, parts: list[Any]) -> list[Any]:
     """The parts of a multimodal model beside its language model, such as an image encoder: they attend as they did."""
     text = model.get_decoder()
+    if not any(text is part for part in parts):  # of a masked language model it is the head
+        return []
     inside = set(map(id, text.modules()))
     return [part for part in parts if id(part) not in inside and not any(one is text for one in part.modules())]
 
