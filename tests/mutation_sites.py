@@ -17,6 +17,11 @@ ARITHMETIC = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.Add, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
+#: keywords that stay: a second guard, a second device, what an error says
+KEPT = (None, "strict", "device", "remedy")
+#: calls whose first two arguments may change places
+SYMMETRIC = ("promote_types", "maximum", "minimum", "max", "min", "equal", "allclose", "logaddexp", "broadcast_shapes")
+#: calls that are not looked into
 TEXTS = ("refusal", "missing_extra", "many", "field", "cast", "TypeVar", "Support", "overload")
 
 
@@ -31,6 +36,7 @@ class Mutant:
     number: int  # among equal changes of the same function
     start: int  # byte offsets of what is replaced
     end: int
+    text: str  # what is replaced, as written
 
     @property
     def id(self):
@@ -40,6 +46,8 @@ class Mutant:
 
     def applied(self, source):
         data = source.encode()
+        if data[self.start : self.end].decode() != self.text:
+            raise SystemExit(f"{self.file} was changed while mutants were made of it; start again")
         return (data[: self.start] + self.mutated.encode() + data[self.end :]).decode()
 
 
@@ -161,12 +169,12 @@ class Finder(ast.NodeVisitor):
         if name in TEXTS:
             return
         for place in range(len(node.keywords)):
-            if node.keywords[place].arg not in (None, "strict"):  # strict is a second guard behind the first
+            if node.keywords[place].arg not in KEPT:
                 other = copy.deepcopy(node)
                 del other.keywords[place]
                 self.change(node, other, "dropped keyword")
-        plain = [a for a in node.args[:2] if not isinstance(a, ast.Starred)]
-        if len(plain) == 2 and ast.unparse(plain[0]) != ast.unparse(plain[1]) and name not in ("isinstance", "getattr"):
+        plain = [a for a in node.args[:2] if not isinstance(a, ast.Starred) and not _is_text(a)]
+        if len(plain) == 2 and ast.unparse(plain[0]) != ast.unparse(plain[1]) and name not in SYMMETRIC:
             other = copy.deepcopy(node)
             other.args[0], other.args[1] = other.args[1], other.args[0]
             self.change(node, other, "swapped arguments")
@@ -199,7 +207,8 @@ class Finder(ast.NodeVisitor):
         original = ast.unparse(node)
         key = (".".join(self.names), original, by)
         number = self.seen[key] = self.seen.get(key, -1) + 1
-        mutant = Mutant(self.file, key[0], node.lineno, kind, original, by, number, start, end)
+        text = self.source.encode()[start:end].decode()
+        mutant = Mutant(self.file, key[0], node.lineno, kind, original, by, number, start, end, text)
         try:
             ast.parse(mutant.applied(self.source))
         except SyntaxError:  # for instance a call that is a decorator's line

@@ -124,6 +124,9 @@ def test_state_dict_round_trip_and_repr() -> None:
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.content(rows), other.content(rows))
     assert repr(one) == "Shaw(heads=3, head_width=4, clip=16, acts_on='keys and values', learnable)"
+    wide = Shaw(4, acts_on="values", value_width=6)
+    assert repr(wide) == "Shaw(head_width=4, clip=16, acts_on='values', value_width=6, learnable)"
+    assert "value_width" not in repr(Shaw(4, acts_on="keys", value_width=6))
 
 
 def test_refusals() -> None:

@@ -146,3 +146,12 @@ def test_refusals() -> None:
         r"use 128, as published, or fewer buckets\.$",
     ):
         T5Bias(2, max_distance=16)
+
+
+def test_fractional_distances_take_the_bucket_of_the_nearest_whole_one() -> None:
+    position = T5Bias(2, form="bidirectional", buckets=8, max_distance=16, std=1.0)
+    whole = torch.tensor([-9.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 9.0])
+    for shift in (-0.4, 0.4):
+        # a distance on the other side of 0 has buckets of its own, so 0 itself moves to one side only
+        moved = torch.where(whole == 0, abs(shift), whole + shift)
+        assert torch.equal(position.bias(moved, None), position.bias(whole, None))
