@@ -155,6 +155,8 @@ LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces", ITEMS
 def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, ...]:
     """Each task once for each number of slots: the curves of several lengths, side by side.
 
+    A needle keeps as many distractors as there are other slots for them.
+
     >>> [one.label for one in at_lengths([Asked("needle", 4)], (8, 16))]
     ['needle-of-8', 'needle-of-16']
     """
@@ -163,10 +165,17 @@ def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, .
         chosen = ", ".join(name for name in LENGTHS if name in TASKS)
         raise refusal("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
     return tuple(
-        dataclasses.replace(one, name=f"{one.label}-of-{length}", settings={**one.settings, LENGTHS[one.task]: length})
+        dataclasses.replace(one, name=f"{one.label}-of-{length}", settings=_of_length(one, length))
         for one in asked
         for length in lengths
     )
+
+
+def _of_length(asked: Asked, length: int) -> dict[str, Any]:
+    settings = {**asked.settings, LENGTHS[asked.task]: length}
+    if "distractors" in settings:
+        settings["distractors"] = min(settings["distractors"], length - 1)
+    return settings
 
 
 def quick() -> Plan:
