@@ -193,7 +193,7 @@ def test_lengths_and_slots_by_option(mine):
     assert [(one.label, one.made().slots) for one in made.asked] == [("mine-of-2", 2), ("mine-of-4", 4)]
     assert all(one.questions for one in made.asked) and made.asked[0].questions != made.asked[1].questions
     made, _ = planned("m", False, False, ["needle"], None, None, None, None, slots="3")
-    assert made.asked[0].spread(made.asked[0].made()) == (0, 4, 7)
+    assert made.asked[0].spread(made.asked[0].made()) == (0, 5, 9)
     for slots, said in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
         with pytest.raises(WhenceError, match=said):
             planned("m", False, False, ["needle"], None, None, slots=slots)
