@@ -72,3 +72,12 @@ def test_a_curve_needs_places():
         curve(records({0: [1]}), "likelihood")
     with pytest.raises(WhenceError, match="the scores are"):
         curve([], "rouge")
+
+
+def test_the_interval_of_a_gap_excludes_zero_exactly_where_its_p_is_at_most_five_percent():
+    from whence.bias.curves import _gap_interval
+
+    gaps = [number / 1000 for number in range(1, 400)]  # 399 shuffles: 20 of 400 is 0.05
+    assert _gap_interval(0.3805, gaps)["low"] > 0  # 19 shuffles reach it
+    assert _gap_interval(0.380, gaps)["low"] <= 0  # 20 do
+    assert _gap_interval(0.1, [0.0] * 399) is None and _gap_interval(0.1, [0.2] * 3) is None

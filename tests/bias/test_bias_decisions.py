@@ -47,7 +47,7 @@ def test_the_measure_that_supports_an_effect_leads():
     said = headline(one)
     assert said.startswith("The probability of the answer is 48 points higher with the gold in slot 1 than in slot 5")
     assert "95% interval" in said and "p = 0.001" in said
-    assert section_answer(found).startswith("Yes in pairs: the probability of the answer is 48 points higher")
+    assert section_answer(found).startswith("Yes, in pairs: the probability of the answer is 48 points higher")
 
 
 def test_the_strongest_task_answers_for_all():

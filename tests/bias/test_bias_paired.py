@@ -188,3 +188,23 @@ def test_the_page_shows_what_the_records_say_of_the_model(plain, changed):
     assert "identity unknown (older record)" in text
     assert "SHA-256 <code>abcabcabcabc</code>" in text and "Alibi() in 2 layers" in text and "raw text" in text
     assert "Data: generated &lt;keys&gt;." in text
+
+
+def test_the_page_fits_a_phone(plain, changed, tmp_path):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = tmp_path / "page.html"
+    path.write_text(
+        comparison_page(compare_probes(plain, changed, ("before", "a mechanism with a long name"))), "utf-8"
+    )
+    with api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for width in (1280, 390):
+            tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
+            tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            tab.on("request", lambda request, wrong=wrong: request.url == path.as_uri() or wrong.append(request.url))
+            tab.goto(path.as_uri())
+            assert wrong == [] and tab.evaluate("document.documentElement.scrollWidth") == width
+        browser.close()

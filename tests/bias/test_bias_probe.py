@@ -239,6 +239,15 @@ def test_several_lengths_stand_side_by_side(probed, tmp_path):
         at_lengths([Asked("key-value-75", 3)], (10,))
 
 
+def test_the_default_needle_can_be_asked_at_every_length():
+    made, _ = planned("m", False, False, ["needle"], None, None, None, [2, 10, 20])
+    names = [one.made().name for one in made.asked]
+    assert [name.partition(", ")[2] for name in names] == [
+        "24 words, 1 distractor", "120 words, 9 distractors", "240 words, 9 distractors",
+    ]  # fmt: skip
+    assert "--length 2 --length 10 --length 20" in command(made, False, "cpu")
+
+
 @pytest.mark.parametrize(
     "options",
     [

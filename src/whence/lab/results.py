@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import WhenceError, refusal
+from whence.errors import MissingExtra, WhenceError, refusal
 from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import observations
@@ -130,6 +130,8 @@ def judged(study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]) -> t
             scaled, baseline, study.comparisons, facts["higher_is_better"], level=1 - study.decision.alpha,
             unit="points" if percent else "",
         )  # fmt: skip
+    except MissingExtra:
+        raise
     except WhenceError as error:
         return None, str(error)
     return found.to_json(), None

@@ -57,7 +57,7 @@ def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distrac
             rivals = rivals[:distractors]
         made.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
     settings = {"pieces": pieces, "words": words, "items": items, "seed": seed}
-    others_too = f", {distractors} distractors" if distractors else ""
+    others_too = f", {distractors} distractor{'' if distractors == 1 else 's'}" if distractors else ""
     return Task(
         name=f"needle, {pieces * words} words{others_too}",
         about="One sentence with a number, somewhere in pages of a manual."

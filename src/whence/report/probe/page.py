@@ -25,6 +25,7 @@ from whence.report.probe.identity import model_details, source
 from whence.report.probe.sentences import answer, counted, detail, emphasised, headline, rule, section_answer, too_few
 
 CURVES = "Does the position of the answer matter?"
+ALIKE = " All alike: every slot holds the same words, so only position differs."
 REGIONS = {
     "sink": "share to the first token",
     "primacy": "share to the beginning",
@@ -120,7 +121,7 @@ def _attention(findings: dict[str, Any]) -> str:
     tasks = {task["task"]: task for task in findings["tasks"]}
     figures = "".join(
         _figure(tasks[name]["name"], charts.slot_attention(tasks[name], part, free.get(name)),
-                "Mean over layers and heads. All alike: every slot holds the same words, so only position differs.",
+                "Mean over layers and heads." + (ALIKE if free.get(name) else ""),
                 _few(_watched(findings, tasks[name])))
         for name, part in found.items()
     )  # fmt: skip

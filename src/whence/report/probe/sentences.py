@@ -27,8 +27,8 @@ def section_answer(findings: dict[str, Any]) -> str:
             f"Undecided: none of {counted(decision['tests'], 'test')} supports an effect of position "
             f"(smallest {p_value(leading(task)['corrected_p'])}, {task['name']})."
         )
-    among = f", in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
-    return f"Yes{among} in {task['name']}: {effect(leading(task))}."
+    among = f" in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
+    return f"Yes,{among} in {task['name']}: {effect(leading(task))}."
 
 
 def rule(decision: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
     for task in tasks:
         for curve in task["curves"]:
             rows.append([
-                f"{task['name']}: {SHORT[curve['score']]}",
+                f"{task['task']}: {SHORT[curve['score']]}",  # short, because this column stays in view on a phone
                 percent(curve["average"]),
                 between(curve["average_interval"]),
                 points(curve["gap"]),
