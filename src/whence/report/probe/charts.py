@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from whence.bias.decisions import leading
@@ -28,6 +29,7 @@ from whence.report.probe.sentences import SCORES, SHORT, between, counted, perce
 
 CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34
 ASIDE = 0.35
+LETTER, CLEAR = 6.4, 14  # pixels: the width of a letter, and the room a name needs
 TOGETHER = 0.07  # levels nearer than this have one line of names
 SCALES = {"share": 100, "gold": 1000}
 
@@ -65,7 +67,7 @@ def by_slot(
         bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["places"], at, strict=True))
         series.append(one)
         whiskers.append(f"{one.look.opened()}{bars}</g>")
-    drawn, names = _levels(levels, x, y)
+    drawn, names = _levels(levels, x, y, [one.thick for one in series])
     spoken = "; ".join(
         f"{long}: " + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
         for _, long, curve in named
@@ -193,7 +195,7 @@ def _whisker(point: dict[str, Any], at: float, x: Scale, y: Scale) -> str:
     )
 
 
-def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> tuple[str, str]:
+def _levels(found: Mapping[str, float], x: Scale, y: Scale, curves: Sequence[Sequence[Point]]) -> tuple[str, str]:
     """Dotted lines at some levels, and their names, which are drawn above the curves; near levels share a line of names."""
     drawn = "".join(
         f'<line class="reference" x1="{x.start:g}" x2="{x.end:g}" y1="{y(100 * share):.1f}" y2="{y(100 * share):.1f}"></line>'
@@ -205,12 +207,41 @@ def _levels(found: Mapping[str, float], x: Scale, y: Scale) -> tuple[str, str]:
             groups[-1].append((name, share))
         else:
             groups.append([(name, share)])
-    names = "".join(
-        f'<text class="tick" x="{x(1) + 6:.1f}" y="{y(100 * group[-1][1]) - 4:.1f}">'
-        f"{html.escape(', '.join(f'{name} {percent(share)}' for name, share in group))}</text>"
-        for group in groups
-    )
-    return drawn, names
+    above = ""
+    for group in groups:
+        name, clear = _level_name(group, x, y, curves)
+        if clear:
+            above += name
+        else:  # below the curves, so that the name hides none of them
+            drawn += name
+    return drawn, above
+
+
+def _level_name(
+    group: list[tuple[str, float]], x: Scale, y: Scale, curves: Sequence[Sequence[Point]]
+) -> tuple[str, bool]:
+    """The names of near levels, at the left, in the middle or at the right: where the curves leave most room, and whether
+    that is enough."""
+    words = ", ".join(f"{name} {percent(share)}" for name, share in group)
+    top, width = y(100 * group[-1][1]) - 4, LETTER * len(words)
+    starts = [x(1) + 6, (x.start + x.end - width) / 2, x.end - width - 6]
+
+    def room(start: float) -> float:
+        across = [start + width * step / 6 for step in range(7)]
+        return min((abs(_height(curve, at, x, y) - top + 4) for curve in curves for at in across), default=0.0)
+
+    start = max(starts, key=lambda one: min(room(one), CLEAR))  # the first that is clear
+    drawn = f'<text class="tick" x="{start:.1f}" y="{top:.1f}">{html.escape(words)}</text>'
+    return drawn, room(start) >= CLEAR / 2
+
+
+def _height(curve: Sequence[Point], at: float, x: Scale, y: Scale) -> float:
+    """Where a line is drawn above a place on the page, between its points."""
+    drawn = [(x(px), y(py)) for px, py in curve]
+    for (left, low), (right, high) in pairwise(drawn):
+        if left <= at <= right and right > left:
+            return low + (high - low) * (at - left) / (right - left)
+    return drawn[0][1] if at < drawn[0][0] else drawn[-1][1]
 
 
 def over_heads(values: list[list[list[float]]]) -> list[float]:
