@@ -91,7 +91,7 @@ MUTANTS = [
     (A + "layout.py", "return int(start) if bool(same.all()) else None", "return int(start)", ROWS),
     (A + "cache.py", "return run_offset(joined, joined) is not None", "return True", ROWS),
     (A + "cache.py", "return not leaves_gaps(padding, docs, positions, before)", "return True", ROWS),
-    (A + "layout.py", "goes_on = before >= 0", "goes_on = before >= -1", ROWS),
+    (A + "cache.py", "before = torch.where(docs[:, :1] == last.documents, before, -1)", "pass", ROWS),
     (A + "layout.py", "if fractional else self.window - 1", "if fractional else self.window", ROWS),
     # a forgotten scale, factor or temperature
     (A + "reference.py", "scores = scale * (q @", "scores = (q @", REFERENCE),

@@ -42,7 +42,7 @@ TESTS = {
     "position/base": ["position/test_witness.py", "position/test_composition.py", *CORE],
     "position/grid": ["attention/test_composition_attention.py", *CORE],
     "position/composition": ["position/test_composition.py", "attention/test_composition_attention.py"],
-    "position/": ["attention/fused/test_rates.py"],  # after its own file of the same name
+    "position/": ["position/test_constructor_arguments.py", "attention/fused/test_rates.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
     A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
     A + "additive": ["attention/test_additive.py"],

@@ -112,21 +112,20 @@ def test_a_row_of_which_only_padding_was_cached_starts_at_its_first_token(mechan
     """Also inside a document that goes on, whose padding has no positions to go on from."""
     position, qkv = made(mechanism), tokens(2, 6)
     real = torch.tensor([[True] * 6, [False] * 4 + [True] * 2])
-    for documents in (None, torch.zeros(2, 6, dtype=torch.long), torch.tensor([[0] * 4 + [1] * 2, [0] * 6])):
+    for cut in (None, 6, 4, 3):  # where the first row's second document begins: nowhere, inside a chunk, with a chunk
+        documents = None if cut is None else torch.tensor([[0] * cut + [1] * (6 - cut), [0] * 6])
         cache, outs = KVCache(), []
         for part in (slice(0, 3), slice(3, 6)):
             q, k, v = qkv[:, :, :, part]
-            texts = {} if documents is None else {"documents": documents[:, part]}
+            packed = {} if documents is None else {"documents": documents[:, part]}
             outs.append(
-                attend(q, k, v, position=position, causal=True, cache=cache, padding=real[:, part], backend=backend, **texts)
+                attend(q, k, v, position=position, causal=True, cache=cache, padding=real[:, part], backend=backend, **packed)
             )  # fmt: skip
         out = torch.cat(outs, 2)
         assert torch.allclose(out[1][:, 4:], alone(qkv[:, :, :, 4:], 1, position), atol=1e-12)
-        if documents is None or not documents[0].any():
-            assert torch.allclose(out[0], alone(qkv, 0, position), atol=1e-12)
-        else:
-            first, second = (alone(qkv[:, :, :, s], 0, position) for s in (slice(0, 4), slice(4, 6)))
-            assert torch.allclose(out[0], torch.cat([first, second], 1), atol=1e-12)
+        texts = [slice(0, 6)] if cut in (None, 6) else [slice(0, cut), slice(cut, 6)]
+        wanted = torch.cat([alone(qkv[:, :, :, text], 0, position) for text in texts], 1)
+        assert torch.allclose(out[0], wanted, atol=1e-12)
 
 
 class Fenced(whence.Position):
