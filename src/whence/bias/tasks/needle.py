@@ -1,10 +1,10 @@
 """Needle in a haystack: one sentence states a number, and the pages around it are about something else.
 
 The pages are the help topics that come with every Python, so nothing is downloaded. Without distractors the rivals are
-numbers that occur nowhere in the text, and a model that reads the needle at all beats them: SmolLM2-135M is at 100 %.
+numbers that occur nowhere in the text, and a model that reads the needle at all beats them.
 A distractor is a sentence of the same form about another name, at the end of another piece. Its number is a rival, so the
-model has to match the name. With a distractor in every other piece, a wrong choice says which slot was read instead. With
-nine of them in 120 words, as ``whence probe`` asks by default, SmolLM2-135M chose right in 68 % of 40 prompts.
+model has to match the name. With a distractor in every other piece, as ``whence probe`` asks by default, a wrong choice
+says which slot was read instead.
 """
 
 from __future__ import annotations
