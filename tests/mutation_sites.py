@@ -20,7 +20,18 @@ ARITHMETIC = {
 #: keywords that stay: a second guard, a second device, what an error says
 KEPT = (None, "strict", "device", "remedy")
 #: calls whose first two arguments may change places
-SYMMETRIC = ("promote_types", "maximum", "minimum", "max", "min", "equal", "allclose", "logaddexp", "broadcast_shapes")
+SYMMETRIC = (
+    "transpose",
+    "promote_types",
+    "maximum",
+    "minimum",
+    "max",
+    "min",
+    "equal",
+    "allclose",
+    "logaddexp",
+    "broadcast_shapes",
+)
 #: calls that are not looked into
 TEXTS = ("refusal", "missing_extra", "many", "field", "cast", "TypeVar", "Support", "overload")
 

@@ -171,3 +171,11 @@ def test_the_sources_count_of_parameters():
 def test_refusals(wrong, text):
     with pytest.raises(WhenceError, match=text):
         wrong(*made(AdditiveAttention))
+
+
+def test_states_have_the_dtype_of_the_layer():
+    attention, states, decoder = made(AdditiveAttention)
+    with pytest.raises(WhenceError, match=r"states.*float32"):
+        attention.remember(states.float())
+    with pytest.raises(WhenceError, match=r"state.*float32"):
+        attention(attention.remember(states), decoder[0].float())
