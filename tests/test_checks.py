@@ -296,7 +296,7 @@ def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
 
 
 def test_many_checks_in_one_process_still_compile():
-    """torch.compile gives up on a function after some recompilations; each check must bring its own."""
+    """torch.compile gives up on a function after some recompilations; those of earlier checks must not count."""
     function = CHECKS["compiled step = eager step, from a cache"].function
     for _ in range(10):
         with pytest.raises(AssertionError, match="a compiled step and an eager step"):
