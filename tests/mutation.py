@@ -224,8 +224,7 @@ def main():
         facts = {
             "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}"
             + "".join(f" --only {part}" for part in given.only),
-            "commit": git("rev-parse", "HEAD"),
-            "uncommitted_changes": bool(git("status", "--porcelain", "src", "tests")),
+            **measured_commit(),
             **same,
             "python": platform.python_version(),
             "torch": sys.modules["torch"].__version__,
@@ -238,6 +237,17 @@ def main():
     in_parallel([judged(m, baseline, outcomes, note) for m in chosen if m.id not in outcomes], given.jobs)
     write()
     return concluded(given.out)
+
+
+def measured_commit():
+    """The commit, or the one that the caller names where only a copy of the tree is at hand."""
+    handed = os.environ.get("WHENCE_COMMIT")  # as `git describe --always --dirty` says it
+    if handed:
+        return {"commit": handed.removesuffix("-dirty"), "uncommitted_changes": handed.endswith("-dirty")}
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain", "src", "tests")),
+    }
 
 
 def record(path, facts, outcomes):

@@ -63,3 +63,12 @@ def test_the_reference_would_be_caught():
     with Largest() as seen:
         whence.attend(q, q, q, position=whence.Alibi(HEADS, learn=True), causal=True, backend="reference")
     assert seen.numbers >= HEADS * 256**2
+
+
+def test_tiles_are_as_wide_as_the_window_and_rows_are_made_for_those_who_ask(monkeypatch):
+    q = torch.zeros(1, 1, 512, 4)
+    plan = tiles.Plan(q, q, Span(512, 512, 0, True, 8))
+    assert plan.scores <= tiles.BLOCK * (tiles.BLOCK + 8)
+    monkeypatch.setattr(blockwise, "Rows", None)
+    position = whence.Epar(1, length="query")
+    assert whence.attend(q, q, q, position=position, causal=True, backend="blockwise").shape == q.shape

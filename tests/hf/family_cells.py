@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import os
 import platform
 import subprocess
 import tempfile
@@ -312,7 +313,9 @@ def page(record: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """The commit that was measured, marked when tracked files differ from it."""
+    """The commit that was measured, marked when tracked files differ from it; or the one that the caller names."""
+    if handed := os.environ.get("WHENCE_COMMIT"):
+        return handed
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,15 +1,20 @@
 """What a trainer must do alike from the start and from the middle, in training and in evaluation, up and down."""
 
+import inspect
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from whence.lab import observe, training
+from whence.lab import comparing, observe, results, training
+from whence.lab.adapting import adapt, answered_from
 from whence.lab.arms import Fit, arm
 from whence.lab.choosing import Choice
-from whence.lab.study import Budget
+from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
+from whence.lab.tasks.base import NOT_ASKED
+from whence.lab.tasks.places import Places
 
 
 class Numbered:
@@ -100,3 +105,55 @@ def test_a_table_of_positions_reaches_eight_times_the_trained_length():
     learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it
     assert learned.max_length == 8 * 12 + 1
     assert arm("Learned(max_length=20)").build(fit).max_length == 20
+
+
+def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():
+    batch = Batch(torch.tensor([[3, 4]]), torch.tensor([[4, 5]]))
+    mine = training.share(batch, 1, 2)
+    assert mine.tokens.tolist() == [[3, 4]] and (mine.targets == NOT_ASKED).all()
+    assert training.share(batch, 0, 2).targets.tolist() == [[4, 5]]
+
+
+def test_every_seed_and_step_draws_numbers_of_its_own():
+    drawn = {torch.rand(1, generator=training.drawn(seed, step)).item() for seed in range(3) for step in range(200)}
+    assert len(drawn) > 590  # of 600; float32 numbers may coincide
+
+
+def test_names_of_files_and_defaults_that_records_carry():
+    """A record is found by these: changed without a reason, finished work would be done again."""
+    assert all(
+        question["model"] == {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0}
+        for question in comparing.QUESTIONS.values()
+    )
+    assert load("copy").settings.items() >= {"string": 16, "symbols": 16, "items": 256, "seed": 0}.items()
+    assert inspect.signature(adapt).parameters["seed"].default == 0
+    study = comparing.studies()[0]
+    run = Run(study, study.arms[0], 3)
+    assert re.fullmatch(r"[\w-]+-[0-9a-f]{6}-seed3\.json", run.file_name)
+
+
+def test_what_an_answer_is_held_against():
+    """A model that repeats its last symbol answers from the near place; one that repeats the first, from the far one."""
+    task = Places(count=5)
+
+    def answering(place):
+        def model(tokens):
+            plain = tokens[:, 1:-1] % task.symbols
+            return torch.nn.functional.one_hot(plain[:, [place]], task.vocabulary).float()
+
+        return model
+
+    assert answered_from(answering(-1), task)["near"] == 1 and answered_from(answering(-2), task)["near"] < 1
+    assert answered_from(answering(0), task)["far"] == 1
+
+
+@pytest.mark.parametrize("metric, unit", [("accuracy", "points"), ("perplexity", "")])
+def test_only_shares_are_compared_in_points(metric, unit, monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        results, "compare", lambda *given, **named: said.append(named["unit"]) or SimpleNamespace(to_json=dict)
+    )
+    study = comparing.studies()[0]
+    arms = [{"name": arm.name, "values": {study.decision.split: dict.fromkeys(study.seeds, 0.5)}} for arm in study.arms]
+    results.judged(study, arms, {"metric": metric, "higher_is_better": True})
+    assert said == [unit]

@@ -60,3 +60,8 @@ def test_scalings_refuse_what_no_length_or_factor_can_be(make):
     for original in (0, 1.5, True):
         with pytest.raises(WhenceError, match="original"):
             make(4.0, original=original)
+
+
+def test_a_network_that_would_fill_the_memory_is_refused():
+    with pytest.raises(WhenceError, match="Fire"):
+        mechanisms.Fire(2**16, width=2**24)

@@ -4,6 +4,7 @@ import pytest
 
 from whence.statistics import comparison
 from whence.statistics.comparison import compare
+from whence.statistics.groups import share_over_groups
 from whence.statistics.rearrangements import paired, permutation
 
 MANY = [float(7 * i % 23) for i in range(14)]
@@ -35,3 +36,15 @@ def test_the_fewest_seeds_that_could_claim_something():
 
 def test_p_in_words_at_its_smallest():
     assert comparison._in_words(0.0001, 0.05) == "= 0.0001" and comparison._in_words(0.00009, 0.05) == "< 0.0001"
+
+
+def test_sums_count_as_equal_within_the_rounding_of_the_values_and_no_more():
+    """About 2**20 a difference of 2**-27 is real: it is half of what the rounding of the deviations' size would forgive."""
+    large, step = 2.0**20, 2.0**-27
+    a, b = [large + 1, large + 1], [large + 1 - step, large - 3 + step]
+    assert permutation(a, b).p == pytest.approx(1 / 3)
+
+
+def test_groups_with_one_share_keep_their_number_and_their_share():
+    found = share_over_groups([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert (found.n, found.mean, found.deviation, found.interval) == (3, 0.5, 0.0, None)

@@ -57,5 +57,6 @@ def per_head(name: str, value: Number, heads: int | None, *, largest: float = LA
             [2.]]))
     """
     values = require_numbers(name, value, heads, largest=largest)
-    values = values * (heads or 1) if len(values) == 1 else values
-    return torch.tensor(values).reshape(-1, 1) if heads is not None else torch.tensor(values[0])
+    if heads is None:
+        return torch.tensor(values[0])
+    return torch.tensor(values * heads if len(values) == 1 else values).reshape(-1, 1)
