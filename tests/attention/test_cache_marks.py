@@ -114,3 +114,10 @@ def test_a_cache_does_not_leave_a_transform():
     torch.func.vmap(lambda *x: attend(*(t[None] for t in x), causal=True, cache=cache))(q, k, v)
     with pytest.raises(WhenceError, match="use it inside the function"):
         attend(q, k, v, causal=True, cache=cache)
+
+
+def test_a_preallocated_cache_compiles_into_one_graph():
+    cache = KVCache(capacity=12)
+    compiled = torch.compile(lambda *x: attend(*x, causal=True, cache=cache), backend="eager", fullgraph=True)
+    outs = [compiled(*(x[:, :, part] for x in tensors())) for part in (slice(0, 6), slice(6, 10))]
+    torch.testing.assert_close(torch.cat(outs, 2), attend(*tensors(), causal=True))

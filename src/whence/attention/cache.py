@@ -236,7 +236,7 @@ class KVCache:
                 self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
             kind = torch.promote_types(self._held.positions.dtype, new.positions.dtype)
             self._held = replace(self._held, positions=self._held.positions.to(kind))  # whole, then fractional ones
-            if self._held.k.is_inference() and not torch.is_inference_mode_enabled():
+            if not shapes.tracing() and self._held.k.is_inference() and not torch.is_inference_mode_enabled():
                 self._held = Held(*(t.clone() for t in self._held.tensors()))  # only a copy may be written to here
             for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
