@@ -142,6 +142,25 @@ def test_a_document_that_began_with_padding_counts_from_its_own_first_token(back
     assert torch.allclose(out[:, 3:], alone(qkv[:, :, :, 3:], 0, position), atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [{}, {"capacity": 9}])
+def test_a_document_that_is_taken_up_again_keeps_its_distances(kind):
+    """Its new positions went on from those of the last document, and the cache took places for positions."""
+    q, k, v = tokens(1, 9)
+    documents, positions = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0]), torch.tensor([0, 1, 2, 0, 1, 2, 3, 4, 5])
+    position, cache, outs = whence.Epar(HEADS, context=8).requires_grad_(False), KVCache(**kind), []
+    for part, given in ((slice(0, 6), None), (slice(6, 9), positions[6:])):
+        outs.append(
+            attend(
+                q[:, :, part], k[:, :, part], v[:, :, part], position=position, causal=True, cache=cache,
+                documents=documents[part], q_positions=given,
+            )
+        )  # fmt: skip
+    wanted = attend(
+        q, k, v, position=position, causal=True, documents=documents, q_positions=positions, backend="reference"
+    )
+    assert torch.allclose(torch.cat(outs, 2), wanted, atol=1e-12)
+
+
 class Fenced(whence.Position):
     """Has no value from the window on, and says which distances it was asked about."""
 

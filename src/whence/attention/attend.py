@@ -134,7 +134,7 @@ def attend(
     >>> attend(q, k, v, causal=True).shape
     torch.Size([1, 1, 4, 4])
     """
-    held = cache.mark() if isinstance(cache, KVCache) else None
+    held = cache.state() if isinstance(cache, KVCache) else None
     try:
         call = prepare(
             q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
@@ -146,7 +146,7 @@ def attend(
             out, weights = run(call)
     except Exception:
         if cache is not None and held is not None:
-            cache.restore(held)  # a call that was refused leaves no tokens behind
+            cache.undo(held)  # a call that was refused leaves no tokens behind
         raise
     return out if weights is None else (out, weights)
 
@@ -191,12 +191,12 @@ def explain(
       triton: it needs a CUDA device, and q is on cpu
     """
     cache = given.get("cache")
-    held = cache.mark() if isinstance(cache, KVCache) else None
+    held = cache.state() if isinstance(cache, KVCache) else None
     try:
         call = prepare(q, k, v, return_weights=return_weights, **given)
     finally:
         if cache is not None and held is not None:
-            cache.restore(held)
+            cache.undo(held)
     others = tuple(
         (name, why_not(name, call.request) or f"possible; memory {support.memory} in length")
         for name, support in SUPPORT.items()

@@ -18,6 +18,7 @@ from whence.attention.cache_rules import one_of, require_fit, require_order, req
 from whence.attention.layout import (
     Layout,
     count_tokens,
+    in_pieces,
     key_mask,
     leaves_gaps,
     require_whole_documents,
@@ -39,6 +40,10 @@ class Held:
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.k, self.v, self.positions, self.real, self.documents
+
+
+#: the attributes of a cache that change
+CHANGING = ("_held", "_used", "seen", "_consecutive", "_masked", "_packed")
 
 
 class KVCache:
@@ -72,6 +77,8 @@ class KVCache:
         self._consecutive = True  # every row's positions are one run
         self._masked = False  # some token is padding
         self._packed = False  # documents were given
+        self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), rising in both
+        self._rolled = 0  # rollbacks so far
 
     def __len__(self) -> int:
         """How many tokens a query can look at now."""
@@ -162,6 +169,7 @@ class KVCache:
                 f"build it with rollback={self.seen - length} or more",
             )
         self._used, self.seen = length - lost, length
+        self._note_rollback()
         if self._held is not None and self.capacity is None:
             self._held = Held(*(t[:, : self._used] for t in self._held.tensors()))
 
@@ -176,16 +184,49 @@ class KVCache:
         """Forget everything; a preallocated cache keeps its memory."""
         self._used = self.seen = 0
         self._consecutive, self._masked, self._packed = True, False, False
+        self._note_rollback()
         if self.capacity is None:
             self._held = None
 
     def mark(self) -> dict[str, Any]:
         """What ``restore`` needs to undo everything from here on; nothing is copied."""
-        return dict(vars(self))
+        return {**self.state(), "_rolled": self._rolled}
 
     def restore(self, mark: dict[str, Any]) -> None:
-        """Be again what the cache was at the mark. Memory behind the tokens in use may have been written to."""
-        vars(self).update(mark)
+        """Undo everything since the mark.
+
+        A preallocated cache that was rolled back to fewer tokens than at the mark refuses: later tokens may have
+        overwritten the ones that the mark counts on.
+        """
+        least = min((left for number, left in self._rollbacks if number > mark["_rolled"]), default=mark["_used"])
+        if self.capacity is not None and least < mark["_used"]:
+            raise refusal(
+                "KVCache.restore(mark)",
+                f"a mark at {shapes.many(mark['_used'], 'token')} after a rollback to {least}",
+                "a preallocated cache overwrites what it rolled back",
+                "restore before rolling back further, or use KVCache()",
+            )
+        self.undo({name: value for name, value in mark.items() if name != "_rolled"})
+        self._note_rollback()
+
+    def state(self) -> dict[str, Any]:
+        """What one call of ``attend`` can change, for ``undo``."""
+        return {name: getattr(self, name) for name in CHANGING}
+
+    def undo(self, state: dict[str, Any]) -> None:
+        """Take back tokens that were appended, and nothing else was done, since ``state``."""
+        vars(self).update(state)
+
+    def __copy__(self) -> KVCache:
+        """A cache of its own: no token that is appended to one shows in the other."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _rollbacks=list(self._rollbacks))
+        if self._held is not None:
+            other._held = Held(*(t.clone() for t in self._held.tensors()))
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
+        return self.__copy__()  # torch's own deep copy refuses tensors that have a gradient function
 
     # --- storage ---------------------------------------------------------------------------------------------------
     def _append(self, new: Held) -> None:
@@ -195,6 +236,8 @@ class KVCache:
                 self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
             kind = torch.promote_types(self._held.positions.dtype, new.positions.dtype)
             self._held = replace(self._held, positions=self._held.positions.to(kind))  # whole, then fractional ones
+            if not shapes.tracing() and self._held.k.is_inference() and not torch.is_inference_mode_enabled():
+                self._held = Held(*(t.clone() for t in self._held.tensors()))  # only a copy may be written to here
             for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
         elif self._held is None:
@@ -203,6 +246,12 @@ class KVCache:
             self._held = Held(*(torch.cat([a, b], 1) for a, b in zip(self._held.tensors(), new.tensors(), strict=True)))
         self._used += count
         self.seen += count
+
+    def _note_rollback(self) -> None:
+        self._rolled += 1
+        while self._rollbacks and self._rollbacks[-1][1] >= self._used:
+            self._rollbacks.pop()
+        self._rollbacks.append((self._rolled, self._used))
 
     def _view(self) -> tuple[Tensor, ...]:
         assert self._held is not None
@@ -269,9 +318,16 @@ class KVCache:
         """Whether distances between real tokens of one text are still differences of their places in the cache."""
         if explicit:
             joined = positions if last is None else torch.cat([last.positions, positions], 1)
-            return run_offset(joined, joined) is not None
+            return run_offset(joined, joined) is not None and not self._taken_up_again(docs)
         if real is None and not self._masked:
             return True
         before = None if last is None or not self._masked else (last.real, last.documents)
         padding = torch.ones_like(positions, dtype=torch.bool) if real is None else real
         return not leaves_gaps(padding, docs, positions, before)
+
+    def _taken_up_again(self, docs: Tensor | None) -> bool:
+        """Whether new tokens belong to a document before the last one: its tokens do not stand side by side."""
+        if docs is None or self._held is None or not self._used:
+            return False
+        batch = self._held.documents.shape[0]
+        return in_pieces(torch.cat([self._held.documents[:, : self._used], docs.expand(batch, -1)], 1))

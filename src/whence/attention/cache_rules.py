@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from whence import shapes
 from whence.errors import refusal
@@ -74,6 +75,13 @@ def require_fit(
             "a position that learns" if learning else "queries, keys or values that require a gradient",
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
+        )
+    if held is not None and not shapes.tracing() and is_functorch_wrapped_tensor(held[0]) and not shapes.transformed():
+        raise refusal(
+            "attend(cache=...)",
+            "a cache that was extended inside vmap, grad or jvp of torch.func",
+            "its keys and values ended with that function",
+            "build the cache and use it inside the function",
         )
     if held is not None:
         for name, mine, theirs in (("k", held[0], k), ("v", held[1], v)):

@@ -278,12 +278,15 @@ GAP_WHILE_TRACING = (
 )
 
 
+def in_pieces(documents: Tensor) -> bool:
+    """Whether a document is interrupted by another one."""
+    changes, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (documents, documents.sort(-1).values))
+    return not bool((changes == kinds).all())
+
+
 def require_whole_documents(documents: Tensor | None) -> None:
     """Positions are counted along a document, so its tokens must stand side by side."""
-    if documents is None or not shapes.readable(documents):
-        return
-    pieces, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (documents, documents.sort(-1).values))
-    if not bool((pieces == kinds).all()):
+    if documents is not None and shapes.readable(documents) and in_pieces(documents):
         raise refusal(
             "attend(documents=...)",
             "a document in several pieces",
