@@ -18,7 +18,9 @@ def tensors():
 
 def step(cache, first, last, other=0.0):
     part = (x[:, :, first:last] + other for x in tensors())
-    return attend(*part, position=Epar(2, context=8).requires_grad_(False), causal=True, window=cache.window, cache=cache)
+    return attend(
+        *part, position=Epar(2, context=8).requires_grad_(False), causal=True, window=cache.window, cache=cache
+    )
 
 
 def continues(cache, first):
