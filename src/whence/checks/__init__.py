@@ -51,7 +51,7 @@ CHECKS: dict[str, Check] = {
     "shapes and dtypes of the answers": Check(
         hooks.answers, "return [n] or [heads, n] in the dtype of the n distances"
     ),
-    "same answers to the same arguments": Check(hooks.repeated, "keep nothing from one call to the next"),
+    "same answers to the same arguments": Check(hooks.determinism, "keep nothing from one call to the next"),
     "half precision in every hook": Check(
         hooks.half_precision,
         "compute angles in float32 or better, convert parameters with .to(q.dtype), and return the dtype that came in",

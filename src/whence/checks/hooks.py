@@ -38,7 +38,7 @@ def answers(bench: Bench) -> None:
                 _of_places(bench, part, "sink", torch.arange(TOKENS, dtype=dtype))
 
 
-def repeated(bench: Bench) -> None:
+def determinism(bench: Bench) -> None:
     """Two calls with the same arguments."""
     for part in bench.position.parts:
         for hook in sorted(part.effects):
