@@ -241,6 +241,51 @@ class ByKeyHead(whence.Position):
         return q, k * number[:, None, None]
 
 
+class OneArgument(Bell):
+    def bias(self, distance):
+        return super().bias(distance, None)
+
+
+class SinkPerHead(Bell):
+    """Forgets that a sink has a number for each row."""
+
+    def sink(self, position, length):
+        return self.width[:, 0]
+
+
+class ByTheLargest(Bell):
+    def bias(self, distance, length):
+        return super().bias(distance / distance.abs().max().clamp(min=1), length)
+
+
+class PastOnly(Bell):
+    def bias(self, distance, length):
+        return -torch.log1p(distance)
+
+
+class GrowingSink(whence.Position):
+    """Starts at zero, where it does not show that it depends on the query's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.zeros(()))
+
+    def sink(self, position, length):
+        return self.rate * position
+
+
+class OtherNames(whence.Position):
+    """Names its arguments as it likes, since attend passes them in order."""
+
+    def rotate(self, queries, keys, at, to):
+        return whence.Rotary().rotate(queries, keys, at, to)
+
+
+class NotBuilt(Bell):
+    def __init__(self, heads):
+        pass
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -250,8 +295,12 @@ class ByKeyHead(whence.Position):
         (Absolute, "shift invariance"),
         (LooksAhead, "no look at later tokens"),
         (CountsKeys, "one pass = token by token"),
-        (Unsteady, "backends agree, with gradients"),
+        (Unsteady, "same answers to the same arguments"),
         (Forgetful, "repr and state round trip"),
+        (OneArgument, "shapes and dtypes of the answers: OneArgument.bias: it raised TypeError"),
+        (SinkPerHead, "shapes and dtypes of the answers: SinkPerHead.sink: 9 places gave shape [2]"),
+        (ByTheLargest, "distances up to 4096: ByTheLargest.bias"),
+        (lambda _: GrowingSink(), "shift invariance"),
     ],
 )
 def test_what_is_wrong_is_named(wrong, named):
@@ -296,8 +345,47 @@ def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
 
 
 def test_many_checks_in_one_process_still_compile():
-    """torch.compile gives up on a function after some recompilations; those of earlier checks must not count."""
+    """torch.compile gives up on a function after 8 recompilations, and a check that does not compile passes."""
     function = CHECKS["compiled step = eager step, from a cache"].function
-    for _ in range(10):
+    for number in range(9):
+        kind = type(f"OtherWhileTraced{number}", (OtherWhileTraced,), {})
         with pytest.raises(AssertionError, match="a compiled step and an eager step"):
-            function(Bench(OtherWhileTraced(2)))
+            function(Bench(kind(2)))
+
+
+def failures_of(position):
+    with pytest.raises(whence.CheckFailed) as caught:
+        whence.check(position)
+    return [line for line in str(caught.value).splitlines() if "FAILS" in line]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remedy"),
+    [
+        (OneArgument, "make bias(distance, length) run"),
+        (SinkPerHead, "one number for each place, or a row of them for each head"),
+        (Unsteady, "keep nothing from one call to the next"),
+    ],
+)
+def test_a_mechanism_that_does_not_run_fails_once(wrong, remedy):
+    """The same error under every check's name, with every check's remedy, hid the one line that says it."""
+    failures = failures_of(wrong(2))
+    assert len(failures) == 1 and remedy in failures[0]
+
+
+def test_a_wrong_gradient_is_named_by_its_parameter():
+    (failure,) = failures_of(Detached(2))
+    assert "the gradient of parameter width is not what finite differences give" in failure
+
+
+def test_a_pole_on_one_side_names_causal_only():
+    assert all("set causal_only = True" in failure for failure in failures_of(PastOnly(2)))
+
+
+def test_arguments_of_a_hook_may_have_any_names():
+    assert not whence.check(OtherNames()).failed
+
+
+def test_a_mechanism_that_was_not_built_is_refused():
+    with pytest.raises(whence.WhenceError, match=r"call super\(\).__init__\(\) in NotBuilt.__init__"):
+        whence.check(NotBuilt(2))

@@ -183,6 +183,8 @@ def positions(
     wide = given.to(torch.promote_types(given.dtype, torch.float32)) if given.is_floating_point() else given.long()
     if readable(wide):
         low, high = (x.item() for x in wide.aminmax())
+        if given.dtype == torch.uint64 and low < 0:  # the largest ones wrapped around in int64
+            low, high = 0, low + 2**64
         if not low >= 0:  # so written, NaN is refused too
             raise refusal(
                 f"attend({name}=...)",

@@ -120,3 +120,8 @@ def test_gradients_where_the_scale_is_negative_or_zero():
             attend(q, k, v, causal=True, scale=scale, backend=backend).square().sum().backward()
             grads.append((q.grad, k.grad, v.grad))
         torch.testing.assert_close(*grads)
+
+
+def test_a_position_beyond_int64_is_shown_as_it_is():
+    with pytest.raises(whence.WhenceError, match=f"a position of {2**63 + 5}, but positions stay below"):
+        out(torch.tensor([0, 1, 2, 3, 4, 2**63 + 5], dtype=torch.uint64))

@@ -214,7 +214,7 @@ class KVCache:
         return {name: getattr(self, name) for name in CHANGING}
 
     def undo(self, state: dict[str, Any]) -> None:
-        """Take back tokens that were appended, and nothing else was done, since ``state``."""
+        """Go back to a ``state`` since which tokens were appended and nothing else was done."""
         vars(self).update(state)
 
     def __copy__(self) -> KVCache:

@@ -15,7 +15,7 @@ import torch
 from whence.checks import caches, hooks, layers
 from whence.checks.bench import TOKENS, Bench, Skip, Wrong
 from whence.errors import WhenceError, refusal
-from whence.position.base import Position
+from whence.position.base import Position, require_built
 
 
 class CheckFailed(AssertionError):
@@ -51,6 +51,7 @@ CHECKS: dict[str, Check] = {
     "shapes and dtypes of the answers": Check(
         hooks.answers, "return [n] or [heads, n] in the dtype of the n distances"
     ),
+    "same answers to the same arguments": Check(hooks.determinism, "keep nothing from one call to the next"),
     "half precision in every hook": Check(
         hooks.half_precision,
         "compute angles in float32 or better, convert parameters with .to(q.dtype), and return the dtype that came in",
@@ -113,8 +114,9 @@ def check(position: Position) -> Report:
         raise refusal(
             "check(position)", got, "position is a whence.Position", "pass an instance, as in check(Alibi(4))"
         )
+    require_built(position)
     report = Report(repr(position))
-    for name, about in CHECKS.items():
+    for number, (name, about) in enumerate(CHECKS.items(), 1):
         bench: Bench | None = None
         try:
             with torch.random.fork_rng(devices=[]):
@@ -126,6 +128,9 @@ def check(position: Position) -> Report:
             report.skipped.append((name, str(skip)))
         except Exception as error:  # whatever a mechanism raises is the finding
             report.failed.append((name, _sentence(error, bench, about)))
+            if isinstance(error, Wrong) and error.unusable and number < len(CHECKS):
+                report.skipped.append((f"the other {len(CHECKS) - number} checks", f"they need {name!r}"))
+                break
     if report.failed:
         raise CheckFailed(str(report))
     return report

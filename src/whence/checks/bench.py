@@ -21,11 +21,16 @@ class Skip(Exception):
 
 
 class Wrong(AssertionError):
-    """What a check found; the hook and the remedy, where they are known better than the check's own."""
+    """What a check found; the hook and the remedy, where they are known better than the check's own.
 
-    def __init__(self, found: str, *, hook: str | None = None, remedy: str | None = None) -> None:
+    ``unusable``: the mechanism does not run at all, so further checks would only repeat it.
+    """
+
+    def __init__(
+        self, found: str, *, hook: str | None = None, remedy: str | None = None, unusable: bool = False
+    ) -> None:
         super().__init__(found)
-        self.hook, self.remedy = hook, remedy
+        self.hook, self.remedy, self.unusable = hook, remedy, unusable
 
 
 class Bench:
@@ -35,6 +40,8 @@ class Bench:
         self.position = copy.deepcopy(position).double().requires_grad_(True)
         for p, original in zip(self.position.parameters(), position.parameters(), strict=True):
             p.requires_grad_(original.requires_grad)
+            if p.requires_grad and not bool(p.any()):  # at zero a parameter hides what it multiplies
+                torch.nn.init.normal_(p, std=0.1)
         self.heads = _heads(self.position)
         self.head_width = next(
             (w for part in position.parts if (w := getattr(part, "head_width", None)) is not None), 8
@@ -119,12 +126,18 @@ def length_for(part: Position, places: Tensor) -> Any:
 
 
 def call(part: Position, hook: str, **arguments: Any) -> Any:
-    """The answer of a hook; whatever it raises names the hook."""
+    """The answer of a hook to arguments in the order of the interface, as ``attend`` passes them; whatever it raises
+    names the hook."""
     try:
-        return getattr(part, hook)(**arguments)
+        return getattr(part, hook)(*arguments.values())
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        raise Wrong(f"it raised {type(error).__name__}: {text}", hook=named(part, hook)) from error
+        raise Wrong(
+            f"it raised {type(error).__name__}: {text}",
+            hook=named(part, hook),
+            remedy=f"make {hook}({', '.join(arguments)}) run",
+            unusable=True,
+        ) from error
 
 
 def named(part: Position, hook: str) -> str:
@@ -138,7 +151,7 @@ def _heads(position: Position) -> int:
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
         for hook in ("factor", "bias", "sink"):
-            out = getattr(part, hook)(probe, length_for(part, probe))
+            out = call(part, hook, distance=probe, length=length_for(part, probe))
             if isinstance(out, Tensor) and out.ndim == 2:
                 return out.shape[0]
     return 2

@@ -34,6 +34,29 @@ def answers(bench: Bench) -> None:
                     out = _of_places(bench, part, hook, d)
                     if out.dtype != dtype:
                         raise Wrong(f"it gave {out.dtype} for distances of {dtype}", hook=named(part, hook))
+            if "sink" in part.effects:
+                _of_places(bench, part, "sink", torch.arange(TOKENS, dtype=dtype))
+
+
+def determinism(bench: Bench) -> None:
+    """Two calls with the same arguments."""
+    for part in bench.position.parts:
+        for hook in sorted(part.effects):
+            first, second = (call(part, hook, **_arguments(bench, part, hook)) for _ in range(2))
+            if not isinstance(first, tuple):
+                first, second = (first,), (second,)
+            for one, other in zip(first, second, strict=True):
+                if not torch.equal(one, other):
+                    raise Wrong("two calls with the same arguments differ", hook=named(part, hook), unusable=True)
+
+
+def _arguments(bench: Bench, part: Position, hook: str) -> dict[str, Any]:
+    """Arguments of any hook, in float64."""
+    positions = torch.arange(TOKENS)
+    if hook not in ("factor", "bias", "sink"):
+        return bench.arguments(hook, positions.expand(2, -1), torch.float64)
+    places = positions.double()
+    return {"position" if hook == "sink" else "distance": places, "length": length_for(part, places)}
 
 
 def _of_places(bench: Bench, part: Position, hook: str, places: Tensor) -> Tensor:
@@ -42,16 +65,20 @@ def _of_places(bench: Bench, part: Position, hook: str, places: Tensor) -> Tenso
     out = call(part, hook, **{"position" if hook == "sink" else "distance": places, "length": length_for(part, places)})
     if not isinstance(out, Tensor) or tuple(out.shape) not in ((n,), (bench.heads, n)):
         got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise Wrong(f"{n} places gave {got}, not [{n}] or [{bench.heads}, {n}]", hook=name)
+        raise Wrong(
+            f"{n} places gave {got}, not [{n}] or [{bench.heads}, {n}]",
+            hook=name,
+            remedy="return one number for each place, or a row of them for each head",
+            unusable=True,
+        )
     finite = torch.isfinite(out) | (torch.isneginf(out) if hook == "sink" else False)  # a sink may be closed
     finite = finite.reshape(-1, n).all(0)
     if not bool(finite.all()):
         where = ", ".join(f"{place:g}" for place in places[~finite][:5].tolist())
-        raise Wrong(
-            f"it is not finite at {where}",
-            hook=name,
-            remedy="return finite numbers at every distance that a query can see, padding included",
-        )
+        remedy = "return finite numbers at every distance that a query can see, padding included"
+        if bool((places[~finite] < 0).all()):
+            remedy += ", or set causal_only = True"
+        raise Wrong(f"it is not finite at {where}", hook=name, remedy=remedy)
     return out
 
 
@@ -79,7 +106,7 @@ def _keeps_dtype(bench: Bench, part: Position, hook: str, dtype: torch.dtype, ow
     for positions in (torch.arange(TOKENS).expand(2, -1), far):
         arguments = bench.arguments(hook, positions, dtype)
         try:
-            out = getattr(part, hook)(**bench.arguments(hook, positions, dtype))
+            out = getattr(part, hook)(*bench.arguments(hook, positions, dtype).values())
         except WhenceError:
             if positions is far:  # a table that ends says so
                 continue
@@ -98,7 +125,7 @@ def _keeps_dtype(bench: Bench, part: Position, hook: str, dtype: torch.dtype, ow
     exact = copy.deepcopy(part).double()
     for positions, arguments, out in found:
         double = {n: t.double() if t.is_floating_point() else t for n, t in arguments.items()}
-        wanted = getattr(exact, hook)(**double)
+        wanted = getattr(exact, hook)(*double.values())
         pairs = zip(out, wanted, strict=True) if isinstance(out, tuple) else ((out, wanted),)
         # angles of positions are computed in float32, so an error of their rounding is allowed
         limit = 16 * (torch.finfo(dtype).eps + float(positions.max()) * torch.finfo(torch.float32).eps)
@@ -122,14 +149,9 @@ def _layer_in_half(bench: Bench) -> None:
 
 def in_place(bench: Bench) -> None:
     """No hook writes into what it is given: queries, keys and inputs belong to the caller, keys to the cache too."""
-    positions = torch.arange(TOKENS)
     for part in bench.position.parts:
         for hook in sorted(part.effects):
-            if hook in ("factor", "bias", "sink"):
-                places = positions.double()
-                arguments = {"position" if hook == "sink" else "distance": places, "length": length_for(part, places)}
-            else:
-                arguments = bench.arguments(hook, positions.expand(2, -1), torch.float64)
+            arguments = _arguments(bench, part, hook)
             before = {name: tensor._version for name, tensor in _tensors(arguments)}
             with torch.no_grad():
                 call(part, hook, **arguments)
@@ -159,7 +181,7 @@ def far_distances(bench: Bench) -> None:
                 whole = _of_places(bench, part, hook, places)
                 if not bench.position.causal_only and hook != "sink":
                     _of_places(bench, part, hook, -places)
-                some = order[: FAR // 3]
+                some = order[order < FAR // 3]  # without the largest, which an answer must not look at
                 length = length_for(part, places)
                 asked = {"length": length[some] if isinstance(length, Tensor) else length}
                 again = call(part, hook, **{"position" if hook == "sink" else "distance": places[some], **asked})

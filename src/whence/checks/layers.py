@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,18 +21,22 @@ BACKENDS = ("reference", "blockwise", "sdpa")
 
 
 def gradients(bench: Bench) -> None:
-    learnt = [p for p in bench.position.parameters() if p.requires_grad]
+    named_parameters = {name: p for name, p in bench.position.named_parameters() if p.requires_grad}
+    learnt = list(named_parameters.values())
     x = bench.x[:1, :4].clone().requires_grad_(True)
 
     def run(x: Tensor, *_: Tensor) -> Tensor:
         return bench.run(x)
 
-    # a failure raises with the analytical and the numerical Jacobian
     try:
         large = sum(p.numel() for p in learnt) > 256  # then along random directions instead of one number at a time
         torch.autograd.gradcheck(run, (x, *learnt), atol=1e-6, rtol=1e-4, fast_mode=large)
     except RuntimeError as error:
-        raise Wrong(" ".join(str(error).split())[:300]) from None
+        mismatch = re.search(r"Jacobian mismatch .* with respect to input (\d+)", str(error))
+        if mismatch is None:
+            raise Wrong(" ".join(str(error).split())[:300]) from None
+        name = ["the input x", *(f"parameter {name}" for name in named_parameters)][int(mismatch[1])]
+        raise Wrong(f"the gradient of {name} is not what finite differences give") from None
 
 
 def forward_mode(bench: Bench) -> None:
@@ -217,7 +222,8 @@ def both_sides(bench: Bench) -> None:
 
 
 def backends(bench: Bench) -> None:
-    learnt = [p for p in bench.position.parameters() if p.requires_grad]
+    named_parameters = {name: p for name, p in bench.position.named_parameters() if p.requires_grad}
+    learnt = list(named_parameters.values())
     x = bench.x.clone().requires_grad_(True)
     results = {}
     for backend in BACKENDS:
@@ -235,7 +241,7 @@ def backends(bench: Bench) -> None:
             out,
             *(torch.zeros_like(p) if g is None else g for p, g in zip([x, *learnt], grads, strict=True)),
         ]
-    names = ["outputs", "gradients of x", *(f"gradients of parameter {i}" for i in range(len(learnt)))]
+    names = ["outputs", "gradients of x", *(f"gradients of parameter {name}" for name in named_parameters)]
     for backend, values in results.items():
         for name, expected, found in zip(names, results["reference"], values, strict=True):
             close(f"{name} of {backend} and reference", found, expected)

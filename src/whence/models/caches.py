@@ -65,6 +65,6 @@ class Caches:
         return [cache.mark() for cache in self.each]
 
     def restore(self, mark: list[dict[str, Any]]) -> None:
-        """Be again what the caches were at the mark."""
+        """Undo everything since the mark; refused where preallocated memory was overwritten."""
         for cache, each in zip(self.each, mark, strict=True):
             cache.restore(each)
