@@ -68,6 +68,20 @@ def test_the_same_everywhere_is_undecided_and_says_so():
     )
 
 
+def test_a_measure_with_a_gap_leads_one_without_where_no_test_supports_either():
+    wrong = [[0] * 2] * 3
+    found = answered(task("hard", wrong, [[0.2, 0.3], [0.3, 0.2], [0.25, 0.26]]))
+    assert all(one["corrected_p"] == 1 for one in found["tasks"][0]["curves"])
+    assert leading(found["tasks"][0])["score"] == "share"
+
+
+def test_a_task_that_is_too_hard_and_a_single_test_are_told():
+    found = answered(task("hard", [[0] * 6] * 5, [[0.0] * 6] * 5), tests=2)
+    assert headline(found["tasks"][0]).endswith("is 0% in every slot, so the task is too hard to show an effect.")
+    found["decision"]["tests"] = 1  # generation alone
+    assert section_answer(found).startswith("Undecided: the only test does not support an effect of position")
+
+
 def test_the_family_is_the_plans_even_where_tasks_are_missing():
     small = answered(task("pairs", RIGHT, SHARE))["tasks"][0]["curves"][1]
     large = answered(task("pairs", RIGHT, SHARE), tests=20)["tasks"][0]["curves"][1]

@@ -150,7 +150,28 @@ def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     plan = kept.plan_in(folder)[0]
     assert plan.layers == (1,) and "--layers 1" in command(plan, False, "cpu")
     done = whence_here("probe", path, *SMALL, "--layers", "0", "--out", tmp_path / "out")
-    assert done.returncode == 2 and "--layers" in done.stderr
+    assert done.returncode == 2 and "pass --layers 1" in done.stderr and done.stderr.count(", but ") == 1
+
+
+def test_an_encoder_is_refused_although_transformers_loads_it_as_a_causal_model(tmp_path):
+    import transformers as t
+
+    size = {"vocab_size": len(byte_tokenizer()), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path = saved(tmp_path / "bert", t.BertLMHeadModel(t.BertConfig(**size, intermediate_size=16)))
+    with pytest.raises(WhenceError, match=r"BertLMHeadModel \(bert\).*encoders and encoder-decoders are not"):
+        load(path)
+
+
+def test_layers_of_a_model_without_the_interface_are_refused(tmp_path):
+    with pytest.raises(WhenceError, match=r"--layers got a bloom model.*leave --layers out"):
+        load(saved(tmp_path / "bloom", tiny("bloom")), layers=[1])
+
+
+def test_the_quick_model_has_the_dtype_asked_for_and_a_missing_device_is_named():
+    assert load("quick", dtype="bfloat16").model.dtype == torch.bfloat16
+    for device in ("cuda:99", "gpu"):
+        with pytest.raises(WhenceError, match=f"--device got '{device}'"):
+            load("quick", device)
 
 
 def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from whence.errors import WhenceError
 
 NAMES = ("Ada", "Ben", "Cy", "Dora", "Eve")
 OWN = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from whence.bias.tasks import Item, Task
 
 @dataclass
@@ -32,6 +32,8 @@ def MyTask(items, words=2, kind="plain"):
 
 def broken(items): raise KeyError("no such thing")
 def number(items): return 3
+def tail(items): return replace(MyTask(items), tail="{question} {other}")
+def label(items): return replace(MyTask(items), label="{}")
 def short(items): return MyTask(items - 1) if items > 1 else MyTask(1)
 """
 
@@ -77,6 +79,8 @@ def test_given_rivals_that_stand_in_the_other_texts_pair_up(tmp_path):
         (row(1, qestion="?"), r"line 2, got a field 'qestion', but the fields are question, gold"),
         ({"question": "?"}, r"line 2, got no gold"),
         (row(1, gold="  "), r"line 2, got gold"),
+        (row(1, gold="half a character \ud800"), r"line 2, got gold"),
+        (row(1, answers=["\udfff"]), r"line 2, got answers"),
         (row(1, others=[]), r"line 2, got others \[\]"),
         (row(1, others=["a", 3, "b", "c"]), r"line 2, got others"),
         (row(1, answers="Ben"), r"line 2, got answers"),
@@ -89,6 +93,25 @@ def test_a_wrong_line_is_named(tmp_path, line, said):
     path = written(tmp_path / "mine.jsonl", [row(0), line])
     with pytest.raises(WhenceError, match=said):
         own_items(None, str(path))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, mine):
+    marked = tmp_path / "marked.jsonl"
+    marked.write_bytes(b"\xef\xbb\xbf" + mine.read_bytes())
+    assert own_items(None, str(marked)).items == own_items(None, str(mine)).items
+
+
+def test_golds_without_an_answer_and_others_with_one_are_counted(tmp_path, mine, capsys):
+    assert "contain" not in own_items(None, str(mine)).about
+    others = [f"{name} saw house 1." for name in ("Ada", "Ben", "Cy", "Benedict")]
+    rows = [row(0, gold="Adam built it."), row(1, others=others), *(row(n) for n in (2, 3, 4))]
+    path = written(tmp_path / "doubtful.jsonl", rows)
+    about = own_items(None, str(path)).about
+    assert "In 1 of 5 items the gold contains none of the answers." in about
+    assert "In 1 of 5 items another text contains one." in about
+    options = ("--items", 2, "--slots", 2, "--score", "likelihood", "--only", "ask")
+    run("--quick", "--items", path, *options, "--out", tmp_path / "out")
+    assert "warning: doubtful, 5 texts: In 1 of 2 items the gold" in capsys.readouterr().err
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path, mine):
@@ -160,6 +183,8 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
         ("own_here.py:broken", "KeyError: 'no such thing'"),
         ("own_here.py:number", r"got int, but it gives a whence\.bias\.tasks\.Task"),
         ("own_here.py:short", "2 items, but there are 1"),
+        ("own_here.py:tail", r"KeyError: 'other'.*braces"),
+        ("own_here.py:label", r"label '\{\}'.*braces"),
         ("none.py:MyTask", r"no file none\.py"),
         ("no_such_module:MyTask", "no module no_such_module"),
         ("bad_here:MyTask", r"bad_here, line 1: SyntaxError"),

@@ -111,6 +111,14 @@ def test_differences_that_are_all_alike_and_no_differences_at_all():
     [[alike, none]] = max_t([torch.tensor([[0.25, 0.0]] * 9, dtype=torch.float64)], draws=4000)
     assert alike["p"] < 0.01 and alike["interval"] is None
     assert none["p"] == 1 and none["difference"] == 0
+    assert alike["no_interval"] == none["no_interval"] == "no variance"
+
+
+def test_four_items_are_too_few_for_an_interval():
+    """Two of 16 flips leave equal differences equal, so their t is infinite in an eighth of the draws."""
+    [cells] = max_t([torch.tensor([[1.0, 0.1], [1.0, 0.4], [1.0, 0.2], [1.0, 0.3]], dtype=torch.float64)], draws=4000)
+    for cell in cells:
+        assert cell["interval"] is None and cell["no_interval"] == "too few items" and cell["p"] > 0.1
 
 
 @pytest.mark.parametrize(

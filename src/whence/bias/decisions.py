@@ -63,6 +63,6 @@ def supported(curve: dict[str, Any]) -> bool:
     return bool(curve["gap"] > 0 and curve["corrected_p"] < ALPHA)
 
 
-def _strength(curve: dict[str, Any]) -> tuple[float, float]:
-    """The smaller the stronger: the p first, then the gap beyond what chance makes."""
-    return curve["corrected_p"], curve["gap_by_chance"] - curve["gap"]
+def _strength(curve: dict[str, Any]) -> tuple[float, bool, float]:
+    """The smaller the stronger: the p first, then any gap before none, then the gap beyond what chance makes."""
+    return curve["corrected_p"], curve["gap"] == 0, curve["gap_by_chance"] - curve["gap"]

@@ -149,11 +149,13 @@ def _cells(group: Tensor, largest: Tensor, reach: float, draws: int) -> list[dic
     told = []
     for column, t in zip(group.T, observed.tolist(), strict=True):
         mean = float(column.mean())
-        half = reach * float(column.std()) / len(column) ** 0.5 if len(column) > 1 else 0.0
-        bounded = 0 < half < float("inf")
+        spread = float(column.std()) if len(column) > 1 else 0.0
+        half = reach * spread / len(column) ** 0.5 if reach < float("inf") else 0.0
+        bounded = half > 0
         told.append({
             "difference": mean,
             "interval": {"low": max(-1.0, mean - half), "high": min(1.0, mean + half), "level": LEVEL} if bounded else None,
+            "no_interval": None if bounded else "too few items" if reach == float("inf") else "no variance",
             "p": (1 + int((largest >= t * (1 - 1e-9)).sum())) / (1 + draws),
         })  # fmt: skip
     return told

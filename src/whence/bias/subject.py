@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.bias.tasks.prompts import Prompt, Span
-from whence.errors import missing_extra, refusal
+from whence.errors import WhenceError, missing_extra, refusal
 
 QUICK = "quick"
 CPU_TOKENS = 4096
@@ -231,8 +231,13 @@ def load(
         "chat": chat, "chosen_layers": None if layers is None else tuple(layers), "batch_tokens": batch_tokens,
     }  # fmt: skip
     if name == QUICK:
-        return _checked(replace(quick_subject(), **settings))
+        quick = replace(quick_subject(), **settings)
+        quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
+        return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
     from whence import hf
+
+    if device_map is None:
+        _present("whence probe --device", device)
 
     placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
     model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
@@ -246,13 +251,42 @@ def load(
     return _checked(Subject(name, model, tokenizer, about, **settings))
 
 
+def _present(asked: str, device: str) -> torch.device:
+    """A device of this machine; any other is refused."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch's errors for a wrong name and for a missing device
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise refusal(asked, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
+
+
 def _checked(subject: Subject) -> Subject:
-    """A subject whose chat template, if asked for, is there, and whose chosen layers are."""
+    """A causal language model whose chat template, if asked for, is there, and whose chosen layers are."""
+    from whence.hf.proof import is_causal, not_causal
+
+    if not is_causal("whence probe", subject.model):
+        raise not_causal("whence probe", subject.model)
     if subject.chat:
         subject.frame  # noqa: B018  refuses a tokenizer without one
     if subject.chosen_layers is not None and subject.unexplained:
-        raise refusal("--layers", subject.unexplained.rstrip("."), "their attention is looked at", "choose others")
+        raise _wrong_layers(subject, subject.unexplained)
     return subject
+
+
+def _wrong_layers(subject: Subject, why: str) -> WhenceError:
+    """Other layers would do, or no layer of this model can be looked at."""
+    from whence import hf
+
+    try:
+        hf.attention_layers(subject.model)
+    except WhenceError:
+        return refusal(
+            "whence probe --layers",
+            f"a {subject.model.config.model_type} model",
+            "its attention cannot be captured, so it is measured by its curves alone",
+            "leave --layers out",
+        )
+    return WhenceError(f"whence probe --layers: {why}")
 
 
 def quick_subject(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> Subject:

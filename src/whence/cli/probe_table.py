@@ -6,7 +6,7 @@ from typing import Any
 
 CAPTION = (
     "Slots count from 1. Choice: % of items whose answer is more likely than every rival. Probability: mean probability of "
-    "the answer among its rivals, in %. Generation: % of items with the answer in the generated text. p: permutation test of "
+    "the answer among the answer and its rivals, in %. Generation: % of items with the answer in the generated text. p: permutation test of "
     "the gap between best and worst slot, Holm-corrected over all rows."
 )
 

@@ -88,6 +88,8 @@ def probe(
     from whence.bias import explaining, kept, measuring, subject
     from whence.bias.endpoint import Endpoint
     from whence.bias.identity import identify
+    from whence.bias.tasks import ITEMS
+    from whence.bias.tasks.items import doubtful_items
     from whence.cli.probe_plans import counted_and_files, numbers, planned
     from whence.cli.progress import OutOfTime, probe_progress
 
@@ -98,6 +100,9 @@ def probe(
     )  # fmt: skip
     parts = chosen_parts(only, doubts)
     tasks = measuring.made_tasks(plan)  # what cannot be asked is refused before a model is loaded
+    for own in (made for one, made in zip(plan.asked, tasks, strict=True) if one.task == ITEMS):
+        if doubtful := doubtful_items(own.items):
+            print(f"warning: {own.name}:{doubtful}", file=sys.stderr)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
     }  # fmt: skip

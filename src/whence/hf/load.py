@@ -54,7 +54,7 @@ def load(
         placed["device_map"] = device_map
     try:
         kind = _model_class(asked, transformers, source, **options)
-        model = kind.from_pretrained(source, dtype=dtype, **options, **placed)
+        model, loaded = kind.from_pretrained(source, dtype=dtype, output_loading_info=True, **options, **placed)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
         raise refusal(
@@ -63,6 +63,13 @@ def load(
             "a model is smollm2, a folder that save_pretrained wrote, a GGUF file or a name on the hub",
             "give one of these",
         ) from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise refusal(
+            asked,
+            f"a checkpoint without {len(missing)} weights of {type(model).__name__}, such as {missing[0]}",
+            "weights that a checkpoint lacks are random",
+            "give a checkpoint that was saved from a causal language model",
+        )
     if Path(source).is_dir() and saved_positions(Path(source)):
         warnings.warn(
             f"{asked}: the folder holds positions, which are no part of the model until they are attached; "

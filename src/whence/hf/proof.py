@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import WhenceError, refusal
 from whence.hf.devices import execution_device
-from whence.hf.interface import Attending, watch
+from whence.hf.interface import Attending, not_a_decoder, watch
 from whence.hf.quantised import rows_apart
 
 TOKENS = 6
@@ -57,29 +57,38 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
     """Refuse a model in which a chosen layer does not attend, or in which a future token changes an earlier logit."""
     ran: set[int] = set()
     end = watch(modules, lambda attending: ran.add(id(attending.module)))
-    tokens = _tokens(asked, model)
-    changed = tokens.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
     try:
-        with rows_apart(model):
-            before, after = _logits(model, tokens), _logits(model, changed)
+        causal = is_causal(asked, model)
     finally:
         end()
-    name = f"{type(model).__name__} ({model.config.model_type})"
     idle = [layer for layer, module in modules.items() if id(module) not in ran]
     if idle:
         raise refusal(
-            asked, f"{name}, in which layers {idle} do not attend", "every chosen layer runs", "leave these layers out"
+            asked,
+            f"{type(model).__name__} ({model.config.model_type}), in which layers {idle} do not attend",
+            "every chosen layer runs",
+            "leave these layers out",
         )
+    if not causal:
+        raise not_causal(asked, model)
+
+
+def is_causal(asked: str, model: Any) -> bool:
+    """Whether the logits before the last token stay the same when that token changes."""
+    tokens = _tokens(asked, model)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
+    with rows_apart(model):
+        before, after = _logits(model, tokens), _logits(model, changed)
     # what stands before the changed token is computed by the same operations from the same numbers
     allowed = 8 * torch.finfo(before.dtype).eps * float(before.abs().max())
-    if float((before - after)[:, :-1].abs().max()) > allowed:
-        raise refusal(
-            asked,
-            f"{name}, in which a future token changes an earlier logit",
-            "the model is causal",
-            "use a causal language model",
-        )
+    return float((before - after)[:, :-1].abs().max()) <= allowed
+
+
+def not_causal(asked: str, model: Any) -> WhenceError:
+    return not_a_decoder(
+        asked, f"{type(model).__name__} ({model.config.model_type}), in which a future token changes an earlier logit"
+    )
 
 
 def _tokens(asked: str, model: Any) -> Tensor:

@@ -41,7 +41,7 @@ def own_items(items: int | None, file: str, slots: int | None = None) -> Task:
     made = tuple(item for _, item in numbered)
     return Task(
         name=f"{path.stem}, {1 + len(made[0].others)} texts",
-        about=f"Questions from {path.name}, each with several texts, one of which answers it.",
+        about=f"Questions from {path.name}, each with several texts, one of which answers it.{doubtful_items(made)}",
         head="Answer the question from these texts. Only one of them holds the answer.\n\n",
         joint="\n",
         tail="\n\nQuestion: {question}\nAnswer:",
@@ -53,6 +53,25 @@ def own_items(items: int | None, file: str, slots: int | None = None) -> Task:
         settings={"file": path.name, "items": len(made)},
         source=f"own items from {path.name}",
     )
+
+
+def doubtful_items(items: tuple[Item, ...]) -> str:
+    """A warning about golds without an answer and other texts with one, as sentences; empty where there are none.
+
+    Neither is refused: an answer may be in other words than the text.
+
+    >>> doubtful_items((Item("Who?", "Ben did.", ("Ada saw it.",), ("Ada",), ()),))
+    ' In 1 of 1 items the gold contains none of the answers. In 1 of 1 items another text contains one.'
+    """
+    without = sum(not _holds(item.gold, item) for item in items)
+    beside = sum(any(_holds(other, item) for other in item.others) for item in items)
+    told = f" In {without} of {len(items)} items the gold contains none of the answers." if without else ""
+    return told + (f" In {beside} of {len(items)} items another text contains one." if beside else "")
+
+
+def _holds(text: str, item: Item) -> bool:
+    words = f" {normalised(text)} "
+    return any(f" {normalised(answer)} " in words for answer in item.answers)
 
 
 def is_paired(item: Item) -> bool:
@@ -71,7 +90,7 @@ def _read(path: Path) -> list[tuple[int, Item]]:
     """The items with the numbers of their lines; empty lines do not count."""
     asked = f"--items {path.name}"
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would split inside texts
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split inside texts
     except OSError as error:
         raise refusal(asked, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path") from None
     except UnicodeDecodeError as error:
@@ -156,19 +175,24 @@ def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int
 
 
 def _text(path: Path, number: int, name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not _is_text(value):
         got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
         raise _wrong(path, number, got, f"{name} is a text that is not empty", "add it")
     return value
 
 
 def _texts(path: Path, number: int, name: str, value: Any, least: int) -> tuple[str, ...]:
-    texts = isinstance(value, list) and all(isinstance(one, str) and one.strip() for one in value)
+    texts = isinstance(value, list) and all(_is_text(one) for one in value)
     if not texts or len(value) < least:
         got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
         rule = f"{name} is a list of texts" + (", at least one" if least else "")
         raise _wrong(path, number, got, rule, "correct it")
     return tuple(value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can stand in a prompt: JSON can hold halves of characters, which no tokenizer reads."""
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
 def _wrong(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:

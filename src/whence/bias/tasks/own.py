@@ -91,6 +91,15 @@ def require_sound(asked: str, made: object, items: int) -> Task:
         raise refusal(asked, f"the metric {made.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them")
     if "{question}" not in made.tail:
         raise refusal(asked, f"the tail {made.tail!r}", "the question stands there as {question}", "add it")
+    try:
+        made.prompt(made.items[0], 0)
+    except (KeyError, IndexError, ValueError) as error:
+        raise refusal(
+            asked,
+            f"the tail {made.tail!r} and the label {made.label!r} ({type(error).__name__}: {error})",
+            "braces stand around {question} in the tail and around {number} in the label, and are doubled elsewhere",
+            "correct them",
+        ) from None
     return made
 
 

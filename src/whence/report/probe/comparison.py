@@ -15,7 +15,6 @@ from whence.report.comparison.tables import definitions
 from whence.report.probe.charts import by_slot
 from whence.report.probe.identity import identity_terms, model_in_words, source
 from whence.report.probe.sentences import (
-    NO_INTERVAL,
     SCORES,
     SHORT,
     counted,
@@ -113,7 +112,7 @@ def _difference(measure: dict[str, Any], cell: dict[str, Any], found: dict[str, 
 def _ends(cell: dict[str, Any], turned: bool = False) -> str:
     ends, places = cell["interval"], decimals(cell["difference"])
     if ends is None:
-        return NO_INTERVAL
+        return f"n/a ({cell['no_interval']})"
     low, high = (-ends["high"], -ends["low"]) if turned else (ends["low"], ends["high"])
     return f"{points(low, places)} to {points(high, places)}"
 

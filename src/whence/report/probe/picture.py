@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from whence.bias.decisions import leading
 from whence.errors import missing_extra
 from whence.report.probe.sentences import SCORES, counted, too_few
 
@@ -39,7 +40,7 @@ def curves_picture(findings: dict[str, Any]) -> Figure:
 
 def _panel(axes: Axes, task: dict[str, Any]) -> None:
     shown = task["curves"]
-    levels = {name: point["mean"] for name, point in shown[0]["lines"].items()} | {"chance": task["chance"]}
+    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
     for name, share in levels.items():
         axes.axhline(
             100 * share, color="0.45", linewidth=1.1, linestyle=LEVELS[name], label=f"{name}, {100 * share:.0f}%"

@@ -23,8 +23,11 @@ def section_answer(findings: dict[str, Any]) -> str:
     decision, tasks = findings["decision"], findings["tasks"]
     task = next(task for task in tasks if task["task"] == decision["lead"])
     if not decision["supported"]:
+        none = (
+            f"none of {decision['tests']} tests supports" if decision["tests"] > 1 else "the only test does not support"
+        )
         return (
-            f"Undecided: none of {counted(decision['tests'], 'test')} supports an effect of position "
+            f"Undecided: {none} an effect of position "
             f"(smallest {p_value(leading(task)['corrected_p'])}, {task['name']})."
         )
     among = f" in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
@@ -64,8 +67,9 @@ def effect(curve: dict[str, Any]) -> str:
 
 def why_undecided(curve: dict[str, Any]) -> str:
     if curve["gap"] == 0:
-        easy = ", so the task is too easy to show an effect" if curve["average"] >= CEILING else ""
-        return f"{phrase(curve['score'])} is {percent(curve['average'])} in every slot{easy}"
+        ends = {"easy": curve["average"] >= CEILING, "hard": curve["average"] <= 1 - CEILING}
+        why = "".join(f", so the task is too {end} to show an effect" for end, reached in ends.items() if reached)
+        return f"{phrase(curve['score'])} is {percent(curve['average'])} in every slot{why}"
     return f"the strongest measure, {phrase(curve['score'])}, has a gap of {points(curve['gap'])} points (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
 
 
