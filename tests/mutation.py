@@ -192,11 +192,16 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
     parser.add_argument("--only", action="append", default=[], help="Prefix of modules below src/whence; repeatable.")
     parser.add_argument("--baseline", type=Path, help="Keep the lines and times of the unchanged run here for later.")
+    parser.add_argument(
+        "--again", type=Path, help="Try the unexplained survivors of a record again, on sources and tests as they are."
+    )
     parser.add_argument("--merge", type=Path, nargs="+", help="Put finished records of parts together into one.")
     given = parser.parse_args()
     if given.merge:
         return merged([json.loads(path.read_text()) for path in given.merge], given.out)
     preload()
+    if given.again:
+        return try_again(json.loads(given.again.read_text()), given.jobs, given.out)
     tests = digest(HERE.rglob("*.py"))
     sources = digest(SOURCES.rglob("*.py"))
     if given.baseline and given.baseline.exists():
@@ -237,6 +242,25 @@ def main():
     in_parallel([judged(m, baseline, outcomes, note) for m in chosen if m.id not in outcomes], given.jobs)
     write()
     return concluded(given.out)
+
+
+def try_again(before, jobs, path):
+    """Give the survivors that no reason explains to the tests as they are now; the other outcomes stay."""
+    ids = {survivor["id"] for survivor in before["survivors"] if survivor["reason"] is None}
+    files = sorted({before["mutants"][i]["file"] for i in ids})
+    baseline, _ = run_baseline(jobs, sorted({test for file in files for test in files_for(file)}))
+    chosen = [m for file in files for m in mutants_of(file, (SOURCES / file).read_text()) if m.id in ids]
+    outcomes = {}
+
+    def note(mutant):
+        print(f"{mutant.file}:{mutant.line} {mutant.id} {outcomes[mutant.id]['outcome']}", file=sys.stderr)
+
+    in_parallel([judged(mutant, baseline, outcomes, note) for mutant in chosen], jobs)
+    now = measured_commit()
+    for outcome in outcomes.values():
+        outcome["again"] = now
+    record(path, before, before["mutants"] | outcomes)
+    return concluded(path)
 
 
 def measured_commit():

@@ -284,6 +284,7 @@ def test_the_sources_count_of_parameters():
         (lambda: PointerAttention(8, "recency"), r"got str, but a pointer's position"),
         (lambda: PointerAttention(8, Alibi(2)), r"got Alibi for 2 heads, but a pointer has one head; build it with heads=1"),
         (lambda: Gate(), r"Gate\(\) got no widths"),
+        (lambda: Gate(3, 0), r"Gate\(widths=...\) got 0"),
         (lambda: PointerAttention(8)(torch.ones(1, 3, 7)), r"shape \[1, 3, 7\], but encoded is a tensor \[batch, length, 8\]"),
         (lambda: PointerAttention(8)(torch.ones(2, 3, 8), lengths=torch.tensor([3, 0])), r"nothing real in sequence 1"),
         (lambda: last_item(torch.ones(1, 3, 8), lengths=torch.tensor([0])), r"last_item got lengths or padding that leave nothing real in sequence 0"),

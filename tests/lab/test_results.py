@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,6 +108,19 @@ def test_where_records_were_made(folder, found):
     assert [(one["runs"], one["started"]) for one in results.where_run(made)] == [
         (1, "2001-01-01T00:00:00Z"), (3, found["ran"][0]["started"])
     ]  # fmt: skip
+
+
+def test_a_task_shows_its_exhibits_from_the_records_and_the_simple_rules(folder, monkeypatch):
+    given = []
+    kind = SimpleNamespace(exhibits=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
+    monkeypatch.setattr(results.tasks, "kind_of", lambda task: kind)
+    facts = runner.task_facts(STUDY, folder)
+    monkeypatch.setattr(results.runner, "task_facts", lambda *_: facts)
+    monkeypatch.setattr(results, "observations", lambda *_: None)
+    assert results.findings_of(STUDY, folder)["exhibits"] == ["shown"]
+    ((runs, baselines),) = given
+    assert list(runs) == ["none", "alibi"] and [record["seed"] for record in runs["alibi"]] == [3, 5]
+    assert baselines == {}
 
 
 def test_missing_and_foreign_records_are_no_values(folder, tmp_path):

@@ -70,6 +70,8 @@ def test_the_judge_counts_by_hand(monkeypatch):
     monkeypatch.setattr(summaries, "greedy_search", search)
     got = judge(torch.nn.Linear(1, 1), TASK, pairs)
     assert got == Judgement(exact=0.0, copied=2 / 3, generated=2 / 4, said_again=1 / 6, repeated=0.3)
+    said[1] = ["concert", "n3", "played"]
+    assert judge(torch.nn.Linear(1, 1), TASK, pairs).exact == 1 / 2
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import Tensor
 
 from whence import shapes
@@ -106,7 +108,7 @@ def require_settings(
     require_flag(owner, "causal", causal)
     require_flag(owner, "skip_far", skip_far)
     if window is not None:
-        require_integer(owner, "window", window, remedy="leave it out to see every key")
+        require_integer(owner, "window", window, high=sys.maxsize, remedy="leave it out to see every key")
     if scale is not None:
         require_number(owner, "scale", scale, remedy="leave it out for width ** -0.5")
     require_number(owner, "temperature", temperature, above=0, remedy="leave it out for 1")

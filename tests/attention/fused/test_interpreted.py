@@ -54,6 +54,7 @@ def masks(name, batch, queries, keys):
         given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 37
     if "holes" in name:
         given["padding"] = torch.rand(batch, keys, generator=torch.Generator().manual_seed(3)) > 0.4
+        given["q_positions"] = torch.arange(keys)  # counted, padding would take no position, and tables need a run
     if "documents" in name:
         runs = (torch.arange(keys) // 29).expand(batch, -1)
         given["documents"] = runs if queries == keys else (runs[:, -queries:], runs)
