@@ -128,13 +128,14 @@ def test_a_row_of_which_only_padding_was_cached_starts_at_its_first_token(mechan
         assert torch.allclose(out[0], wanted, atol=1e-12)
 
 
+@pytest.mark.parametrize("cut", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_document_that_began_with_padding_counts_from_its_own_first_token(backend):
+def test_a_document_that_began_with_padding_counts_from_its_own_first_token(backend, cut):
     """The document before it has real tokens; those are no tokens of this one."""
     position, qkv = whence.Epar(HEADS, length="query").double(), tokens(1, 6)  # it sees where a query stands
     documents, real = torch.tensor([[0, 0, 1, 1, 1, 1]]), torch.tensor([[True, True, False, True, True, True]])
     cache, outs = KVCache(), []
-    for part in (slice(0, 3), slice(3, 6)):
+    for part in (slice(0, cut), slice(cut, 6)):
         given = {"documents": documents[:, part], "padding": real[:, part], "backend": backend}
         outs.append(attend(*qkv[:, :, :, part], position=position, causal=True, cache=cache, **given))
     out = torch.cat(outs, 2)[0]
