@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def test_a_changed_checkpoint_under_the_same_path_gets_numbers_of_its_own(tmp_pa
         assert record["identity"] == kept.plan_in(path)[0].identity
         assert len(record["identity"]["weights"]["sha256"]) == 64 and record["identity"]["tokenizer"]
     assert difference(before[0]["identity"], after[0]["identity"]) == "other weights"
+
+
+def test_a_folder_that_was_saved_with_positions_is_measured_with_them(tmp_path):
+    saved, one = tmp_path / "model", quick_subject(layers=1)
+    one.tokenizer.save_pretrained(saved)
+    with hf.attached(one.model, Alibi(4, scale=2.0)):
+        one.model.save_pretrained(saved)
+        wanted = identify(one)["attached"]
+        logits = one.model(torch.arange(9)[None]).logits
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = load(str(saved))
+    assert identify(again)["attached"] == wanted and "scale=2" in str(wanted)
+    torch.testing.assert_close(again.model(torch.arange(9)[None]).logits, logits)
 
 
 def test_a_mechanism_attached_between_two_measurements_gets_a_folder_of_its_own(tmp_path):

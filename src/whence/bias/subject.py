@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -220,7 +221,7 @@ def load(
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
 ) -> Subject:
-    """A model by its name, its path, or ``quick`` for the tiny random one.
+    """A model by its name, its path, or ``quick`` for the tiny random one. Positions saved in its folder are attached.
 
     Args:
         revision: a branch, tag or commit on the hub.
@@ -235,12 +236,17 @@ def load(
         quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
         return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
     from whence import hf
+    from whence.hf.saved import saved_positions
 
     if device_map is None:
         _present("whence probe --device", device)
 
     placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
-    model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*the folder holds positions")  # they are attached next
+        model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
+    if Path(name).expanduser().is_dir() and saved_positions(Path(name).expanduser()):
+        hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
     about = {
         "type": model.config.model_type,
