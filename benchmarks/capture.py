@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from whence import hf, records
-from whence.hf.watchers import Watching
+from whence.hf.recorders import Watching
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, SEGMENTS = 16, 32

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 import whence
 from whence import records
-from whence.position.grid import table
+from whence.position.evaluate import table
 
 HEADS, WIDTH = 8, 64
 LONG = 8.0  # seconds

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from whence import Recency, records
 from whence.attention.pointer import PointerAttention
-from whence.mobility.model import AdditivePointer
+from whence_papers.pointer.next_location.model import AdditivePointer
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH, VISITS, WIDTH = 128, 50, 64

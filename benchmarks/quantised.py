@@ -21,10 +21,10 @@ import transformers
 
 import whence
 from whence import hf, records
-from whence.bias import explaining, measuring, states
-from whence.bias.plan import Asked, Plan
-from whence.bias.projections import projection_matrix
-from whence.bias.subject import Subject, quick_subject
+from whence.probe import explaining, measuring, states
+from whence.probe.plan import Asked, Plan
+from whence.probe.projections import projection_matrix
+from whence.probe.subject import Subject, quick_subject
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(

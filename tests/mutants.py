@@ -32,10 +32,10 @@ ROWS = ["tests/attention/test_packed_rows.py", "-k", "Alibi or window or began"]
 RESUMED = ["tests/lab/test_resumed_data.py"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
 ADDITIVE = ["tests/attention/test_additive.py", "-k", "not finite_differences"]
-G = "models/pointer_generator/"
+G = "whence_papers/pointer/pointer_generator/"
 GENERATOR, SEARCH = (
-    ["tests/models/test_pointer_generator.py"],
-    ["tests/models/test_pointer_search.py", "-k", "not best_of_all"],
+    ["papers/tests/pointer/test_pointer_generator.py"],
+    ["papers/tests/pointer/test_pointer_search.py", "-k", "not best_of_all"],
 )
 L, S, R = "lab/", "statistics/", "report/comparison/"
 LOOP = ["tests/lab/test_runner.py", "-k", "own_data or between_two or schedules or no_number"]
@@ -47,7 +47,7 @@ REARRANGED = ["tests/statistics/test_rearrangements.py", "-k", "floor"]
 PAGE = ["tests/report/test_comparison_page.py"]
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
-# file below src/whence, what stands there, what stands there instead, which tests must notice
+# file below src/whence (or below papers/src), what stands there, what stands there instead, which tests must notice
 MUTANTS = [
     # a dropped sign
     (P + "alibi.py", "return -self.scale", "return self.scale", ["tests/position/test_alibi.py"]),
@@ -81,13 +81,13 @@ MUTANTS = [
     (A + "layout.py", "distance >= 0", "distance > 0", REFERENCE),
     (A + "layout.py", "distance.abs() < self.window", "distance.abs() <= self.window", REFERENCE),
     (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
-    (A + "bands.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
-    (A + "bands.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
+    (A + "toeplitz.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
+    (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
     (A + "layout.py", "(goes_on, before + 1 + index, index)", "(goes_on, before + 2 + index, index)", CHECKS),
     (A + "cache.py", "self._used - (self._behind() + self.rollback)", "self._used - (self._behind() - 1 + self.rollback)", CHECKS),
     # rows of a batch that stand elsewhere than the first, and what a cache goes on from
-    (A + "tiles.py", "d if d.shape[0] == 1 else d[tile.batch]", "d[:1]", ROWS),
+    (A + "blockwise_kernel.py", "d if d.shape[0] == 1 else d[tile.batch]", "d[:1]", ROWS),
     (A + "layout.py", "return int(start) if bool(same.all()) else None", "return int(start)", ROWS),
     (A + "cache.py", "return run_offset(joined, joined) is not None", "return True", ROWS),
     (A + "cache.py", "return not leaves_gaps(padding, docs, positions, before)", "return True", ROWS),
@@ -96,12 +96,12 @@ MUTANTS = [
     # a forgotten scale, factor or temperature
     (A + "reference.py", "scores = scale * (q @", "scores = (q @", REFERENCE),
     (A + "reference.py", "(sink / temperature)", "(sink)", REFERENCE),
-    (A + "tiles.py", "settings.scale if tables.factor is not None else settings.scale * self.unit", "self.unit", REFERENCE),
-    (A + "tiles.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", CHECKS),
-    (A + "tiles.py", "dz.mul_(work.cut(work.factor, tile))", "pass", CHECKS),
-    (A + "tiles.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
-    (A + "bands.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
-    (A + "tiles.py", "mul_(-delta)", "mul_(delta)", CHECKS),
+    (A + "blockwise_kernel.py", "settings.scale if tables.factor is not None else settings.scale * self.unit", "self.unit", REFERENCE),
+    (A + "blockwise_kernel.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", CHECKS),
+    (A + "blockwise_kernel.py", "dz.mul_(work.cut(work.factor, tile))", "pass", CHECKS),
+    (A + "blockwise_kernel.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
+    (A + "toeplitz.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
+    (A + "blockwise_kernel.py", "mul_(-delta)", "mul_(delta)", CHECKS),
     (A + "sdpa.py", "with_positive_scale(q, scale / temperature)", "with_positive_scale(q, scale)", REFERENCE),
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
@@ -109,8 +109,8 @@ MUTANTS = [
     (A + "layout.py", "return _cut(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - _cut(self.q_positions, rows)[:, :, None]", REFERENCE),
     (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing
-    (A + "tiles.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
-    (A + "tiles.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
+    (A + "blockwise_kernel.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
+    (A + "blockwise_kernel.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
     (A + "layout.py", "real.long().argmax(-1)", "0", PADDED),
     (A + "layout.py", "torch.where(real, counted, padded)", "padded", PADDED),
@@ -139,7 +139,7 @@ MUTANTS = [
     (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{mine}cpu"])', "pass", LOOP),
     (L + "training.py", "schedule.an_epoch + number >= first", "schedule.an_epoch + number > first", RESUMED),
     (L + "training.py", "model.train(was_training)", "model.train()", RESUMED),
-    (L + "choosing.py", "max(values) if self.task.higher_is_better else min(values)", "max(values)", RESUMED),
+    (L + "early_stopping.py", "max(values) if self.task.higher_is_better else min(values)", "max(values)", RESUMED),
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
     (L + "arms.py", "LONGEST = 8", "LONGEST = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
@@ -157,7 +157,7 @@ MUTANTS = [
     (S + "comparison.py", "if floor * terms.m > terms.alpha:", "if False:", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "Effect(d, d * correction", "Effect(d, d", TESTED),
-    (S + "rearrangements.py", "abs(sum(side)) >= observed", "abs(sum(side)) > observed + 1e-9", REARRANGED),
+    (S + "permutation.py", "abs(sum(side)) >= observed", "abs(sum(side)) > observed + 1e-9", REARRANGED),
     # the page: order, words, counting, escaping
     (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
     (R + "verdicts.py", '("better than", "better", "▲")', '("better than", "worse", "▼")', PAGE),
@@ -171,12 +171,16 @@ def run(change, tests):
     folder = Path(tempfile.mkdtemp())
     try:
         shutil.copytree(ROOT / "src" / "whence", folder / "whence", ignore=shutil.ignore_patterns("__pycache__"))
+        if any(test.startswith("papers/") for test in tests):
+            code = shutil.ignore_patterns("__pycache__", "results")
+            shutil.copytree(ROOT / "papers" / "src" / "whence_papers", folder / "whence_papers", ignore=code)
         if change is not None:
             file, old, new = change
-            text = (folder / "whence" / file).read_text()
+            path = folder / (file if file.startswith("whence_papers/") else f"whence/{file}")
+            text = path.read_text()
             if old not in text:
                 return f"'{old}' is not in {file} any more"
-            (folder / "whence" / file).write_text(text.replace(old, new))
+            path.write_text(text.replace(old, new))
         child = os.fork()
         if child == 0:
             sink = os.open(os.devnull, os.O_WRONLY)
@@ -191,7 +195,7 @@ def run(change, tests):
 
 
 def main():
-    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis alone takes longer to load than most of these tests
     import accelerate  # noqa: F401
     import scipy.special  # noqa: F401

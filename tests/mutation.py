@@ -171,7 +171,7 @@ def git(*arguments):
 
 def preload():
     """What tests import, once for all children; never whence itself."""
-    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; tests/conftest.py does the same
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
     names = ["numpy", "torch", "torch._dynamo", "hypothesis", "accelerate", "scipy.stats", "safetensors.torch"]

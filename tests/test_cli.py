@@ -40,7 +40,7 @@ def test_help_names_every_command_and_has_examples(here):
 
 
 def test_help_lists_every_task_and_position(here):
-    from whence.cli.comparing import EXAMPLES
+    from whence.cli.compare import EXAMPLES
     from whence.lab.arms import SHORT
     from whence.lab.tasks import TASKS
 
@@ -114,8 +114,8 @@ def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(here, tmp_path, t
 
 
 def test_studies_are_found_by_their_hash(tmp_path):
-    from whence.cli.again import commands
-    from whence.cli.running import made_in
+    from whence.cli.rerun import commands
+    from whence.cli.run import made_in
     from whence.lab import comparing
 
     alibi, protocol = made_in(STUDIES / "speeches_alibi.py"), made_in(STUDIES / "epar/protocol.py", "gpu")
@@ -161,14 +161,14 @@ def test_options_from_a_file(here, tmp_path):
 
 
 def test_doctor_knows_what_each_extra_has(here, monkeypatch):
-    from whence.cli import doctoring
+    from whence.cli import doctor
 
     declared = tomllib.loads((STUDIES.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lines = [f"{line}; extra == '{extra}'" for extra, packages in declared.items() for line in packages]
-    monkeypatch.setattr(doctoring.importlib.metadata, "requires", lambda name: lines)
-    assert set(declared) - {"dev", "all"} == set(doctoring.FOR)
-    assert {"accelerate", "datasets", "nltk", "pooch", "scipy"} <= set(doctoring.wanted()["lab"])
-    monkeypatch.setattr(doctoring, "_version", lambda package: None if package == "datasets" else "1")
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
+    assert set(declared) - {"dev", "all"} == set(doctor.FOR)
+    assert {"accelerate", "datasets", "nltk", "pooch", "scipy"} <= set(doctor.wanted()["lab"])
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "datasets" else "1")
     said = here("doctor").stdout
     assert 'studies: missing datasets; run: pip install "whence[lab]"' in said and "models: complete" in said
 

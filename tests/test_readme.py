@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from whence.report import readme
+import readme
 
 TEXT = (readme.ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

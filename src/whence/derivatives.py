@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from whence.position.base import Position
-from whence.position.grid import one_length
+from whence.position.evaluate import one_length
 
 #: as a share of the largest entry; both sides are float64
 TOLERANCE = 1e-9

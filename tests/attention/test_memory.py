@@ -5,8 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import whence
-from whence.attention import blockwise, tiles
-from whence.attention.bands import Span
+from whence.attention import blockwise, blockwise_kernel
+from whence.attention.toeplitz import Span
 
 HEADS, WIDTH = 2, 4
 
@@ -31,11 +31,11 @@ def of_tables(length):
     q, k, v, grad = (torch.randn(1, HEADS, length, WIDTH) for _ in range(4))
     span = Span(length, length, 0, True, None)
     table = torch.rand(HEADS, 2 * length - 1)
-    tables = tiles.Tables(table, table, None, None, None, None)
-    settings = tiles.Settings(0.5, 1.0, 0.0, 0)
+    tables = blockwise_kernel.Tables(table, table, None, None, None, None)
+    settings = blockwise_kernel.Settings(0.5, 1.0, 0.0, 0)
     with Largest() as seen:
-        out, lse = tiles.forward(q, k, v, span, tables, settings)
-        tiles.backward(grad, out, lse, q, k, v, span, tables, settings, [True, True, True])
+        out, lse = blockwise_kernel.forward(q, k, v, span, tables, settings)
+        blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, [True, True, True])
     return seen.numbers
 
 
@@ -50,8 +50,8 @@ def of_rows(length):
 
 @pytest.mark.parametrize("way", [of_tables, of_rows])
 def test_the_largest_tensor_is_linear_in_length(way, monkeypatch):
-    monkeypatch.setattr(tiles, "BLOCK", 16)
-    monkeypatch.setattr(tiles, "TILE", 1 << 12)
+    monkeypatch.setattr(blockwise_kernel, "BLOCK", 16)
+    monkeypatch.setattr(blockwise_kernel, "TILE", 1 << 12)
     monkeypatch.setattr(blockwise, "SCORES", 1 << 12)
     small, large = way(128), way(512)
     assert large <= 4.2 * small
@@ -67,8 +67,8 @@ def test_the_reference_would_be_caught():
 
 def test_tiles_are_as_wide_as_the_window_and_rows_are_made_for_those_who_ask(monkeypatch):
     q = torch.zeros(1, 1, 512, 4)
-    plan = tiles.Plan(q, q, Span(512, 512, 0, True, 8))
-    assert plan.scores <= tiles.BLOCK * (tiles.BLOCK + 8)
+    plan = blockwise_kernel.Plan(q, q, Span(512, 512, 0, True, 8))
+    assert plan.scores <= blockwise_kernel.BLOCK * (blockwise_kernel.BLOCK + 8)
     monkeypatch.setattr(blockwise, "Rows", None)
     position = whence.Epar(1, length="query")
     assert whence.attend(q, q, q, position=position, causal=True, backend="blockwise").shape == q.shape

@@ -5,7 +5,7 @@ import torch
 
 import whence
 from whence import KVCache, attend
-from whence.attention import tiles
+from whence.attention import blockwise_kernel
 
 HEADS, WIDTH = 2, 4
 MECHANISMS = {
@@ -33,10 +33,10 @@ def alone(qkv, row, position, **given):
     return attend(q, k, v, position=position, causal=True, backend="reference", **given)[0]
 
 
-@pytest.mark.parametrize("scores_in_a_tile", [tiles.TILE, 1, 200])
+@pytest.mark.parametrize("scores_in_a_tile", [blockwise_kernel.TILE, 1, 200])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_rows_are_packed_each_in_its_own_way(mechanism, scores_in_a_tile, monkeypatch):
-    monkeypatch.setattr(tiles, "TILE", scores_in_a_tile)  # several rows in a tile, and one head of one row
+    monkeypatch.setattr(blockwise_kernel, "TILE", scores_in_a_tile)  # several rows in a tile, and one head of one row
     position, qkv = made(mechanism), tokens(3, 7)
     cuts = (2, 5, 3)
     documents = torch.stack([(torch.arange(7) >= cut).long() for cut in cuts])

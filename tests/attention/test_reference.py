@@ -175,7 +175,7 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_that_of_the_same_draw(backen
 
 def test_a_long_input_takes_many_tiles(monkeypatch):
     """Several blocks of rows, several groups of heads and several sequences in a tile give one and the same answer."""
-    from whence.attention import tiles
+    from whence.attention import blockwise_kernel
 
     q, k, v = (x.requires_grad_(True) for x in inputs(50))
     position = (whence.Epar(H, context=9, learn=True) + whence.Alibi(H, learn=True)).double()
@@ -184,8 +184,8 @@ def test_a_long_input_takes_many_tiles(monkeypatch):
         exact = whence.attend(q, k, v, position=position, causal=True, window=window, backend="reference")
         wanted = torch.autograd.grad(exact.square().sum(), leaves)
         for block, tile in ((7, 1), (16, 900), (50, 1 << 20), (3, 5000)):
-            monkeypatch.setattr(tiles, "BLOCK", block)
-            monkeypatch.setattr(tiles, "TILE", tile)
+            monkeypatch.setattr(blockwise_kernel, "BLOCK", block)
+            monkeypatch.setattr(blockwise_kernel, "TILE", tile)
             found = whence.attend(q, k, v, position=position, causal=True, window=window, backend="blockwise")
             same(found, exact)
             for a, b in zip(torch.autograd.grad(found.square().sum(), leaves), wanted, strict=True):

@@ -26,8 +26,8 @@ from tiny_models import left_padded, tokens
 
 import whence
 from whence import hf
-from whence.bias import likelihood
-from whence.bias.subject import Subject
+from whence.probe import likelihood
+from whence.probe.subject import Subject
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "benchmarks" / "records" / "families.json"

@@ -9,7 +9,7 @@ from tiny_models import tiny, tokens
 
 import whence
 from whence import hf
-from whence.hf.sight import sight_mask
+from whence.hf.masks import sight_mask
 
 PRIOR = {"heads": 4, "alpha": 0.3}
 

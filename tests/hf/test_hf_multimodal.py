@@ -8,10 +8,10 @@ from tiny_models import everything_of, same, tokens
 
 import whence
 from whence import hf
-from whence.bias import explaining, states
-from whence.bias.likelihood import branches, contest, row_by_row
-from whence.bias.subject import Subject, byte_tokenizer, quick_subject
-from whence.bias.tasks.prompts import Prompt
+from whence.probe import explaining, states
+from whence.probe.likelihood import branches, contest, row_by_row
+from whence.probe.subject import Subject, byte_tokenizer, quick_subject
+from whence.probe.tasks.prompts import Prompt
 
 IDS = tokens().clamp(max=59)  # the tokens above stand for images
 

@@ -9,9 +9,9 @@ from tiny_models import everything_of, tiny, tokens
 
 import whence
 from whence import hf
-from whence.bias import explaining, states
-from whence.bias.projections import projection_matrix
-from whence.bias.subject import quick_subject
+from whence.probe import explaining, states
+from whence.probe.projections import projection_matrix
+from whence.probe.subject import quick_subject
 
 accelerate = pytest.importorskip("accelerate")
 

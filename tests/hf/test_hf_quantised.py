@@ -9,9 +9,9 @@ from torch import nn
 
 import whence
 from whence import hf
-from whence.bias import explaining, states
-from whence.bias.projections import projection_matrix
-from whence.bias.subject import Subject, quick_subject
+from whence.probe import explaining, states
+from whence.probe.projections import projection_matrix
+from whence.probe.subject import Subject, quick_subject
 
 CPU = torch.device("cpu")
 

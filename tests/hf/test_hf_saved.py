@@ -11,9 +11,9 @@ from tiny_models import tiny, tokens
 
 import whence
 from whence import hf
-from whence.bias.subject import byte_tokenizer
 from whence.hf import settings
 from whence.position.catalogue import CATALOGUE
+from whence.probe.subject import byte_tokenizer
 
 
 class Bell(whence.Position):

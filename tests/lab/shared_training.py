@@ -10,7 +10,7 @@ from pathlib import Path
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
-from whence.cli.running import made_in
+from whence.cli.run import made_in
 from whence.lab import runner, training
 
 

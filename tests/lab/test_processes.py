@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from whence import WhenceError
-from whence.cli.running import made_in
+from whence.cli.run import made_in
 from whence.lab import runner, tasks, training
 from whence.lab.arms import arm
 from whence.lab.study import Budget, Decision, Study

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from whence.lab import comparing, observe, results, training
-from whence.lab.adapting import adapt, answered_from
 from whence.lab.arms import Fit, arm
-from whence.lab.choosing import Choice
+from whence.lab.early_stopping import Choice
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
 from whence.lab.tasks.base import NOT_ASKED
-from whence.lab.tasks.places import Places
+from whence_papers.epar.adaptive_training import adapt, answered_from
+from whence_papers.epar.places import Places
 
 
 class Numbered:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whence.errors import WhenceError
-from whence.position.quantity import Quantity
+from whence.position.parameter import Quantity
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from whence.statistics import comparison
 from whence.statistics.comparison import compare
 from whence.statistics.groups import share_over_groups
-from whence.statistics.rearrangements import paired, permutation
+from whence.statistics.permutation import paired, permutation
 
 MANY = [float(7 * i % 23) for i in range(14)]
 OTHERS = [float(5 * i % 19) + 1 for i in range(14)]

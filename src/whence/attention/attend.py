@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from whence import answers, shapes
+from whence import hook_outputs, shapes
 from whence.attention import blockwise, reference, sdpa
 from whence.attention.cache import KVCache
 from whence.attention.fused import backend as fused
@@ -254,7 +254,9 @@ def prepare(
         )  # fmt: skip
     for part in position.parts:
         if "rotate" in part.effects:
-            q, k = answers.turned(type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k)
+            q, k = hook_outputs.turned(
+                type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k
+            )
     request = Request(
         effects=position.effects,
         weights=return_weights,

@@ -15,7 +15,7 @@ from whence import shapes
 from whence.attention import ops
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.grid import content, evaluate, table, values
+from whence.position.evaluate import content, evaluate, table, values
 
 SCORES = 1 << 21  # scores alive at once on the general way
 SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so there are fewer and larger ones

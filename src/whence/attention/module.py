@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whence import answers, shapes
+from whence import hook_outputs, shapes
 from whence.attention.attend import Arguments, Documents, attend
 from whence.attention.cache import KVCache
 from whence.attention.layout import count_tokens, key_mask
@@ -204,7 +204,7 @@ class Attention(nn.Module):
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = answers.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
+            x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention import tiles
-from whence.attention.bands import Span
+from whence.attention import blockwise_kernel
+from whence.attention.toeplitz import Span
 from whence.errors import refusal
 
 _ARGUMENTS = (
@@ -17,18 +17,20 @@ _ARGUMENTS = (
 )
 
 
-def _unpack(q: Tensor, k: Tensor, arguments: tuple[Any, ...]) -> tuple[Span, tiles.Tables, tiles.Settings]:
+def _unpack(
+    q: Tensor, k: Tensor, arguments: tuple[Any, ...]
+) -> tuple[Span, blockwise_kernel.Tables, blockwise_kernel.Settings]:
     factor, bias, sink, real, q_docs, k_docs, offset, causal, window, scale, temperature, dropout, seed = arguments
     return (
         Span(q.shape[2], k.shape[2], offset, causal, window),
-        tiles.Tables(factor, bias, sink, real, q_docs, k_docs),
-        tiles.Settings(scale, temperature, dropout, 0 if seed is None else int(seed)),
+        blockwise_kernel.Tables(factor, bias, sink, real, q_docs, k_docs),
+        blockwise_kernel.Settings(scale, temperature, dropout, 0 if seed is None else int(seed)),
     )
 
 
 @torch.library.custom_op("whence::tiled", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)")
 def tiled(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    return tiles.forward(q, k, v, *_unpack(q, k, arguments))
+    return blockwise_kernel.forward(q, k, v, *_unpack(q, k, arguments))
 
 
 @tiled.register_fake
@@ -47,7 +49,7 @@ def tiled_backward(
 ) -> tuple[Tensor, ...]:
     *arguments, wanted = rest
     span, tables, settings = _unpack(q, k, tuple(arguments))
-    results = tiles.backward(grad, out, lse, q, k, v, span, tables, settings, wanted)
+    results = blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, wanted)
     return tuple(q.new_empty(0) if r is None else r.contiguous() for r in results)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.grid import content, evaluate, values
+from whence.position.evaluate import content, evaluate, values
 
 
 def attend(

@@ -12,7 +12,7 @@ from whence import shapes
 from whence.attention.layout import Layout
 from whence.errors import refusal
 from whence.position.base import Position
-from whence.position.grid import evaluate
+from whence.position.evaluate import evaluate
 
 
 def attend(

@@ -1,13 +1,21 @@
-"""The commands together, and how each of them ends: 0 done, 1 something failed, 2 a bad request, 130 interrupted."""
+"""The command line application. Exit codes: 0 done, 1 something failed, 2 a usage error, 130 interrupted.
+
+Other packages add commands by an entry point of the group ``whence.commands``: a function with typer's annotations. Its
+docstring is the help text; what follows a line ``Examples:`` is shown below the options.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 
 import typer
 
-from whence.cli import claiming, comparing, doctoring, predicting, probing, reporting, running, showing
+from whence.cli import compare, doctor, probe, report, show
+from whence.cli import run as run_command
 from whence.errors import WhenceError
+from whence.plugins import COMMANDS, entry_points
 
 EXAMPLES = """Examples:
 
@@ -16,6 +24,7 @@ whence compare
 whence show alibi
 
 whence compare --help"""
+INTERRUPTED = 130
 
 app = typer.Typer(
     help="What position does to attention: compare mechanisms, see them, run studies.",
@@ -25,34 +34,51 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command("compare", help=comparing.HELP, epilog=comparing.EXAMPLES)(comparing.compare)
-app.command("studies", help=running.STUDIES_HELP, epilog=running.STUDIES_EXAMPLES)(running.studies)
-app.command("run", help=running.HELP, epilog=running.EXAMPLES)(running.run)
-app.command("report", help=reporting.HELP, epilog=reporting.EXAMPLES)(reporting.report)
-app.command("show", help=showing.HELP, epilog=showing.EXAMPLES)(showing.show)
-app.command("claims", help=claiming.HELP, epilog=claiming.EXAMPLES)(claiming.claims)
-app.command("probe", help=probing.HELP, epilog=probing.EXAMPLES)(probing.probe)
-app.command("predict", help=predicting.HELP, epilog=predicting.EXAMPLES)(predicting.predict)
-app.command("doctor", help=doctoring.HELP, epilog=doctoring.EXAMPLES)(doctoring.doctor)
+app.command("compare", help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
+app.command("studies", help=run_command.STUDIES_HELP, epilog=run_command.STUDIES_EXAMPLES)(run_command.studies)
+app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES)(run_command.run)
+app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
+app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)
+app.command("probe", help=probe.HELP, epilog=probe.EXAMPLES)(probe.probe)
+app.command("doctor", help=doctor.HELP, epilog=doctor.EXAMPLES)(doctor.doctor)
 
 
-STOPPED = 130
+def add_plugin_commands(application: typer.Typer) -> None:
+    """Add the commands of other packages. A command that cannot be imported says why when it is called."""
+    for name, point in sorted(entry_points(COMMANDS).items()):
+        try:
+            function = point.load()
+        except Exception as error:
+            function = _unavailable(name, error)
+        text, marker, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:")
+        application.command(name, help=text, epilog=f"Examples:{examples}" if marker else None)(function)
+
+
+def _unavailable(name: str, error: Exception) -> Callable[[], None]:
+    def command() -> None:
+        raise WhenceError(f"whence {name} is unavailable: {type(error).__name__}: {error}")
+
+    command.__doc__ = f"Unavailable: {error}"
+    return command
+
+
+add_plugin_commands(app)
 
 
 def run() -> None:
     try:
-        code = app(standalone_mode=False)  # typer answers with the code of an Exit, and of an interrupt, in this mode
+        code = app(standalone_mode=False)  # typer returns the code of an Exit, and of an interrupt, in this mode
     except WhenceError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     except typer.Abort:
-        code = STOPPED
+        code = INTERRUPTED
     except Exception as error:
-        shown = getattr(error, "show", None)  # what typer itself has to say about a bad option
-        if shown is None:
+        show_usage_error = getattr(error, "show", None)  # typer's own errors about options
+        if show_usage_error is None:
             raise
-        shown()
+        show_usage_error()
         sys.exit(2)
-    if code == STOPPED:
-        print("\nstopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+    if code == INTERRUPTED:
+        print("\nInterrupted. Finished work is saved; run the same command to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whence.bias import plan as plans
-from whence.bias.plan import Asked, Plan
-from whence.bias.subject import QUICK
-from whence.bias.tasks import ITEMS, is_own, own_items
 from whence.errors import WhenceError, refusal
+from whence.plugins import is_reference
+from whence.probe import plan as plans
+from whence.probe.plan import Asked, Plan
+from whence.probe.subject import QUICK
+from whence.probe.tasks import ITEMS, own_items
 
 #: an endpoint's answers are dear: a record is written after so many
 ENDPOINT_CHUNK = 8
@@ -47,7 +48,7 @@ def planned(
         raise refusal(
             "whence probe --endpoint", "--layers or --revision", "an endpoint shows its answers alone", "leave it out"
         )
-    own_only = (tasks or files) and all(is_own(name) for name in tasks or ())
+    own_only = (tasks or files) and all(is_reference(name) for name in tasks or ())
     size = "quick" if quick else "full" if full else "usual"
     made = (
         plans.quick()
@@ -86,7 +87,7 @@ def chosen(
     usual = asked[0].items
     if tasks or files:
         known = {one.task: one for one in asked}
-        unknown = [name for name in tasks or () if name not in known and not is_own(name)]
+        unknown = [name for name in tasks or () if name not in known and not is_reference(name)]
         if unknown:
             raise refusal(
                 "whence probe --task",
@@ -141,7 +142,7 @@ def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def command(plan: Plan, doubts: bool, device: str) -> str:
+def command(plan: Plan, device: str) -> str:
     """The command that makes the records of a plan; empty where no options do. No file of one's own is read for it."""
     named: list[tuple[str, Plan]] = [
         (plan.model, plans.usual(plan.model, documents=True)),
@@ -179,7 +180,6 @@ def command(plan: Plan, doubts: bool, device: str) -> str:
                     *([] if plan.layers is None else [f"--layers {','.join(map(str, plan.layers))}"]),
                     *([f"--revision {shlex.quote(plan.revision)}"] if plan.revision else []),
                     *([f"--endpoint {shlex.quote(plan.endpoint)}"] if plan.endpoint else []),
-                    *(["--doubts"] if doubts else []),
                     *([] if device == "cpu" else [f"--device {device}"]),
                 ]
                 return " ".join(["whence probe", size, *options])
@@ -199,7 +199,7 @@ def _unpinned(plan: Plan) -> Plan:
 
 def documents_there() -> bool:
     """Whether the published passages are in the data folder; without them the plan has one task less, and says so."""
-    from whence.bias.tasks.documents import FILE
+    from whence.probe.tasks.documents import FILE
 
     there = (Path(os.environ.get("WHENCE_DATA", "")) / FILE).is_file()
     if not there:

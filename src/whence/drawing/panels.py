@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.drawing.ink import colours_for, heat_map, label, lines
 from whence.drawing.stage import Effect, Stage, pattern_weights
-from whence.position.grid import evaluate
+from whence.position.evaluate import evaluate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

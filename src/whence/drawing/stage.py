@@ -15,7 +15,7 @@ from torch import Tensor
 from whence.attention.attend import attend
 from whence.attention.layout import Layout, resolve
 from whence.attention.module import inner
-from whence.position import grid
+from whence.position import evaluate
 from whence.position.base import Position, Rows
 from whence.position.rotary import Rotary
 from whence.position.rotary_scaling import LongRope
@@ -109,8 +109,8 @@ def _sizes(position: Position, heads: int | None, head_width: int | None) -> tup
 def effect_of(stage: Stage) -> Effect:
     layout, hooks = stage.layout(), stage.position.effects
     distance = layout.distance().double()
-    factor = grid.evaluate(stage.position, "factor", distance, stage.heads, layout.length_of)
-    bias = grid.evaluate(stage.position, "bias", distance, stage.heads, layout.length_of)
+    factor = evaluate.evaluate(stage.position, "factor", distance, stage.heads, layout.length_of)
+    bias = evaluate.evaluate(stage.position, "bias", distance, stage.heads, layout.length_of)
     if not hooks & {"factor", "bias"} or hooks & {"embed", "rotate", "content"}:
         values, label = _logits(stage, layout, factor, bias) - 1, "change of the logit\nfor the same content"
     elif factor is None:

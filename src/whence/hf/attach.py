@@ -12,11 +12,11 @@ from torch.utils.hooks import RemovableHandle
 
 from whence.errors import refusal
 from whence.hf import adapters
+from whence.hf.causality_check import attending_layers, prove
 from whence.hf.devices import execution_device
 from whence.hf.interface import KEY, WATCHERS, Switch
 from whence.hf.layers import chosen_layers
 from whence.hf.position_state import mark, unmark, warn_before_saving
-from whence.hf.proof import attending_layers, prove
 from whence.hf.rotation import Rotations, Unturned
 from whence.position.base import Position
 

@@ -10,12 +10,12 @@ from torch import nn
 
 from whence.errors import WhenceError, refusal
 from whence.hf.adapters import base_of
+from whence.hf.causality_check import attending_layers
 from whence.hf.interface import KEY, Attending, Switch, watch
 from whence.hf.layers import chosen_layers
-from whence.hf.proof import attending_layers
+from whence.hf.recorders import OfRows, Watching
 from whence.hf.reductions import OfAllRows, reduce_all
 from whence.hf.states import OfStates
-from whence.hf.watchers import OfRows, Watching
 
 
 @contextmanager

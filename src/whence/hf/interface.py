@@ -17,9 +17,9 @@ from whence.attention.attend import attend
 from whence.errors import WhenceError, refusal
 from whence.hf.adapters import unwrapped
 from whence.hf.devices import bring_into_memory
+from whence.hf.masks import Sight, sight_mask, sight_of
 from whence.hf.model_parts import joined
 from whence.hf.packages import needed
-from whence.hf.sight import Sight, sight_mask, sight_of
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 

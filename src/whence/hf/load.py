@@ -11,7 +11,7 @@ import torch
 from whence.errors import refusal
 from whence.hf.convert import FETCH_SMOLLM2, convert, smollm2_folder
 from whence.hf.packages import needed
-from whence.hf.saved import saved_positions
+from whence.hf.state_io import saved_positions
 from whence.hf.store import SUMS, require_whole
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.hf.interface import Attending
-from whence.hf.watchers import Watching
+from whence.hf.recorders import Watching
 
 SCORES = 1 << 22  # weights that exist at any moment
 

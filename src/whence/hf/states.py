@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.hf.layers import block_of
-from whence.hf.watchers import Watching
+from whence.hf.recorders import Watching
 
 Pair = tuple[Tensor, Tensor]  # queries and keys
 

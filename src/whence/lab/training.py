@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from whence.errors import missing_extra
 from whence.lab import checkpoints
-from whence.lab.choosing import Choice
+from whence.lab.early_stopping import Choice
 from whence.lab.kernels import chosen_kernels
 from whence.lab.study import Budget
 from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from whence import answers, shapes
+from whence import hook_outputs, shapes
 from whence.attention.layout import count_tokens, key_mask
 from whence.errors import refusal
+from whence.models.assign_positions import Placed
 from whence.models.caches import Caches
 from whence.models.layer import Layer
-from whence.models.placing import Placed
 from whence.models.spec import ModelSpec
 from whence.position.base import Position
 
@@ -86,7 +86,7 @@ class Body(nn.Module):
             places = self._places(tokens, padding, documents, cache)
             for part in self.at_input:
                 assert isinstance(part, Position)
-                x = answers.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
+                x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
         x = self.dropout(x)
         for layer, held in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, padding=padding, documents=documents, cache=held, weights_into=weights_into)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from whence.errors import refusal
+from whence.models.assign_positions import PerLayer, place
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
-from whence.models.initial import start_scaled
-from whence.models.placing import PerLayer, place
+from whence.models.initialization import start_scaled
 from whence.models.spec import ModelSpec
 
 

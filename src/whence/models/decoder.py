@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whence.models.assign_positions import Placed
 from whence.models.body import Body
 from whence.models.caches import Caches
-from whence.models.placing import Placed
+from whence.models.eval_mode import still
 from whence.models.sampling import choose, require_choice
 from whence.models.spec import ModelSpec
-from whence.models.stillness import still
 
 
 class Output(nn.Module):

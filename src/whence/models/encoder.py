@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from whence.attention.layout import key_mask
+from whence.models.assign_positions import Placed
 from whence.models.body import Body
-from whence.models.placing import Placed
 from whence.models.spec import ModelSpec
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.models.body import Body
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
-from whence.models.stillness import still
+from whence.models.eval_mode import still
 
 
 def attention_maps(model: Encoder | Decoder, tokens: Tensor, padding: Tensor | None = None) -> Tensor:

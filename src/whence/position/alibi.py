@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.position.base import Position, Rate, Rates
-from whence.position.quantity import Quantity
+from whence.position.parameter import Quantity
 from whence.validation import require_choice, require_flag, require_number
 
 

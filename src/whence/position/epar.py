@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.position.base import LENGTHS, Position, Rate, Rates
-from whence.position.quantity import Quantity
+from whence.position.parameter import Quantity
 from whence.validation import require_choice, require_flag
 
 Number = float | Sequence[float]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.position.base import Position, Rate, Rates
-from whence.position.quantity import Quantity
+from whence.position.parameter import Quantity
 from whence.position.sink import per_head
 from whence.validation import require_flag
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from whence.position.alibi import slopes
 from whence.position.base import Position
-from whence.position.quantity import Quantity
+from whence.position.parameter import Quantity
 from whence.validation import require_flag
 
 

@@ -6,7 +6,7 @@ Nothing here knows what was measured. scipy, of the extra ``lab``, is loaded whe
 from whence.statistics.comparison import Arm, Comparison, compare
 from whence.statistics.corrections import bonferroni, holm
 from whence.statistics.groups import share_over_groups
-from whence.statistics.rearrangements import Rearrangement, paired, permutation, smallest_p, smallest_paired_p
+from whence.statistics.permutation import Rearrangement, paired, permutation, smallest_p, smallest_paired_p
 from whence.statistics.samples import Interval, Proportion, Summary, proportion, summary
 from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
 

@@ -15,8 +15,8 @@ from itertools import count
 
 from whence.errors import refusal
 from whence.statistics.corrections import bonferroni
-from whence.statistics.rearrangements import Rearrangement, permutation, smallest_p, smallest_paired_p
-from whence.statistics.rearrangements import paired as sign_flips
+from whence.statistics.permutation import Rearrangement, permutation, smallest_p, smallest_paired_p
+from whence.statistics.permutation import paired as sign_flips
 from whence.statistics.samples import Interval, Plain, Summary, checked, checked_level, summary
 from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
 

@@ -6,7 +6,7 @@ import torch
 
 from whence import attend
 from whence.attention.layout import resolve
-from whence.position.grid import evaluate
+from whence.position.evaluate import evaluate
 
 PLACES = ("q_positions", "k_positions", "lengths", "padding", "documents", "window")
 

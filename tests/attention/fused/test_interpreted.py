@@ -11,7 +11,7 @@ import torch
 from against_reference import assert_within, compare, exact_and_plain, inputs, randoms, run, stirred
 
 from whence import Alibi, Epar, Kerple, KVCache, Position, PowerPrior, Rotary, Sink, StableMask, T5Bias, attend
-from whence.attention.fused.memory import pack
+from whence.attention.fused.packing import pack
 
 pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
 

@@ -9,7 +9,7 @@ from against_reference import inputs, randoms, stirred
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
-from whence.attention.fused.memory import MARGIN
+from whence.attention.fused.packing import MARGIN
 
 HEADS = 2
 

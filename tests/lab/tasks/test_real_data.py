@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab.data import speeches
 from whence.lab.tasks import load
+from whence_papers.speeches import data
 
 pytestmark = pytest.mark.skipif(
     "WHENCE_DATA" not in os.environ, reason="WHENCE_DATA is not set: no real data to test on"
@@ -112,7 +112,7 @@ def test_speeches_refuse_a_broken_line(tmp_path, monkeypatch):
     (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\tfine\n3\tnobody\n")
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
     with pytest.raises(WhenceError) as error:
-        speeches.labelled("load", "train_CLS.tsv")
+        data.labelled("load", "train_CLS.tsv")
     assert str(error.value) == (
         "load got line 2 of train_CLS.tsv starting with '3\\tnobody', but a line is a label 0, 1 or 2, a tab and a text; "
         "restore the file."

@@ -10,12 +10,12 @@ import sys
 import torch
 from torch import Tensor
 
-from whence import answers
+from whence import hook_outputs
 from whence.attention.fused import ops
-from whence.attention.fused.memory import FEW_QUERIES, LOG2E, pack
+from whence.attention.fused.packing import FEW_QUERIES, LOG2E, pack
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rate, Rates
-from whence.position.grid import evaluate, one_length, table
+from whence.position.evaluate import evaluate, one_length, table
 
 WIDEST = 256
 FARTHEST = 2**29  # kernels count distances in 32 bits
@@ -173,7 +173,7 @@ def few_numbers(
                 return None
             name, n = type(part).__name__, distance.shape[0]
             own_tables = tuple(
-                None if answer is None else answers.per_head(name, hook, answer, heads, n)
+                None if answer is None else hook_outputs.per_head(name, hook, answer, heads, n)
                 for hook, answer in (("factor", own.factor), ("bias", own.bias))
             )
             each = own.each
@@ -218,7 +218,7 @@ def covers_parameters(part: Position, own: Rates) -> bool:
 def _rate_of_all(rate: Rate, part: Position, place: int, factors: list[Tensor], heads: int, entries: int) -> Rate:
     """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
     assert rate.table is not None
-    whole = answers.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
+    whole = hook_outputs.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
     if rate.hook == "factor":
         for other, factor in enumerate(factors):
             whole = whole if other == place else whole * factor

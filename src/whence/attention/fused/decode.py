@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.attention.fused import tiling
 from whence.attention.fused.diagonals import PAD, read_one, read_two
-from whence.attention.fused.memory import ceil_div, line, power_of_two, processors
+from whence.attention.fused.packing import ceil_div, line, power_of_two, processors
 from whence.attention.fused.scores import kept, load_tile, seen
 
 if TYPE_CHECKING:

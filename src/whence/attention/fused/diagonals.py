@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.memory import MARGIN
+from whence.attention.fused.packing import MARGIN
 
 # inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
 PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))

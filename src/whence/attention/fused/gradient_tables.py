@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence.attention.fused import tiling
 from whence.attention.fused.diagonals import PAD, diagonal_places, diagonal_sums
-from whence.attention.fused.memory import ceil_div, processors
+from whence.attention.fused.packing import ceil_div, processors
 from whence.attention.fused.scores import kept, load_tile, logits, seen
 
 if TYPE_CHECKING:

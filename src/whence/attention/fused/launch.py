@@ -15,17 +15,8 @@ from whence.attention.fused.call import Effects, Settings
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.gradient_keys import keys_kernel
 from whence.attention.fused.gradient_queries import queries_kernel
-from whence.attention.fused.memory import (
-    FEW_QUERIES,
-    LOG2E,
-    MARGIN,
-    NUMBERS,
-    ceil_div,
-    empty_out,
-    line,
-    power_of_two,
-)
-from whence.attention.fused.texts import Texts
+from whence.attention.fused.packing import FEW_QUERIES, LOG2E, MARGIN, NUMBERS, ceil_div, empty_out, line, power_of_two
+from whence.attention.fused.segments import Texts
 
 STEEPEST = 160.0  # logits of log 2: less than float32's smallest number
 #: bits that a slope may add across a block of keys and still be one weight a key, which neither overflows nor underflows

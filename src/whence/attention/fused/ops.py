@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.fused.memory import AMPLITUDE, LOG2E, NUMBERS, SLOPE, aligned, empty_out, line
+from whence.attention.fused.packing import AMPLITUDE, LOG2E, NUMBERS, SLOPE, aligned, empty_out, line
 
 # table and rates are packed; of each, how many columns belong to the factor and how many to the bias, and for which
 # columns of the table a gradient is wanted, if for any

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whence.attention.fused.memory import MARGIN, ceil_div, power_of_two
+from whence.attention.fused.packing import MARGIN, ceil_div, power_of_two
 from whence.attention.fused.scores import load_tile
 
 SPARE = 24  # bits: what is left out weighs less than float32's last digit of the row

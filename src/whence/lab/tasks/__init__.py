@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,14 @@ from whence.errors import refusal
 from whence.lab.tasks.base import Batch, Task, row_of
 from whence.lab.tasks.books import Books
 from whence.lab.tasks.copying import Copying
-from whence.lab.tasks.places import Places
+from whence.lab.tasks.metrics import NOT_ASKED, Tally
 from whence.lab.tasks.retrieval import Retrieval
 from whence.lab.tasks.sources import Sources
-from whence.lab.tasks.speeches import SpeechesClassify, SpeechesLm
 from whence.lab.tasks.sst2 import Sst2
-from whence.lab.tasks.tally import NOT_ASKED, Tally
 from whence.lab.tasks.topics import Topics
-from whence.lab.tasks.votes import Votes
 from whence.lab.tasks.wikitext import WikiText2, WikiText103
+from whence.plugins import TASKS as GROUP
+from whence.plugins import entry_points, is_reference, load_reference, parse_reference
 
 __all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Tally", "Task", "kind_of", "load", "row_of"]
 
@@ -36,12 +34,8 @@ class Entry:
 TASKS: dict[str, Entry] = {
     "retrieval": Entry(Retrieval, True, "the value that stood behind a key"),
     "copy": Entry(Copying, True, "a random string once more"),
-    "votes": Entry(Votes, True, "the heavier side of votes that weigh by their place"),
-    "places": Entry(Places, True, "the nearest, the farthest or the marked symbol, as a cue says"),
     "topics": Entry(Topics, True, "language modelling on Python's help topics"),
     "sources": Entry(Sources, True, "prose, code or docstring"),
-    "speeches_classify": Entry(SpeechesClassify, False, "which of three presidents said it"),
-    "speeches_lm": Entry(SpeechesLm, False, "language modelling on speeches, a score a president"),
     "wikitext2": Entry(WikiText2, False, "language modelling on two million words of Wikipedia"),
     "wikitext103": Entry(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
     "books": Entry(Books, False, "language modelling on public-domain books"),
@@ -66,26 +60,17 @@ def load(name: str, **settings: Any) -> Task:
 
 
 def kind_of(name: str) -> type[Task]:
-    """The class of a task by its name, which needs no data yet."""
-    if ":" in name:
-        return _from_elsewhere(name)
-    if name not in TASKS:
-        raise refusal(f'load("{name}")', "an unknown task", f"there are {', '.join(TASKS)}", "give one of these")
-    return TASKS[name].make
-
-
-def _from_elsewhere(name: str) -> type[Task]:
-    """A subclass of Task by its module and name, so that a study can bring its own; nothing else is ever called."""
-    module, _, kind = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), kind, None)
-    except ImportError:
-        found = None
+    """The class of a task by its name, without loading its data."""
+    asked = f'load("{name}")'
+    if is_reference(name):
+        found = load_reference(parse_reference(name), asked)
+    elif name in TASKS:
+        return TASKS[name].make
+    elif name in (plugins := entry_points(GROUP)):
+        found = plugins[name].load()
+    else:
+        known = ", ".join([*TASKS, *plugins])
+        raise refusal(asked, "an unknown task", f"the tasks are {known}", "name one, or your own as module:Class")
     if not (inspect.isclass(found) and issubclass(found, Task) and not inspect.isabstract(found)):
-        raise refusal(
-            f'load("{name}")',
-            "no such task",
-            "module:Class names a subclass of whence.lab.tasks.Task that can be imported",
-            "check both names",
-        )
+        raise refusal(asked, repr(found), "a task is a subclass of whence.lab.tasks.Task", "name a subclass")
     return found

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from whence.errors import refusal
 from whence.lab.arms import Arm, Fit
-from whence.lab.tasks.tally import NOT_ASKED as NOT_ASKED  # where tasks look for it
-from whence.lab.tasks.tally import Tally
+from whence.lab.tasks.metrics import NOT_ASKED as NOT_ASKED
+from whence.lab.tasks.metrics import Tally
 from whence.models import ModelSpec, build
 
 #: at most so many tokens go into one evaluation batch, so that long inputs need no more memory than short ones

@@ -9,8 +9,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from whence.report.comparison.looks import Look
 from whence.report.comparison.scales import Scale
+from whence.report.comparison.style import Look
 
 WIDTH, HEIGHT = 480, 300
 LEFT, TOP, BOTTOM = 46, 34, 44

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.chart import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Point, Series, lines, right_edge
-from whence.report.comparison.looks import Look
 from whence.report.comparison.numbers import is_number, mean, number
 from whence.report.comparison.scales import Scale, distances, lengths, linear, logarithmic
+from whence.report.comparison.style import Look
 from whence.report.comparison.units import Units, values_of
 
 MOST_POINTS = 160  # more than a line in such a picture can show

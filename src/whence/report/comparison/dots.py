@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from whence.report.comparison.chart import WIDTH, shortened, svg
-from whence.report.comparison.looks import Look, baseline_of
 from whence.report.comparison.numbers import is_number, mean, number
 from whence.report.comparison.scales import Scale, linear, logarithmic
+from whence.report.comparison.style import Look, baseline_of
 from whence.report.comparison.units import Units, best_first, diverged_words, values_of
 
 ROW, TOP, BOTTOM, LEFT, RIGHT = 38, 26, 42, 12, 22

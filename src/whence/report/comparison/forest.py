@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from whence.report.comparison.chart import shortened, svg
-from whence.report.comparison.looks import Look
 from whence.report.comparison.numbers import is_number, signed
 from whence.report.comparison.scales import Scale, linear
+from whence.report.comparison.style import Look
 from whence.report.comparison.units import Units
 
 WIDTH, ROW, TOP, BOTTOM, LEFT, RIGHT = 360, 20, 24, 26, 112, 14

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from whence.report.comparison.looks import Look
 from whence.report.comparison.numbers import NOTHING
+from whence.report.comparison.style import Look
 from whence.report.comparison.tables import scrolling
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whence.errors import refusal
-from whence.report.comparison.looks import Look
+from whence.report.comparison.style import Look
 
 ROOM = 3_600_000  # characters for the maps of all studies, of the page's 5 MB
 

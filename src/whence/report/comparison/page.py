@@ -10,11 +10,10 @@ from typing import Any
 
 from whence.errors import refusal
 from whence.report.comparison import curves, learned, maps, tables
-from whence.report.comparison.claims import claims
 from whence.report.comparison.dots import dot_plot
-from whence.report.comparison.exhibits import exhibits
-from whence.report.comparison.looks import Look, legend, looks
+from whence.report.comparison.panels import exhibits
 from whence.report.comparison.rerun import rerun
+from whence.report.comparison.style import Look, legend, looks
 from whence.report.comparison.units import Units, units
 from whence.report.comparison.verdicts import verdicts
 
@@ -49,8 +48,7 @@ def page(findings: dict[str, Any]) -> str:
     """One self-contained HTML page about a comparison.
 
     Args:
-        findings: plain JSON, as ``whence.lab.results.findings`` makes it; the same findings give the same bytes. Where
-            ``ledger`` names the page of the claims beside this one, and their ``counts``, a link leads there.
+        findings: plain JSON, as ``whence.lab.results.findings`` makes it; the same findings give the same bytes.
     """
     studies = findings.get("studies")
     if not studies or not all(study["arms"] for study in studies):
@@ -72,7 +70,7 @@ def page(findings: dict[str, Any]) -> str:
         style=folder.joinpath("style.css").read_text("utf-8"),
         script="".join(folder.joinpath(name).read_text("utf-8") for name in ("maps.js", "legend.js")),
         verdicts=verdicts(studies, known),
-        studies=sections + claims(findings),
+        studies=sections,
         rerun=rerun(findings),
         when=html.escape(findings["when"]),
     )

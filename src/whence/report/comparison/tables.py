@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.chart import shortened
-from whence.report.comparison.looks import Look
 from whence.report.comparison.numbers import NOTHING, interval, mean, number, probability, seconds, signed, whole
+from whence.report.comparison.style import Look
 from whence.report.comparison.units import Units, best_first, values_of
 from whence.report.comparison.verdicts import kind_of
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from whence.report.comparison.looks import baseline_of
 from whence.report.comparison.numbers import decimals, is_number, mean
+from whence.report.comparison.style import baseline_of
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from whence.report.comparison.chart import shortened
 from whence.report.comparison.forest import forest
-from whence.report.comparison.looks import Look, baseline_of
 from whence.report.comparison.numbers import number
+from whence.report.comparison.style import Look, baseline_of
 from whence.report.comparison.units import diverged_words, units
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))

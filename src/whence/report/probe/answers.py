@@ -7,7 +7,7 @@ from typing import Any
 
 from whence.report.comparison.numbers import number
 from whence.report.probe.charts import over_heads
-from whence.report.probe.sentences import answer, percent, points
+from whence.report.probe.sentences import percent, points
 
 
 def attention_answer(name: str, attention: dict[str, Any]) -> str:
@@ -58,13 +58,6 @@ def ablation_answer(found: dict[str, Any]) -> str:
             f"{points(gaps['shuffled'])} in the shuffled control"
         )
     return f"{told}." if told else ""
-
-
-def hypotheses_answer(found: Sequence[dict[str, Any]]) -> str:
-    """How many hypotheses the records support."""
-    words = [answer(one["answer"]) for one in found]
-    parts = [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]
-    return f"Of {len(found)} hypotheses: {', '.join(parts)}." if len(found) > 1 else f"The hypothesis is {words[0]}."
 
 
 def _share(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from whence.bias.decisions import leading
+from whence.probe.decisions import leading
 from whence.report.comparison.chart import (
     BOTTOM,
     HEIGHT,
@@ -22,9 +22,9 @@ from whence.report.comparison.chart import (
     right_edge,
     svg,
 )
-from whence.report.comparison.looks import MARKERS, Look
 from whence.report.comparison.numbers import number, tick
 from whence.report.comparison.scales import Scale, distances, linear
+from whence.report.comparison.style import MARKERS, Look
 from whence.report.probe.sentences import SCORES, SHORT, between, counted, percent
 
 CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34

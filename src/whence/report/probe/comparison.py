@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from whence.bias.paired import NOT_SETTINGS, strongest
+from whence.probe.paired import NOT_SETTINGS, strongest
 from whence.report.comparison.numbers import NOTHING, probability
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
@@ -29,7 +29,7 @@ from whence.report.probe.tables import table
 
 
 def comparison_page(found: dict[str, Any]) -> str:
-    """One self-contained HTML page from the findings of ``whence.bias.paired.compare_probes``."""
+    """One self-contained HTML page from the findings of ``whence.probe.paired.compare_probes``."""
     folder = files("whence.report.comparison")
     first, second = found["labels"]
     studies = [

@@ -18,11 +18,9 @@ from whence.report.probe.answers import (
     attention_answer,
     causes_answer,
     geometry_answer,
-    hypotheses_answer,
 )
-from whence.report.probe.doubts import found_in
 from whence.report.probe.identity import model_details, source
-from whence.report.probe.sentences import answer, counted, detail, emphasised, headline, rule, section_answer, too_few
+from whence.report.probe.sentences import counted, detail, emphasised, headline, rule, section_answer, too_few
 
 CURVES = "Does the position of the answer matter?"
 ALIKE = " All alike: every slot holds the same words, so only position differs."
@@ -34,7 +32,7 @@ REGIONS = {
 
 
 def page(findings: dict[str, Any]) -> str:
-    """One self-contained HTML page about a probe, from the findings of ``whence.bias.findings``."""
+    """One self-contained HTML page about a probe, from the findings of ``whence.probe.findings``."""
     if not findings.get("tasks"):
         raise refusal("page(findings)", "no tasks", "a probe has at least one", "run a probe first")
     folder = files("whence.report.comparison")
@@ -45,9 +43,7 @@ def page(findings: dict[str, Any]) -> str:
         style=folder.joinpath("style.css").read_text("utf-8"),
         script=folder.joinpath("legend.js").read_text("utf-8"),
         verdicts=_curves(findings),
-        studies="".join(
-            (_unexplained(findings), _attention(findings), _inside(findings), _causes(findings), _doubts(findings))
-        ),
+        studies="".join((_unexplained(findings), _attention(findings), _inside(findings), _causes(findings))),
         rerun=rerun({**findings, "studies": [study]}),
         when=html.escape(findings["when"]),
     )
@@ -256,23 +252,6 @@ def _ablated(findings: dict[str, Any]) -> str:
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
     return _folded("Does the curve depend on positional vectors?", told, found["items"])
-
-
-def _doubts(findings: dict[str, Any]) -> str:
-    if not findings["doubts"]:
-        return ""
-    cards = "".join(
-        f'<article class="card"><p class="kicker">{html.escape(doubt["doubt"])}</p><h3>{_sentence(doubt["claim"])}: '
-        f"{answer(doubt['answer'])}.</h3><p>{html.escape(found_in(doubt))}</p>"
-        f'<p class="small">Supported if {html.escape(doubt["rule"])}.</p></article>'
-        for doubt in findings["doubts"]
-    )
-    told = f'{_answer(hypotheses_answer(findings["doubts"]))}<div class="cards">{cards}</div>'
-    return _section("doubts", "Which hypotheses about positional channels hold?", told)
-
-
-def _sentence(claim: str) -> str:
-    return html.escape(claim[:1].upper() + claim[1:])
 
 
 def _folded(title: str, inside: str, items: int, what: str = "items a slot") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from whence.bias.arrays.channels import FITS, LEFT_OUT, fitted
+from whence.probe.arrays.channels import FITS, LEFT_OUT, fitted
 from whence.report.probe.charts import over_heads, thirds
 
 if TYPE_CHECKING:

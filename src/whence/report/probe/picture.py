@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from whence.bias.decisions import leading
 from whence.errors import missing_extra
+from whence.probe.decisions import leading
 from whence.report.probe.sentences import SCORES, counted, too_few
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
-"""The answers of a probe's page as sentences. The decision rule is that of ``whence.bias.decisions``."""
+"""The answers of a probe's page as sentences. The decision rule is that of ``whence.probe.decisions``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from whence.bias.decisions import FEW, leading
+from whence.probe.decisions import FEW, leading
 from whence.report.comparison.numbers import number, probability
 
 MOST = 4  # slots that are named where a wrong answer came from

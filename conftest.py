@@ -1,0 +1,197 @@
+"""Without a GPU the fused kernels are tested under Triton's interpreter, in the same process as everything else.
+
+Triton decides while it is imported, and while a kernel is decorated, whether kernels are compiled or interpreted. Some
+other test or a library may import it first, so it is imported here, before any test, with the variable set. The variable
+then goes again, because whence reads it at each call: the rest of the suite must see a CPU as users see it, where the
+triton backend is closed. Tests that want the interpreter ask for the fixture ``interpreted`` (below), which sets it
+back. On a machine with a GPU nothing happens here, and the kernels are compiled.
+"""
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+collect_ignore_glob = ["papers/src/whence_papers/studies/*"]  # files that `whence run` loads by path
+
+if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        importlib.import_module("whence.attention.fused.launch")  # triton itself, and every kernel
+    finally:
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cases", type=int, help="Number of random cases of each kind (default: as many as the suite runs)."
+    )
+
+
+#: random cases of each kind in the suite, by the argument of the test
+CASES = {"float64_case": 320, "float32_case": 140, "history_case": 140}
+
+
+def pytest_generate_tests(metafunc):
+    for name in CASES.keys() & set(metafunc.fixturenames):
+        count = metafunc.config.getoption("--cases")
+        metafunc.parametrize(name, range(CASES[name] if count is None else count))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of a few rows, so that short sequences need several."""
+    from whence.attention import blockwise, blockwise_kernel
+
+    monkeypatch.setattr(blockwise_kernel, "BLOCK", 3)
+    monkeypatch.setattr(blockwise_kernel, "TILE", 40)
+    monkeypatch.setattr(blockwise, "SCORES", 60)
+
+
+@pytest.fixture
+def whence_here(monkeypatch, capfd):
+    """The command line in this process, where torch is loaded already; a process of its own takes seconds to start."""
+    from whence.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["whence", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ending:
+            code = ending.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
+
+
+# Fixtures for the fused kernels without a GPU: the interpreter, and two guards that make silent mistakes loud.
+#
+# A kernel may touch memory that is not its own and mask the answer afterwards: on a GPU that is an illegal access on some
+# days. A kernel may also leave a number unwritten and read it later: whether that shows depends on what lay there. Under
+# the interpreter both can be seen for certain.
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Kernels run in Python on CPU tensors, and every address they touch is checked."""
+    pytest.importorskip("triton")
+    from whence.attention.fused import backend
+    from whence.attention.fused.forward import forward_kernel
+
+    if type(forward_kernel).__name__ != "InterpretedFunction":
+        pytest.skip("the kernels are compiled here: a GPU is present, and test_on_gpu.py runs them there")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(backend, "SKIPS_BEYOND", 0)  # skipping pays for long texts only, and is tested with short ones
+    watch_addresses(monkeypatch)
+    patch_language_once(monkeypatch)
+    check_overflow_in_numpy(monkeypatch)
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that is handed out empty holds NaN, or a number that no index may be."""
+
+    def filled(make):
+        def made(*arguments, **about):
+            out = make(*arguments, **about)
+            return out.fill_(torch.nan if out.is_floating_point() else 2**30)
+
+        return made
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
+
+
+def watch_addresses(monkeypatch):
+    """Raise where a kernel loads, stores or adds outside the tensors it was given."""
+    from triton.runtime import interpreter
+
+    starts, ends = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+    prepare = interpreter.GridExecutor._init_args_hst
+
+    def note(executor, arguments, named):
+        nonlocal starts, ends
+        ready = prepare(executor, arguments, named)
+        bases = [getattr(x, "base", x) for x in (*ready[0], *ready[1].values())]
+        spans = sorted(extent(x) for x in bases if isinstance(x, torch.Tensor) and x.numel())
+        starts, ends = (np.array(side, np.uint64) for side in zip(*spans, strict=True))
+        # tensors may overlap: an address is fine when any of those that start before it reaches beyond it
+        ends = np.maximum.accumulate(ends)
+        return ready
+
+    def check(pointers, mask):
+        used = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)]
+        place = np.searchsorted(starts, used, side="right").astype(np.int64) - 1
+        wild = (place < 0) | (used >= ends[place])
+        if wild.any():
+            raise IndexError(f"{wild.sum()} of {used.size} addresses lie outside every tensor of this kernel")
+
+    def checked(method, pointers_at, mask_at):
+        original = getattr(interpreter.InterpreterBuilder, method)
+
+        def call(builder, *arguments, **about):
+            check(arguments[pointers_at], arguments[mask_at])
+            return original(builder, *arguments, **about)
+
+        monkeypatch.setattr(interpreter.InterpreterBuilder, method, call)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", note)
+    checked("create_masked_load", 0, 1)
+    checked("create_masked_store", 0, 2)
+    checked("create_atomic_rmw", 1, 3)
+
+
+def patch_language_once(monkeypatch):
+    """Within one launch, do once what the interpreter does again for every call of a helper: exchange the language.
+
+    Hundreds of attributes are looked through each time, a third of the time these tests would take.
+    """
+    from triton.runtime import interpreter
+
+    patch, launch, done = interpreter._patch_lang, interpreter.GridExecutor.__call__, set()
+
+    def fresh(executor, *arguments, **named):
+        done.clear()  # the end of the last launch has taken everything back
+        return launch(executor, *arguments, **named)
+
+    def once(function):
+        if function.__module__ in done:
+            return interpreter._LangPatchScope()
+        done.add(function.__module__)  # what is exchanged depends on the names its module can see
+        return patch(function)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", fresh)
+    monkeypatch.setattr(interpreter, "_patch_lang", once)
+
+
+def check_overflow_in_numpy(monkeypatch):
+    """The interpreter checks every sum and product of integers for overflow, in a dozen interpreted steps; here in two."""
+    from triton.language import semantic
+
+    def check(self, left, right, operation):
+        bits = left.type.scalar.int_bitwidth
+        if bits < 64:
+            exact = getattr(np, NUMPY[operation.__name__])(*(x.handle.data.astype(np.int64) for x in (left, right)))
+            low, high = left.type.scalar.get_int_min_value(), left.type.scalar.get_int_max_value()
+            assert (low <= exact).all() and (exact <= high).all(), f"int{bits} overflow in {operation.__name__}"
+
+    monkeypatch.setattr(semantic.TritonSemantic, "binary_op_sanitize_overflow_impl", check)
+
+
+NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply"}
+
+
+def extent(x):
+    """The first address of a tensor and one past its last, as far as its own elements go."""
+    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()

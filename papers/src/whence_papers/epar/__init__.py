@@ -1,0 +1,1 @@
+"""The EPAR framework: theory, experiments, adaptive attention, and when it helps."""

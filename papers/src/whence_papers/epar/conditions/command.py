@@ -1,0 +1,45 @@
+"""``whence conditions``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whence.errors import refusal
+
+
+def conditions(
+    folder: Annotated[Path, typer.Argument(help="Folder with the studies of one question under several conditions.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for conditions.png and conditions.csv.")] = None,
+) -> None:
+    """Draw studies with the same arms under several conditions as one figure and one table.
+
+    Examples:
+
+    whence run epar/when
+
+    whence conditions results/epar_when
+    """
+    from whence.lab.results import findings
+
+    folders = sorted(path.parent for path in folder.glob("*/study.json"))
+    write_conditions(findings(folders, "", "")["studies"], out or folder)
+
+
+def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
+    """Write conditions.csv and conditions.png."""
+    from whence import records
+    from whence_papers.epar import conditions as drawing
+
+    if not drawing.comparable(studies):
+        raise refusal(
+            "whence conditions",
+            f"{len(studies)} studies that differ in arms, baseline or metric",
+            "the conditions of one figure share all three",
+            "name a folder of comparable studies",
+        )
+    records.write_text(folder / "conditions.csv", drawing.cells_as_csv(drawing.rows(studies)))
+    drawing.write_figure(studies, folder / "conditions.png")
+    print(f"conditions: {folder / 'conditions.png'}")

@@ -1,0 +1,171 @@
+"""The pictures of experiment 2 that put its measures together."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from whence_papers.epar.experiments.cells import by_head, patterns, runs_of
+from whence_papers.epar.experiments.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence_papers.figure_style import LOOKS, Look, label, legend_above, letters, point, save, sheet
+from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
+
+Record = dict[str, Any]
+
+
+def score(record: Record, weights: str, form: str, pattern: str, true: bool) -> list[float]:
+    """The mean of an agreement of places and a ranking, for every head."""
+    first, second = ("true_place", "true_ranking") if true else ("consistency", "ranking")
+    one, other = (by_head(record, weights, form, pattern, measure) for measure in (first, second))
+    return [(a + b) / 2 for a, b in zip(one, other, strict=True)]
+
+
+def comprehensive(record: Record, path: Path) -> None:
+    spec = record["spec"]
+    figure, panels = sheet(1, 2, 10, 3.6, sharey=True)
+    titles = ("by the source's measures", "against the answer of the task")
+    for axes, true, title in zip(panels, (False, True), titles, strict=True):
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        for group, pattern in enumerate(patterns(record)):
+            cells = [(weights, form) for weights in ("random", "trained") for form in FORMS]
+            for number, (weights, form) in enumerate(cells):
+                name = f"{WEIGHTS[weights]}, {FORMS[form]}" if group == 0 else None
+                values = score(record, weights, form, pattern, true)
+                point(axes, group + (number - 2.5) * 0.13, values, shown(weights, form), name, (-0.5, 1.0))
+        axes.set_xticks(range(len(patterns(record))), patterns(record))
+        axes.grid(axis="y", color="0.92", linewidth=0.6)
+        label(axes, title, "information pattern", "score" if not true else "")
+    letters(panels)
+    legend_above(figure, panels[0], 3)
+    note = (
+        "The source does not define its score. a: mean of two-part consistency and Spearman(V, I); b: mean of 1 - |p* - p'| / L "
+        "(p': the best position under the wanted attention) and Spearman(V, V of the wanted attention). "
+        f"{numbers(spec)} {over_heads(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def against_ranking(record: Record, path: Path) -> None:
+    spec = record["spec"]
+    figure, panels = sheet(1, 3, 11, 3.8, sharex=True, sharey=True)
+    markers = dict(zip(patterns(record), "osD^v", strict=True))
+    for axes, weights in zip(panels, WEIGHTS, strict=True):
+        for form in FORMS:
+            look = shown(weights, form)
+            for pattern, marker in markers.items():
+                x = by_head(record, weights, form, pattern, "ranking")
+                y = by_head(record, weights, form, pattern, "consistency")
+                kind = Look(look.colour, marker, look.dash, look.filled)
+                axes.plot(
+                    x, y, linestyle="none", marker=".", markersize=4, markeredgewidth=0, color=look.colour, alpha=0.45
+                )
+                (mean_x, low_x, high_x), (mean_y, low_y, high_y) = (
+                    mean_and_interval(x, CORRELATION),
+                    mean_and_interval(y, SHARE),
+                )
+                axes.plot([low_x, high_x], [mean_y, mean_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
+                axes.plot([mean_x, mean_x], [low_y, high_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
+                axes.plot([mean_x], [mean_y], linestyle="none", **kind.points(), zorder=3)
+        axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+        label(axes, WEIGHTS[weights], "ranking: Spearman(V, I)", "two-part consistency" if weights == "random" else "")
+    for pattern, marker in markers.items():
+        panels[2].plot([], [], linestyle="none", marker=marker, color="black", markersize=5, label=pattern)
+    for form, name in FORMS.items():
+        panels[2].plot([], [], color=LOOKS[form].colour, linewidth=4, label=name)
+    letters(panels)
+    legend_above(figure, panels[2], 8)
+    note = f"One mark a pattern and form; bars: 95 % t-intervals over {len(spec['seeds'])} heads; dots: each head. {numbers(spec)}"
+    save(figure, path, record, note)
+
+
+def radar(record: Record, path: Path) -> None:
+    spec, names = record["spec"], patterns(record)
+    figure, polar = sheet(1, 2, 9.5, 4.6, subplot_kw={"projection": "polar"})
+    panels: list[Any] = list(polar)
+    angles = [2 * math.pi * n / len(names) for n in range(len(names))]
+    for axes, measure, title in zip(
+        panels, ("consistency", "true_place"), ("two-part consistency", "place against the task's answer"), strict=True
+    ):
+        for weights, form in (
+            ("random", "basic"),
+            ("random", "enhanced"),
+            ("trained", "basic"),
+            ("trained", "enhanced"),
+        ):
+            values = [mean_and_interval(by_head(record, weights, form, name, measure))[0] for name in names]
+            look = shown(weights, form)
+            line = look.line() | {"linewidth": 1.6 if weights == "trained" else 0.9}
+            axes.plot(
+                [*angles, angles[0]], [*values, values[0]], **line | look.points(5), label=f"{WEIGHTS[weights]}, {form}"
+            )
+        if measure == "consistency":
+            guess = [
+                sum(x) / len(x) for x in (by_head(record, "trained", "enhanced", name, "guess") for name in names)
+            ]  # fmt: skip
+            axes.plot(
+                [*angles, angles[0]],
+                [*guess, guess[0]],
+                color="black",
+                linewidth=1,
+                linestyle=":",
+                label="a random guess",
+            )
+        axes.set_theta_offset(math.pi / 2)
+        axes.set_theta_direction(-1)
+        axes.set_xticks(angles, names, fontsize=8.5)
+        axes.set_ylim(0, 1)
+        axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["0.25", "0.5", "0.75", "1"], fontsize=7, color="0.35")
+        axes.tick_params(axis="x", pad=7)
+        for name, angle in zip(axes.get_xticklabels(), angles, strict=True):  # names stand clear of the rim
+            side = math.sin(angle)
+            name.set_horizontalalignment("center" if abs(side) < 0.1 else "left" if side > 0 else "right")
+        axes.set_rlabel_position(36)
+        axes.grid(color="0.88", linewidth=0.6)
+        axes.set_title(title, fontsize=9, fontweight="bold", pad=14)
+    legend_above(figure, panels[0], 5)
+    note = (
+        "From 0 at the centre to 1 at the rim; means over heads. Order and area mean nothing; the same numbers with intervals "
+        f"are in verification_results.png and consistency_verification.png. {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def deviations(record: Record, path: Path) -> None:
+    spec = record["spec"]
+    figure, panels = sheet(1, 2, 10, 3.5)
+    for axes, measure in zip(panels, ("consistency", "ranking"), strict=True):
+        for group, pattern in enumerate(patterns(record)):
+            cells = [(weights, form) for weights in ("random", "trained") for form in ("basic", "enhanced")]
+            for number, (weights, form) in enumerate(cells):
+                heads = runs_of(record, weights, form, pattern, measure)
+                around = [x - sum(runs) / len(runs) for runs in heads for x in runs]
+                low, middle, high = bootstrapped(around)
+                look = shown(weights, form)
+                axes.errorbar(
+                    [group + (number - 1.5) * 0.18], [middle], yerr=[[middle - low], [high - middle]], ecolor=look.colour,
+                    elinewidth=1.2, capsize=2.5, linestyle="none", **look.points(),
+                    label=f"{WEIGHTS[weights]}, {form}" if group == 0 else None,
+                )  # fmt: skip
+        axes.set_xticks(range(len(patterns(record))), patterns(record))
+        axes.set_ylim(-0.03 * axes.get_ylim()[1], None)
+        axes.grid(axis="y", color="0.92", linewidth=0.6)
+        name = "two-part consistency" if measure == "consistency" else "ranking"
+        label(axes, name, "information pattern", "standard deviation over runs")
+    letters(panels)
+    legend_above(figure, panels[0], 4)
+    note = (
+        f"Standard deviation of {spec['runs']} runs around their head's mean; bars: 95 % bootstrap intervals (2000 draws of "
+        f"runs). {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def bootstrapped(differences: list[float], draws: int = 2000) -> tuple[float, float, float]:
+    """The root mean square of differences and its percentile interval, always with the same draws."""
+    generator, n = random.Random(0), len(differences)
+    squares = [x * x for x in differences]
+    found = sorted(math.sqrt(sum(generator.choices(squares, k=n)) / n) for _ in range(draws))
+    middle = math.sqrt(sum(squares) / n)
+    return min(found[draws // 40], middle), middle, max(found[-draws // 40 - 1], middle)

@@ -1,0 +1,210 @@
+"""The pictures of experiment 3: ``output/parameter/``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from whence_papers.epar.experiments.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence_papers.figure_style import LOOKS, NONE, band, heat, label, legend, legend_above, letters, point, save, sheet
+from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
+
+Record = dict[str, Any]
+MEASURES = {
+    "consistency": "two-part consistency",
+    "ranking": "ranking: Spearman(V, I)",
+    "true_ranking": "Spearman(V, wanted V)",
+    "entropy": "entropy of a row (nats)",
+    "error": "error of the task",
+}
+
+RANGES = {
+    "consistency": SHARE, "ranking": CORRELATION, "true_ranking": CORRELATION, "entropy": (0, math.inf), "error": (0, math.inf)
+}  # fmt: skip
+
+
+def draw(record: Record, folder: Path) -> None:
+    for number in ("alpha", "beta"):
+        one_number(record, number, folder / f"{number}_parameter_sensitivity.png")
+    combined(record, folder / "combined_parameter_sensitivity.png")
+    combinations(record, folder / "parameter_combination_heatmap.png")
+    enhanced(record, folder / "enhanced_performance_analysis.png")
+    correlations(record, folder / "position_correlation_comparison.png")
+
+
+def curves(record: Record, axes: Any, number: str, measure: str) -> None:
+    """A measure over one number, for both kinds of weights and every form that has the number."""
+    sweep = record["results"]["sweeps"][number]
+    for weights in ("random", "trained"):
+        for form, measured in sweep[weights].items():
+            look = shown(weights, form)
+            name = f"{WEIGHTS[weights]}, {form}"
+            band(axes, sweep["at"], list(zip(*measured[measure], strict=True)), look, name, RANGES[measure])
+    axes.axvline(record["spec"][number], color="0.6", linewidth=0.9, linestyle=":", zorder=0)
+    if number == "alpha":
+        axes.set_xscale("log")
+        ticks = [x for x in (0.1, 0.25, 0.5, 1, 2, 4) if min(sweep["at"]) <= x <= max(sweep["at"])]
+    else:
+        axes.set_xscale("symlog", linthresh=0.25, linscale=0.5)
+        axes.set_xlim(-0.02, 1.15 * max(sweep["at"]))
+        ticks = [x for x in (0, 0.25, 0.5, 1, 2, 4, 8) if x <= max(sweep["at"])]
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.xaxis.minorticks_off()
+    if measure == "error":
+        plain_log(axes)
+    label(axes, "", number, MEASURES[measure])
+
+
+def plain_log(axes: Any) -> None:
+    """A logarithmic vertical axis whose ticks are written as numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def one_number(record: Record, number: str, path: Path) -> None:
+    spec = record["spec"]
+    figure, panels = sheet(2, 3, 10.5, 5.8)
+    for axes, measure in zip(panels, MEASURES, strict=False):
+        curves(record, axes, number, measure)
+    panels[5].set_visible(False)
+    letters(panels[:5])
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="center", bbox_to_anchor=(0.85, 0.3), fontsize=8.5, frameon=False
+    )
+    note = (
+        f"{number} is changed in heads that keep their weights; dotted: the number they were trained with. Each point: "
+        f"{spec['runs']} sequences of each of five patterns. Task error: squared difference from the wanted attention over its "
+        f"square. Otherwise {numbers(spec)} {over_heads(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def combined(record: Record, path: Path) -> None:
+    spec, found = record["spec"], record["results"]["elasticities"]["by"]
+    figure, panels = sheet(2, 3, 10.5, 5.8)
+    for axes, number in zip(panels[:3], ("alpha", "beta", "gamma"), strict=True):
+        curves(record, axes, number, "true_ranking")
+        axes.set_ylim(-1, 1.05)
+        axes.set_title(f"over {number}", loc="left")
+    for axes, (measure, by_number) in zip(panels[3:], found.items(), strict=True):
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        for place, (_, values) in enumerate(by_number.items()):
+            point(axes, place, values, LOOKS["enhanced"])
+        axes.set_xticks(range(len(by_number)), list(by_number))
+        axes.set_xlim(-0.6, len(by_number) - 0.4)
+        label(axes, f"elasticity of {'the error' if measure == 'error' else measure}", "", "% change for + 1 %")
+    letters(panels)
+    legend_above(figure, panels[0], 4)
+    apart = record["results"]["elasticities"]["autograd_against_differences"]
+    note = (
+        f"a to c: agreement with the answer of the task. d to f: trained enhanced heads, what 1 % more of a number changes, by autograd (central "
+        f"differences agree to {apart:.0e}). {numbers(spec)} {over_heads(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def combinations(record: Record, path: Path) -> None:
+    from matplotlib.colors import LogNorm
+
+    results, spec = record["results"], record["spec"]
+    figure, panels = sheet(1, 2, 10, 4.4)
+    tables = {
+        pair: [[sum(cell) / len(cell) for cell in row] for row in table]
+        for pair, table in results["combinations"].items()
+    }
+    low = min(min(map(min, table)) for table in tables.values())
+    high = max(max(map(max, table)) for table in tables.values())
+    heat(
+        panels,
+        list(tables.values()),
+        "error of the task (log scale)",
+        cmap="cividis_r",
+        norm=LogNorm(low, high),
+        origin="lower",
+    )
+    for axes, (pair, table) in zip(panels, tables.items(), strict=True):
+        first, second = pair.split(", ")
+        rows, columns = results["sweeps"][first]["at"], results["sweeps"][second]["at"]
+        axes.set_yticks(range(len(rows)), [f"{x:g}" for x in rows])
+        axes.set_xticks(range(len(columns)), [f"{x:g}" for x in columns])
+        least = min((value, r, c) for r, row in enumerate(table) for c, value in enumerate(row))
+        for r, row in enumerate(table):
+            for c, value in enumerate(row):
+                dark = value > (low * high) ** 0.5  # the map is reversed: a large error is dark
+                axes.text(c, r, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black",
+                          fontweight="bold" if (value, r, c) == least else "normal")  # fmt: skip
+        if spec[first] in rows and spec[second] in columns:
+            _frame(axes, columns.index(spec[second]), rows.index(spec[first]), "white", "-")
+        _frame(axes, least[2], least[1], "black", "--")
+        label(axes, f"{first} and {second}", second, first)
+    letters(panels)
+    gradient = [head["by_gradient"] for head in results["best"]["task"]]
+    best = ", ".join(
+        f"{n} {mean_and_interval([one[n] for one in gradient])[0]:.2f}" for n in ("alpha", "beta", "gamma")
+    )
+    ends = sorted({n for one in gradient for n in one["at_bounds"]})
+    note = (
+        f"Trained enhanced heads with their weights kept, mean over {len(spec['seeds'])} heads and one sequence a pattern. White "
+        f"frame: the source's numbers; dashed: least error on the grid. By gradient over all three: {best} on average"
+        f"{' (' + ', '.join(ends) + ' on the bound of the search)' if ends else ''}, error "
+        f"{mean_and_interval([one['error'] for one in gradient])[0]:.3f}. Third number: {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def _frame(axes: Any, x: int, y: int, colour: str, dash: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=colour, linewidth=1.8, linestyle=dash))
+
+
+def enhanced(record: Record, path: Path) -> None:
+    spec, sweeps = record["spec"], record["results"]["sweeps"]
+    figure, panels = sheet(2, 3, 10.5, 5.8)
+    usual = sweeps["beta"]["at"].index(spec["beta"]) if spec["beta"] in sweeps["beta"]["at"] else 0
+    for axes, measure in zip(panels, MEASURES, strict=False):
+        curves(record, axes, "gamma", measure)
+        for weights, dash in (("random", ":"), ("trained", (0, (5, 2)))):
+            mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][usual], RANGES[measure])
+            axes.axhline(
+                mean, color=LOOKS["basic"].colour, linestyle=dash, linewidth=1.4, label=f"{WEIGHTS[weights]}, basic"
+            )
+            axes.axhspan(low, high, color=LOOKS["basic"].colour, alpha=0.12, linewidth=0)
+    errors = panels[5]
+    names = {"none": "none", "basic": "basic", "enhanced": "enhanced", "learned": "enhanced,\nlearned"}
+    for place, (form, values) in enumerate(record["results"]["trained_errors"].items()):
+        point(errors, place, values, LOOKS[form])
+    errors.set_xticks(range(4), list(names.values()))
+    plain_log(errors)
+    errors.set_xlim(-0.5, 3.5)
+    label(errors, "", "trained with", "error at the end of training")
+    letters(panels)
+    legend_above(figure, panels[0], 4)
+    note = (
+        "a to e: gamma is changed in heads that keep their weights; gamma = 0 is no position effect, and the enhanced form tends "
+        f"to the basic one as gamma grows. The basic heads were trained as such. f: mean error of the last ten steps. {numbers(spec)} "
+        f"{over_heads(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def correlations(record: Record, path: Path) -> None:
+    found, spec = record["results"]["correlation"], record["spec"]
+    figure, panels = sheet(1, 2, 9, 3.4, sharey=True)
+    for axes, weights in zip(panels, ("random", "trained"), strict=True):
+        for form, name in FORMS.items():
+            band(axes, list(range(spec["length"])), found[weights][form], LOOKS[form], name)
+        axes.axhline(0, color=NONE, linewidth=0.6)
+        label(axes, f"{WEIGHTS[weights]} heads", "distance of two positions (tokens)", "correlation of their attention")
+        axes.label_outer()
+    letters(panels)
+    legend(panels[0], loc="center left")
+    note = (
+        f"Pearson's correlation of two positions' attention rows, pattern 'random'. {numbers(spec)} {over_heads(spec)}"
+    )
+    save(figure, path, record, note)

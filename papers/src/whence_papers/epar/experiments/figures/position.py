@@ -1,0 +1,188 @@
+"""The pictures of experiment 1: ``output/position/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whence_papers.epar.experiments.figures import position_properties
+from whence_papers.epar.experiments.figures.words import FORMS, SHORT, WEIGHTS, numbers, over_heads, shown
+from whence_papers.figure_style import LOOKS, TRUTH, band, heat, label, legend_above, letters, point, save, sheet
+
+Record = dict[str, Any]
+
+
+def draw(record: Record, folder: Path) -> None:
+    attention_weights(record, folder / "attention_weights_heatmap.png")
+    position_correlation(record, folder / "position_correlation.png")
+    average_attention(record, folder / "average_attention_distribution.png")
+    importance(record, folder / "information_importance_distribution.png")
+    position_score(record, folder / "position_score_distribution.png")
+    statistics(record, folder / "attention_statistics.png")
+    position_properties.effect_matrix(record, folder / "position_effect_matrix.png")
+    position_properties.effect_analysis(record, folder / "position_effect_analysis.png")
+    position_properties.attention_analysis(record, folder / "position_attention_analysis.png")
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    for weights in ("random", "trained"):
+        for form in FORMS:
+            yield weights, form
+
+
+def attention_weights(record: Record, path: Path) -> None:
+    from matplotlib.colors import LogNorm
+
+    maps, spec = record["results"]["maps"], record["spec"]
+    figure, panels = sheet(2, 4, 10.5, 5.6)
+    length, size = spec["length"], spec["length"] // spec["blocks"]
+    untrained, trained = panels[:3], panels[4:7]
+    squares = [maps[weights][form] for weights, form in cells()] + [maps["wanted"]]
+    biggest = max(max(map(max, square)) for square in squares)
+    shared = {"norm": LogNorm(size / length / 10, biggest), "cmap": "cividis"}
+    name = f"attention of a query to {size} neighbouring keys" if size > 1 else "attention weight"
+    heat([*untrained, *trained, panels[7]], squares, name, extent=(0, length, length, 0), **shared)
+    for axes, (weights, form) in zip([*untrained, *trained], cells(), strict=True):
+        label(axes, f"{WEIGHTS[weights]}, {SHORT[form]}", "key (token)", "query (token)")
+    label(panels[7], "what the task wants", "key (token)", "query (token)")
+    panels[3].step(range(length), maps["importance"], where="mid", color="0.25", linewidth=1)
+    panels[3].set_xlim(0, length)
+    label(panels[3], "the sequence", "key (token)", "importance I")
+    letters(panels)
+    for axes in [*untrained, *trained, panels[7]]:
+        axes.label_outer()
+    note = (
+        f"One sequence of the pattern '{spec['shown']}', head of seed {spec['seeds'][0]}; {size} queries are averaged and "
+        f"{size} keys summed to a square; logarithmic. {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def position_correlation(record: Record, path: Path) -> None:
+    found, spec = record["results"]["correlation"], record["spec"]
+    figure, panels = sheet(2, 3, 9, 5.8, sharex=True, sharey=True)
+    squares = [found[weights][form] for weights, form in cells()]
+    length = spec["length"]
+    heat(
+        panels, squares, "correlation of two positions' attention", extent=(0, length, length, 0),
+        cmap="cividis", vmin=min(0, *(min(map(min, square)) for square in squares)), vmax=1,
+    )  # fmt: skip
+    for axes, (weights, form) in zip(panels, cells(), strict=True):
+        label(axes, f"{WEIGHTS[weights]}, {SHORT[form]}", "position (token)", "position (token)")
+        axes.label_outer()
+    letters(panels)
+    note = (
+        f"Pearson's correlation of the attention rows of two positions, mean over {spec['runs']} sequences of the pattern "
+        f"'{spec['plain']}' and {length // spec['blocks']} x {length // spec['blocks']} positions. {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def average_attention(record: Record, path: Path) -> None:
+    found, spec = record["results"]["received"], record["spec"]
+    figure, panels = sheet(1, 2, 9, 3.4)
+    for axes, weights in zip(panels, ("random", "trained"), strict=True):
+        axes.axhline(1, color="black", linewidth=0.8)
+        for form, name in FORMS.items():
+            size = max(1, spec["length"] // 32)  # smoothed over as many tokens as a block has
+            smooth = [_blocked(row, size) for row in found[weights][form]]
+            band(axes, [size * (n + 0.5) for n in range(len(smooth[0]))], smooth, LOOKS[form], name)
+        label(axes, f"{WEIGHTS[weights]} heads", "key (token)", "attention received x L")
+    letters(panels)
+    legend_above(figure, panels[0], 3)
+    note = (
+        f"Mean over queries and {spec['runs']} sequences of the pattern '{spec['plain']}', in which no position is special; "
+        f"means of {max(1, spec['length'] // 32)} tokens. The two axes differ. {numbers(spec)} {over_heads(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def _blocked(row: list[float], size: int) -> list[float]:
+    return [sum(row[n : n + size]) / size for n in range(0, len(row), size)]
+
+
+def importance(record: Record, path: Path) -> None:
+    found, spec = record["results"]["patterns"], record["spec"]
+    figure, panels = sheet(2, len(found), 10.5, 4.2, sharey="row", sharex="row")
+    for column, (name, pattern) in enumerate(found.items()):
+        above, below = panels[column], panels[len(found) + column]
+        above.fill_between(range(spec["length"]), pattern["example"], step="mid", color="0.75")
+        above.step(range(spec["length"]), pattern["example"], where="mid", color="0.25", linewidth=0.8)
+        above.set_ylim(0, 1.05)
+        label(above, name, "position (token)", "importance I" if column == 0 else "")
+        shares = pattern["share_by_bin"]
+        below.bar(
+            [(n + 0.5) / len(shares) for n in range(len(shares))], shares, 1 / len(shares), color=LOOKS["basic"].colour
+        )
+        label(below, "", "importance I", f"share of positions\n(log scale, {len(shares)} bins)" if column == 0 else "")
+        below.set_yscale("log")
+        below.set_ylim(0.002, 1.3)
+    letters(panels[: len(found)])
+    note = (
+        f"Above: the first sequence; below: all {spec['runs']} sequences of a pattern. Each sequence is stretched to reach "
+        "from 0 to 1: that makes 'dense' (uniform over 0.7 to 1) the same as 'random' (uniform over 0 to 1). 'structured' has "
+        "nothing random in it."
+    )
+    save(figure, path, record, note)
+
+
+def position_score(record: Record, path: Path) -> None:
+    results, spec = record["results"], record["spec"]
+    names = list(results["patterns"])
+    figure, panels = sheet(1, 2, 9, 3.6, sharey=True)
+    for axes, weights in zip(panels, ("random", "trained"), strict=True):
+        for row, pattern in enumerate(names):
+            _quantiles(
+                axes, row - 0.27, results["patterns"][pattern]["quantiles"], TRUTH, "importance I" if row == 0 else None
+            )
+            for shift, form in zip((-0.09, 0.09, 0.27), FORMS, strict=True):
+                look = shown(weights, form)
+                values = results["position_value"][weights][form][pattern]
+                _quantiles(axes, row + shift, values, look, f"V, {FORMS[form]}" if row == 0 else None)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xlim(-0.02, 1.02)
+        label(axes, f"{WEIGHTS[weights]} heads", "importance I, position value V", "")
+        axes.grid(axis="x", color="0.9", linewidth=0.6)
+    panels[0].invert_yaxis()
+    letters(panels)
+    legend_above(figure, panels[0], 4)
+    low, high = spec["quantiles"][0], spec["quantiles"][-1]
+    note = (
+        f"Thin line: quantiles {low:g} to {high:g} over all positions, sequences and heads; thick: the middle half; mark: "
+        f"the median. V is a mean of I, weighted by attention. {numbers(spec)}"
+    )
+    save(figure, path, record, note)
+
+
+def _quantiles(axes: Any, y: float, values: list[float], look: Any, name: str | None) -> None:
+    axes.plot([values[0], values[-1]], [y, y], color=look.colour, linewidth=0.9, zorder=2)
+    axes.plot([values[1], values[-2]], [y, y], color=look.colour, linewidth=3, zorder=2, alpha=0.55)
+    axes.plot([values[2]], [y], linestyle="none", **look.points(4), label=name, zorder=3)
+
+
+def statistics(record: Record, path: Path) -> None:
+    found, spec = record["results"]["statistics"], record["spec"]
+    units = {
+        "entropy": "entropy of a row (nats)",
+        "largest weight": "largest weight of a row",
+        "mean distance": "mean distance attended to (tokens)",
+        "near share": f"share of attention within {spec['length'] // 8} tokens",
+    }
+    figure, panels = sheet(1, 4, 10.5, 3.3)
+    for axes, (what, unit) in zip(panels, units.items(), strict=True):
+        for group, weights in enumerate(("random", "trained")):
+            for shift, form in zip((-0.22, 0, 0.22), FORMS, strict=True):
+                look = shown(weights, form)
+                by_head = [sum(runs) / len(runs) for runs in found[weights][form][what]]
+                point(axes, group + shift, by_head, look, FORMS[form] if group == 1 else None)
+        axes.set_xticks([0, 1], ["untrained", "trained"])
+        axes.set_xlim(-0.5, 1.5)
+        label(axes, what, "", unit)
+    letters(panels)
+    legend_above(figure, panels[0], 3)
+    note = (
+        f"Means over rows and {spec['runs']} sequences of each of five patterns. {numbers(spec)} Hollow: untrained. "
+        f"{over_heads(spec)}"
+    )
+    save(figure, path, record, note)

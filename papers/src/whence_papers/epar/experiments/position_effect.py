@@ -1,0 +1,202 @@
+"""Experiment 1: the position effect, its mathematical properties, and what it does to attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.lab.experiment import Results, Tell
+from whence_papers.epar import theory
+from whence_papers.epar.experiments.heads import attention_of
+from whence_papers.epar.experiments.maps import blocks, by_distance, entropy, row_correlation
+from whence_papers.epar.experiments.setup import FORMS, Setup, rounded, sequences, wanted
+from whence_papers.epar.experiments.source import RETENTION
+
+WEIGHTS = ("random", "trained")
+
+
+@dataclass(frozen=True)
+class PositionEffect(Setup):
+    blocks: int = 32  # rows and columns of a map in the record: tokens are taken together
+    shown: str = "clustered"  # the pattern of the sequence whose attention is drawn
+    plain: str = "random"  # the pattern in which no position is special
+    levels: tuple[float, ...] = (-4.0, -2.0, 0.0, 2.0, 4.0)  # scores that all keys share
+    quantiles: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
+    bins: int = 20
+
+
+def compute(setup: PositionEffect, given: Mapping[str, Results], tell: Tell) -> Results:
+    heads = given["0_trained_heads"]["heads"]
+    tell("position effect: the factor and its properties")
+    results = {"factor": factors(setup), "evidence": evidence(setup), "retention": retention(setup)}
+    results |= {"region": regions(setup), "equal_scores": equal_scores(setup), "patterns": patterns(setup)}
+    tell("position effect: attention of heads")
+    return results | attention(setup, heads)
+
+
+def factors(setup: PositionEffect) -> Results:
+    """The factor at distances to 2 L, with the text's numbers and with those of the source's code."""
+    distance = torch.arange(2 * setup.length + 1, dtype=torch.float64)
+    text, code = theory.Setting(setup.alpha, setup.beta, setup.gamma), theory.CODE_DEFAULTS
+    named = {"basic": text.basic(), "enhanced": text, "enhanced, code's numbers": code}
+    return {
+        name: {
+            "setting": ", ".join(
+                f"{n} = {x:g}" for n, x in zip(theory.NUMBERS[setting.form], setting.numbers(), strict=True)
+            ),
+            "floor": setting.floor,
+            "factor": rounded(theory.factor(distance, setup.length, setting)),
+            "slope_right_of_0": rounded(-setting.steepness / setup.length),
+        }
+        for name, setting in named.items()
+    }
+
+
+def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
+    """What the source's Theorem 1 and its bound say, each tried on both forms."""
+    tried = []
+    for form in ("basic", "enhanced"):
+        setting = setup.setting(form)
+        assert setting is not None
+        for statement in (
+            theory.continuity, theory.differentiability, theory.factor_monotonicity, theory.bound,
+            theory.bound_of_the_attention,
+        ):  # fmt: skip
+            tried.append({"form": form} | statement(setting, setup.length).record())
+        both = theory.attention_monotonicity(setting, length=setup.length)
+        tried.append({"form": form} | both.record())
+    return tried
+
+
+def retention(setup: PositionEffect) -> Results:
+    """What both forms keep of the score over distance, and whether the source's figures can come from one setting."""
+    share = torch.linspace(0, 1, 65, dtype=torch.float64)
+    kept = theory.compare_retention(share, theory.Setting(setup.alpha, setup.beta, setup.gamma))
+    agree = theory.retention_figures_agree(RETENTION["basic_far"], RETENTION["gain_far"], RETENTION["gain_medium"])
+    beta = theory.beta_that_keeps(RETENTION["basic_far"])
+    there = theory.compare_retention(torch.tensor([0.5, 1.0]), theory.Setting(setup.alpha, beta, setup.gamma))
+    return {
+        "share": rounded(share), "basic": rounded(kept.basic), "enhanced": rounded(kept.enhanced),
+        "gain": rounded(kept.gain), "source": dict(RETENTION), "figures_agree": agree.record(),
+        "beta_of_the_source's_basic_figure": rounded(beta),
+        "enhanced_at_that_beta": rounded(there.enhanced), "gain_at_that_beta": rounded(there.gain),
+    }  # fmt: skip
+
+
+def regions(setup: PositionEffect) -> Results:
+    """Between the nearest and the farthest key: where the far one gets more weight although the factor falls."""
+    scores = torch.linspace(-4, 4, 41, dtype=torch.float64)
+    found = {}
+    for form in ("basic", "enhanced"):
+        setting = setup.setting(form)
+        assert setting is not None
+        region = theory.failing_region(setting, 0, setup.length - 1, scores, length=setup.length)
+        found[form] = {
+            "boundary": rounded(region.boundary),
+            "pairs_against_the_line": region.disagreements,
+        }
+    return found
+
+
+def equal_scores(setup: PositionEffect) -> Results:
+    """The weight at each distance, times the number of keys, when all keys have the same score."""
+    scores = torch.tensor(setup.levels)[:, None].expand(-1, setup.length)
+    found = {}
+    for form in ("basic", "enhanced"):
+        setting = setup.setting(form)
+        assert setting is not None
+        found[form] = rounded(setup.length * theory.weights_by_distance(scores, setting, length=setup.length))
+    return found
+
+
+def patterns(setup: PositionEffect) -> Results:
+    """An example of each pattern and how its importances are spread over 0 to 1."""
+    found = {}
+    for name in theory.PATTERNS:
+        all_of_it = torch.cat([sequences(name, setup, head)[0] for head in range(len(setup.seeds))])
+        counts = torch.histc(all_of_it, setup.bins, 0.0, 1.0)
+        quantiles = all_of_it.quantile(torch.tensor(setup.quantiles, dtype=torch.float64))
+        found[name] = {
+            "example": rounded(all_of_it[0]), "share_by_bin": rounded(counts / counts.sum()),
+            "quantiles": rounded(quantiles),
+        }  # fmt: skip
+    return found
+
+
+def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
+    """Everything that is asked of the attention itself, for each kind of weights, form and head."""
+    shown, x_shown = (part[:1] for part in sequences(setup.shown, setup, 0))
+    found: Results = {
+        "maps": {
+            "importance": rounded(shown[0]),
+            "wanted": rounded(blocks(wanted(shown, setup)[0], setup.blocks, "sum"), 4),
+        }
+    }
+    right = [wanted(sequences(setup.plain, setup, n)[0], setup) for n in range(len(setup.seeds))]
+    found["by_distance"] = {"wanted": [rounded(setup.length * by_distance(a)) for a in right]}
+    for weights in WEIGHTS:
+        for form in FORMS:
+            see = Seer(setup, heads, weights, form)
+            plain = [see(sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
+            correlation = row_correlation(torch.cat(plain)).mean(0)
+            for kind, numbers in {
+                "maps": rounded(blocks(see(x_shown, 0)[0], setup.blocks, "sum"), 4),
+                "correlation": rounded(blocks(correlation, setup.blocks, "mean"), 4),
+                "received": [rounded(setup.length * a.mean((0, 1))) for a in plain],
+                "by_distance": [rounded(setup.length * by_distance(a)) for a in plain],
+                "statistics": statistics(setup, see),
+                "position_value": value_quantiles(setup, see),
+            }.items():
+                found.setdefault(kind, {}).setdefault(weights, {})[form] = numbers
+    return found
+
+
+@dataclass(frozen=True)
+class Seer:
+    """The attention of heads with one kind of weights and one form."""
+
+    setup: Setup
+    heads: Mapping[str, Any]
+    weights: str
+    form: str
+
+    def __call__(self, x: Tensor, number: int) -> Tensor:
+        return attention_of(x, self.weights, self.form, number, self.heads, self.setup)
+
+
+def statistics(setup: PositionEffect, see: Seer) -> dict[str, list[list[float]]]:
+    """``[what][head]``: a number for each sequence of all patterns."""
+    found: dict[str, list[list[float]]] = {}
+    for number in range(len(setup.seeds)):
+        a = torch.cat([see(sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
+        for what, numbers in describe(a).items():
+            found.setdefault(what, []).append(rounded(numbers))
+    return found
+
+
+def value_quantiles(setup: PositionEffect, see: Seer) -> dict[str, list[float]]:
+    """Quantiles of V over all positions, sequences and heads of each pattern."""
+    found = {}
+    for name in theory.PATTERNS:
+        values = []
+        for number in range(len(setup.seeds)):
+            importance, x = sequences(name, setup, number)
+            values.append(theory.position_value(see(x, number), importance))
+        found[name] = rounded(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
+    return found
+
+
+def describe(a: Tensor) -> dict[str, Tensor]:
+    """Of each sequence's attention ``[B, L, L]``, the mean over its rows: entropy, largest weight, distance, near share."""
+    places = torch.arange(a.shape[-1], dtype=torch.float64)
+    distance = (places[:, None] - places).abs()
+    return {
+        "entropy": entropy(a).mean(-1),
+        "largest weight": a.amax(-1).mean(-1),
+        "mean distance": (a * distance).sum(-1).mean(-1),
+        "near share": (a * (distance <= a.shape[-1] // 8)).sum(-1).mean(-1),
+    }

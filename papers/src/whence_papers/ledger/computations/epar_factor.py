@@ -1,0 +1,179 @@
+"""EPAR's factor, through ``whence_papers.epar.theory``: what its printed figures and properties come to."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from whence.position import Epar
+from whence_papers.epar import theory
+from whence_papers.ledger.computations.tables import disagreement
+
+STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
+    "continuity": theory.continuity,
+    "differentiability": theory.differentiability,
+    "factor_monotonicity": theory.factor_monotonicity,
+    "bound": theory.bound,
+    "bound_of_the_attention": theory.bound_of_the_attention,
+    "attention_monotonicity": theory.attention_monotonicity,
+}
+
+
+def epar_statement(statement: str, beta: float, gamma: float) -> dict[str, Any]:
+    """A statement of the theory tried out: the worst case, what rounding allows, and the numbers beside it."""
+    return from_evidence(STATEMENTS[statement](theory.Setting(beta=beta, gamma=gamma)))
+
+
+def from_evidence(found: theory.Evidence) -> dict[str, Any]:
+    """The theory's evidence as a record; names lose their spaces."""
+    named = {_name(key): value for key, value in found.numbers.items() if math.isfinite(value)}
+    words = ""
+    if found.counter_example is not None:
+        told = ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items())
+        words = f"Against '{found.statement}': {told}."
+    beyond = 0.0 if found.holds else found.violation
+    return {"misses_by": beyond, "rounding": found.allowed, "checked": found.checked, **named, "words": words}
+
+
+def _name(text: str) -> str:
+    return "_".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
+def retention(beta: float, gamma: float, share: float) -> dict[str, Any]:
+    """What both forms keep at a share of the length, and how many times as much the enhanced one keeps."""
+    both = theory.compare_retention(torch.tensor([share], dtype=torch.float64), theory.Setting(beta=beta, gamma=gamma))
+    return {
+        "basic_percent": 100 * float(both.basic),
+        "enhanced_percent": 100 * float(both.enhanced),
+        "times_as_much": float(both.gain),
+    }
+
+
+def retention_reading(
+    basic_percent: float, enhanced_percent: float, ratio: float, medium_ratio: float, gamma: float
+) -> dict[str, Any]:
+    """Whether one beta and one gamma give all the printed figures, and what each of them would need."""
+    beta = theory.beta_that_keeps(basic_percent / 100)
+    at_that = retention(beta, gamma, 1.0)
+    own_gamma = theory.gamma_that_keeps(enhanced_percent / 100, basic_percent / 100)
+    together = theory.retention_figures_agree(basic_percent / 100, ratio, medium_ratio)
+    return {
+        "beta_for_basic": beta,
+        "enhanced_percent_with_that_beta": at_that["enhanced_percent"],
+        "times_as_much_with_that_beta": at_that["times_as_much"],
+        "gamma_for_both_percentages": own_gamma,
+        "medium_times_as_much_for_both": retention(beta, own_gamma, 0.5)["times_as_much"],
+        "medium_off_by": together.violation,
+        "words": (
+            f"The percentage of the basic form needs beta {beta:.2f}, where the enhanced one keeps "
+            f"{at_that['enhanced_percent']:.1f} %, {at_that['times_as_much']:.0f} times as much; both percentages together "
+            f"need gamma {own_gamma:.2f}."
+        ),
+    }
+
+
+def basic_at_the_end(beta: float, length: int) -> dict[str, Any]:
+    """The smallest factor that the basic form has inside a sequence."""
+    setting = theory.Setting(beta=beta).basic()
+    return {"smallest_factor": float(theory.factor(torch.arange(length), length, setting).min())}
+
+
+def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
+    """Whether alpha changes how a near factor stands to a far one, or only the size of all."""
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
+    ratios = [float(near / far) for near, far in found]
+    still = theory.factor(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
+    return {
+        "change_of_near_over_far": max(ratios) - min(ratios),
+        "factor_without_decay": float(still[0]),  # with beta = 0 there is no position, and alpha still acts
+        "words": "Alpha multiplies every score alike: it is an inverse temperature, not a strength of position.",
+    }
+
+
+def growing_length(beta: float, gamma: float, length: int) -> dict[str, Any]:
+    """How much the factors of the pairs that were there change when one token comes and L grows with it."""
+    distance, setting = torch.arange(length), theory.Setting(beta=beta, gamma=gamma)
+    change = theory.factor(distance, length + 1, setting) - theory.factor(distance, length, setting)
+    return {
+        "largest_change": float(change.abs().max()),
+        "changed_distances": int((change.abs() > 1e-12).sum()),
+        "words": "With a fixed L nothing changes: whence.Epar has length='context' and 'query', and refuses this L with a cache.",
+    }
+
+
+def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Where the stated defaults differ, and which of them ``whence.Epar`` follows."""
+    own = {
+        name: taken.default
+        for name, taken in inspect.signature(Epar).parameters.items()
+        if name in ("alpha", "beta", "gamma")
+    }
+    followed = [place for place, numbers in stated.items() if numbers == own]
+    code = [place for place, numbers in stated.items() if numbers == Epar.CODE_DEFAULTS]
+    found = disagreement(stated)
+    words = (
+        f"{found['words']} whence.Epar follows {' and '.join(followed)}; Epar.CODE_DEFAULTS is {' and '.join(code)}."
+    )
+    return found | {"words": words}
+
+
+def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[str, Any]:
+    """How the factors change with the gamma that is configured, where a program passes on only some of the numbers.
+
+    What is not passed on stays at the default of the source's class signature. The same with all numbers passed on shows
+    what is lost.
+    """
+    signature = dict(Epar.CODE_DEFAULTS)
+    distance = torch.arange(length)
+
+    def factors(names: list[str]) -> torch.Tensor:
+        configured = [signature | {"gamma": gamma} for gamma in gammas]
+        built = [signature | {name: numbers[name] for name in names} for numbers in configured]
+        settings = [theory.Setting(n["alpha"], n["beta"], n["gamma"]) for n in built]
+        return torch.stack([theory.factor(distance, length, setting) for setting in settings])
+
+    as_wired, as_meant = (factors(names) for names in (passed, list(signature)))
+    return {
+        "largest_change_with_gamma": float((as_wired - as_wired[0]).abs().max()),
+        "largest_change_if_passed_on": float((as_meant - as_meant[0]).abs().max()),
+        "gamma_in_effect": signature["gamma"],
+        "gammas_configured": len(gammas),
+        "words": (
+            f"The program hands on {' and '.join(passed)}; gamma stays at the signature's {signature['gamma']:g}, "
+            "whatever is configured."
+        ),
+    }
+
+
+def scale_of_code(width: int, heads: int) -> dict[str, Any]:
+    """The square root of a head's width, in the formula, beside that of the whole width, in the code."""
+    formula, code = math.sqrt(width / heads), math.sqrt(width)
+    return {"formula": formula, "code": code, "difference": code - formula, "ratio": code / formula}
+
+
+def matrix_memory(parameters: float, lengths: list[int]) -> dict[str, Any]:
+    """A kept L x L matrix, and a table of L numbers, beside a model's weights, gradients and Adam's two moments.
+
+    Four bytes a number throughout; activations are not counted, since they depend on the batch.
+    """
+    found: dict[str, Any] = {}
+    for length in lengths:
+        found[f"matrix_percent_{length}"] = 100 * length**2 / (4 * parameters)
+        found[f"table_percent_{length}"] = 100 * length / (4 * parameters)
+    longest = math.floor(math.sqrt(0.001 * 4 * parameters))
+    found["words"] = (
+        f"Beside the training state a matrix stays under 0.1 % up to {longest} tokens; a table of L numbers, as used here, "
+        "at any length in use."
+    )
+    return found
+
+
+COMPUTATIONS = (
+    epar_statement, retention, retention_reading, basic_at_the_end, strength, growing_length, defaults, gamma_as_wired,
+    scale_of_code, matrix_memory,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Pointer-generator models, coverage, and next-location prediction."""

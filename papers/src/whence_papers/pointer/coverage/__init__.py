@@ -1,0 +1,29 @@
+"""Does coverage keep a pointer-generator from saying words again?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from whence.lab.experiment import Experiment
+from whence_papers.pointer.coverage.computing import Coverage, compute
+
+__all__ = ["COVERAGE"]
+
+
+def _draw(record: dict[str, Any], folder: Path) -> None:
+    from whence_papers.pointer.coverage.figure import draw
+
+    draw(record, folder)
+
+
+COVERAGE = Experiment(
+    name="coverage",
+    group="pointer",
+    folder="coverage",
+    question="Does coverage keep a pointer-generator from saying words again?",
+    spec=Coverage(),
+    quick=Coverage(seeds=(0, 1), steps=3, more=2, asked=6),
+    compute=compute,
+    draw=_draw,
+)

@@ -1,0 +1,146 @@
+"""The next place as a task of the lab: ``load("whence_papers.pointer.next_location.task:NextPlaceTask", data="geolife")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import refusal
+from whence.lab.arms import Arm
+from whence.lab.data.folder import content_hash
+from whence.lab.tasks import Batch, Tally, Task
+from whence.lab.tasks.base import as_numbers, at_least, one_of, require_known
+from whence.models.eval_mode import still
+from whence_papers.pointer.next_location.baselines import Counts, measured_rules
+from whence_papers.pointer.next_location.build import build_next_place
+from whence_papers.pointer.next_location.exhibits import exhibits
+from whence_papers.pointer.next_location.histories import UNKNOWN, Numbers, histories_of
+from whence_papers.pointer.next_location.metrics import RankTally, measured, ranks_of
+from whence_papers.pointer.next_location.model import shape_of
+from whence_papers.pointer.next_location.published import PUBLISHED
+from whence_papers.pointer.next_location.reading import NextPlaceModel
+from whence_papers.pointer.next_location.spec import READS, NextPlaceSpec
+from whence_papers.pointer.next_location.world import World, best_accuracy, best_surprise
+
+POOL = 16  # batches whose questions are sorted by length together: little padding, and still a random order
+EVALUATED = 512  # questions of an evaluation batch
+
+
+class NextPlaceTask(Task):
+    """Given the visits of the last days, which place comes next.
+
+    Args:
+        data: ``"geolife"`` or ``"foursquare"`` from the folder of WHENCE_DATA, or ``"world"``, which is made up.
+        days: of a history.
+    """
+
+    name = "next_place"
+    kind = "next_place"
+    metric = "accuracy"
+    validation = "valid"
+
+    def __init__(self, data: str = "geolife", days: int = 7) -> None:
+        one_of(self.name, "data", data, (*PUBLISHED, "world"))
+        at_least(self.name, "days", days, 1)
+        parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f'load("{self.name}")')
+        self.numbers, self.days = Numbers.of(parts["train"]), days
+        self.parts = {name: histories_of(visits, self.numbers, days) for name, visits in parts.items()}
+        self.vocabulary = self.classes = self.numbers.size
+        self.context = int(self.parts["train"].lengths.max())
+        self.durations = bool((self.parts["train"].table.duration > 0).any())
+        table_bytes = (column.numpy().tobytes() for part in self.parts.values() for column in vars(part.table).values())
+        self.settings = {
+            "task": self.name, "data": data, "days": days, "questions": {n: len(p) for n, p in self.parts.items()},
+            "places": len(self.numbers.places), "users": len(self.numbers.users), "data_hash": content_hash(table_bytes),
+        }  # fmt: skip
+
+    def splits(self) -> dict[str, int]:
+        longest = max(int(part.lengths.max()) for part in self.parts.values())
+        return {"valid": longest, "test": longest}
+
+    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
+        part = self.parts["train"]
+        return part.batch(torch.randint(len(part), (size,), generator=generator))
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        part = self.parts["train"]
+        batches: list[Tensor] = []
+        for pool in torch.randperm(len(part), generator=generator).split(POOL * size):
+            batches += pool[part.lengths[pool].argsort(stable=True)].split(size)
+        for at in torch.randperm(len(batches), generator=generator).tolist():
+            yield part.batch(batches[at])
+
+    def evaluation(self, split: str) -> list[Batch]:
+        self.known_split(split)
+        part = self.parts[split]
+        return [part.batch(rows) for rows in part.lengths.argsort(stable=True).split(EVALUATED)]
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return [self.numbers.name(token) for token in as_numbers(tokens)]
+
+    def spec(self, settings: Mapping[str, Any]) -> NextPlaceSpec:
+        """The model's spec with what the data decides; it cannot read what the data does not have."""
+        reads = settings.get("reads", [name for name in READS if name != "duration" or self.durations])
+        if "duration" in reads and not self.durations:
+            raise refusal("reads", "duration", f"{self.settings['data']} has no durations", "leave it out")
+        given = {
+            "places": self.vocabulary, "users": len(self.numbers.users), "days": self.days, "context": self.context,
+        }  # fmt: skip
+        require_known("study.model", settings, NextPlaceSpec)
+        return NextPlaceSpec(**(given | dict(settings) | {"reads": tuple(reads)}))
+
+    def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
+        return build_next_place(self.spec(settings), arm, seed)
+
+    def answers(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch.tokens, padding=batch.padding, extras=batch.extras)
+
+    def tally(self) -> Tally:
+        return RankTally()
+
+    def baselines(self) -> dict[str, Any]:
+        counts = Counts(self.parts["train"].table, self.vocabulary)
+        found: dict[str, Any] = measured_rules(counts, self.evaluation("test"))
+        if self.settings["data"] == "world":
+            test = self.parts["test"]
+            known = World(history=self.days).probabilities(test, self.numbers)
+            targets, users = test.table.place[test.target], test.table.user[test.target]
+            found["the world's own rules"] = {
+                "value": best_accuracy(known), "surprise": best_surprise(known),
+                "metrics": measured(ranks_of(known, targets), known.argmax(1), targets, users),
+            }  # fmt: skip
+        return found
+
+    def notes(self, model: nn.Module) -> dict[str, Any]:
+        assert isinstance(model, NextPlaceModel)
+        return {"shape": shape_of(model, self.context), "generated": self._generated(model)}
+
+    @torch.no_grad()
+    def _generated(self, model: NextPlaceModel) -> dict[str, float]:
+        """The mean share of the answer that is generated instead of copied, where training has the answer or has not."""
+        device = next(model.parameters()).device
+        with still(model):
+            shares = [
+                (model.answer(batch.tokens, padding=batch.padding, extras=batch.extras).generating, batch.targets)
+                for batch in (found.each(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
+            ]
+        share, targets = (torch.cat(column) for column in zip(*shares, strict=True))
+        found = {"seen": share[targets != UNKNOWN], "unseen": share[targets == UNKNOWN]}
+        return {name: float(some.mean()) for name, some in found.items() if len(some)}
+
+    @staticmethod
+    def exhibits(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return exhibits(runs, baselines)
+
+    def kept(self, model: nn.Module) -> dict[str, Any]:
+        assert isinstance(model, NextPlaceModel)
+        return {
+            "spec": asdict(model.spec),
+            "places": list(self.numbers.places),
+            "users": list(self.numbers.users),
+            "days": self.days,
+        }

@@ -1,0 +1,1 @@
+"""The speeches studies: encoder, decoder and ALiBi."""

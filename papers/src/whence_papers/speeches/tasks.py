@@ -1,0 +1,112 @@
+"""Presidential speeches: who said a sentence, and language modelling, as in the study they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from whence.lab.tasks.base import Batch, at_least
+from whence.lab.tasks.labelled import Classification, Items
+from whence.lab.tasks.windows import LanguageModelling, windows
+from whence_papers.speeches import data as data
+
+#: the study's batch, of which it scores at most 200
+STUDY_BATCH = 16
+
+#: lines, counted from 1, of the sentences whose attention the study draws
+DRAWN_CLASSIFY = (12, 6, 93)  # of train_CLS.tsv
+DRAWN_LM = (57, 2)  # of train_LM.txt
+
+
+class SpeechesClassify(Classification):
+    """Three presidents, sentences cut at and padded to 32 tokens. The source tells its model nothing of padding.
+
+    Most of the source's test sentences stand word for word in its training file, with the same label: "test" is what
+    the source reports, "unseen" keeps only the sentences that training does not have.
+    """
+
+    name = "speeches_classify"
+
+    def __init__(self, mask_padding: str = "none", context: int = data.LONGEST) -> None:
+        at_least(self.name, "context", context, 1)
+        asked = f'load("{self.name}")'
+        nltk = data.tokeniser(asked)
+        units = data.vocabulary(asked, nltk.split)
+        texts, labels = data.labelled(asked, "train_CLS.tsv")
+        test_texts, test_labels = data.labelled(asked, "test_CLS.tsv")
+        train = Items.padded([units.look_up(nltk.split(text)) for text in texts], labels, context)
+        test = Items.padded([units.look_up(nltk.split(text)) for text in test_texts], test_labels, context)
+        known = set(texts)
+        unseen = torch.tensor([row for row, text in enumerate(test_texts) if text not in known], dtype=torch.int64)
+        tests = {"test": test, "unseen": Items(test.tokens[unseen], test.labels[unseen])}
+        settings = {
+            "mask_padding": mask_padding,
+            "nltk": nltk.version,
+            "vocabulary": units.size,
+            "unseen": len(unseen),
+            "data_hash": data.speeches_hash(asked, ("test_CLS.tsv",)),
+        }
+        super().__init__(train, tests, units, 3, mask_padding, settings)
+
+    def examples(self, count: int) -> list[Batch]:
+        """The sentences whose attention the source draws."""
+        return [self._batch(self.train, torch.tensor([line - 1])) for line in DRAWN_CLASSIFY[:count]]
+
+
+class SpeechesLm(LanguageModelling):
+    """Blocks of 32 tokens, and one test file for each president.
+
+    The source's blocks begin at every token and so overlap; ``stride=context`` lays them side by side instead, and then
+    every token of a test file is scored once. The source scores at most the first 200 batches of 16 blocks of a file;
+    ``evaluation_batches=None`` takes all. There is no longer evaluation: the files are compared, not the lengths.
+    ``train_batch`` begins anywhere, whatever the stride.
+    """
+
+    name = "speeches_lm"
+
+    def __init__(self, context: int = data.LONGEST, stride: int = 1, evaluation_batches: int | None = 200) -> None:
+        at_least(self.name, "stride", stride, 1)
+        at_least(self.name, "evaluation_batches", 1 if evaluation_batches is None else evaluation_batches, 1)
+        asked = f'load("{self.name}")'
+        nltk = data.tokeniser(asked)
+        units = data.vocabulary(asked, nltk.split)
+        names = {president: f"test_LM_{president}.txt" for president in data.PRESIDENTS}
+        self.files = {
+            president: units.encode_words(nltk.split(data.speech_file(asked, name)))
+            for president, name in names.items()
+        }
+        self.stride, self.evaluation_batches = stride, evaluation_batches
+        text = data.speech_file(asked, "train_LM.txt")
+        train = units.encode_words(nltk.split(text))
+        lines = text.splitlines()
+        self.drawn = [units.encode_words(nltk.split(lines[line - 1])).long()[:context] for line in DRAWN_LM]
+        settings: dict[str, Any] = {
+            "stride": stride,
+            "evaluation_batches": evaluation_batches,
+            "nltk": nltk.version,
+            "vocabulary": units.size,
+            "data_hash": data.speeches_hash(asked, tuple(names.values())),
+        }
+        shortest = min(self.files.values(), key=len)
+        super().__init__(train, shortest, units, context, 1, settings)
+        del self.settings["blocks"]  # said by stride and evaluation_batches
+
+    def splits(self) -> dict[str, int]:
+        return dict.fromkeys(data.PRESIDENTS, self.context)
+
+    def examples(self, count: int) -> list[Batch]:
+        """The sentences whose attention the source draws, without the padding that it puts behind them."""
+        return [Batch(tokens[None], tokens[None]) for tokens in self.drawn[:count]]
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        starts = torch.arange(0, len(self.train) - self.context, self.stride)
+        for chosen in starts[torch.randperm(len(starts), generator=generator)].split(size):
+            yield windows(self.train, chosen, self.context)
+
+    def evaluation(self, split: str) -> list[Batch]:
+        self.known_split(split)
+        stream = self.files[split]
+        batches = torch.arange(0, len(stream) - self.context, self.stride).split(STUDY_BATCH)
+        return [windows(stream, starts, self.context) for starts in batches[: self.evaluation_batches]]

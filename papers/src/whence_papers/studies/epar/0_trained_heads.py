@@ -1,0 +1,8 @@
+"""The heads that experiments 1 to 3 of the EPAR framework look at, trained on a task with a known answer."""
+
+from whence.lab.experiment import Experiment
+from whence_papers.epar import experiments as epar
+
+
+def experiments() -> list[Experiment]:
+    return [epar.TRAINED_HEADS]

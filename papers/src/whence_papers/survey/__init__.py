@@ -1,0 +1,1 @@
+"""Hypotheses of a survey about positional bias, each tested on a model."""

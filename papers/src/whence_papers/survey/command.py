@@ -1,0 +1,49 @@
+"""``whence hypotheses``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whence.errors import refusal
+
+
+def hypotheses(
+    model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Enough texts and items for a verdict; for a GPU.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
+    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("build/hypotheses"),
+) -> None:
+    """Test three hypotheses about positional channels on a model.
+
+    Examples:
+
+    whence hypotheses --quick
+
+    whence hypotheses smollm2 --full --device cuda
+    """
+    from whence.cli.progress import OutOfTime, probe_progress
+    from whence.probe import subject
+    from whence_papers.survey import hypotheses as experiments
+    from whence_papers.survey.page import found_in
+
+    if quick == bool(model):
+        raise refusal(
+            "whence hypotheses", "both a model and --quick" if quick else "no model", "it tests one model", "name one"
+        )
+    tested = subject.load(model, device) if model else subject.quick_subject()
+    size = "quick" if quick else "full" if full else "usual"
+    try:
+        with probe_progress(minutes) as notify:
+            found = experiments.write_all(tested, out / tested.name.replace("/", "--"), experiments.SIZES[size], notify)
+    except OutOfTime:
+        print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {out}")
+        return
+    for record in found:
+        answer = {True: "supported", False: "not supported", None: "undecided"}[record["answer"]]
+        print(f"{record['claim']}: {answer}. {found_in(record)}")
+    print(f"records: {out}")

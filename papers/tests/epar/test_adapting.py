@@ -1,0 +1,55 @@
+"""Trained end to end on a mixture of tasks, task weights come to mean what their names say; the per-row form cannot."""
+
+import pytest
+
+from whence.errors import WhenceError
+from whence.lab.study import Budget
+from whence_papers.epar.adaptive_training import adapt, answered_from, by_kind, forced, maker
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return adapt("fused", seed=0)
+
+
+def test_it_learns_all_three(trained):
+    found = by_kind(trained.model, trained.task)
+    assert min(kind["accuracy"] for kind in found.values()) > 0.9
+    assert trained.curves["steps"] == 500 and trained.adapter == "fused"
+
+
+def test_the_task_weights_point_where_the_task_needs(trained):
+    found = by_kind(trained.model, trained.task)
+    assert found["near"]["near"] > 0.8 and found["far"]["far"] > 0.8
+    assert found["near"]["slope"] > 2 and found["far"]["slope"] < -2
+    assert found["near"]["distance"] < found["far"]["distance"] - 0.2
+    marked = found["anywhere"]
+    assert marked["anywhere"] == max(marked[kind] for kind in found) and abs(marked["slope"]) < 1
+    assert marked["anywhere"] > 10 * max(found["near"]["anywhere"], found["far"]["anywhere"])
+    assert marked["row_scale"] > found["near"]["row_scale"] + 0.3 and marked["marked"] > found["near"]["marked"] + 0.3
+
+
+def test_and_they_are_the_cause(trained):
+    """Given a type by hand, the model answers from where that type looks, whatever the input asked for."""
+    answers = {kind: answered_from(forced(trained.model, kind), trained.task) for kind in ("near", "anywhere", "far")}
+    for kind, shares in answers.items():
+        assert all(shares[kind] > other[kind] + 0.15 for name, other in answers.items() if name != kind)
+    own = answered_from(trained.model, trained.task)
+    assert all(share == pytest.approx(1 / 3, abs=0.12) for share in own.values())
+
+
+def test_the_per_row_form_stays_ignorant_of_far():
+    """A temperature cannot lean toward far keys, and neither can EPAR: the answer is a guess between symbols."""
+    row = adapt("row", seed=0, budget=Budget(steps=250, batch=32, rate=1e-2, weight_decay=0.0))
+    found = by_kind(row.model, row.task)
+    assert found["far"]["accuracy"] < 0.5 and found["anywhere"]["accuracy"] > found["far"]["accuracy"]
+    assert "slope" not in found["near"] and 0 < found["near"]["row_scale"] <= 1
+
+
+def test_refusals(trained):
+    with pytest.raises(WhenceError, match=r"maker\(adapter\) got 'odd', but an adapter is one of none, row, task"):
+        maker("odd", 8)
+    with pytest.raises(
+        WhenceError, match=r"forced\(model, task_type\) got 'up', .*; choose one of near, anywhere, far"
+    ):
+        forced(trained.model, "up")

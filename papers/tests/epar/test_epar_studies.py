@@ -1,0 +1,55 @@
+"""The studies of EPAR: the protocol is its source's, sizes are what is said of them, and seeds suffice for a claim."""
+
+import runpy
+
+import pytest
+
+from whence.lab.arms import Fit
+from whence.models import ModelSpec, build, parameter_table
+from whence.statistics import smallest_p
+from whence_papers import FOLDER
+
+STUDIES = FOLDER / "studies/epar"
+PROTOCOL = runpy.run_path(str(STUDIES / "protocol.py"))
+
+
+@pytest.mark.parametrize("scale", ["cpu", "gpu", "source"])
+def test_the_protocol_is_the_sources_at_every_scale(scale):
+    books, words = PROTOCOL["studies"](scale)
+    for study in (books, words):
+        assert study.seeds == (42, 43, 44, 45, 46) and len(study.arms) == 7
+        assert study.decision.alpha == 0.01 and study.comparisons == 6
+    assert (books.task, words.task) == ("books", "wikitext2") and books.arms == words.arms
+    if scale == "source":
+        assert (books.model["layers"], books.model["width"], books.model["heads"]) == (12, 768, 12)
+        assert PROTOCOL["SCALES"]["source"].parameters("wikitext2") == pytest.approx(110e6, rel=0.01)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+def test_parameters_and_tokens_are_those_that_are_stated(scale):
+    size = PROTOCOL["SCALES"][scale]
+    for study in PROTOCOL["studies"](scale):
+        spec = ModelSpec("decoder", vocabulary=size.vocabulary(study.task), **study.model)
+        assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
+        tokens = study.budget.steps * study.budget.batch * study.task_settings["context"]
+        assert f"trained on {tokens:,} " in study.about
+        fit = Fit(spec.heads, spec.head_width, spec.width, study.task_settings["context"], True)
+        for arm in study.arms:
+            arm.build(fit)
+
+
+@pytest.mark.parametrize("name", ["when", "numbers"])
+def test_seeds_suffice_for_a_claim_after_all_corrections(name):
+    file = runpy.run_path(str(STUDIES / f"{name}.py"))
+    made = file["studies"]()
+    first = len(file.get("FIRST", made))
+    for number, study in enumerate(made):
+        asked = made[:first] if number < first else made  # all conditions that had been asked when it was decided
+        assert study.comparisons == sum(len(one.arms) - 1 for one in asked)
+        assert smallest_p(len(study.seeds), len(study.seeds)) * study.comparisons < study.decision.alpha
+
+
+def test_conditions_asked_later_leave_the_records_of_the_first_as_they_were():
+    made = runpy.run_path(str(STUDIES / "when.py"))["studies"]()
+    kept = {folder.name for folder in (FOLDER / "results/epar_when").glob("*/")}
+    assert {f"{study.name}-{study.hash}" for study in made} == kept

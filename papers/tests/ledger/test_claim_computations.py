@@ -1,0 +1,397 @@
+"""Every computation of the ledger against another way: plain Python, fractions, scipy, or the definition itself."""
+
+import cmath
+import itertools
+import math
+import random
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from whence_papers.ledger.computations import COMPUTATIONS
+
+
+def witness(name):
+    """A computation that is held against another way here."""
+    return COMPUTATIONS[name]
+
+
+def softmax(scores):
+    top = max(scores)
+    powers = [math.exp(score - top) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def close(found, expected, tolerance=1e-9):
+    assert found == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+def test_improvement():
+    cells = Fraction("23.5"), Fraction("22.8")
+    close(
+        witness("improvement")(23.5, 23.2, 22.8, True)["percent_of_baseline"],
+        float(100 * (cells[0] - cells[1]) / cells[0]),
+    )
+    close(COMPUTATIONS["improvement"](0.439, 0.445, 0.462)["percent_of_baseline"], 100 * 23 / 439)
+    found = witness("improvement_range")([[29.1, 29.6], [0.831, 0.842]])
+    close(found["smallest_percent"], 100 * 11 / 831)
+    close(found["largest_percent"], 100 * 5 / 291)
+
+
+def test_significance_from_cells():
+    found = witness("significance")({"a": [29.1, 0.3, 29.6, 0.2]}, 5, 5)
+    by_scipy = scipy.stats.ttest_ind_from_stats(29.6, 0.2, 5, 29.1, 0.3, 5, equal_var=False).pvalue
+    close(found["largest_corrected_p"], 5 * by_scipy, 1e-6)
+    assert witness("permutation_floor")(5, 5)["smallest_p"] == pytest.approx(2 / math.comb(10, 5))
+
+
+def test_sums_and_shares():
+    assert witness("product")([500, 16, 32])["product"] == sum(sum(32 for _ in range(16)) for _ in range(500))
+    close(COMPUTATIONS["product"]([640, 4.2e6], 134e6)["quotient"], 2688 / 134)
+    assert witness("steps_of_epochs")(2092, 16, 15)["steps"] == 15 * len(range(0, 2092, 16))
+    found = witness("loss_gap")(5.13, 4.9266)
+    close(1 + found["more_perplexity_percent"] / 100, math.exp(5.13) / math.exp(4.9266))
+    found = witness("quotient_range")(78.0, 1.0, 2.8, 0.1)
+    tried = [a / b for a in np.linspace(77.5, 78.5, 11) for b in np.linspace(2.75, 2.85, 11)]
+    close((found["least"], found["most"]), (min(tried), max(tried)))
+    found = witness("disagreement")({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.5}, "c": {"y": 2.0}})
+    assert found["quantities_that_differ"] == 1 and found["largest_difference"] == 0.5
+    grid = np.linspace(-3, 3, 600001)
+    inside = (grid >= -3) & (grid <= 0) & (grid >= -1) & (grid <= 0.5)
+    close(witness("overlap")([-3.0, 0.0], [-1.0, 0.5])["shared_length"], inside.mean() * 6, 1e-4)
+    assert witness("missing_words")(["The", "cat"], ["the", "dog"])["words_missing"] == 1
+
+
+def test_series():
+    series = [33.73, 44.13, 40.0, 47.2]
+    found = witness("falls")({"x": series})
+    assert found["x_falls"] == int((np.diff(series) < 0).sum()) and found["x_rises"] == 2
+    assert found["x_largest_step"] == 1 + int(np.abs(np.diff(series)).argmax())
+    found = witness("gaps")({"a": [[5.0, 6.0, 4.0], [4.0, 4.0, 5.0]], "b": [[1.0, 1.0], [0.0, 0.5]]})
+    assert found["times_below_zero"] == 1 and found["gaps_that_close"] == 2 and found["a_last"] == -1.0
+    assert found["last_pair_minus_first"] == 1.5
+    found = witness("peak")([5, 10, 20], [1.0, 3.0, 2.0], 20)
+    assert (found["place"], found["largest"], found["value_there"], found["ends_below_it"]) == (10, 3.0, 2.0, 1)
+
+
+def test_possible_shares_by_trying_every_count():
+    all_of_them = {f"{100 * k / 750:.2f}" for k in range(751)}
+    printed = [84.93, 84.95, 33.33, 87.60, 12.34]
+    expected = sum(f"{p:.2f}" not in all_of_them for p in printed)
+    assert witness("possible_shares")(printed, 750)["impossible_percentages"] == expected == 2
+
+
+def test_difference_of_two_shares():
+    found = witness("share_difference")(85.2, 87.6, 750)
+    low, high = (scipy.stats.binomtest(k, 750).proportion_ci(method="wilson") for k in (639, 657))
+    a, b = 639 / 750, 657 / 750
+    close(found["lowest_difference"], 100 * (b - a - math.hypot(b - high.low, low.high - a)), 1e-6)
+    close(found["highest_difference"], 100 * (b - a + math.hypot(high.high - b, a - low.low)), 1e-6)
+    assert found["items_apart"] == 18 and found["smallest_p_of_one_run_each"] == 1.0
+    half = witness("ablation")(51.43, 51.49, 3502)
+    close(half["gain"], -0.06)
+    wilson = scipy.stats.binomtest(1801, 3502).proportion_ci(method="wilson")
+    close(half["half_interval_of_one"], 50 * (wilson.high - wilson.low), 1e-6)
+
+
+def enhanced(x, beta, gamma, alpha=1.0):
+    return alpha * (1 + gamma * math.exp(-beta * x)) / (1 + gamma)
+
+
+def test_retention_by_the_printed_formulas():
+    found = witness("retention")(2.0, 1.5, 0.5)
+    close(found["basic_percent"], 100 * math.exp(-1))
+    close(found["enhanced_percent"], 100 * enhanced(0.5, 2.0, 1.5))
+    found = witness("retention_reading")(2.8, 78.0, 28.3, 4.2, 0.5)
+    beta, gamma = found["beta_for_basic"], found["gamma_for_both_percentages"]
+    close((math.exp(-beta), enhanced(1.0, beta, gamma)), (0.028, 0.78))
+    close(found["enhanced_percent_with_that_beta"], 100 * enhanced(1.0, beta, 0.5))
+    assert round(found["enhanced_percent_with_that_beta"], 1) == 67.6 and round(beta, 2) == 3.58
+    close(witness("basic_at_the_end")(1.0, 100)["smallest_factor"], math.exp(-0.99))
+
+
+def test_statements_of_the_theory():
+    state = witness("epar_statement")
+    assert state("bound", 1.0, 0.5)["misses_by"] == 0
+    for score, rises in ((-1.0, True), (1.0, False)):  # the counter-example, by hand
+        weights = softmax([score * enhanced(d / 128, 1.0, 0.5) for d in range(128)])
+        assert (weights[-1] > weights[0]) is rises
+    found = state("attention_monotonicity", 1.0, 0.5)
+    assert found["misses_by"] > 0 and found["scores_at_or_above_0_where_it_rises"] == 0
+    weights = softmax([enhanced(d / 128, 1.0, 0.5) for d in range(128)])
+    close(state("bound_of_the_attention", 1.0, 0.5)["misses_by"], 1 / 1.5 - min(weights))
+
+
+def test_a_gamma_that_is_not_handed_on_changes_nothing():
+    found = witness("gamma_as_wired")(["alpha", "beta"], [0.5, 4.0], 100)
+    assert found["largest_change_with_gamma"] == 0 and found["gamma_in_effect"] == 1.5
+    decay = math.exp(-2.0 * 99 / 100)
+    by_hand = (1 + 0.5 * decay) / 1.5 - (1 + 4 * decay) / 5
+    assert found["largest_change_if_passed_on"] == pytest.approx(by_hand, rel=1e-12)
+    handed_on = witness("gamma_as_wired")(["alpha", "beta", "gamma"], [0.5, 4.0], 100)
+    assert handed_on["largest_change_with_gamma"] == found["largest_change_if_passed_on"] > 0
+
+
+def test_alpha_length_scale_and_memory():
+    found = witness("strength")([0.5, 2.0], 1.0, 0.5)
+    assert found["change_of_near_over_far"] < 1e-12 and found["factor_without_decay"] == 2.0
+    found = witness("growing_length")(1.0, 0.5, 128)
+    close(found["largest_change"], max(abs(enhanced(d / 129, 1, 0.5) - enhanced(d / 128, 1, 0.5)) for d in range(128)))
+    assert found["changed_distances"] == 127
+    found = witness("defaults")(
+        {"a": {"alpha": 1.0, "beta": 1.0, "gamma": 0.5}, "b": {"alpha": 1.0, "beta": 2.0, "gamma": 1.5}}
+    )
+    assert (
+        found["quantities_that_differ"] == 2
+        and "follows a;" in found["words"]
+        and "CODE_DEFAULTS is b" in found["words"]
+    )
+    assert witness("scale_of_code")(768, 12)["formula"] == 8.0
+    matrix, weights = torch.empty(1024, 1024, device="meta"), torch.empty(110_000_000, device="meta")
+    share = 100 * matrix.nbytes / (4 * weights.nbytes)
+    close(witness("matrix_memory")(110e6, [1024])["matrix_percent_1024"], share)
+
+
+def test_doubled_vectors_by_loops():
+    found = witness("doubled_vectors")(1.0, 0.5, 6, 4, 0)
+    assert found["largest_difference"] < 1e-14
+    drawn = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, 6, 4, dtype=torch.float64, generator=drawn)[0, 0].tolist() for _ in range(2))
+    for i, j in itertools.product(range(6), range(6)):
+        if j <= i:
+            score = enhanced((i - j) / 6, 1.0, 0.5) * sum(a * b for a, b in zip(q[i], k[j], strict=True))
+            u, w = math.exp(-i / 6), math.exp(j / 6)
+            by_vectors = sum(a * b / 1.5 + 0.5 / 1.5 * (u * a) * (w * b) for a, b in zip(q[i], k[j], strict=True))
+            close(score, by_vectors)
+
+
+def test_row_weights_and_added_positions():
+    found = witness("row_weights")(8, 50, 1)
+    assert found["rows_reordered"] == 0 and found["rows_reordered_by_key_weights"] > 25
+    assert found["difference_from_temperature"] < 1e-14
+    found = witness("added_positions")(64, 16, 10, 0)
+    assert found["change_of_shaw"] == 0.0 and found["change_as_printed"] > 0.01
+
+
+def test_optimal_position_against_scipy():
+    from whence_papers.ledger.computations.optimal_position import drawn
+
+    given = {"beta": 1.0, "gamma": 0.5, "length": 32, "width": 16, "runs": 4, "experiments": 1}
+    found = witness("optimal_position")("random", **given)
+    importance, q, k = (x.numpy() for x in drawn("random", 32, 16, 4, 0))
+    agreed, ranked = [], []
+    for run in range(4):
+        apart = np.abs(np.arange(32)[:, None] - np.arange(32)) / 32
+        scores = q[run] @ k[run].T / 4 * (1 + 0.5 * np.exp(-apart)) / 1.5
+        weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        value = weights @ importance[run]
+        best, guess = value.argmax(), importance[run].argmax()
+        agreed.append((1 - (value[best] - value[guess]) / value[best] + 1 - abs(best - guess) / 32) / 2)
+        ranked.append(scipy.stats.spearmanr(value, importance[run]).statistic)
+        assert importance[run].min() <= value.min() and value.max() <= importance[run].max()
+        assert (weights.mean(1) * importance[run]).argmax() == guess
+    close(found["consistency_enhanced"], [np.mean(agreed)])
+    close(found["ranking_enhanced"], [np.mean(ranked)])
+    assert witness("proposition")(1.0, 0.5, 32, 16, 4)["misses_by"] == 0
+    assert witness("prediction")(1.0, 0.5, 32, 16, 4)["runs_that_differ"] == 0
+
+
+def test_parameters_by_hand_and_by_torch():
+    spec = {"kind": "encoder", "vocabulary": 50, "classes": 3, "width": 16, "heads": 2, "layers": 2, "hidden": 20}
+    found = witness("model_parameters")(spec)
+    layer = 4 * (16 * 16 + 16) + (16 * 20 + 20) + (20 * 16 + 16) + 2 * 32
+    assert found["layers"] == 2 * layer == 2 * found["layers_layer_0"]
+    assert found["total"] == 50 * 16 + 2 * layer + (16 * 20 + 20) + (20 * 3 + 3)
+    by_torch = torch.nn.TransformerEncoderLayer(16, 2, 20)
+    assert sum(p.numel() for p in by_torch.parameters()) == layer
+    assert witness("position_parameters")(spec, "sinusoidal", "alibi") == {
+        "more_parameters": 0,
+        "learned_by_position": 0,
+    }
+    wide = {"kind": "decoder", "vocabulary": 10, "width": 768, "heads": 12, "layers": 12, "hidden": 3072, "tied": True}
+    layers = 12 * sum(p.numel() for p in torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta").parameters())
+    found = witness("vocabulary_for")(110e6, wide)
+    assert found["layers"] == layers and found["vocabulary"] == pytest.approx((110e6 - layers - 2 * 768) / 768)
+    assert witness("additive_attention")(512, 512, 256)["total"] == 512 * 512 + 512 * 256 + 512 + 512 == 394240
+    found = witness("pointer_attention")(64, 150)
+    assert (found["total_as_printed"], found["total_of_code"]) == (8342, 8470)
+
+
+class Counted(float):
+    """A number that counts its multiplications."""
+
+    made = 0
+
+    def __mul__(self, other):
+        Counted.made += 1
+        return Counted(float(self) * float(other))
+
+    def __add__(self, other):
+        return Counted(float(self) + float(other))
+
+    __radd__ = __add__
+
+
+def test_multiplications_by_counting_them():
+    keys, width = 10, 8
+
+    def times(rows, columns):  # two matrices as lists of rows and of columns
+        return [[sum(Counted(a) * b for a, b in zip(row, column, strict=True)) for column in columns] for row in rows]
+
+    e, s, square = [[1.0] * width] * keys, [[1.0] * width], [[1.0] * width] * width
+    counts = []
+    Counted.made = 0
+    projected, query = times(e, square), times(s, square)[0]
+    times([[math.tanh(a + b) for a, b in zip(row, query, strict=True)] for row in projected], [[1.0] * width])
+    counts.append(Counted.made / keys)
+    Counted.made = 0
+    times(times(s, square), times(e, square))
+    counts.append(Counted.made / keys)
+    found = witness("multiplications")(width, width, width, width, keys)
+    close((found["additive"], found["pointer"]), counts)
+    both = witness("equal_widths")(width, 5, keys)
+    close(both["additive_cost_over_pointer"], counts[0] / counts[1])
+    assert both["more_numbers_of_additive"] == (2 * 64 + 16) - (2 * 64 + 5)
+
+
+def test_pointers_by_loops():
+    scores, places = [-0.28, -0.17, -0.02, 0.04, 0.28], [101, 205, 150, 312, 150]
+    weights = softmax(scores)
+    found = witness("softmax_example")(scores, [0.12, 0.14, 0.16, 0.17, 0.41])
+    close(found["weights"], weights)
+    close(found["largest_error"], 0.41 - weights[4])
+    close(witness("scattered_scores")(places, scores, 150)["of_place"], weights[2] + weights[4])
+    found = witness("scattered")(places, [0.1, 0.15, 0.2, 0.25, 0.3], 150)
+    close((found["of_place"], found["sum"], found["largest_place"]), (0.5, 1.0, 150))
+    found = witness("scaled_scores")([0.15, 0.65], 64, [-0.3, 0.2], [0.019, 0.081], [-0.28, 0.28])
+    close((found["scaled_error"], found["final_error"]), (0.00025, 0.00125))
+    content, bias = [0.0, 0.1, 0.2], [0.3, 0.2, 0.1]
+    found = witness("reasons")([1, 2, 1], content, bias, 1)
+    whole = softmax([a + b for a, b in zip(content, bias, strict=True)])
+    close(found["by_repetition"], whole[0] + whole[2] - max(whole[0], whole[2]))
+    close(found["by_bias"], whole[0] + whole[2] - softmax(content)[0] - softmax(content)[2])
+    close(found["by_content"], whole[0] + whole[2] - softmax(bias)[0] - softmax(bias)[2])
+
+
+def test_masks_indices_and_lines():
+    assert witness("masking")(6, 4, 5, 0)["largest_difference"] < 1e-12
+    kept = softmax([1.0, 2.0, 3.0])[:2]
+    close([k / sum(kept) for k in kept], softmax([1.0, 2.0]))
+    found = witness("from_the_end")(5, 8, 150)
+    indices = [min(max(5 - position, 0), 149) for position in range(8)]
+    assert (found["index_of_first_visit"], found["index_of_last_visit"]) == (indices[0], indices[4]) == (5, 1)
+    assert found["index_of_padding"] == max(indices[5:]) == 0 and found["visits_with_index_zero"] == 0
+    found = witness("linearity")(8, 0)
+    assert found["dot_product_off"] < 1e-12 and found["additive_off"] > 0.01
+    assert abs(math.tanh(1.0) - (math.tanh(0.0) + math.tanh(2.0)) / 2) > 0.2  # the reason
+
+
+def test_a_convolution_of_one_place_is_a_product(monkeypatch):
+    assert witness("pointwise_convolution")(4, 5, 0)["largest_difference"] < 1e-12
+    turned = torch.conv2d
+    monkeypatch.setattr(torch, "conv2d", lambda x, w: turned(x, w.transpose(0, 1)))
+    assert witness("pointwise_convolution")(4, 5, 0)["largest_difference"] > 0.1
+
+
+def test_prior():
+    found = witness("prior_start")(1.0, 1.0, 256, 3)
+    close(found["share_of_nearest"], (1 - math.exp(-3)) / (1 - math.exp(-256)))  # a geometric series
+    assert found["difference_from_alibi"] == 0
+    found = witness("prior_gradients")(1.0, [0.5, 1.0, 2.0], 4)
+    assert found["not_finite_of_ours"] == 0 and found["not_finite_by_logarithm"] > 0
+    found = witness("prior_built")(16, 2, 5, 0)
+    assert found["largest_difference"] < 1e-12 and found["parameters_with_gradient"] == 2
+
+
+def test_rotary_with_complex_numbers():
+    drawn = random.Random(0)
+    pairs = [
+        (complex(drawn.gauss(0, 1), drawn.gauss(0, 1)), complex(drawn.gauss(0, 1), drawn.gauss(0, 1))) for _ in range(4)
+    ]
+    angles = [10000 ** (-2 * k / 8) for k in range(4)]
+
+    def score(i, j, conjugate):
+        total = 0
+        for (q, k), angle in zip(pairs, angles, strict=True):
+            first, second = q * cmath.exp(1j * i * angle), k * cmath.exp(1j * j * angle)
+            total += ((first.conjugate() if conjugate else first) * second).real
+        return total
+
+    assert abs(score(9, 2, True) - score(109, 102, True)) < 1e-12 < abs(score(9, 2, False) - score(109, 102, False))
+    found = witness("relative_scores")(64, 100, 0)
+    assert (
+        found["change_of_score"] < 1e-9 and found["change_with_conjugate"] < 1e-9 and found["change_as_printed"] > 0.1
+    )
+    found = witness("first_angle")(64, 10000.0)
+    close((found["own"], found["printed"]), (1.0, math.exp(-2 / 64 * math.log(10000))), 1e-6)
+    curve = [sum(math.cos(d * 10000 ** (-2 * k / 8)) for k in range(4)) / 4 for d in range(50)]
+    found = witness("waves")(8, 50)
+    assert found["rises"] == sum(b > a for a, b in itertools.pairwise(curve))
+    close(found["near_minus_far"], sum(curve[:5]) / 5 - sum(curve[-5:]) / 5)
+    assert witness("scaled_positions")(16, 1.5, 0)["largest_difference"] < 1e-12
+
+
+def test_order_and_masks():
+    found = witness("order_without_position")(6, 8, 0)
+    assert found["change_both_ways"] < 1e-12 and found["change_causal"] > 1e-3
+    found = witness("who_sees")(10)
+    seen = [sum(key <= query for query in range(10)) for key in range(10)]
+    assert (found["see_first"], found["see_middle"], found["see_last"]) == (seen[0], seen[5], seen[9])
+    found = witness("no_look_ahead")(6, 0)
+    assert found["change_before"] == 0 and found["change_at_the_end"] > 0
+    found = witness("stable_rows")(1, 8)
+    rows = [(i + 1) / (i + 1 + sum(math.exp(-0.0625 * t) for t in range(i + 1, 8))) for i in range(8)]
+    close((found["first_sum"], found["last_sum"]), (rows[0], rows[-1]))
+    assert found["falling_rows"] == sum(b < a for a, b in itertools.pairwise(rows)) == 0
+    found = witness("t5_numbers")(128, 32)
+    published = {d if d < 16 else min(31, 16 + int(16 * math.log(d / 16) / math.log(8) + 1e-12)) for d in range(128)}
+    assert found["numbers"] == len(published) == found["learned"]
+    assert witness("additive_calibration")(5, 0)["largest_error_of_weights"] < 1e-15
+    found = witness("decomposition")(5, 4, 0)
+    assert found["largest_miss"] < 1e-14 and found["largest_mean_of_rest"] < 1e-14
+
+
+def test_slopes():
+    weights = softmax([-0.1 * d for d in range(20)])
+    found = witness("slope_signs")(0.1, 20)
+    close(found["mean_distance_positive"], sum(w * d for d, w in enumerate(weights)))
+    close(found["mean_distance_negative"], sum(w * (19 - d) for d, w in enumerate(weights)))  # mirrored
+    close(found["mean_distance_without"], 9.5)
+    found = witness("scales")([0.5, 2.0], 2, 16)
+    by_hand = [sum(w * d for d, w in enumerate(softmax([-2.0 * s * d for d in range(16)]))) for s in (1 / 16, 1 / 256)]
+    close(found["mean_distance_at_2"], sum(by_hand) / 2, 1e-6)
+    assert found["farther_at_larger_scale"] == 0
+    assert witness("learned_slopes")(2) == {"learned_numbers": 0, "bend": 0.0}
+    assert witness("sinusoids")(8, 5)["largest_difference"] < 1e-12
+
+
+def test_counts_of_the_speeches(tmp_path, monkeypatch):
+    (tmp_path / "speeches").mkdir()
+    words = tmp_path / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
+    from whence_papers.speeches import data
+
+    count = witness("speeches_counts")
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    from whence_papers.ledger import Waiting
+
+    with pytest.raises(Waiting, match="speeches' files"):
+        count(32)
+    words.mkdir(parents=True)
+    (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\ta b c\n1\tb c\n")
+    (tmp_path / "speeches" / "test_CLS.tsv").write_text("0\ta b c\n1\tsomething else\n")
+    (tmp_path / "speeches" / "train_LM.txt").write_text("c d\n")
+    monkeypatch.setattr(data, "tokeniser", lambda asked: data.Tokeniser(str.split, "none"))
+    found = count(4)
+    assert found["vocabulary"] == len({"0", "1", "a", "b", "c", "d"}) + 2
+    assert (found["training_items"], found["test_items"], found["test_items_in_training"]) == (2, 2, 1)
+    assert found["padding_percent"] == 100 * 3 / 8
+
+
+def test_every_computation_has_a_witness():
+    named = set(re.findall(r'witness\("(\w+)"\)', Path(__file__).read_text()))
+    assert set(COMPUTATIONS) == named

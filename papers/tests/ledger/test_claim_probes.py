@@ -1,0 +1,182 @@
+"""Readings of probes from made-up records: what was planted is found, and what is missing is waited for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from whence import records
+from whence.errors import WhenceError
+from whence.probe import run_folder
+from whence.probe.plan import Asked, Plan, at_lengths
+from whence_papers import FOLDER
+from whence_papers.ledger import Places, Waiting, judge, load
+from whence_papers.ledger.evidence import KNOWN
+from whence_papers.ledger.probes import READINGS, gold_position
+
+CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+ITEMS = 100
+
+
+def probed(results, right, lengths=(), name="smollm2"):
+    """A probe whose items are right with these shares at three places, by label."""
+    asked = [Asked("key-value", ITEMS, 3, {"pairs": 5})]
+    plan = Plan(name, at_lengths(asked, lengths) if lengths else tuple(asked), chunk=50)
+    tasks = [one.made() for one in plan.asked]
+    folder = run_folder.begun(SimpleNamespace(about={"type": "llama"}), plan, results / "probe", tasks)
+    about = records.read(folder / "plan.json")
+    for task in about["tasks"]:
+        for file in run_folder.record_names(plan, task):
+            first = int(file[-9:-5])
+            where = next(
+                (p for p in task["places"] if file == run_folder.record_name(task["task"], p, first)), "oracle"
+            )
+            share = right[task["task"]][task["places"].index(where)] if where != "oracle" else 1
+            rows = [{"item": i, "right": (i * 37 + 11) % ITEMS < share * ITEMS} for i in range(first, first + 50)]
+            records.write(folder / file, {"plan": plan.hash, "where": where, "rows": rows})
+    return folder
+
+
+def with_task(claim, **given):
+    from dataclasses import replace
+
+    return replace(CLAIMS[claim], given={**CLAIMS[claim].given, **given})
+
+
+@pytest.mark.parametrize(
+    "shares, u_shape, order",
+    [
+        ((0.9, 0.3, 0.8), "reproduced", "reproduced"),
+        ((0.9, 0.3, 0.31), "not reproduced", "reproduced"),
+        ((0.5, 0.5, 0.5), "not reproduced", "not reproduced"),
+    ],
+)
+def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
+    probed(tmp_path, {"key-value": shares})
+    places = Places(results=tmp_path)
+    assert judge(with_task("survey-u-shape", task="key-value"), places).verdict == u_shape
+    assert judge(with_task("survey-order-matters", task="key-value"), places).verdict == order
+    found, where = gold_position(places, "smollm2", "key-value", "likelihood")
+    assert found["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
+
+
+@pytest.mark.parametrize("middle, verdict", [(0.2, "reproduced"), (0.6, "not reproduced")])
+def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
+    probed(tmp_path, {"key-value-of-3": (0.8, 0.6, 0.8), "key-value-of-6": (0.8, middle, 0.8)}, lengths=(3, 6))
+    claim = with_task("survey-longer-worse", tasks=["key-value-of-3", "key-value-of-6"])
+    assert judge(claim, Places(results=tmp_path)).verdict == verdict
+
+
+@pytest.mark.parametrize("answer, monotone, doubtful", [(True, "reproduced", "not reproduced"),
+                                                        (False, "not reproduced", "reproduced"),
+                                                        (None, "open", "open")])  # fmt: skip
+def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    records.write(folder / "doubt-one-way.json", {"answer": answer, "rule": "a rule"})
+    places = Places(results=tmp_path)
+    assert judge(CLAIMS["survey-dimension-monotone"], places).verdict == monotone
+    assert judge(CLAIMS["survey-dimension-doubtful"], places).verdict == doubtful
+    cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
+    records.write(folder / "explain-follows.json", {"found": {"times": 2.0, "items": 10, "rows": cases}})
+    assert judge(CLAIMS["survey-attention-causes"], places).verdict == "open"  # the score was not doubled yet
+    for against, verdict in ((5, "reproduced"), (25, "not reproduced")):
+        # attention falls throughout; the answer falls with it but for some
+        rows = [
+            {"before": 0.2, "after": 0.3 if i < against else 0.1, "attention_before": 0.2, "attention_after": 0.1}
+            for i in range(50)
+        ]
+        records.write(folder / "explain-follows-score.json", {"found": {"times": 2.0, "items": 10, "rows": rows}})
+        assert judge(CLAIMS["survey-attention-causes"], places).verdict == verdict
+    told = READINGS["slot_emphasis"](places, "smollm2")[0]
+    assert (
+        told["with_attention"] == 0.5
+        and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in told["words"]
+    )
+    layer = {"rank": 300, "low_frequencies": 0.1}
+    part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
+    records.write(folder / "explain-geometry.json", {"found": part})
+    assert judge(CLAIMS["survey-low-rank"], places).verdict == "open"
+    for rank, verdict in ((30, "reproduced"), (300, "not reproduced")):
+        own = {"rank": rank, "low_frequencies": 0.8}
+        halves = [own, {**own, "rank": 400}, {**own, "rank": 9}, None]
+        part["layers"] = [{**layer, "in_both_halves": half} for half in halves]
+        records.write(folder / "explain-geometry.json", {"found": part})
+        assert judge(CLAIMS["survey-low-rank"], places).verdict == verdict
+
+
+@pytest.mark.parametrize("cropped, shares, causes, unproven", [(3, (2, 4), "reproduced", "reproduced"),
+                                                                (3, (5, 6), "reproduced", "not reproduced"),
+                                                                (0.5, (2, 4), "not reproduced", "reproduced")])  # fmt: skip
+def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped, shares, causes, unproven):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    far, near = ([{"change_in_span": far} for far in each] for each in ((9, cropped), (1, 1)))
+    shifted = {"shifted encoding": near, "cropped mask": far}
+    runs = {"rank_correlation": 0.9}
+    left = {
+        "mask alone": [{"position_share": share, **runs} for share in shares],
+        "encoding alone": [{"position_share": 5, **runs}] * 2,
+        "untouched": [runs, runs],
+    }
+    elsewhere = {name: row[::-1] for name, row in shifted.items()}
+    numbers = {"channel": 3, "arms": shifted | left, "arms_in_the_second_span": elsewhere}
+    record = {"answer": None, "rule": "a rule", "numbers": numbers, "settings": {"texts": 64, "tokens": 1000}}
+    places = Places(results=tmp_path)
+
+    def with_arm(name, halves):
+        return {**record, "numbers": {**numbers, "arms": {**numbers["arms"], name: halves}}}
+
+    for silent in (
+        {**record, "settings": {"texts": 8, "tokens": 1000}},
+        {**record, "numbers": {**numbers, "channel": None}},
+        with_arm("untouched", [runs, {"rank_correlation": 0.1}]),  # a channel that does not follow position
+        with_arm("encoding alone", [{"position_share": -0.1, **runs}] * 2),  # nothing but noise
+    ):
+        records.write(folder / "doubt-from-mask.json", silent)
+        assert judge(CLAIMS["survey-mask-causes"], places).verdict == "open"
+    records.write(folder / "doubt-from-mask.json", record)
+    assert judge(CLAIMS["survey-mask-causes"], places).verdict == causes
+    assert judge(CLAIMS["survey-mask-unproven"], places).verdict == unproven
+
+
+@pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
+def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
+    records.write(folder / "explain-distance.json", {"found": found})
+    other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose doubts are none of this model's
+    records.write(other / "explain-distance.json", {"found": found})
+    records.write(other / "doubt-one-way.json", {"answer": None})
+    places = Places(results=tmp_path)
+    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
+    found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
+    records.write(folder / "explain-distance.json", {"found": found})
+    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == verdict
+    with pytest.raises(Waiting, match="longer than 200"):
+        READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[200, 300])
+    told = READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[64, 128])[0]
+    assert told["near_over_far"] == pytest.approx((0.7 + 6 * 0.1) / 7 / 0.01) and told[
+        "without_positions"
+    ] == pytest.approx(100 * alone)
+
+
+def test_what_is_missing_is_waited_for(tmp_path):
+    places = Places(results=tmp_path)
+    for name, given in {
+        "gold_position": {"task": "documents", "score": "likelihood"},
+        "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
+        "doubt": {"doubt": "one-way"},
+        "mask_or_positions": {},
+        "slot_emphasis": {},
+        "positional_part": {},
+        "near_and_far": {"near": [1, 8], "far": [64, 128]},
+    }.items():
+        with pytest.raises(Waiting, match="a probe of smollm2"):
+            READINGS[name](places, "smollm2", **given)
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    (folder / run_folder.record_name("key-value", 0, 50)).unlink()
+    with pytest.raises(Waiting, match="all records of key-value"):
+        gold_position(places, "smollm2", "key-value", "likelihood")
+    probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")
+    (tmp_path / "probe" / "copy").mkdir()
+    (tmp_path / "probe" / "copy" / "plan.json").write_text((folder / "plan.json").read_text())
+    with pytest.raises(WhenceError, match="one probe of smollm2"):
+        gold_position(places, "smollm2", "key-value", "likelihood")

@@ -1,0 +1,293 @@
+"""Readings of studies from made-up records: what is missing is waited for, seeds make intervals, differences are tested."""
+
+import runpy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from whence import records
+from whence.errors import WhenceError
+from whence.lab import checkpoints, runner, tasks
+from whence.lab.arms import Arm
+from whence.lab.data.units import Words
+from whence.lab.observe import weights_of
+from whence.lab.study import Budget, Decision, Study
+from whence.lab.tasks.labelled import Classification, Items
+from whence_papers import FOLDER
+from whence_papers.ledger import Places, Waiting, judge, load
+from whence_papers.ledger.evidence import KNOWN
+from whence_papers.ledger.studies import READINGS, found_study
+from whence_papers.ledger.trained import MEASUREMENTS
+
+CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
+ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
+
+
+def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
+    return Study(
+        name=name, question="made up", task="speeches_classify", arms=arms, seeds=seeds,
+        budget=Budget(epochs=1, evaluate_every=1), decision=Decision(baseline=arms[0].name),
+    )  # fmt: skip
+
+
+def write(results, made, values, diverged=(), split="test"):
+    """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
+    folder = runner.folder_of(made, results)
+    runner.keep_spec(made, folder)
+    for run in made.runs():
+        if run.seed >= len(values.get(run.arm.name, ())):
+            continue
+        series = values[run.arm.name][run.seed]
+        series = series if isinstance(series, list) else [series]
+        result = {
+            "status": "done", "losses": [],
+            "evaluations": [{"step": n + 1, "splits": {split: {"value": v}}} for n, v in enumerate(series)],
+        }  # fmt: skip
+        if run.seed in diverged:
+            result = {"status": "diverged", "step": 3, "reason": "NaN", "last_good_checkpoint": None}
+        records.write(
+            folder / run.file_name,
+            {
+                "hash": made.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
+                "wall_seconds": 1.0, "numbers": {"before": {}, "after": {}},
+            },
+        )  # fmt: skip
+    return folder
+
+
+def verdict(name, results):
+    return judge(CLAIMS[name], Places(FOLDER / "claims", results))
+
+
+def test_a_study_that_is_not_there_is_waited_for(tmp_path):
+    found = verdict("speeches-encoder-accuracy", tmp_path)
+    assert found.verdict == "open" and "the study speeches-encoder-none" in found.because
+
+
+def test_seeds_that_are_missing_are_waited_for(tmp_path):
+    made = study("speeches-encoder-none", ARMS[:1])
+    write(tmp_path, made, {"sinusoidal": [0.85, 0.86]})
+    found = verdict("speeches-encoder-accuracy", tmp_path)
+    assert found.verdict == "open" and found.because == "waits for 3 of 5 seeds of speeches-encoder-none, sinusoidal"
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [([0.84, 0.85, 0.86, 0.83, 0.87], "reproduced"), ([0.90, 0.905, 0.91, 0.895, 0.90], "not reproduced")],
+)
+def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expected):
+    folder = write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
+    found = verdict("speeches-encoder-accuracy", tmp_path)
+    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} on average of 5 runs" in found.because
+    assert found.evidence.record == folder.as_posix()
+
+
+def test_an_evaluation_by_its_number(tmp_path):
+    rows = [
+        [0.30 + 0.02 * seed, *[0.5] * 3, 0.57 + 0.02 * seed, *[0.6] * 4, 0.75 + 0.01 * seed, 0.9] for seed in range(5)
+    ]
+    write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": rows})
+    found = verdict("speeches-encoder-curve", tmp_path)
+    assert found.evidence.found["after_5"] == pytest.approx([57, 59, 61, 63, 65])
+    assert found.verdict == "reproduced"
+    write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
+    with pytest.raises(WhenceError, match="evaluation 5 of sinusoidal, which has 4, but a figure names an evaluation"):
+        verdict("speeches-encoder-curve", tmp_path)
+
+
+def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
+    made = study("speeches-encoder-none", ARMS[:1])
+    write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
+    found = verdict("speeches-encoder-accuracy", tmp_path)
+    assert "4 runs" in found.because and "1 seed diverged" in found.because
+    write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
+    assert verdict("speeches-encoder-accuracy", tmp_path).because.startswith("waits for more seeds")
+
+
+@pytest.mark.parametrize(
+    "alibi, expected, words",
+    [
+        ([0.90, 0.905, 0.91, 0.895, 0.90], "reproduced", "better than sinusoidal by 4.98 points"),
+        ([0.85, 0.86, 0.84, 0.85, 0.86], "not reproduced", "no difference from sinusoidal can be claimed"),
+        ([0.70, 0.71, 0.72, 0.70, 0.71], "not reproduced", "worse than sinusoidal"),
+    ],
+)
+def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi, expected, words):
+    own = [0.85, 0.86, 0.848, 0.851, 0.852]
+    write(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
+    found = verdict("speeches-alibi-better", tmp_path)
+    assert found.verdict == expected and words in found.because
+    assert "one run of each, with which no test can give a p below 1" in found.because
+
+
+def test_one_arm_against_several(tmp_path):
+    arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
+    made = replace(study("epar-when-02", arms), question="Length: 1024 places")
+    levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
+    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict("epar-when-long", tmp_path)
+    numbers = found.evidence.found
+    assert numbers["direction_against_rotary"] == 1 and numbers["gain_over_rotary"] == pytest.approx(10)
+    assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
+    assert "better than rotary by 10 points" in found.because
+    write(tmp_path, replace(made, name="epar-when-04"), {})
+    with pytest.raises(WhenceError, match="the ledger means the one that asks 'Importance: in waves'"):
+        verdict("epar-when-structured", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "half, quarter, expected",
+    [(0.9, 0.5, "reproduced"), (0.5, 0.9, "reproduced"), (0.8, 0.8, "not reproduced"), (0.5, 0.5, "not reproduced")],
+)
+def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
+    levels = {"alpha 1.0": 0.8, "alpha 0.5": half, "alpha 0.25": quarter}
+    made = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
+    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict("epar-when-noisy", tmp_path)
+    assert found.verdict == expected and "alpha 0.25:" in found.because
+
+
+@pytest.mark.parametrize("claim, text", [("", "books"), ("-words", "wikitext2")])
+@pytest.mark.parametrize("best, expected", [("EPAR, enhanced", "reproduced"), ("shaw", "not reproduced")])
+def test_the_protocol_can_come_out_either_way(tmp_path, claim, text, best, expected):
+    made = {one.name: one for one in PROTOCOL["studies"]("gpu")}[f"epar-protocol-gpu-{text}"]
+    made = replace(made, seeds=(0, 1, 2, 3, 4))
+    levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in made.arms}
+    write(tmp_path, made, {name: [level + 0.01 * seed for seed in range(5)] for name, level in levels.items()})
+    found = verdict(f"epar-result-language-model{claim}", tmp_path)
+    assert found.verdict == expected and "after correction for 6 comparisons" in found.because
+
+
+def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
+    made = study("speeches-encoder-none", ARMS[:1])
+    folder = write(tmp_path / "some/where", made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    assert verdict("speeches-encoder-accuracy", tmp_path).evidence.record == folder.as_posix()
+    write(tmp_path, made, {})
+    with pytest.raises(WhenceError, match=r"got some/where/speeches-encoder-none-.* and speeches-encoder-none-"):
+        found_study(Places(results=tmp_path), made.name)
+
+
+@pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
+def test_an_experiments_record_decides(tmp_path, level, expected):
+    assert "made by `whence run epar/4_adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
+    seeds = {"none": [0.50, 0.51, 0.49, 0.50, 0.52], "fused": [level + 0.01 * n for n in range(5)]}
+    models = {name: [{"splits": {"test": value}} for value in rows] for name, rows in seeds.items()}
+    records.write(tmp_path / "epar/4_adaptive_attention.json", {"results": {"models": models}})
+    assert verdict("epar-adaptive-helps", tmp_path).verdict == expected
+
+
+def test_two_studies_and_three_splits(tmp_path):
+    none, keys = study("speeches-encoder-none", ARMS[:1]), study("speeches-encoder-keys", ARMS[:1])
+    write(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    write(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
+    found = verdict("speeches-padding-harmless", tmp_path)
+    assert found.verdict == "not reproduced" and "speeches-encoder-keys: better" in found.because
+    made = study("speeches-decoder", ARMS[:1])
+    folder = runner.folder_of(made, tmp_path)
+    for split, level in (("obama", 370.0), ("wbush", 450.0), ("hbush", 371.0)):
+        write(tmp_path, made, {"sinusoidal": [[2 * level, level + seed] for seed in range(5)]}, split=split)
+        for path in folder.glob("*seed*.json"):  # the splits of one run stand in one record
+            kept, extra = records.read(path), tmp_path / f"{split}-{path.name}"
+            records.write(extra, kept)
+    for path in folder.glob("*seed*.json"):
+        kept = records.read(path)
+        for split in ("obama", "wbush"):
+            other = records.read(tmp_path / f"{split}-{path.name}")["result"]["evaluations"]
+            for own, more in zip(kept["result"]["evaluations"], other, strict=True):
+                own["splits"] |= more["splits"]
+        records.write(path, kept)
+    found = verdict("speeches-decoder-order", tmp_path)
+    assert found.evidence.found["wbush_direction"] == -1 and found.evidence.found["hbush_direction"] == 0
+    assert found.verdict == "not reproduced"
+    assert verdict("speeches-decoder-falls-here", tmp_path).verdict == "reproduced"
+
+
+def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
+    made = study("speeches-encoder-none", ARMS[:1])
+    folder = write(tmp_path, made, {"sinusoidal": [0.84] * 5})
+    other = write(tmp_path, replace(made, seeds=(7, 8)), {})
+    with pytest.raises(WhenceError, match="one study speeches-encoder-none"):
+        found_study(Places(results=tmp_path), made.name)
+    (other / "study.json").unlink()
+    kept = records.read(folder / "study.json")
+    kept["spec"]["seeds"] = [0]
+    records.write(folder / "study.json", kept)
+    with pytest.raises(WhenceError, match="does not have its hash"):
+        verdict("speeches-encoder-accuracy", tmp_path)
+
+
+def test_the_time_of_a_step(tmp_path):
+    reading = READINGS["step_time"]
+    with pytest.raises(Waiting, match="make gpu-bench"):
+        reading(Places(benchmarks=tmp_path), "epar", "flash")
+    record = {
+        "rows": [{"way": "flash", "milliseconds": [10.0, 11.0, 10.0]}, {"way": "epar", "milliseconds": [10.2, 10.2, 30.0]}],
+        "spec": {"tokens": 4096}, "environment": {"machine": {"accelerator": "a GPU"}},
+    }  # fmt: skip
+    records.write(tmp_path / "train_step.json", record)
+    found, _ = reading(Places(benchmarks=tmp_path), "epar", "flash")
+    assert found["more_percent"] == pytest.approx(2.0) and "a GPU" in found["words"]
+
+
+class Tiny(Classification):
+    """Forty short texts of three kinds, most of them padded."""
+
+    name = "tiny"
+
+    def __init__(self):
+        drawn = torch.Generator().manual_seed(0)
+        texts = [torch.randint(2, 9, (2 + n % 5,), generator=drawn).tolist() for n in range(40)]
+        items = Items.padded(texts, [n % 3 for n in range(40)], 6)
+        super().__init__(items, {"test": items}, Words(list("abcdefg")), 3, "none", {})
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A study with weights of three seeds, as the runner leaves them, on a tiny task in the place of the speeches."""
+    made = Study(
+        name="tiny", question="made up", task="speeches_classify", arms=ARMS, seeds=(0, 1, 2), budget=Budget(steps=1),
+        decision=Decision(baseline="sinusoidal"), model={"width": 16, "heads": 2, "layers": 2, "hidden": 16},
+    )  # fmt: skip
+    folder = write(tmp_path, made, {arm.name: [0.5] * 3 for arm in ARMS})
+    task = Tiny()
+    monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
+    for run in made.runs():
+        checkpoints.save_weights(weights_of(run, folder), runner.model_for(run, task))
+    return Places(results=tmp_path), made, folder, task
+
+
+def test_what_trained_weights_say(trained):
+    places, made, folder, task = trained
+    found = MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
+    model = runner.model_for(made.runs()[0], task).eval()
+    right = total = 0
+    for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
+        with torch.no_grad():
+            right += int((model(batch.tokens, padding=batch.padding).argmax(-1) == batch.targets).sum())
+        total += len(batch.targets)
+    assert found["training"][0] == pytest.approx(100 * right / total) and len(found["training_minus_test"]) == 3
+    found = MEASUREMENTS["attention_reach"](places, "tiny", "ALiBi, 1.1", "sinusoidal")
+    assert len(found["tokens_away"]) == 3 and found["direction"] in (-1, 0, 1)
+    found = MEASUREMENTS["deeper_looks_farther"](places, "tiny", "sinusoidal", 1, 2)
+    assert len(found["upper_layer"]) == 3
+    weights_of(made.runs()[0], folder).unlink()
+    with pytest.raises(Waiting, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
+        MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
+
+
+def test_attention_to_padding_by_hand(trained, monkeypatch):
+    places, _, _, task = trained
+    from whence_papers.ledger import trained as module
+
+    batch = task.evaluation("test")[0].tokens[:64]
+    spread = torch.full((2, len(batch), 2, batch.shape[1], batch.shape[1]), 1 / batch.shape[1])
+    monkeypatch.setattr(module, "attention_maps", lambda model, tokens: spread)
+    found = MEASUREMENTS["padding_attention"](places, "tiny", "sinusoidal")
+    assert found["attention_over_uniform"] == pytest.approx([1.0] * 3)  # blind attention gives padding its share
+    assert found["padding_share"] == pytest.approx(float((batch == 0).float().mean())) and found["padding_share"] > 0.2
+    real = (batch != 0).float()[:, None, :]
+    seeing = spread[0, :, 0] * real
+    monkeypatch.setattr(module, "attention_maps", lambda model, tokens: (seeing / seeing.sum(-1, True))[None, :, None])
+    assert MEASUREMENTS["padding_attention"](places, "tiny", "sinusoidal")["attention_over_uniform"] == [0.0] * 3

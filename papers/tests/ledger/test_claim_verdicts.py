@@ -1,0 +1,166 @@
+"""Verdicts follow records: change what was found, and the verdict changes; and the committed records are what is found."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from whence import records
+from whence.errors import WhenceError
+from whence_papers import FOLDER
+from whence_papers.ledger import Places, judge, load
+from whence_papers.ledger.computations import COMPUTATIONS
+from whence_papers.ledger.evidence import KNOWN, computed, plain, same, update
+from whence_papers.ledger.judging import NOT_REPRODUCED, OPEN, REPRODUCED, UNTESTABLE, WRONG, further_run, hold
+from whence_papers.ledger.ledger import Check
+
+HERE = Places(FOLDER / "claims", FOLDER / "results", Path(__file__).resolve().parents[3] / "benchmarks" / "records")
+CLAIMS = [claim for source in load(HERE.claims, KNOWN) for claim in source.claims]
+COMPUTED = [claim for claim in CLAIMS if HERE.record_of(claim.id).exists()]
+SLOW = ("optimal_position", "prediction", "speeches_counts")  # seconds, or data; compared with a witness elsewhere
+
+
+def named(claims):
+    return [claim.id for claim in claims]
+
+
+def on_the_side(check, agrees):
+    """A number that agrees with a check, or does not."""
+    step = max(1.0, 2 * check.within, 0.1 * abs(check.number))
+    side = {"said": 0.0, "at_most": -step, "below": -step, "at_least": step, "above": step}[check.relation]
+    if agrees:
+        return check.number + side
+    return check.number + (step if check.relation == "said" else -side)
+
+
+@pytest.mark.parametrize("claim", COMPUTED, ids=named(COMPUTED))
+def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
+    places = Places(tmp_path)
+    record = records.read(HERE.record_of(claim.id))
+    good, bad = {}, {}
+    for check in claim.checks:
+        many = isinstance(record["found"][check.figure], list)
+        for found, agrees in ((good, True), (bad, False)):
+            value = on_the_side(check, agrees)
+            found[check.figure] = [value] * 5 if many else value
+    if len({check.figure for check in claim.checks}) < len(claim.checks):  # a range: the middle of its ends agrees
+        good = {check.figure: sum(c.number for c in claim.checks) / len(claim.checks) for check in claim.checks}
+    for found, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
+        records.write(places.record_of(claim.id), record | {"found": record["found"] | found})
+        assert judge(claim, places).verdict == expected
+
+
+def test_one_wrong_figure_of_several_is_enough(tmp_path):
+    claim = next(claim for claim in CLAIMS if claim.id == "speeches-encoder-parameters")
+    record = records.read(HERE.record_of(claim.id))
+    assert judge(claim, HERE).verdict == REPRODUCED
+    record["found"]["classifier"] += 1
+    records.write(Places(tmp_path).record_of(claim.id), record)
+    found = judge(claim, Places(tmp_path))
+    assert found.verdict == WRONG and found.because == "classifier 6,804, not 6,803"
+
+
+def test_what_the_sources_got_wrong_is_found_again():
+    """The findings that were known before the ledger, by the ledger's own figures."""
+    known = {
+        "epar-improvement-wikitext": (WRONG, "2.98"), "epar-improvement-wmt": (REPRODUCED, "1.72"),
+        "epar-improvement-squad": (WRONG, "1.32"), "epar-improvement-glue": (WRONG, "1.06"),
+        "epar-improvement-arxiv": (WRONG, "5.24"), "epar-defaults": (NOT_REPRODUCED, "beta: 1 in the text, 2"),
+        "epar-retention-enhanced": (REPRODUCED, "78.9"), "epar-retention-basic": (WRONG, "36.79"),
+        "epar-retention-ratio": (WRONG, "2.15"), "epar-retention-ratio-medium": (WRONG, "1.43"),
+        "epar-retention-together": (WRONG, "beta 3.58, where the enhanced one keeps 67.6 %, 24 times"),
+        "epar-monotonicity-factor": (REPRODUCED, "0"), "epar-monotonicity-attention": (NOT_REPRODUCED, "score -"),
+        "epar-score-level": (NOT_REPRODUCED, "e-1"), "epar-derived-position": (NOT_REPRODUCED, "0"),
+        "epar-consistency-reports": (NOT_REPRODUCED, "0.6578"), "epar-theorem-2": (UNTESTABLE, "not stated"),
+        "epar-adaptive": (NOT_REPRODUCED, "rows reordered 0"), "epar-cached-matrix": (NOT_REPRODUCED, "0.000"),
+        "prior-baseline": (NOT_REPRODUCED, "0.2034"), "prior-learnable": (NOT_REPRODUCED, "logarithm"),
+        "prior-start": (NOT_REPRODUCED, "0.95"), "prior-new": (NOT_REPRODUCED, "0"),
+        "pointer-additive-parameters": (WRONG, "394,240"), "pointer-dot-parameters-code": (NOT_REPRODUCED, "8,470"),
+        "pointer-example-softmax": (WRONG, "0.153 0.171 0.198 0.211 0.268"), "pointer-example-office": (WRONG, "0.466"),
+        "pointer-example-additive": (WRONG, "0.075 0.091 0.274 0.151 0.409"),
+        "pointer-bias-ablation": (NOT_REPRODUCED, "-0.06"), "pointer-index": (REPRODUCED, "last visit 1"),
+        "speeches-encoder-parameters": (REPRODUCED, "368,320"), "speeches-decoder-parameters": (REPRODUCED, "29,860"),
+        "speeches-vocabulary": (REPRODUCED, "5,755"), "speeches-alibi-learned": (NOT_REPRODUCED, "0"),
+        "speeches-encoder-unseen-sentences": (NOT_REPRODUCED, "551"), "speeches-alibi-margin": (NOT_REPRODUCED, "-1.0"),
+    }  # fmt: skip
+    for claim in CLAIMS:
+        if claim.id in known:
+            found = judge(claim, HERE)
+            verdict, shown = known.pop(claim.id)
+            assert found.verdict == verdict and shown in found.because, (claim.id, found.verdict, found.because)
+    assert not known
+
+
+QUICK = [claim for claim in COMPUTED if claim.by in COMPUTATIONS and claim.by not in SLOW]
+
+
+@pytest.mark.parametrize("claim", QUICK, ids=named(QUICK))
+def test_committed_records_are_what_is_found_now(claim):
+    kept = records.read(HERE.record_of(claim.id))
+    assert kept["claim"] == claim.id and kept["computation"] == claim.by and kept["given"] == plain(claim.given)
+    assert same(kept["found"], plain(computed(claim, HERE)))
+
+
+def test_every_record_belongs_to_a_claim_and_every_pure_claim_has_one():
+    files = {path.stem for path in (HERE.claims / "records").glob("*.json")}
+    computing = {claim.id: claim for claim in CLAIMS if claim.way == "compute"}
+    assert files <= set(computing)
+    assert {name for name, claim in computing.items() if claim.by in COMPUTATIONS} <= files
+
+
+def test_update_writes_once_and_leaves_what_is_the_same(tmp_path):
+    shutil.copy(HERE.claims / "pointer.toml", tmp_path)
+    places = Places(tmp_path)
+    claims = [c for source in load(tmp_path, KNOWN) for c in source.claims if c.id.startswith("pointer-example")]
+    assert {judge(claim, places).verdict for claim in claims} == {OPEN, UNTESTABLE}
+    assert [outcome for _, outcome in update(claims, places)] == ["written"] * 7
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert [outcome for _, outcome in update(claims, places)] == ["unchanged"] * 7
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+
+
+def test_a_record_of_other_figures_counts_for_nothing(tmp_path):
+    claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
+    record = records.read(HERE.record_of(claim.id))
+    records.write(Places(tmp_path).record_of(claim.id), record | {"given": {"scores": [1.0]}})
+    found = judge(claim, Places(tmp_path))
+    assert found.verdict == OPEN and "other figures" in found.because
+    Places(tmp_path).record_of(claim.id).write_text("{")
+    with pytest.raises(WhenceError, match=r"pointer-example-office\.json, broken"):
+        judge(claim, Places(tmp_path))
+    records.write(Places(tmp_path).record_of(claim.id), record | {"found": {}})
+    with pytest.raises(WhenceError, match="pointer-example-office, got no number 'of_place'"):
+        judge(claim, Places(tmp_path))
+
+
+def test_the_interval_of_a_further_run_against_its_simulation():
+    import numpy as np
+
+    drawn = np.random.default_rng(0).normal(50, 3, (4000, 6))
+    inside = 0
+    for *ours, new in drawn.tolist():
+        low, high = further_run(ours)
+        inside += low <= new <= high
+    assert 0.94 < inside / 4000 < 0.96
+    assert further_run([1.0, 1.0, 1.0]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("relation, number, agrees", [("said", 84.9, True), ("said", 99.0, False), ("above", 80.0, True),
+                                                      ("above", 95.0, False), ("at_most", 70.0, False),
+                                                      ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
+def test_seeds_are_held_by_that_interval(relation, number, agrees):
+    check = Check("x", relation, number, str(number), 0.05 if relation == "said" else 0.0)
+    found = hold(check, [84.0, 85.0, 86.0, 85.5, 84.5])
+    assert found.agrees is agrees and "on average of 5 runs" in found.found
+
+
+def test_nothing_that_is_not_finite_is_judged(tmp_path):
+    claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
+    path = Places(tmp_path).record_of(claim.id)
+    path.parent.mkdir()
+    record = records.read(HERE.record_of(claim.id)) | {"found": {"of_place": math.nan}}
+    path.write_text(json.dumps(record))
+    with pytest.raises(WhenceError, match="no number 'of_place'"):
+        judge(claim, Places(tmp_path))

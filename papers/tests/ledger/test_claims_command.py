@@ -1,0 +1,123 @@
+"""``whence claims``: the table, one line a claim in a pipe, filters, details, the page, and how it ends."""
+
+import io
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from whence.cli import report
+from whence.errors import WhenceError
+from whence_papers import FOLDER
+from whence_papers.ledger import command
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the ledger and nothing else."""
+    shutil.copytree(FOLDER / "claims", tmp_path / "claims")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_one_line_a_claim_in_a_pipe(here, capsys):
+    command.claims()
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert all(len(line.split("\t")) == 5 for line in lines) and len(lines) > 150
+    assert "\x1b[" not in told.out and f"{len(lines)} claims" in told.err
+
+
+def test_filters(here, capsys):
+    command.claims(source=["003"], verdict=["arithmetic-wrong"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.startswith("pointer-") and "\tarithmetic wrong\t" in line for line in lines)
+
+
+def test_details_of_one_claim(here, capsys):
+    command.claims(id_=["epar-retention-ratio"])
+    told = capsys.readouterr().out
+    for part in (
+        "≠ arithmetic wrong",
+        "28.3",
+        "2.15",
+        "given",
+        "claims/records/epar-retention-ratio.json",
+        "does not agree",
+    ):
+        assert part in told
+
+
+def test_update_computes_what_was_deleted(here, capsys):
+    shutil.rmtree(here / "claims" / "records")
+    command.claims(source=["pointer"], update=True)
+    told = capsys.readouterr()
+    assert "pointer-additive-parameters: written" in told.err and "394,240" in told.out
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"source": ["007"]}, "the sources are epar (000), prior (001)"),
+        ({"verdict": ["maybe"]}, "a verdict is one of reproduced, not reproduced"),
+        ({"id_": ["epar-retention-ration"]}, "is it epar-retention-ratio"),
+        ({"folder": Path("nowhere")}, "no .toml file in nowhere"),
+    ],
+)
+def test_bad_requests_are_one_sentence(here, given, said):
+    with pytest.raises(WhenceError) as refused:
+        command.claims(**given)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("width", [60, 150])
+def test_the_table_fits_its_terminal(here, width):
+    from whence_papers.ledger import Places, findings, load
+    from whence_papers.ledger.evidence import KNOWN
+
+    found = findings(load(here / "claims", KNOWN), Places(here / "claims"))
+    screen = io.StringIO()
+    command.table(found, Console(width=width, file=screen, force_terminal=True))
+    told = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert "epar-improvement-arxiv" in told and "arithmetic" in told
+    assert max(map(len, told.splitlines())) <= width and "…" not in told  # nothing is cut off
+
+
+def test_the_command_ends_as_the_others_do(here, whence_here):
+    assert "whence claims --id epar-retention-ratio" in whence_here("claims", "--help").stdout
+    bad = whence_here("claims", "--id", "nothing")
+    assert bad.returncode == 2 and "there is no such claim" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_a_page_of_one_source(here, capsys):
+    command.claims(source=["prior"], page=Path("build/claims.html"))
+    assert capsys.readouterr().out == "page: build/claims.html\n"
+    text = (here / "build" / "claims.html").read_text()
+    assert "prior-unbuilt" in text and "epar-defaults" not in text and not list(here.rglob("*.part"))
+
+
+def test_the_report_of_the_results_has_the_ledger_as_a_page(here, capsys):
+    """Beside the page of the studies, which leads to it; a folder that no claim is judged from has none."""
+    study = next((FOLDER / "results").glob("speeches-encoder-keys-*"))
+    shutil.copytree(study, here / "results" / study.name)
+    report.report()
+    assert capsys.readouterr().out == "report: results/report.html\nclaims: results/claims.html\n"
+    ledger, studies = ((here / "results" / name).read_text() for name in ("claims.html", "report.html"))
+    assert "epar-defaults" in ledger and "prior-unbuilt" in ledger and not list(here.rglob("*.part"))
+    many = len(re.findall('<details class="claim ', ledger))
+    assert f'<a href="claims.html">{many} claims</a>' in studies
+    shutil.copytree(study, here / "build" / "mine" / study.name)
+    report.report([Path("build/mine")])
+    assert not (here / "build/mine/claims.html").exists() and "What the sources claim" not in (
+        here / "build/mine/report.html"
+    ).read_text()  # fmt: skip
+    report.report([Path("build/mine")], claims=Path("claims"))
+    assert (here / "build/mine/claims.html").exists()
+
+
+def test_the_ledger_is_reported_before_any_study_is_run(here, capsys):
+    report.report()
+    assert capsys.readouterr().out == "claims: results/claims.html\n"
+    assert "epar-defaults" in (here / "results/claims.html").read_text()

@@ -1,0 +1,134 @@
+"""The ledger's data: what is refused, and that every claim has a test or a reason."""
+
+import inspect
+import runpy
+
+import pytest
+
+from whence.errors import WhenceError
+from whence_papers import FOLDER
+from whence_papers.ledger import load
+from whence_papers.ledger.computations import COMPUTATIONS
+from whence_papers.ledger.evidence import KNOWN
+from whence_papers.ledger.trained import MEASUREMENTS
+
+SOURCES = load(FOLDER / "claims", KNOWN)
+CLAIMS = [claim for source in SOURCES for claim in source.claims]
+
+GOOD = """
+number = "900"
+title = "A made-up source"
+kind = "test"
+
+[[claim]]
+id = "made-sum"
+claim = "Two and two are four."
+where = "1"
+how = "By adding."
+compute = "product"
+given = { factors = [2, 2] }
+checks = [{ figure = "product", said = "4" }]
+"""
+
+
+def ledger(folder, text):
+    (folder / "made.toml").write_text(text)
+    return load(folder, KNOWN)
+
+
+def test_a_good_one(tmp_path):
+    (source,) = ledger(tmp_path, GOOD)
+    (claim,) = source.claims
+    assert (claim.id, claim.way, claim.by, claim.checks[0].number, claim.checks[0].within) == (
+        "made-sum", "compute", "product", 4.0, pytest.approx(0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('title = "A made-up source"', "", "title = None"),
+        ('kind = "test"', 'kind = "test"\ncolour = "red"', "an entry 'colour'"),
+        ('id = "made-sum"', 'id = "other-sum"', "other-sum, got an id of another file"),
+        ('where = "1"\n', "", "made-sum, got where = None"),
+        ('compute = "product"', 'compute = "magic"', "made-sum, got compute = 'magic'"),
+        ('compute = "product"', 'compute = "product"\nuntestable = "no"', "made-sum, got compute, untestable"),
+        ('compute = "product"\n', "", "made-sum, got no way to test it"),
+        ("checks =", "check =", "made-sum, got an entry 'check'"),
+        ('checks = [{ figure = "product", said = "4" }]', "", "made-sum, got compute with 0 checks"),
+        ('said = "4"', 'said = "four"', "'said': 'four'"),
+        ('said = "4"', "said = 4", "'said': 4"),
+        ('said = "4"', 'said = "4", below = "5"', "'below': '5'"),
+        ('said = "4"', 'below = "4", within = "1"', "'within': '1'"),
+        ('said = "4"', 'said = "nan"', "'said': 'nan'"),
+        ("given = { factors", "given = { factors = [1]\nfactors", "it is TOML"),
+        ("[[claim]]", "[[claims]]", "an entry 'claims'"),
+    ],
+)
+def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, said):
+    assert old in GOOD
+    with pytest.raises(WhenceError) as refused:
+        ledger(tmp_path, GOOD.replace(old, new))
+    told = str(refused.value)
+    assert told.startswith("claims/made.toml") and said in told, told
+
+
+def test_an_id_twice_and_an_empty_folder(tmp_path):
+    with pytest.raises(WhenceError, match="made-sum, got an id that is there twice"):
+        ledger(tmp_path, GOOD + GOOD.partition("\n\n")[2])
+    with pytest.raises(WhenceError, match=r"no \.toml file"):
+        load(tmp_path / "nowhere", KNOWN)
+
+
+def test_the_five_sources_are_there():
+    assert [source.number for source in SOURCES] == ["000", "001", "002", "003", "004"]
+    assert min(len(source.claims) for source in SOURCES) >= 9 and len(CLAIMS) > 150
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_every_claim_has_a_test_or_a_reason(source):
+    for claim in source.claims:
+        assert claim.way in ("compute", "read", "untestable", "waits_for")
+        assert bool(claim.checks) == (claim.way in ("compute", "read")), claim.id
+        assert len(claim.by) > 3 and len(claim.how) > 10, claim.id
+
+
+def test_every_computation_is_used():
+    used = {claim.by for claim in CLAIMS if claim.way == "compute"}
+    helpers = {"multiplications"}  # through equal_widths
+    assert set(COMPUTATIONS) - helpers <= used and set(MEASUREMENTS) <= used
+
+
+def test_only_what_is_not_built_yet_waits_without_a_reading():
+    by_source = {source.name: [c for c in source.claims if c.way == "waits_for"] for source in SOURCES}
+    # what is open there waits for a run and nothing else
+    assert not by_source["speeches"] and not by_source["epar"] and not by_source["pointer"]
+
+
+def test_tests_on_one_study_are_corrected_for_all_of_them():
+    asked = {}
+    for claim in CLAIMS:
+        if claim.by == "next_places_differ":
+            asked.setdefault(claim.given["study"], []).append(claim.given["comparisons"])
+    assert {study: set(given) for study, given in asked.items()} == {
+        study: {len(given)} for study, given in asked.items()
+    }
+
+
+def test_the_studies_that_are_read_are_there_with_their_arms():
+    """The ledger names studies, arms and questions that the folder of studies has."""
+    known = {}
+    for path in (FOLDER / "studies").rglob("*.py"):
+        made = runpy.run_path(str(path)).get("studies", list)  # experiments have none
+        scaled = made is not list and "scale" in inspect.signature(made).parameters
+        for study in (*made("cpu"), *made("gpu")) if scaled else made():
+            known[study.name] = study
+    for claim in CLAIMS:
+        if "study" not in claim.given:
+            continue
+        study = known[claim.given["study"]]
+        arms = {claim.given[key] for key in ("arm", "baseline") if key in claim.given}
+        arms |= {name for key in ("arms", "others") for name in claim.given.get(key, ())}
+        if claim.by != "between_splits":
+            assert arms <= {arm.name for arm in study.arms}, claim.id
+        assert claim.given.get("question", study.question) == study.question, claim.id

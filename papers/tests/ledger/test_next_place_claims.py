@@ -1,0 +1,193 @@
+"""Readings of studies of next places, of experiments and of times, from made-up records and by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from whence import records
+from whence.lab import runner
+from whence.lab.arms import Arm
+from whence.lab.study import Budget, Decision, Study
+from whence_papers import FOLDER
+from whence_papers.ledger import Places, judge, load
+from whence_papers.ledger.evidence import KNOWN
+from whence_papers.ledger.next_places import NEXT_PLACES
+
+CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+NAMES = ("Recency", "no position", "no pointer", "no position-from-end", "neither", "additive")
+STUDY = Study(
+    name="next-location", question="made up", task="whence_papers.pointer.next_location.task:NextPlaceTask", seeds=(0, 1, 2, 3, 4),
+    arms=tuple(Arm(name, "NoPosition()") for name in NAMES), budget=Budget(epochs=1), decision=Decision(baseline=NAMES[0]),
+)  # fmt: skip
+LEVELS = {
+    "Recency": 52.5,
+    "no position": 52.45,
+    "no pointer": 28.6,
+    "no position-from-end": 50.5,
+    "neither": 50.4,
+    "additive": 50,
+}
+NOISE = (-0.3, 0.2, 0.0, 0.25, -0.15)
+MORE = {"acc@5": 29.5, "acc@10": 32, "mrr": 13.5, "ndcg@10": 18, "f1": -4}  # over Acc@1
+
+
+def part(accuracy, seen, right):
+    """A test part whose users a and b were asked 60 and 40 things, 50 and 30 of which training has."""
+    metrics = {"acc@1": accuracy / 100} | {name: (accuracy + more) / 100 for name, more in MORE.items()}
+    countings = {
+        "all": metrics,
+        "by_user": {"acc@1": 0.45},
+        "by_user_seen": {"acc@1": 0.4},
+        "seen": {"acc@1": seen / 100},
+    }
+    users = {"1": [60, right[0] + 5, 50, right[0]], "2": [40, right[1], 30, right[1]]}
+    return {"value": accuracy / 100, "metrics": countings, "users": users}
+
+
+def write(results, levels=LEVELS, bias=(0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4, -9.0), seen=None, lost=()):
+    folder = runner.folder_of(STUDY, results)
+    runner.keep_spec(STUDY, folder)
+    for run in STUDY.runs():
+        noise = NOISE[(run.seed + NAMES.index(run.arm.name)) % 5]
+        level = levels[run.arm.name] + noise
+        right = (25, 15) if run.arm.name == "no pointer" else (35, 17)
+        test = part(level, (seen or levels)[run.arm.name] + noise, right)
+        done = {"status": "done", "losses": [], "evaluations": [{"step": 1, "splits": {"test": test}}]}
+        gone = {"status": "diverged", "step": 3, "reason": "NaN", "last_good_checkpoint": None}
+        shift = {
+            "from_end": [float(n + 1) for n in range(9)],
+            "bias": [NOISE[run.seed] * (n == 0) + b for n, b in enumerate(bias)],
+        }
+        records.write(
+            folder / run.file_name,
+            {
+                "hash": STUDY.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "wall_seconds": 1.0,
+                "result": gone if (run.arm.name, run.seed) in lost else done, "numbers": {"before": {}, "after": {}},
+                "notes": {"shape": shift},
+            },
+        )  # fmt: skip
+    return folder
+
+
+def verdict(name, results, benchmarks=Path("none")):
+    return judge(CLAIMS[name], Places(FOLDER / "claims", results, benchmarks))
+
+
+def test_what_is_missing_is_waited_for(tmp_path):
+    waiting = [name for name, claim in CLAIMS.items() if claim.by in NEXT_PLACES]
+    assert len(waiting) >= 12
+    for name in waiting:
+        assert verdict(name, tmp_path).because.startswith("waits for the study next-")
+    folder = write(tmp_path)
+    next(folder.glob("no-pointer-*-seed3.json")).unlink()
+    assert verdict("pointer-pointer", tmp_path).because == "waits for 1 of 5 seeds of next-location, no pointer"
+
+
+def test_published_figures_against_the_seeds(tmp_path):
+    write(tmp_path)
+    found = verdict("pointer-geolife-ablation", tmp_path)
+    assert found.verdict == "not reproduced" and "mrr 66.00 on average of 5 runs" in found.because
+    assert found.evidence.found["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
+    write(tmp_path, LEVELS | {"Recency": 51.5})
+    assert verdict("pointer-geolife-ablation", tmp_path).verdict == "reproduced"
+
+
+@pytest.mark.parametrize(
+    "level, mean, surely",
+    [(51.8, "reproduced", "reproduced"), (51.5, "reproduced", "not reproduced"), (51.3, *["not reproduced"] * 2)],
+)
+def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, level, mean, surely):
+    """Mean 51.5 is above 51.4, and its interval is not: t(4) = 2.776, deviation 0.2318, so 51.5 - 0.288."""
+    write(tmp_path, LEVELS | {"Recency": level})
+    assert verdict("pointer-geolife-reached", tmp_path).verdict == mean
+    found = verdict("pointer-geolife-surely", tmp_path)
+    assert found.verdict == surely
+    assert found.evidence.found["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
+    for said in ("each user once 45.00", "answers that training has 51.", "other people would give"):
+        assert said in found.because
+
+
+def test_differences_are_tested_and_corrected(tmp_path):
+    write(tmp_path)
+    for name, expected, said in (
+        ("pointer-bias-study", "not reproduced", "no difference from no position can be claimed"),
+        ("pointer-bias-study-alone", "not reproduced", "no difference"),
+        ("pointer-from-end-embedding", "reproduced", "change -2.00 on average"),
+        ("pointer-pointer", "reproduced", "change -23.90 on average"),
+        ("pointer-against-additive", "reproduced", "no position: better than additive by 2.45 points"),
+        ("pointer-seen-targets", "reproduced", "direction 1"),
+    ):
+        found = verdict(name, tmp_path)
+        assert found.verdict == expected and said in found.because, (name, found.because)
+    assert "after correction for 6 comparisons" in verdict("pointer-pointer", tmp_path).because
+
+
+def test_a_counting_is_its_own(tmp_path):
+    write(tmp_path, seen=LEVELS | {"no pointer": 52.6})
+    assert verdict("pointer-pointer", tmp_path).verdict == "reproduced"
+    assert "Where training has the answer: +0.10 points" in verdict("pointer-pointer", tmp_path).because
+    assert verdict("pointer-seen-targets", tmp_path).verdict == "not reproduced"
+
+
+def test_whose_answers_make_the_gain(tmp_path):
+    """Recency is right 52 times where training has the answer and 5 times else, the other 40 and 5 times."""
+    write(tmp_path)
+    found = verdict("pointer-unseen-targets", tmp_path)
+    assert found.evidence.found["share_of_gain_at_unseen"] == 0.0 and found.verdict == "reproduced"
+    folder = runner.folder_of(STUDY, tmp_path)
+    for path in folder.glob("Recency-*"):
+        kept = records.read(path)
+        kept["result"]["evaluations"][0]["splits"]["test"]["users"]["1"][1] += 15
+        records.write(path, kept)
+    found = verdict("pointer-unseen-targets", tmp_path)
+    assert (
+        found.evidence.found["share_of_gain_at_unseen"] == pytest.approx(15 / 27) and found.verdict == "not reproduced"
+    )
+    assert "12 more right of 80 whose answer training has, and 15 more of 20" in found.because
+
+
+def test_seeds_that_diverged_are_left_out_of_both(tmp_path):
+    write(tmp_path, lost={("no pointer", 2), ("Recency", 0)})
+    changes = verdict("pointer-pointer", tmp_path).evidence.found["change"]
+    assert changes == pytest.approx([-23.9 + NOISE[(seed + 2) % 5] - NOISE[seed] for seed in (1, 3, 4)])
+
+
+@pytest.mark.parametrize(
+    "bias, expected",
+    [
+        ((0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4, 7.0), "reproduced"),
+        ((0.0,) * 9, "not reproduced"),
+        ((-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.3, 0.5, 0.0), "not reproduced"),
+    ],
+)
+def test_the_learned_bias(tmp_path, bias, expected):
+    write(tmp_path, bias=bias)
+    found = verdict("pointer-bias-recent", tmp_path)
+    assert found.verdict == expected
+    assert found.evidence.found["last_over_others"] == pytest.approx([bias[0] - bias[7] + noise for noise in NOISE])
+
+
+@pytest.mark.parametrize(
+    "with_it, expected", [(0.01, "reproduced"), (0.05, "not reproduced"), (0.09, "not reproduced")]
+)
+def test_an_experiment(tmp_path, with_it, expected):
+    assert verdict("pointer-coverage", tmp_path).because == (
+        f"waits for the record {tmp_path}/pointer/coverage.json (`whence run coverage`)"
+    )
+    rows = {arm: {"said_again, longer": [level + 0.001 * n for n in range(5)]} for arm, level in
+            (("without coverage", 0.05), ("with coverage", with_it))}  # fmt: skip
+    records.write(tmp_path / "pointer/coverage.json", {"results": {"arms": rows}})
+    assert verdict("pointer-coverage", tmp_path).verdict == expected
+
+
+@pytest.mark.parametrize("additive, expected", [(12.0, "reproduced"), (8.0, "not reproduced")])
+def test_times(tmp_path, additive, expected):
+    assert "benchmarks/pointers.py" in verdict("pointer-efficient", tmp_path, tmp_path).because
+    times = {"additive": [additive, 90.0, additive], "dot product, Recency": [10.0, 10.0, 99.0]}
+    record = {
+        "results": {name: {"milliseconds": row} for name, row in times.items()},
+        "about": {"turns": 3, "batch": 2, "visits": 5, "width": 4}, "environment": {"machine": {"processor": "a CPU"}},
+    }  # fmt: skip
+    records.write(tmp_path / "pointers.json", record)
+    found = verdict("pointer-efficient", tmp_path, tmp_path)
+    assert found.verdict == expected and found.evidence.found["times_as_long"] == pytest.approx(additive / 10)

@@ -1,0 +1,183 @@
+"""The model: its answer is a distribution, padding does not matter, and each ablation takes away what it says."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from whence import WhenceError
+from whence.lab.arms import Arm
+from whence_papers.pointer.next_location.build import build_next_place
+from whence_papers.pointer.next_location.model import shape_of
+from whence_papers.pointer.next_location.spec import READS, NextPlaceSpec
+
+SPEC = NextPlaceSpec(places=12, users=3, days=7, context=9, width=16, heads=2, layers=1, hidden=16)
+RECENCY = Arm("r", "Recency(max_length=8)")
+NONE = Arm("n", "NoPosition()")
+LSTM = {"body": "lstm", "pointer": "additive", "hidden": 8}
+
+
+def history(lengths=(5, 3, 9), seed=0):
+    drawn = torch.Generator().manual_seed(seed)
+    some = lambda high: torch.randint(1, high, (len(lengths), max(lengths)), generator=drawn)  # noqa: E731
+    padding = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = some(12) * padding
+    extras = {"time": some(97), "weekday": some(8), "duration": some(97), "ago": some(9)}
+    extras = {name: column * padding for name, column in extras.items()}
+    return tokens, padding, extras | {"user": torch.arange(len(lengths)) % 4}
+
+
+def made(arm=RECENCY, seed=0, **changes):
+    return build_next_place(dataclasses.replace(SPEC, **changes), arm, seed).eval()
+
+
+def told(model, given):
+    tokens, padding, extras = given
+    return model.answer(tokens, padding=padding, extras=extras)
+
+
+WAYS = [
+    (RECENCY, {}), (NONE, {}), (Arm("a", "Alibi(slope=[0.1], learn=True)"), {}), (Arm("e", "Epar(learn=True)"), {}),
+    (Arm("p", "PowerPrior(alpha=0.1)"), {}), (NONE, {"pointer": "additive"}), (RECENCY, {"answers": "halves"}),
+    (NONE, {"answers": "generate"}), (RECENCY, {"answers": "copy"}), (RECENCY, {"encoder": "Rotary()"}),
+    (RECENCY, {"encoder": "Sinusoidal()"}), (RECENCY, {"layers": 0}), (RECENCY, {"reads": ()}), (NONE, LSTM),
+    (NONE, LSTM | {"answers": "generate"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arm, changes", WAYS)
+def test_answers_are_distributions_whatever_the_padding(arm, changes):
+    model, given = made(arm, **changes), history()
+    answer = told(model, given)
+    assert torch.allclose(answer.log_p.exp().sum(1), torch.ones(3), atol=1e-5)
+    tokens, _, extras = given
+    for row, length in enumerate((5, 3, 9)):
+        alone = (
+            tokens[row : row + 1, :length], None,
+            {name: x[row : row + 1] if name == "user" else x[row : row + 1, :length] for name, x in extras.items()},
+        )  # fmt: skip
+        assert torch.allclose(told(model, alone).log_p[0], answer.log_p[row], atol=1e-5)
+
+
+@pytest.mark.parametrize("arm, changes", WAYS)
+def test_everything_that_is_there_learns(arm, changes):
+    model, (tokens, padding, extras) = made(arm, **changes).train(), history(lengths=(5, 3, 9, 9))
+    log_p = model(tokens, padding=padding, extras=extras)
+    log_p.exp().gather(1, tokens[:, :1]).sum().backward()  # the first place stands in the history: it can be copied
+    without = [name for name, weight in model.named_parameters() if weight.grad is None]
+    assert not without
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
+
+
+def test_the_mixture_is_what_its_parts_say():
+    given = history()
+    tokens, padding, _ = given
+    model = made()
+    answer = told(model, given)
+    encoded = model.encoded(*given)
+    last = encoded[torch.arange(3), padding.sum(1) - 1]
+    scores = model.generator(last)
+    scores[:, 0] = -torch.inf  # padding is no place
+    generated, share = scores.softmax(1), torch.sigmoid(model.gate(last))
+    copied = torch.zeros(3, 12)
+    weights = answer.log_weights.exp()
+    for row in range(3):
+        for place in range(tokens.shape[1]):
+            copied[row, tokens[row, place]] += weights[row, place]
+    whole = share[:, None] * generated + (1 - share[:, None]) * copied
+    assert torch.allclose(answer.log_p.exp(), whole, atol=1e-6) and torch.allclose(answer.generating, share)
+    # the pointer's weights in plain torch: scaled product, bias by position from the end, the last visit is 1
+    with torch.no_grad():
+        model.pointer.position.table.copy_(torch.arange(8.0) / 4)
+    q, k = model.pointer.queries(last), model.pointer.keys(encoded)
+    scores = (k @ q[:, :, None])[..., 0] / 16**0.5
+    from_end = padding.sum(1, keepdim=True) - torch.arange(tokens.shape[1])
+    scores = scores + (from_end.clamp(0, 7) / 4)
+    expected = scores.masked_fill(~padding, -torch.inf).softmax(1)
+    assert torch.allclose(told(model, given).log_weights.exp(), expected, atol=1e-6)
+
+
+def test_the_predecessor_is_its_formulas():
+    """Every row by itself and unpadded, in plain torch, from the weights by name."""
+    given = history()
+    tokens, padding, extras = given
+    model = made(NONE, **LSTM)
+    with torch.no_grad():
+        model.start.copy_(torch.linspace(-1, 1, 16))
+    answer = told(model, given)
+    decoder, vectors = model.decoder, model.vectors(tokens, padding, extras)
+    for row, length in enumerate((5, 3, 9)):
+        states, (ends_h, ends_c) = model.encoder.lstm(vectors[row, :length])
+        h = model.encoder.reduce_h(ends_h.flatten()).relu()
+        c = model.encoder.reduce_c(ends_c.flatten()).relu()
+        x = decoder.merge(torch.cat([model.start, torch.zeros(16)]))
+        h, c = decoder.cell(x, (h, c))
+        state, attention = torch.cat([h, c]), decoder.attention
+        hidden = torch.tanh(attention.of_encoder(states) + attention.of_decoder(state))
+        weights = (hidden @ attention.score.weight[0]).softmax(0)
+        context = weights @ states
+        share = torch.sigmoid(decoder.gate(context, state, x))
+        whole = share * decoder.out(decoder.into(torch.cat([h, context]))).softmax(0)
+        whole = whole.index_add(0, tokens[row, :length], (1 - share) * weights)
+        copied = (1 - share) / (1 - whole[0])
+        whole[0] = 0.0  # padding is no place
+        assert torch.allclose(answer.log_p[row].exp(), whole / whole.sum(), atol=1e-6)
+        assert torch.allclose(answer.log_weights[row, :length].exp(), weights, atol=1e-6)
+        assert torch.allclose(1 - answer.generating[row], copied, atol=1e-6)
+
+
+def test_ablations_take_away_what_they_say():
+    given = history()
+    halves, alone, copies = made(answers="halves"), made(NONE, answers="generate"), made(answers="copy")
+    assert told(halves, given).generating.tolist() == [0.5] * 3 and not hasattr(halves, "gate")
+    assert told(alone, given).log_weights is None and not hasattr(alone, "pointer")
+    visited = torch.zeros(3, 12).scatter(1, given[0], 1.0) > 0
+    assert torch.isneginf(told(copies, given).log_p[~visited]).all()
+    without = made(reads=tuple(name for name in READS if name != "from_end"))
+    assert "from_end" not in without.reads
+    swapped = (given[0].flip(1), given[1].flip(1), {n: x if n == "user" else x.flip(1) for n, x in given[2].items()})
+    bag = made(NONE, reads=("user",), answers="copy")
+    rows = [2]  # without anything that tells order, the encoder sees a bag of visits: reversed, only the query moves
+    same = torch.allclose(bag.encoded(*given)[rows], bag.encoded(*swapped)[rows].flip(1), atol=1e-5)
+    assert same
+    ordered = made(NONE, reads=("user", "from_end"), answers="copy")
+    assert not torch.allclose(ordered.encoded(*given)[rows], ordered.encoded(*swapped)[rows].flip(1), atol=1e-3)
+
+
+def test_arms_of_a_seed_share_their_start():
+    one, other = made(RECENCY, seed=3), made(Arm("e", "Epar(learn=True)"), seed=3)
+    theirs = dict(other.named_parameters())
+    shared = [name for name, _ in one.named_parameters() if "position" not in name]
+    assert len(shared) > 20 and all(torch.equal(dict(one.named_parameters())[n], theirs[n]) for n in shared)
+    assert not torch.equal(one.place.weight, made(RECENCY, seed=4).place.weight)
+
+
+def test_the_learned_shape():
+    model = made()
+    with torch.no_grad():
+        model.pointer.position.table.copy_(torch.arange(8.0))
+    assert shape_of(model, 3) == {"from_end": [1.0, 2.0, 3.0], "bias": [1.0, 2.0, 3.0]}
+    assert shape_of(made(NONE), 3) == {} == shape_of(made(NONE, answers="generate"), 3)
+    factor = shape_of(made(Arm("e", "Epar(beta=2.0, context=4)")), 5)["factor"]
+    assert factor[4] == pytest.approx((1 + 0.5 * 2.718281828**-2) / 1.5, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes, arm, said",
+    [
+        ({"answers": "both"}, NONE, "it is one of gate, halves, generate, copy"),
+        ({"pointer": "cosine"}, NONE, "it is one of dot, additive"),
+        ({"reads": ("user", "user")}, NONE, "once"),
+        ({"reads": ("mood",)}, NONE, "each is one of user, time"),
+        ({"pointer": "additive"}, RECENCY, "only a dot-product pointer has a position"),
+        ({"body": "gru"}, NONE, "it is one of transformer, lstm"),
+        ({"body": "lstm"}, NONE, "points additively"),
+        (LSTM | {"answers": "halves"}, NONE, "a gate or only generates"),
+        (LSTM | {"encoder": "Rotary()"}, NONE, "takes no position"),
+        (LSTM, RECENCY, "only a dot-product pointer has a position"),
+        ({"answers": "generate"}, RECENCY, "only a dot-product pointer has a position"),
+    ],
+)
+def test_models_that_cannot_be(changes, arm, said):
+    with pytest.raises(WhenceError, match=said):
+        made(arm, **changes)

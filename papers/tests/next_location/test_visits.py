@@ -1,0 +1,99 @@
+"""Files of visits: what is read, in which order, and how each bad row is named."""
+
+import pytest
+
+from whence import WhenceError
+from whence_papers.pointer.next_location.visits import Visit, read_visits
+
+HEAD = "user_id,location_id,start_day,start_min,weekday"
+
+
+def written(tmp_path, text, **how):
+    path = tmp_path / "visits.csv"
+    path.write_text(text, **how)
+    return path
+
+
+def refused(path):
+    with pytest.raises(WhenceError) as error:
+        read_visits(path, "asked")
+    return str(error.value)
+
+
+def test_rows_become_visits_in_time_within_each_user(tmp_path):
+    path = written(tmp_path, f"id,{HEAD},duration\n7,b,y,1,30,2,45.5\n8,a,x,0,5,1,\n\n9,b,z,1,20,2,10\n")
+    assert read_visits(path, "asked") == [
+        Visit("b", "z", 1, 20, 2, 10.0), Visit("b", "y", 1, 30, 2, 45.5), Visit("a", "x", 0, 5, 1, None),
+    ]  # fmt: skip
+
+
+def test_one_column_of_time_does_too_and_a_mark_of_spreadsheets_is_no_name(tmp_path):
+    path = written(
+        tmp_path, "user_id,location_id,time\na,x,2024-05-17T08:30\na,y,2024-05-18 00:05\n", encoding="utf-8-sig"
+    )
+    first, second = read_visits(path, "asked")
+    assert (first.minute, first.weekday, second.minute, second.weekday) == (510, 4, 5, 5)  # a Friday, then a Saturday
+    assert second.day - first.day == 1
+
+
+def test_bad_rows_are_named_with_their_lines(tmp_path):
+    rows = ["a,x,1,2,3", "a,x,1,2", ",x,1,2,3", "a,,1,2,3", "a,x,-1,2,3", "a,x,1,1440,3", "a,x,1,2,7", "a,x,1.5,2,3"]
+    assert refused(written(tmp_path, "\n".join([HEAD, *rows]))) == (
+        "asked got visits.csv with bad rows: line 3 (4 cells for 5 columns); line 4 (no user_id); line 5 (no location_id); "
+        "line 6 (start_day='-1' is no whole number from 0 to 3652059); line 7 (start_min='1440' is no whole number from 0 "
+        "to 1439); and lines 8 to 9, but every row is one visit, and none is left out; correct them."
+    )
+    long = f"{HEAD},duration\n\na,x,1,2,3,nan\na,x,1,2,3,-5\na,x,1,2,3,soon\n"
+    said = refused(written(tmp_path, long))
+    assert all(f"line {line} (duration={value!r}" in said for line, value in ((3, "nan"), (4, "-5"), (5, "soon")))
+    assert "line 2 (time='yesterday' is no date and time)" in refused(
+        written(tmp_path, "user_id,location_id,time\na,x,yesterday\n")
+    )
+
+
+def test_no_bad_row_goes_without_its_line(tmp_path):
+    good, bad = "a,x,1,2,3", "a,x,1,2,9"
+    rows = [bad] * 6 + [good, bad, good, good, bad, bad, bad]
+    said = refused(written(tmp_path, "\n".join([HEAD, *rows])))
+    assert (
+        all(f"line {line} (weekday='9'" in said for line in range(2, 7)) and "; and lines 7, 9, 12 to 14, but" in said
+    )
+    assert "; and line 7, but" in refused(written(tmp_path, "\n".join([HEAD, *[bad] * 6])))
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (
+            'a,"x\ny",1,2,3\na,"x\ny",1,2,9',
+            "line 4 (weekday='9'",
+        ),  # a cell may have lines, a row begins where it begins
+        ('a,x,1,2,3\na,"x,1,2,3\na,x,1,2,3', "line 3 (no CSV from here on: unexpected end of data)"),
+        ('a,x,1,2,3\na,x,1,2,"3', "line 3 (no CSV from here on: unexpected end of data)"),
+        (f"a,{'x' * 200_000},1,2,3", "line 2 (no CSV from here on: field larger"),
+        ("a,x,1,2,3\na,x,99999999999999999999,2,3", "line 3 (start_day='99999999999999999999'"),
+    ],
+)
+def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, said):
+    assert said in refused(written(tmp_path, f"{HEAD}\n{rows}\n"))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('"user_id,location_id\n', "line 1 (no CSV from here on"),
+        ("user_id,start_day\n1,2\n", "without location_id, start_min, weekday"),
+        (f"{HEAD},user_id\n", "with user_id twice"),
+        (f"{HEAD}\n", "without a visit"),
+        ("", "without location_id, start_day, start_min, user_id, weekday"),
+    ],
+)
+def test_files_without_what_is_needed(tmp_path, text, said):
+    assert said in refused(written(tmp_path, text))
+
+
+def test_no_file_and_no_text(tmp_path):
+    assert "no file" in refused(tmp_path / "none.csv")
+    assert "Is a directory" in refused(tmp_path)
+    (tmp_path / "visits.csv").write_bytes(b"user_id,\xff\xfe")
+    assert "no text at byte 8" in refused(tmp_path / "visits.csv")

@@ -1,0 +1,42 @@
+"""The experiment on coverage: two models that were one, judged on texts of two lengths, and a figure from the record."""
+
+import torch
+
+from whence.lab.experiment import perform
+from whence_papers.pointer.coverage import COVERAGE
+from whence_papers.pointer.coverage.computing import WITH, WITHOUT, Coverage, both_models
+from whence_papers.pointer.summaries import Summaries
+
+TINY = Coverage(seeds=(0, 1), steps=2, more=1, asked=4)
+
+
+def test_both_come_from_one_model_and_see_the_same_texts():
+    task = Summaries()
+    without, covered = both_models(Coverage(steps=2, more=0), task, 3).values()
+    theirs = dict(covered.named_parameters())
+    assert all(torch.equal(weight, theirs[name]) for name, weight in without.named_parameters())
+    assert not theirs["decoder.attention.of_coverage.weight"].any() and covered.spec.coverage_loss == 1.0
+    seen = []
+    draw = task.draw
+    task.draw = lambda rows, generator: seen.append(draw(rows, generator)) or seen[-1]
+    both_models(TINY, task, 3)
+    first, second, ours, theirs = seen
+    assert ours == theirs != second and first != second
+    seen.clear()
+    both_models(TINY, task, 4)
+    assert seen[0] != first and seen[2] != ours
+
+
+def test_the_record_has_every_seed_and_the_figure_is_drawn_from_it(tmp_path):
+    from dataclasses import replace
+
+    from whence import records
+
+    made = replace(COVERAGE, spec=TINY)
+    folder = perform(made, tmp_path)
+    arms = records.read(made.record_path(tmp_path))["results"]["arms"]
+    assert set(arms) == {WITH, WITHOUT} and set(arms[WITH]) == set(arms[WITHOUT])
+    assert {"said_again, trained", "said_again, longer", "repeated, longer", "exact, trained"} <= set(arms[WITH])
+    assert all(len(values) == 2 for arm in arms.values() for values in arm.values())
+    assert arms[WITH]["repeated, longer"] != arms[WITHOUT]["repeated, longer"]
+    assert (folder / "coverage.png").stat().st_size > 20_000

@@ -1,0 +1,67 @@
+"""The studies of the speeches assignment have the settings that its report names, and both ways with padding."""
+
+import pytest
+
+from whence.cli.run import made_in
+from whence.lab.arms import SHORT, Fit
+from whence.models import ModelSpec
+from whence_papers import FOLDER
+
+STUDIES = FOLDER / "studies"
+ENCODER = Fit(heads=2, head_width=32, width=64, context=32, causal=False)
+
+
+def made(name):
+    return {study.name: study for study in made_in(STUDIES / f"speeches_{name}.py")}
+
+
+@pytest.mark.parametrize(
+    "name, budget",
+    [
+        ("encoder", {"epochs": 15, "steps": None, "rate": 1e-3, "optimiser": "Adam", "weight_decay": 0.0}),
+        ("decoder", {"epochs": None, "steps": 500, "rate": 1e-3, "optimiser": "Adam", "weight_decay": 0.0}),
+        ("alibi", {"epochs": 100, "steps": None, "rate": 1e-4, "optimiser": "AdamW", "weight_decay": 0.1}),
+    ],
+)
+def test_the_reports_own_numbers(name, budget):
+    for study in made(name).values():
+        model = {"kind": "decoder", "vocabulary": 5755} | dict(study.model)
+        spec = ModelSpec(**model)
+        assert (spec.width, spec.heads, spec.layers, spec.hidden, spec.dropout) == (64, 2, 4, 100, 0.1)
+        assert {key: getattr(study.budget, key) for key in budget} == budget
+        assert (study.budget.batch, study.budget.clip, study.budget.schedule) == (16, None, "constant")
+        assert study.seeds == (0, 1, 2, 3, 4) and study.decision.baseline == "sinusoidal"
+        assert study.task == ("speeches_lm" if name == "decoder" else "speeches_classify")
+
+
+def test_with_the_mask_that_was_forgotten_and_without():
+    for name in ("encoder", "alibi"):
+        masks = {study.task_settings["mask_padding"]: study for study in made(name).values()}
+        assert set(masks) == {"none", "keys"}
+        assert masks["none"].arms == masks["keys"].arms and masks["none"].budget == masks["keys"].budget
+
+
+def test_alibi_has_the_reports_scale_and_the_maps_their_three():
+    for study in made("alibi").values():
+        assert [arm.build(ENCODER).scale for arm in study.arms if "Alibi" in arm.position] == [1.1]
+    for study in made("all").values():
+        assert [arm.build(ENCODER).scale for arm in study.arms if "Alibi" in arm.position] == [0.5, 1.0, 2.0]
+
+
+def test_evaluations_fall_where_the_report_has_figures():
+    budgets = {name: next(iter(made(name).values())).budget for name in ("encoder", "decoder", "alibi")}
+    assert [budgets[name].evaluate_every for name in budgets] == [1, 100, 10]
+
+
+def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
+    """Recency counts from the end, for pointers at a history; a sink alone places nothing."""
+    encoder, decoder, decided = made("all").values()
+    named = {arm.position for arm in decoder.arms}
+    left_out = {
+        name for name, text in SHORT.items() if text not in named and name != "alibi"
+    }  # it comes in three scales
+    assert left_out == {"recency", "sink"}
+    past_only = {"fire", "cope", "stablemask"}
+    assert {arm.name for arm in decoder.arms} - {arm.name for arm in encoder.arms} == past_only
+    assert (decided.arms, decided.budget) == (decoder.arms, decoder.budget)
+    assert not set(decided.seeds) & set(decoder.seeds)  # what was looked at does not decide

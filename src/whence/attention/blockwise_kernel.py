@@ -1,0 +1,278 @@
+"""Exact tiled attention with distance tables: forward, and a backward that recomputes, with the tables' own gradients.
+
+The work is cut into tiles: a block of query rows of some heads against every key those rows can see. A tile's softmax
+is complete, so there is no running rescale; memory is linear in length. What makes it as fast as a fused kernel on a
+CPU: logits are kept in units of log 2 (there an exponential costs as much as a matrix product, and exp2 a third less),
+tiles live in scratch memory taken once (fresh pages cost more than the arithmetic), and position enters as a slice of a
+band (see ``bands``), one pass over a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whence.attention.toeplitz import Span, fold, mask_table, spread
+
+LOG2E = math.log2(math.e)
+BLOCK = 128  # query rows in a tile
+TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and large enough to hide Python
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables over distances ``[H, distances]``, a logit for each row ``[B, H, T]``, and masks that are not distance."""
+
+    factor: Tensor | None
+    bias: Tensor | None
+    sink: Tensor | None
+    real: Tensor | None  # [B, S]
+    q_documents: Tensor | None  # [B or 1, T]
+    k_documents: Tensor | None  # [B or 1, S]
+
+
+@dataclass(frozen=True)
+class Settings:
+    scale: float
+    temperature: float
+    dropout: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    pairs: slice  # of the B * G pairs of a sequence and a key-value head
+    batch: slice
+    rows: slice
+    keys: slice
+    number: int
+
+
+class Plan:
+    """How the work is cut. A tile holds some heads of one sequence, or all heads of some sequences."""
+
+    def __init__(self, q: Tensor, k: Tensor, span: Span) -> None:
+        self.batch, self.heads, self.groups = q.shape[0], q.shape[1], k.shape[1]
+        self.span = span
+        self.block = min(BLOCK, span.queries)
+        self.share = self.heads // self.groups  # query heads on one key-value head
+        self.columns = span.columns(self.block)
+        widest = max(1, min(span.keys, self.columns[1] - self.columns[0]))
+        one = self.share * self.block * widest
+        self.group_step = max(1, min(self.groups, TILE // one))
+        self.batch_step = max(1, min(self.batch, TILE // (one * self.groups)))
+        self.scores = one * self.group_step * self.batch_step
+
+    def head_groups(self) -> Iterator[slice]:
+        """Key-value heads a few at a time, outermost, so that bands exist for a few heads only."""
+        for first in range(0, self.groups, self.group_step):
+            yield slice(first, min(first + self.group_step, self.groups))
+
+    def tiles(self, groups: slice) -> Iterator[Tile]:
+        number = groups.start * self.batch * self.span.queries
+        for b in range(0, self.batch, self.batch_step):
+            batch = slice(b, min(b + self.batch_step, self.batch))
+            pairs = slice(b * self.groups + groups.start, (batch.stop - 1) * self.groups + groups.stop)
+            for r in range(0, self.span.queries, self.block):
+                rows = slice(r, min(r + self.block, self.span.queries))
+                low, high = self.span.keys_of(rows.start, rows.stop)
+                number += 1
+                if high > low:
+                    yield Tile(pairs, batch, rows, slice(low, high), number)
+
+
+class Work:
+    """What the tiles of a call share: views by pair, scratch memory, and the bands of the heads at hand."""
+
+    def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables, settings: Settings, buffers: int) -> None:
+        self.span, self.tables, self.settings = span, tables, settings
+        self.plan = Plan(q, k, span)
+        self.unit = LOG2E / settings.temperature
+        self.q_scale = settings.scale if tables.factor is not None else settings.scale * self.unit
+        mask = mask_table(span, q)
+        self.mask = None if mask is None or tables.bias is not None else spread(mask, span, self.plan.block)
+        self.masked_bias = tables.bias if mask is None or tables.bias is None else tables.bias + mask
+        self.scratch = [q.new_empty(self.plan.scores) for _ in range(buffers)]
+        self.factor: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    def lay_bands(self, groups: slice) -> slice:
+        """Lay out the bands of some heads; the answer is those query heads."""
+        heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
+        factor, bias, block = self.tables.factor, self.masked_bias, self.plan.block
+        self.factor = None if factor is None else spread(factor[heads] * self.unit, self.span, block)
+        self.bias = None if bias is None else spread(bias[heads] * self.unit, self.span, block)
+        return heads
+
+    def by_pair(self, x: Tensor) -> Tensor:
+        """``[B, H, T, n]`` as ``[B * G, share, T, n]``."""
+        return x.reshape(-1, self.plan.share, *x.shape[2:])
+
+    def rows_of(self, x: Tensor, tile: Tile) -> Tensor:
+        """The tile's rows of a tensor by pair, heads of a group side by side: ``[pairs, share * rows, n]``."""
+        return x[tile.pairs, :, tile.rows].flatten(1, 2)
+
+    def space(self, buffer: int, tile: Tile) -> Tensor:
+        """Scratch for the tile's scores: ``[pairs, share * rows, keys]``."""
+        pairs, keys = tile.pairs.stop - tile.pairs.start, tile.keys.stop - tile.keys.start
+        rows = self.plan.share * (tile.rows.stop - tile.rows.start)
+        return self.scratch[buffer][: pairs * rows * keys].view(pairs, rows, keys)
+
+    def by_head(self, x: Tensor, tile: Tile) -> Tensor:
+        """``[pairs, share * rows, n]`` seen as ``[B, H, rows, n]``."""
+        return x.view(tile.batch.stop - tile.batch.start, -1, tile.rows.stop - tile.rows.start, x.shape[-1])
+
+    def cut(self, band: Tensor, tile: Tile) -> Tensor:
+        start = self.span.column(tile.rows.start, tile.keys.start) - self.plan.columns[0]
+        return band[:, : tile.rows.stop - tile.rows.start, start : start + tile.keys.stop - tile.keys.start]
+
+    def logits(self, scores: Tensor, into: Tensor, tile: Tile, less: Tensor | None = None) -> Tensor:
+        """Logits in units of log 2 as ``[B, H, rows, keys]``, less a number a row; ``into`` may be the scores."""
+        s, z = self.by_head(scores, tile), self.by_head(into, tile)
+        if self.factor is not None and less is not None:
+            torch.addcmul(-less, s, self.cut(self.factor, tile), out=z)
+        elif self.factor is not None:
+            torch.mul(s, self.cut(self.factor, tile), out=z)
+        elif less is not None:
+            torch.sub(s, less, out=z)
+        if self.bias is not None:
+            z.add_(self.cut(self.bias, tile))
+        elif self.mask is not None:
+            self.hide_edges(z, tile)
+        hidden = self.hidden(tile)
+        return z if hidden is None else z.masked_fill_(hidden[:, None], -torch.inf)
+
+    def hide_edges(self, z: Tensor, tile: Tile) -> None:
+        """Causality and window, on those keys of a tile that some of its rows do not see."""
+        assert self.mask is not None
+        band, (low, high) = self.cut(self.mask, tile), self.span.seen_by_all(tile.rows.start, tile.rows.stop)
+        first, count = tile.keys.start, tile.keys.stop - tile.keys.start
+        left, right = min(max(low - first, 0), count), min(max(high - first, 0), count)
+        for edge in (slice(0, left), slice(max(left, right), count)):
+            z[..., edge].add_(band[..., edge])
+
+    def hidden(self, tile: Tile) -> Tensor | None:
+        t, hidden = self.tables, None
+        if t.real is not None:
+            hidden = ~t.real[tile.batch, None, tile.keys]
+        if t.q_documents is not None and t.k_documents is not None:
+            q, k = (d if d.shape[0] == 1 else d[tile.batch] for d in (t.q_documents, t.k_documents))
+            other = q[:, tile.rows, None] != k[:, None, tile.keys]
+            hidden = other if hidden is None else hidden | other
+        return hidden
+
+    def kept(self, like: Tensor, tile: Tile) -> Tensor:
+        """The dropout mask of a tile, scaled; the same whenever it is asked for."""
+        generator = torch.Generator(like.device).manual_seed(self.settings.seed + tile.number)
+        p = self.settings.dropout
+        noise = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        return (noise >= p).to(like.dtype).div_(1 - p)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, settings: Settings) -> tuple[Tensor, Tensor]:
+    """The output ``[B, H, T, E]`` and the log2-sum-exp2 of every row ``[B, H, T]`` (0 for a row that sees nothing)."""
+    work = Work(q, k, span, tables, settings, buffers=1)
+    out = q.new_zeros(*q.shape[:3], v.shape[3])
+    sink = None if tables.sink is None else tables.sink * work.unit
+    lse = q.new_zeros(q.shape[:3]) if sink is None else torch.where(torch.isneginf(sink), 0.0, sink).contiguous()
+    queries, outs = work.by_pair(q), work.by_pair(out)
+    keys, values = k.flatten(0, 1).transpose(1, 2).contiguous(), v.flatten(0, 1)
+    for groups in work.plan.head_groups():
+        heads = work.lay_bands(groups)
+        for tile in work.plan.tiles(groups):
+            scores = work.space(0, tile)
+            torch.bmm(work.rows_of(queries, tile) * work.q_scale, keys[tile.pairs, :, tile.keys], out=scores)
+            z = work.logits(scores, scores, tile)
+            top = z.amax(-1)
+            extra = None if sink is None else sink[tile.batch, heads, tile.rows]
+            if extra is not None:
+                top = torch.maximum(top, extra)
+            top = torch.where(torch.isneginf(top), 0.0, top)
+            z.sub_(top[..., None]).exp2_()
+            total = z.sum(-1)
+            if extra is not None:
+                total += torch.exp2(extra - top)
+            total = torch.where(total == 0, 1.0, total)
+            lse[tile.batch, heads, tile.rows] = top + torch.log2(total)
+            if settings.dropout > 0:
+                z.mul_(work.kept(z, tile))
+            part = torch.bmm(scores, values[tile.pairs, tile.keys]).unflatten(1, (work.plan.share, -1))
+            outs[tile.pairs, :, tile.rows] = part / total.view(*part.shape[:3], 1)
+    return out, lse
+
+
+def backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    span: Span,
+    tables: Tables,
+    settings: Settings,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of q, k and v, and of the factor table, the bias table and the sink where they are wanted."""
+    work = Work(q, k, span, tables, settings, buffers=2 if tables.factor is None else 3)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    dq = torch.zeros_like(q)
+    d_factor = None if tables.factor is None or not wanted[0] else torch.zeros_like(tables.factor)
+    d_bias = None if tables.bias is None or not wanted[1] else torch.zeros_like(tables.bias)
+    delta = (grad * out).sum(-1)
+    # what turns a gradient of a tile's logits into one of q.k, beyond the factor band and its unit
+    back = settings.scale / LOG2E if tables.factor is not None else settings.scale / settings.temperature
+    queries, grads, dqs = work.by_pair(q), work.by_pair(grad), work.by_pair(dq)
+    keys = k.flatten(0, 1)
+    # keys and values lie across, [pairs, width, keys], where that makes the faster matrix product
+    keys_across, values_across = (x.flatten(0, 1).transpose(1, 2).contiguous() for x in (k, v))
+    dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
+    for groups in work.plan.head_groups():
+        heads = work.lay_bands(groups)
+        factor_sum = None if d_factor is None or work.factor is None else torch.zeros_like(work.factor)
+        bias_sum = None if d_bias is None or work.bias is None else torch.zeros_like(work.bias)
+        for tile in work.plan.tiles(groups):
+            q_rows, g_rows = work.rows_of(queries, tile), work.rows_of(grads, tile)
+            scores, upstream = work.space(0, tile), work.space(1, tile)
+            weights = scores if work.factor is None else work.space(2, tile)
+            torch.bmm(q_rows * work.q_scale, keys_across[tile.pairs, :, tile.keys], out=scores)
+            p = work.logits(scores, weights, tile, lse[tile.batch, heads, tile.rows, None]).exp2_()
+            torch.bmm(g_rows, values_across[tile.pairs, :, tile.keys], out=upstream)
+            dz = work.by_head(upstream, tile)
+            used = weights
+            if settings.dropout > 0:
+                kept = work.kept(p, tile)
+                used = (p * kept).view_as(weights)
+                dz.mul_(kept)
+            dv_across[tile.pairs, :, tile.keys].baddbmm_(g_rows.transpose(1, 2), used)
+            dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
+            if bias_sum is not None:
+                work.cut(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
+            if work.factor is not None:
+                if factor_sum is not None:
+                    _accumulate(work.cut(factor_sum, tile), dz, work.by_head(scores, tile))
+                dz.mul_(work.cut(work.factor, tile))
+            rows = torch.bmm(upstream, keys[tile.pairs, tile.keys]).mul_(back)
+            dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
+            dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)
+        if d_factor is not None and factor_sum is not None:
+            d_factor[heads] = fold(factor_sum, span, work.plan.block).div_(settings.temperature)
+        if d_bias is not None and bias_sum is not None:
+            d_bias[heads] = fold(bias_sum, span, work.plan.block).div_(settings.temperature)
+    d_sink = None
+    if tables.sink is not None and wanted[2]:
+        d_sink = torch.exp2(tables.sink * work.unit - lse).mul_(-delta).div_(settings.temperature)
+    dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
+    return dq, dk, dv, d_factor, d_bias, d_sink
+
+
+def _accumulate(into: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add the products of ``[B, H, rows, keys]``, summed over the batch."""
+    if a.shape[0] == 1:
+        into.addcmul_(a[0], b[0])
+    else:
+        into.add_((a * b).sum(0))

@@ -1,0 +1,70 @@
+"""Evaluate a mechanism's distance functions on any grid of distances, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import hook_outputs
+from whence.position.base import Position, Rows
+
+#: given a part, the length its hooks receive: None, a number, or a tensor that broadcasts to the grid
+LengthOf = Callable[[Position], Any]
+
+
+def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
+    """A ``factor``, ``bias`` or ``sink`` of all parts together, as ``[heads or 1, *places.shape]`` in the dtype of places.
+
+    ``None`` when no part has the hook. Where rows of a batch that share their positions have lengths of their own, the
+    answer has the batch of the lengths. Factors multiply, biases add; a sum holds one sink at most.
+    """
+    total: Tensor | None = None
+    for part in position.parts:
+        if hook not in part.effects:
+            continue
+        length, at = length_of(part), places
+        if isinstance(length, Tensor):
+            at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
+            length = length.expand(at.shape).reshape(-1).to(places.dtype)
+        flat = at.reshape(-1)
+        out = hook_outputs.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
+        out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
+        before = total
+        total = out if before is None else before * out if hook == "factor" else before + out
+    return total
+
+
+def content(position: Position, rows: Rows) -> Tensor | None:
+    """The content terms of all parts together, like the scores; None when no part has one."""
+    total: Tensor | None = None
+    for part in position.parts:
+        if "content" in part.effects:
+            term = hook_outputs.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
+            term = term.to(rows.scores.dtype)
+            total = term if total is None else total + term
+    return total
+
+
+def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, ...]) -> Tensor | None:
+    """The value terms of all parts together, of the wanted shape; None when no part has one."""
+    total: Tensor | None = None
+    for part in position.parts:
+        if "values" in part.effects:
+            term = hook_outputs.like(type(part).__name__, "values", part.values(weights, rows), wanted).to(
+                weights.dtype
+            )
+            total = term if total is None else total + term
+    return total
+
+
+def table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
+    """A factor or bias at 1-D distances as ``[heads or 1, n]``, where no length differs per query."""
+    return evaluate(position, hook, distance, heads, lambda part: one_length(part, sequence))
+
+
+def one_length(part: Position, sequence: int) -> int | None:
+    """The length that a part's hooks receive where it is the same for every query."""
+    return part.context if part.length == "context" else sequence if part.length == "sequence" else None

@@ -1,0 +1,128 @@
+"""Records as curves: how often the answer is right with the gold at each place, with intervals, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.probe.tasks import CLOSED_BOOK, ORACLE
+from whence.statistics import proportion, summary
+
+#: what a row of a record holds, by the score that made it: right or wrong, or a number
+VALUES = {"likelihood": "right", "generation": "written", "share": "share"}
+DRAWS = 2000
+LEVEL = 0.95
+
+
+def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> dict[str, Any]:
+    """One task's curve by one score: a point for each place, the average, the gap, the worst place, and the two lines.
+
+    The average has no interval where all items gave the same: one of no width would claim a certainty they do not show.
+    """
+    if score not in VALUES:
+        raise refusal("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
+    records = list(records)
+    values = _by_place(records, VALUES[score])
+    places, table = by_item(records, score)
+    means = table.mean(0)
+    lines = {name: _point(list(values[name].values()), score) for name in (CLOSED_BOOK, ORACLE) if name in values}
+    worst, best = int(means.argmin()), int(means.argmax())
+    return {
+        "score": score,
+        "items": len(table),
+        "places": [{"place": place, **_point(table[:, i].tolist(), score)} for i, place in enumerate(places)],
+        "average": float(means.mean()),
+        "average_interval": _within(table.mean(1).tolist()),
+        "gap": float(means[best] - means[worst]),
+        **gap_by_chance(table, seed),
+        "worst": places[worst],
+        "best": places[best],
+        "lines": lines,
+    }
+
+
+def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int], Tensor]:
+    """The places of one task's records, and every item's value at each, ``[items, places]``."""
+    values = _by_place(records, VALUES[score])
+    places = sorted(where for where in values if isinstance(where, int))
+    if len(places) < 2:
+        raise refusal("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
+    items = sorted(set.intersection(*(set(values[place]) for place in places)))
+    rows = [[float(values[place][item]) for place in places] for item in items]
+    return places, torch.tensor(rows, dtype=torch.float64)
+
+
+def resampled(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
+    """Means at each place of items drawn with replacement, whole items at a time: ``[draws, places]``."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(table), (draws, len(table)), generator=generator)
+    return table[drawn].mean(1)
+
+
+def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any]:
+    """The largest mean less the smallest is above zero by chance alone. How large is it if places do not matter?
+
+    If they do not, the values of an item could have come in any order: they are shuffled within each item, many times.
+    ``gap_p`` is the share of shuffles with a gap at least as large, the true order counted with them. ``gap_interval`` is
+    the gap plus and minus the largest gap that such shuffles make in 95 of 100 cases. It covers the difference between
+    every pair of places at once, so it stays valid although the best and the worst place were chosen by looking, and it
+    excludes zero exactly where ``gap_p`` is at most 0.05.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    means = table.mean(0)
+    found = float(means.max() - means.min())
+    orders = torch.rand((draws, *table.shape), generator=generator).argsort(-1)
+    means = table.expand(draws, -1, -1).gather(2, orders).mean(1)
+    gaps = (means.amax(1) - means.amin(1)).tolist()
+    beyond = sum(gap >= found - 1e-12 for gap in gaps)
+    return {
+        "gap_by_chance": sum(gaps) / draws,
+        "gap_p": (1 + beyond) / (1 + draws),
+        "gap_interval": _gap_interval(found, gaps),
+    }
+
+
+def _gap_interval(found: float, gaps: list[float]) -> dict[str, float] | None:
+    """None where so few shuffles were drawn, or all values are so alike, that no shuffle can set a bound."""
+    rank = int((1 - LEVEL) * (1 + len(gaps)) + 1e-9)
+    reach = sorted(gaps, reverse=True)[rank - 1] if rank >= 1 else 0.0
+    return {"low": found - reach, "high": min(1.0, found + reach), "level": LEVEL} if reach > 0 else None
+
+
+def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whose answer was taken where the gold's was not, over all records with the gold in some slot: counts by slot."""
+    counts: dict[str, int] = {}
+    for record in records:
+        if isinstance(record["where"], int):
+            for row in record["rows"]:
+                if "chosen" in row and not row["right"]:
+                    key = "none" if row["chosen"] is None else str(row["chosen"])
+                    counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _by_place(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str, dict[int, float]]:
+    found: dict[int | str, dict[int, float]] = {}
+    for record in records:
+        for row in record["rows"]:
+            if name in row:
+                found.setdefault(record["where"], {})[row["item"]] = row[name]
+    return found
+
+
+def _point(values: list[float], score: str) -> dict[str, Any]:
+    """A mean with its interval: Wilson's for right or wrong, the t-interval for anything else."""
+    if score != "share":
+        found = proportion(round(sum(values)), len(values), LEVEL)
+        return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
+    return {"n": len(values), "mean": sum(values) / len(values), "interval": _within(values)}
+
+
+def _within(values: list[float]) -> dict[str, float] | None:
+    """The t-interval of a mean of shares, which lie between 0 and 1; none where it has none."""
+    ends = summary(values, LEVEL).interval
+    return None if ends is None else {"low": max(0.0, ends.low), "high": min(1.0, ends.high), "level": LEVEL}

@@ -1,0 +1,219 @@
+"""A model behind an OpenAI-compatible endpoint: it writes answers, and nothing else of it can be seen.
+
+Only generation is scored: likelihoods of given answers, attention and hidden states do not come over such an interface.
+What runs behind it cannot be verified. The identity is what the server says of itself, and each answer is recorded with
+the model name and the fingerprint that came with it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from whence.errors import WhenceError, refusal
+from whence.probe.tasks.prompts import Prompt
+
+ASKED = "whence probe --endpoint"
+#: answers that are worth another try: too many requests, a timeout, an error inside the server or the proxy before it
+RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+LONGEST_WAIT = 60.0
+#: of an answer, in tokens; a value needs no more tokens than it has characters, and room for a few words before it
+LONGEST_ANSWER, ROOM = 100, 16
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the key to another address."""
+
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where answers come from.
+
+    Args:
+        name: the model's id on the server.
+        url: up to and including the version, such as ``http://localhost:8000/v1``.
+        chat: ask through ``/chat/completions``; through ``/completions`` with raw text otherwise.
+        key_variable: the environment variable that holds the API key. The key is never recorded.
+        timeout: of one request, in seconds.
+        attempts: how often a request is tried before the probe stops.
+        workers: requests at the same time.
+        sleep: waits between two attempts; tests give one that does not wait.
+    """
+
+    name: str
+    url: str
+    chat: bool = False
+    key_variable: str = "OPENAI_API_KEY"
+    timeout: float = 120.0
+    attempts: int = 5
+    workers: int = 4
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise refusal(ASKED, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise refusal(
+                ASKED,
+                "an address with a user, a password or a query",
+                "the address is written into every record",
+                f"put the key into the environment variable {self.key_variable}",
+            )
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """For the plan's file and the page."""
+        return {"type": "endpoint", "endpoint": self.url, "chat": self.chat, "layers": 0, "parameters": 0}
+
+    @property
+    def unexplained(self) -> str:
+        """Why a page has curves alone."""
+        return "answers come over an endpoint, which shows no likelihoods, attention or hidden states"
+
+    @property
+    def path(self) -> str:
+        return "/chat/completions" if self.chat else "/completions"
+
+    def identity(self) -> dict[str, Any]:
+        """What the server says of itself in answer to one short request. None of it can be verified."""
+        answer = self._answer("Hello", 1, None)
+        return {
+            "kind": "endpoint",
+            "verifiable": False,
+            "url": self.url,
+            "path": self.path,
+            "model": self.name,
+            "served_as": answer["served_as"],
+            "fingerprint": answer["fingerprint"],
+            "generation": {"temperature": 0, "longest_answer": LONGEST_ANSWER, "room": ROOM},
+        }
+
+    def answers(self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the server writes after each prompt, with the names it gives; one that changes its name is refused."""
+        longest = LONGEST_ANSWER
+        if metric == "value":
+            longest = max(longest, ROOM + max(len(prompt.answer) for prompt in prompts))
+        stop = None if self.chat or metric != "subspan" else "\n"
+
+        def ask(prompt: Prompt) -> dict[str, Any]:
+            found = self._answer(prompt.text, longest, stop)
+            for name in ("served_as", "fingerprint"):
+                if found[name] != expected[name]:
+                    raise refusal(
+                        ASKED,
+                        f"an answer with {name} {found[name]!r} after {expected[name]!r}",
+                        "a folder holds the answers of one model",
+                        "run the command again; the other model gets a folder of its own",
+                    )
+            return found
+
+        pool = ThreadPoolExecutor(max(1, self.workers))
+        try:
+            return list(pool.map(ask, prompts))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _answer(self, text: str, longest: int, stop: str | None) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.name, "max_tokens": longest, "temperature": 0}
+        if self.chat:
+            body["messages"] = [{"role": "user", "content": text}]
+        else:
+            body["prompt"] = text
+        if stop:
+            body["stop"] = [stop]
+        wait, last = 1.0, ""
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return self._read(self._post(body))
+            except _Again as again:
+                last = str(again)
+                if attempt < self.attempts:
+                    self.sleep(min(LONGEST_WAIT, again.after if again.after is not None else wait))
+                    wait *= 2
+        raise refusal(
+            ASKED,
+            f"{last} from {self.url}{self.path} in {self.attempts} attempts",
+            "a server answers each request",
+            "run the command again when it does; finished records are kept",
+        )
+
+    def _post(self, body: dict[str, Any]) -> bytes:
+        headers = {"Content-Type": "application/json", "User-Agent": "whence"}
+        if key := os.environ.get(self.key_variable):
+            headers["Authorization"] = f"Bearer {key}"
+        request = urllib.request.Request(self.url + self.path, json.dumps(body).encode(), headers, method="POST")
+        try:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=self.timeout) as response:
+                return response.read()
+        except urllib.error.HTTPError as error:
+            if error.code in RETRIED:
+                raise _Again(f"HTTP {error.code}", _seconds(error.headers.get("Retry-After"))) from None
+            raise self._refused(error) from None
+        except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise _Again(f"no answer ({type(reason).__name__}: {reason})") from None
+
+    def _refused(self, error: urllib.error.HTTPError) -> WhenceError:
+        said = " ".join(error.read(2000).decode("utf-8", "replace").split())[:200]
+        mends = {
+            401: f"put the key into the environment variable {self.key_variable}",
+            403: f"put a key with access into the environment variable {self.key_variable}",
+            404: "check the address and the model's id" + ("" if self.chat else ", or pass --chat"),
+        }
+        moved = "give the address itself" if 300 <= error.code < 400 else "correct the request"
+        return refusal(
+            ASKED,
+            f"HTTP {error.code} from {self.url}{self.path}" + (f": {said}" if said else ""),
+            "the server accepts the request",
+            mends.get(error.code, moved),
+        )
+
+    def _read(self, raw: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(raw)
+            choice = answer["choices"][0]
+            text = choice["message"]["content"] if self.chat else choice["text"]
+            if text is not None and not isinstance(text, str):
+                raise TypeError
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise _Again("an answer that is not a completion in JSON") from None
+        return {
+            "text": text or "",
+            "finish": choice.get("finish_reason"),
+            "served_as": answer.get("model"),
+            "fingerprint": answer.get("system_fingerprint"),
+        }
+
+
+class _Again(Exception):
+    """What may go better at the next attempt; ``after`` is how long the server asks to wait."""
+
+    def __init__(self, said: str, after: float | None = None) -> None:
+        super().__init__(said)
+        self.after = after
+
+
+def _seconds(text: str | None) -> float | None:
+    """The seconds of a Retry-After header; a date there counts as none.
+
+    >>> _seconds("2"), _seconds("Wed, 21 Oct 2015 07:28:00 GMT"), _seconds(None)
+    (2.0, None, None)
+    """
+    try:
+        return max(0.0, float(text)) if text is not None else None
+    except ValueError:
+        return None

@@ -1,0 +1,236 @@
+"""Which model a record belongs to: weights, configuration, tokenizer, chat template, and what is attached.
+
+A name or a path is not enough. The weights under a path change, and a mechanism may be attached between two
+measurements. What stands here is part of a plan's hash, so each model has a folder of its own, and part of every record.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+from torch import nn
+
+from whence.errors import refusal
+from whence.position.base import Position
+from whence.probe.checksums import checksum, text_checksum, weights_checksum
+from whence.probe.endpoint import Endpoint
+from whence.probe.subject import Subject
+
+#: of a configuration, what does not change the numbers, or is recorded on its own
+NOT_CONFIGURATION = ("transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
+#: hooks of these packages come and go with what a model is asked for; those of others are part of the model
+KNOWN_HOOKS = ("transformers", "accelerate", "torch", "peft")
+#: buffers that hold a position's settings, which stand here in words
+NOT_NUMBERS = ("_settings_json",)
+#: may differ between the model that answers and the float32 copy that is looked into
+OF_PRECISION = ("dtype", "weights", "quantization", "attention")
+
+
+def identify(subject: Subject | Endpoint) -> dict[str, Any]:
+    """The identity of a model, as plain JSON. It reads all weights, so it takes about a second per gigabyte."""
+    if isinstance(subject, Endpoint):
+        return subject.identity()
+    from whence.hf.interface import KEY
+
+    model, tokenizer = subject.model, subject.tokenizer
+    config = model.config
+    weights = weights_checksum(model, lambda name: KEY in name.split("."))
+    if len(weights.get("unread", ())) == weights["tensors"]:
+        raise refusal(
+            "a probe", "a model without data in its weights", "the weights are read for their checksum", "load it"
+        )
+    settings = config.to_diff_dict()
+    quantization = settings.get("quantization_config")
+    settings = {name: value for name, value in settings.items() if not name.startswith("_")}
+    generation = getattr(model, "generation_config", None)
+    found: dict[str, Any] = {
+        "kind": "weights",
+        "weights": weights,
+        "config": text_checksum({k: v for k, v in settings.items() if k not in NOT_CONFIGURATION}),
+        "revision": getattr(config, "_commit_hash", None),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "quantization": _plain(quantization),
+        "device": subject.device.type,
+        "attention": getattr(config, "_attn_implementation", None),
+        "tokenizer": tokenizer_checksum(tokenizer),
+        "chat_template": text_checksum(template) if (template := getattr(tokenizer, "chat_template", None)) else None,
+        "chat": list(subject.frame) if subject.chat else None,
+        "layers": None if subject.chosen_layers is None else sorted(subject.chosen_layers),
+        "generation": {} if generation is None else _plain(_without_versions(generation.to_diff_dict())),
+        "attached": attached_positions(model, KEY),
+        "adapters": _adapters(model),
+        "hooks": _hooks(model),
+    }
+    return json.loads(json.dumps(found))
+
+
+def attached_positions(model: nn.Module, key: str) -> list[dict[str, Any]]:
+    """What whence has attached: the mechanism in words, its settings and a checksum of its numbers; equal layers together."""
+    found: list[dict[str, Any]] = []
+    holding = [module for module in model.modules() if key in module._modules]
+    for number, module in enumerate(holding):
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+        layer = int(getattr(module, "layer_idx", number))
+        for position in _positions(module._modules[key]):
+            one = {
+                "position": repr(position),
+                "parts": [_part(part) for part in position.parts],
+                "own_rotation": "removed" if "Unturned" in hooks else "kept",
+            }
+            same = [other for other in found if {k: v for k, v in other.items() if k != "layers"} == one]
+            if same:
+                same[0]["layers"].append(layer)
+            else:
+                found.append({"layers": [layer], **one})
+    return found
+
+
+def _positions(held: nn.Module | None) -> list[Position]:
+    """A position, or the copies of it that peft keeps for its adapters; which of them acts is told under ``adapters``."""
+    if held is None or isinstance(held, Position):
+        return [] if held is None else [held]
+    return [position for part in held.children() for position in _positions(part)]
+
+
+def tokenizer_checksum(tokenizer: Any) -> str:
+    """The checksum of what a tokenizer does to texts: its vocabulary, rules and special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    told: dict[str, Any] = {
+        "special": {name: str(token) for name, token in sorted(tokenizer.special_tokens_map.items())},
+        "added": [getattr(tokenizer, f"add_{end}_token", None) for end in ("bos", "eos")],
+    }
+    if backend is not None:
+        rules = json.loads(backend.to_str())
+        for changing in ("truncation", "padding"):  # set by each call
+            rules.pop(changing, None)
+        told["rules"] = rules
+    else:
+        told |= {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    return text_checksum(told)
+
+
+def same_model(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two identities are of one model: equal, or alike in all but the precision that it was loaded with."""
+    if one.get("dtype") == other.get("dtype"):
+        return one == other
+    return all(one.get(name) == other.get(name) for name in {*one, *other} - {*OF_PRECISION})
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """In words, what sets two identities apart.
+
+    >>> difference({"weights": 1, "config": 2}, {"weights": 3, "config": 2})
+    'other weights'
+    """
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    return "other " + ", ".join(names) if names else "nothing"
+
+
+def in_words(identity: dict[str, Any] | None) -> str:
+    """One line about a model for pages and tables.
+
+    >>> in_words(None)
+    'identity unknown: recorded before identities were'
+    """
+    if identity is None:
+        return "identity unknown: recorded before identities were"
+    if identity["kind"] == "endpoint":
+        stamp = f", fingerprint {identity['fingerprint']}" if identity.get("fingerprint") else ""
+        return f"{identity['served_as']} at {identity['url']}{stamp}; not verifiable"
+    weights = identity["weights"]
+    said = [f"weights {weights['sha256'][:12]}"]
+    if weights.get("unread"):
+        said[0] += f" ({len(weights['unread'])} of {weights['tensors']} tensors could not be read)"
+    if identity["revision"]:
+        said.append(f"revision {identity['revision'][:12]}")
+    said += [f"{identity['dtype']} on {identity['device']}"]
+    for one in identity["attached"]:
+        said.append(f"{one['position']} attached in {len(one['layers'])} layers, own rotation {one['own_rotation']}")
+    if identity["adapters"]:
+        said.append("with adapters")
+    return ", ".join([*said, "chat template" if identity["chat"] else "raw text"])
+
+
+def _part(part: Position) -> dict[str, Any]:
+    kind = type(part)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    plain = {key: repr(value) for key, value in sorted(vars(part).items()) if _is_setting(key, value)}
+    state = (*part.named_parameters(), *part.named_buffers())
+    numbers = checksum((key, value) for key, value in state if key not in NOT_NUMBERS)
+    told: dict[str, Any] = {"class": name, "settings": plain, "sha256": numbers["sha256"]}
+    return told if name.startswith("whence.") else told | {"code": _code(kind)}
+
+
+def _is_setting(name: str, value: object) -> bool:
+    return not name.startswith("_") and name != "training" and " at 0x" not in repr(value)
+
+
+def _code(kind: type) -> str | None:
+    """A checksum of the source of someone's own mechanism: its name and settings may stay when its formula changes."""
+    try:
+        return text_checksum(inspect.getsource(kind))
+    except (OSError, TypeError):  # typed at a prompt
+        return None
+
+
+def _adapters(model: Any) -> dict[str, Any] | None:
+    """Adapters of peft: their weights are among the model's, their scaling and whether they act are not."""
+    configs = getattr(model, "peft_config", None)
+    if not configs:
+        return None
+    told = {name: {k: v for k, v in one.to_dict().items() if "path" not in k} for name, one in configs.items()}
+    active = getattr(model, "active_adapters", None)
+    off = any(getattr(module, "_disable_adapters", False) for module in model.modules())
+    return {
+        "settings": text_checksum(_plain(told)),
+        "active": _plain(active() if callable(active) else active),
+        "disabled": off,
+    }
+
+
+def _hooks(model: nn.Module) -> list[str]:
+    """Hooks on a model's modules and forwards put in place of theirs, by name and plain values: they may change answers."""
+    found: dict[str, int] = {}
+    for module in model.modules():
+        replaced = [module.__dict__["forward"]] if "forward" in module.__dict__ else []
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *replaced):
+            called = getattr(hook, "func", hook)
+            named = called if hasattr(called, "__qualname__") else type(called)
+            name = f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
+            if name.split(".")[0] not in KNOWN_HOOKS:
+                name += _held(called)
+                found[name] = found.get(name, 0) + 1
+    return [f"{name} on {count} modules" for name, count in sorted(found.items())]
+
+
+def _held(called: Any) -> str:
+    """The plain values that a function closes over, such as the factor of an intervention."""
+    code, cells = getattr(called, "__code__", None), getattr(called, "__closure__", None) or ()
+    names = code.co_freevars if code else ()
+    values = dict(zip(names, map(_content, cells), strict=True)) if cells else {}
+    plain = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, bool | int | float | str)]
+    return f"({', '.join(plain)})" if plain else ""
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _without_versions(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "transformers_version" and name[0] != "_"}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; sets in order, and anything else by its text."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,244 @@
+"""Which answer a model finds likelier: the right one, or one of its rivals. Each prompt is read once, several together.
+
+The prompt goes into the cache up to its last token. That token and every answer follow in one more forward: each answer
+is a branch that sees the prompt and itself and no other branch, with positions that go on from the prompt. The numbers
+are those that a separate forward for each answer would give. Models with windows, or without explicit positions, get a
+row for each answer instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import refusal
+from whence.probe.emphasis import Emphasis, ScoreTimes, keys_under
+from whence.probe.subject import Subject, batch_of
+from whence.probe.tasks.prompts import Prompt
+
+#: tokens of an answer that are scored: what follows them in a random identifier is copied once it has begun
+SCORED = 8
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The beginning that all answers share, and how each goes on."""
+
+    shared: tuple[int, ...]
+    ends: tuple[tuple[int, ...], ...]
+
+    @property
+    def longest(self) -> int:
+        return len(self.shared) + max(map(len, self.ends))
+
+    @property
+    def fed(self) -> list[tuple[int, int]]:
+        """(token, position) of what follows the cached part; the last token of a branch predicts nothing that counts."""
+        last = len(self.shared) - 1
+        after = [(token, last + 1 + place) for end in self.ends for place, token in enumerate(end[:-1])]
+        return [(self.shared[-1], last), *after]
+
+    @property
+    def owners(self) -> list[int]:
+        """The branch of each fed token; -1 for the last token of the prompt, which all have in common."""
+        return [-1, *(number for number, end in enumerate(self.ends) for _ in end[:-1])]
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """For each branch the fed rows that predict its tokens: the last token of the prompt, then its own."""
+        found, at = [], 1
+        for end in self.ends:
+            found.append([0, *range(at, at + len(end) - 1)])
+            at += len(end) - 1
+        return found
+
+
+def branches(subject: Subject, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
+    """For each prompt the answer and its rivals, tokenised as whole texts would be, so that no boundary is invented."""
+    for prompt in prompts:
+        if not prompt.rivals:
+            raise refusal("contest", "an answer without rivals", "it is held against at least one", "add a rival")
+    made = [_branching(rows, scored) for rows in _tokenised(subject, prompts)]
+    for one in made:
+        subject.require_room("contest", one.longest)
+    return made
+
+
+def _branching(rows: list[list[int]], scored: int) -> Branches:
+    shared = 0
+    while all(len(row) > shared for row in rows) and len({row[shared] for row in rows}) == 1:
+        shared += 1
+    if any(len(row) == shared for row in rows):
+        raise refusal(
+            "contest", "an answer with which all others begin", "each differs from the others", "take other rivals"
+        )
+    return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
+
+
+def _tokenised(subject: Subject, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
+    """For each prompt the tokens of it with its answer and with each rival.
+
+    To read a prompt of 75 keys again for each of its values takes longer than the model does. So the prompt is read once,
+    with its answer, and from the last line on with each of the others. Where the answer alone shows that this gives
+    other tokens (a tokenizer that puts something before every text, say), whole texts are read after all.
+    """
+    whole = subject.all_tokens([prompt.text + prompt.answer for prompt in prompts])
+    cuts = [max(0, prompt.text.rfind("\n")) for prompt in prompts]
+    ends = [(prompt.answer, *prompt.rivals) for prompt in prompts]
+    lines = [prompt.text[cut:] + end for prompt, cut, after in zip(prompts, cuts, ends, strict=True) for end in after]
+    short = iter(subject.all_tokens(lines, special=False))
+    found = []
+    for prompt, row, after in zip(prompts, whole, ends, strict=True):
+        own = [next(short) for _ in after]
+        before = len(row) - len(own[0])
+        if before >= 0 and row[before:] == own[0]:
+            found.append([row[:before] + line for line in own])
+        else:
+            found.append(subject.all_tokens([prompt.text + end for end in after]))
+    return found
+
+
+class Reading:
+    """Prompts that were read up to their last tokens, ready to be asked, as often and with as many effects as one likes."""
+
+    def __init__(self, subject: Subject, made: Sequence[Branches]) -> None:
+        if not subject.takes_branches:
+            raise refusal(
+                "Reading",
+                f"{subject.name}, a model with windows, without explicit positions or with a Position attached",
+                "answers that share a forward need a mask and positions of their own",
+                "use contest",
+            )
+        self.subject, self.branches = subject, list(made)
+        # what fills up a row stands behind its tokens, where causality hides it: no mask, and so the fastest attention
+        cached, self.real = batch_of(subject, [one.shared[:-1] for one in made], left=False)
+        with torch.inference_mode():
+            self.cache: Any = subject.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
+
+    @torch.inference_mode()
+    def scores(self, effects: Sequence[Emphasis] = ()) -> list[list[float]]:
+        """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens.
+
+        Args:
+            effects: nothing, or one for each prompt.
+        """
+        model = self.subject.model
+        fed, _ = batch_of(self.subject, [[token for token, _ in one.fed] for one in self.branches], left=False)
+        positions = self._filled([[position for _, position in one.fed] for one in self.branches], 0)
+        bias = additive(self._visible(), model.dtype)
+        for row, effect in enumerate(effects):
+            bias[row] = effect.on_bias(bias[row])
+        with keys_under(effects, self.cache.layers):
+            logits = model(
+                input_ids=fed,
+                position_ids=positions,
+                attention_mask=bias[:, None],
+                past_key_values=self.cache,
+                use_cache=True,
+            ).logits
+            self.cache.crop(-fed.shape[1])
+        return [self._totals(logits[row], one).tolist() for row, one in enumerate(self.branches)]
+
+    @torch.inference_mode()
+    def rows(self, effects: Sequence[ScoreTimes] = ()) -> list[Tensor]:
+        """Where the last token before the answers looks: ``[layers, heads, tokens]`` for each prompt.
+
+        Args:
+            effects: nothing, or one for each prompt; of those that act on keys, for watchers know no bias.
+        """
+        from whence import hf
+
+        last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.subject.device)
+        at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.subject.device)
+        seen = hf.LastRow()
+        with (
+            keys_under(effects, self.cache.layers),
+            hf.capture(self.subject.model, seen, layers=self.subject.chosen_layers),
+        ):
+            self.subject.model(
+                input_ids=last,
+                position_ids=at,
+                attention_mask=torch.cat([self.real, torch.ones_like(last)], 1),
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+            self.cache.crop(-1)
+        every = seen.stacked().float()  # [layers, prompts, heads, cached + 1]
+        return [torch.cat([every[:, row, :, : len(one.shared) - 1], every[:, row, :, -1:]], -1)
+                for row, one in enumerate(self.branches)]  # fmt: skip
+
+    def _visible(self) -> Tensor:
+        """``[prompts, fed, cached + fed]`` bool: the whole prompt, and the past of one's own branch."""
+        owner = self._filled([one.owners for one in self.branches], -2)
+        here = torch.arange(owner.shape[1], device=owner.device)
+        own = (here[:, None] >= here) & ((owner[:, :, None] == owner[:, None]) | (here == 0))
+        return torch.cat([self.real.bool()[:, None].expand(-1, owner.shape[1], -1), own], 2)
+
+    def _filled(self, rows: list[list[int]], filler: int) -> Tensor:
+        most = max(map(len, rows))
+        return torch.tensor([row + [filler] * (most - len(row)) for row in rows], device=self.subject.device)
+
+    def _totals(self, logits: Tensor, one: Branches) -> Tensor:
+        """One prompt's sums, on the CPU: rows and tokens of every branch, filled up with a row that does not count."""
+        rows, tokens = self._filled(one.rows, -1), self._filled([list(end) for end in one.ends], 0)
+        known = logits.float().log_softmax(-1)[rows.clamp(min=0), tokens]
+        return torch.where(rows < 0, 0.0, known).sum(-1).cpu()
+
+
+def contest(subject: Subject, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
+    """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
+    made = branches(subject, prompts, scored)
+    if not subject.takes_branches:
+        return [row_by_row(subject, one) for one in made]
+    return [scores for some in together(subject, made) for scores in Reading(subject, [made[i] for i in some]).scores()]
+
+
+def together(subject: Subject, made: Sequence[Branches]) -> list[range]:
+    """Which of them are read at once, by number."""
+    return subject.batches([len(one.shared) + len(one.fed) for one in made])
+
+
+@torch.inference_mode()
+def row_of(subject: Subject, tokens: Sequence[int]) -> Tensor:
+    """Where the last token of a text looks, ``[layers, heads, tokens]``, for any model that can be watched."""
+    from whence import hf
+
+    seen = hf.LastRow()
+    with hf.capture(subject.model, seen, layers=subject.chosen_layers):
+        subject.model(input_ids=torch.tensor([list(tokens)], device=subject.device), use_cache=False, logits_to_keep=1)
+    return seen.stacked()[:, 0].float()
+
+
+@torch.inference_mode()
+def row_by_row(subject: Subject, made: Branches) -> list[float]:
+    """The same, with the whole prompt read again for each answer."""
+    tokens, real = batch_of(subject, [[*made.shared, *end] for end in made.ends], left=False)
+    known = subject.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
+    first = len(made.shared) - 1
+    return [_total(known[index], range(first, first + len(end)), end) for index, end in enumerate(made.ends)]
+
+
+def _total(known: Tensor, rows: Any, end: tuple[int, ...]) -> float:
+    return float(known[list(rows), list(end)].sum())
+
+
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero where a key is seen, the lowest number elsewhere.
+
+    >>> additive(torch.tensor([[True, False]]), torch.float32).tolist()[0][0]
+    0.0
+    """
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
+
+
+def shares(scores: list[float]) -> list[float]:
+    """The scores as probabilities among these answers alone.
+
+    >>> [round(share, 3) for share in shares([0.0, 0.0, -50.0])]
+    [0.5, 0.5, 0.0]
+    """
+    return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()

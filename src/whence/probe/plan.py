@@ -1,0 +1,222 @@
+"""What a probe will do, decided before it begins: the tasks, how many items at how many places, and how they are scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whence.errors import refusal
+from whence.lab.data.folder import content_hash
+from whence.plugins import is_reference
+from whence.probe.likelihood import SCORED
+from whence.probe.tasks import ITEMS, TASKS, Task, is_known, spread, task
+
+SCORES = ("likelihood", "generation")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One task of a plan, by short name, with its settings."""
+
+    task: str
+    items: int
+    places: int = 5
+    settings: dict[str, Any] = field(default_factory=dict)
+    name: str = ""  # tells apart the same task at several lengths, and one's own tasks
+    at: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
+    questions: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
+
+    @property
+    def label(self) -> str:
+        """What records and tables call it."""
+        return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", self.task.rpartition(":")[2]).strip("-")
+
+    @property
+    def own(self) -> bool:
+        """Whether the questions are someone's own."""
+        return self.task == ITEMS or is_reference(self.task)
+
+    def made(self) -> Task:
+        """The task; one's own must ask what it asked when the plan was made."""
+        made = task(self.task, self.items, **self.settings)
+        if self.questions and self.questions != asks(made):
+            raise refusal(
+                f"the task {self.label}",
+                "other questions than its plan has",
+                "a plan belongs to its questions",
+                "restore them, or start again with the same command; whence report needs none of them",
+            )
+        return made
+
+    def pinned(self) -> Asked:
+        """The same with the hash of its questions, so that changed questions make another plan."""
+        return dataclasses.replace(self, questions=asks(dataclasses.replace(self, questions="").made()))
+
+    def spread(self, made: Task) -> tuple[int, ...]:
+        """The places of the gold."""
+        beyond = [place for place in self.at if not 0 <= place < made.slots]
+        if beyond:
+            raise refusal(
+                f"the task {self.label}",
+                f"slot {beyond[0] + 1}",
+                f"it has the slots 1 to {made.slots}",
+                "choose among them",
+            )
+        return self.at or spread(made.slots, self.places)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides the numbers of a probe; its hash names the folder of the records."""
+
+    model: str
+    asked: tuple[Asked, ...]
+    scores: tuple[str, ...] = ("likelihood",)
+    scored: int = SCORED
+    texts: int = 8  # for the hidden states: how many
+    tokens: int = 256  # and how long
+    watched: int = 40  # items of each task whose attention is looked at
+    intervened: int = 2  # items whose slots are emphasised one by one, and that are asked without positional vectors
+    ablated: int = 3  # places of the gold at which they are asked so
+    chunk: int = 4  # items in one record
+    dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
+    chat: bool = False  # prompts go into the tokenizer's chat template
+    layers: tuple[int, ...] | None = None  # whose attention is looked at; all by default
+    revision: str | None = None  # on the hub, as it was asked for
+    endpoint: str | None = None  # where the model answers, if not here
+    identity: dict[str, Any] | None = None  # of the model, see identity.py; None in records from before there were any
+
+    def __post_init__(self) -> None:
+        unknown = [one.task for one in self.asked if not is_known(one.task)]
+        if not self.asked or unknown:
+            raise refusal(
+                "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
+            )
+        wrong = [score for score in self.scores if score not in SCORES]
+        if not self.scores or wrong:
+            raise refusal(
+                "a plan", f"scores {wrong}" if wrong else "no scores", f"they are {', '.join(SCORES)}", "name some"
+            )
+        if self.dtype not in DTYPES:
+            raise refusal("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
+        if len({one.label for one in self.asked}) < len(self.asked):
+            raise refusal(
+                "a plan",
+                "a task twice",
+                "each has its records under its name",
+                "name it once, or several lengths of it",
+            )
+        if any(len(one.at) == 1 or len(set(one.at)) < len(one.at) for one in self.asked):
+            raise refusal("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
+        if self.endpoint is not None and self.scores != ("generation",):
+            raise refusal(
+                "a plan with an endpoint",
+                f"scores {', '.join(self.scores)}",
+                "an endpoint writes answers and shows no likelihoods",
+                "pass --score generation alone",
+            )
+        least = {"chunk": self.chunk, "scored": self.scored}
+        low = [f"{name}={value}" for name, value in least.items() if value < 1]
+        if low:
+            raise refusal("a plan", ", ".join(low), "these are at least 1", "raise them")
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, but those that came later only where they are set: plans from before keep their hashes."""
+        told = _set_fields(self, LATER)
+        return told | {"asked": [_set_fields(one, LATER_ASKED) for one in self.asked]}
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+LATER = ("chat", "layers", "revision", "endpoint", "identity")
+LATER_ASKED = ("at", "questions")
+
+
+def _set_fields(one: Plan | Asked, later: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(one).items() if name not in later or value}
+
+
+def asks(made: Task) -> str:
+    """A hash of what a task asks and of how answers are judged."""
+    return content_hash([made.hash, made.metric, str(made.paired)])
+
+
+#: the setting that says how many slots a task has
+LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces", ITEMS: "slots"}
+
+
+def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, ...]:
+    """Each task once for each number of slots: the curves of several lengths, side by side.
+
+    >>> [one.label for one in at_lengths([Asked("needle", 4)], (8, 16))]
+    ['needle-of-8', 'needle-of-16']
+    """
+    fixed = [one.task for one in asked if one.task not in LENGTHS]
+    if fixed:
+        chosen = ", ".join(name for name in LENGTHS if name in TASKS)
+        raise refusal("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
+    return tuple(
+        dataclasses.replace(
+            one,
+            name=f"{one.label}-of-{length}",
+            settings={**_fitting(one.settings, min(lengths)), LENGTHS[one.task]: length},
+        )
+        for one in asked
+        for length in lengths
+    )
+
+
+def _fitting(settings: dict[str, Any], shortest: int) -> dict[str, Any]:
+    """Settings with no more distractors than the shortest prompt has room for, so that chance is the same at all lengths."""
+    if "distractors" not in settings:
+        return settings
+    return {**settings, "distractors": min(settings["distractors"], shortest - 1)}
+
+
+def quick() -> Plan:
+    """Seconds, on the tiny random model: shows that all parts run, and nothing about any model."""
+    asked = (
+        Asked("key-value", 2, 3, {"pairs": 3}),
+        Asked("needle", 2, 3, {"pieces": 3, "words": 12}),
+    )
+    return Plan("quick", asked, ("likelihood", "generation"), texts=3, tokens=64, intervened=1)
+
+
+def usual(model: str, documents: bool) -> Plan:
+    """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood alone.
+
+    Few items make wide intervals, which the page shows; ``full`` is for claims.
+    """
+    asked = [
+        Asked("key-value", 6, 5, {"pairs": 6}),
+        Asked("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
+    ]
+    if documents:
+        asked.insert(1, Asked("documents", 6, 5, {"count": 5, "words": 60}))
+    return Plan(model, tuple(asked), intervened=2)
+
+
+def full(model: str) -> Plan:
+    """Intervals of about five points at every place, by both scores: for a GPU.
+
+    A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
+    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 1,250
+    (10 documents), 1,150 (the needle) and 5,400 (75 pairs), each read once and answered once in the model's own words.
+    The longest come last, so that a run that is stopped has most of the curves.
+    """
+    asked = (
+        Asked("key-value", 400, 5, {"pairs": 10}),
+        Asked("documents", 400, 5, {"count": 10}),
+        Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
+        Asked("key-value-75", 400, 5),
+    )
+    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, ablated=5, chunk=200,
+                dtype="bfloat16")  # fmt: skip

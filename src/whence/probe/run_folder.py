@@ -1,0 +1,175 @@
+"""The folder of a probe: its plan, what is known of its tasks, and the names of its records.
+
+What stands here is enough to write the page again: on another machine, without the model, and with another Python, whose
+help topics are other texts and would make other needles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.errors import refusal
+from whence.probe.endpoint import Endpoint
+from whence.probe.identity import difference, same_model
+from whence.probe.plan import Asked, Plan
+from whence.probe.subject import Subject
+from whence.probe.tasks import CLOSED_BOOK, ORACLE, Task
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAN = "plan.json"
+
+
+def folder_of(plan: Plan, base: Path) -> Path:
+    """Where the records of a plan are; the model's name may be a path, of which the last part is enough."""
+    return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
+
+
+def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[Task]) -> Path:
+    """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused.
+
+    The plan has its model's identity, see ``identified``; so two models never share a folder.
+    """
+    folder = folder_of(plan, base)
+    path = folder / PLAN
+    if not path.exists():
+        about = [about_task(asked, task) for asked, task in zip(plan.asked, tasks, strict=True)]
+        reason = getattr(subject, "unexplained", None)
+        model = subject.about | ({"unexplained": reason} if reason else {})
+        records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about})
+    elif records.read(path).get("plan") != plain(plan):
+        raise refusal("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
+    return folder
+
+
+def identified(plan: Plan, identity: dict[str, Any]) -> Plan:
+    """The plan of one model; a plan that is another model's already is refused."""
+    if plan.identity is not None and plan.identity != identity:
+        raise refusal(
+            "a probe",
+            f"{plan.model} with {difference(plan.identity, identity)}",
+            "a plan belongs to one model",
+            "make a new plan; the other model's records stay in their folder",
+        )
+    return dataclasses.replace(plan, identity=identity)
+
+
+def plan_for(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
+    """The plan in a folder that more is to be written to: of the same questions and the same model, or refused."""
+    there = require_identity(folder, identity)
+    if plain(dataclasses.replace(there, identity=plan.identity)) != plain(plan):
+        raise refusal("a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another")
+    return there
+
+
+def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
+    """The plan in a folder, if it is this model's; records of an unknown model are read and never added to."""
+    there = plan_in(folder)[0]
+    if there.identity is None:
+        raise refusal(
+            "a probe",
+            f"{folder.name}, whose model's identity is unknown",
+            "records from before identities are read and never added to",
+            "probe anew; the new records get a folder of their own",
+        )
+    if not same_model(there.identity, identity):
+        raise refusal(
+            "a probe",
+            f"{folder.name} for a model with {difference(there.identity, identity)}",
+            "a folder holds the records of one model",
+            "take another folder",
+        )
+    return there
+
+
+def about_task(asked: Asked, task: Task) -> dict[str, Any]:
+    """All that a page says of a task besides its records."""
+    return {
+        "task": asked.label,
+        "kind": asked.settings.get("file", asked.task),  # of one's own items, those of one file
+        "name": task.name,
+        "about": task.about,
+        "source": task.source,
+        "slots": task.slots,
+        "places": list(asked.spread(task)),
+        "items": asked.items,
+        "chance": 1 / (1 + len(task.items[0].rivals)) if task.items[0].rivals else 0.0,
+        "paired": task.paired,
+        "hash": task.hash,
+    }
+
+
+def plan_in(folder: Path) -> tuple[Plan, dict[str, Any]]:
+    """The plan in a folder, and the whole file; one whose plan does not have its hash was changed, and is refused."""
+    kept = records.read(folder / PLAN)
+    try:
+        spec = kept["plan"]
+        asked = tuple(Asked(**{**one, "at": tuple(one.get("at", ()))}) for one in spec["asked"])
+        layers = None if spec.get("layers") is None else tuple(spec["layers"])
+        plan = Plan(**{**spec, "asked": asked, "scores": tuple(spec["scores"]), "layers": layers})
+        whole = plan.hash == kept["hash"] and all(one["task"] and one["places"] for one in kept["tasks"])
+    except (KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise refusal(
+            "report",
+            f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
+            "it is written by the probe and never changed",
+            "restore it, or probe anew",
+        )
+    return plan, kept
+
+
+def record_name(label: str, where: int | str, first: int) -> str:
+    """The file of a task's items from ``first`` on, with the gold at one place.
+
+    >>> record_name("needle", 3, 40), record_name("needle", "closed book", 0)
+    ('needle-003-0040.json', 'needle-closed-book-0000.json')
+    """
+    place = f"{where:03d}" if isinstance(where, int) else re.sub(r"\W+", "-", where)
+    return f"{label}-{place}-{first:04d}.json"
+
+
+def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
+    """The files that a task has when all of it was asked."""
+    places: list[int | str] = [*about["places"], CLOSED_BOOK, ORACLE]
+    firsts = range(0, about["items"], plan.chunk)
+    return [record_name(about["task"], where, first) for where in places for first in firsts]
+
+
+def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
+    """A record that belongs to the plan; any other is refused by its name."""
+    if record.get("plan") != plan.hash:
+        raise refusal(
+            "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
+        )
+    if plan.identity is not None and not same_model(record.get("identity") or {}, plan.identity):
+        raise refusal(
+            "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
+        )
+    return record
+
+
+def environment(subject: Subject | Endpoint) -> dict[str, Any]:
+    """Where records are made, for each of them: a probe may be gone on with elsewhere."""
+    if isinstance(subject, Endpoint):
+        return records.environment(ROOT, ("torch",))
+    accelerator = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None
+    return records.environment(ROOT, ("torch", "transformers"), accelerator)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def plain(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON gives it back: tuples become lists."""
+    return json.loads(json.dumps(plan.to_json()))

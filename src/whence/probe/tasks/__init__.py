@@ -1,0 +1,52 @@
+"""The questions a probe asks, by short name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from whence.errors import refusal
+from whence.plugins import is_reference
+from whence.probe.tasks.documents import documents
+from whence.probe.tasks.items import own_items
+from whence.probe.tasks.key_value import generated, published
+from whence.probe.tasks.needle import needle
+from whence.probe.tasks.own import own_task
+from whence.probe.tasks.prompts import CLOSED_BOOK, ORACLE, Item, Prompt, Task, spread
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "key-value": generated,
+    "key-value-75": published,
+    "documents": documents,
+    "needle": needle,
+}
+
+#: the task of a file of one's own items
+ITEMS = "items"
+#: where the questions of a task come from, where the task does not say so itself
+SOURCES = {"needle": "generated names and numbers between help topics of Python; not published data"}
+
+
+def task(name: str, items: int, **settings: Any) -> Task:
+    """A task by its short name, with so many items; ``items`` with a file, or ``module:Name`` for one of one's own."""
+    if name == ITEMS:
+        return own_items(items, **settings)
+    if is_reference(name):
+        return own_task(name, items, **settings)
+    if name not in TASKS:
+        raise refusal(
+            "task", repr(name), f"the tasks are {', '.join(TASKS)}", "take one of them, or module:Name for your own"
+        )
+    made = TASKS[name](items, **settings)
+    return made if made.source else replace(made, source=SOURCES.get(name, "generated; not published data"))
+
+
+def is_known(name: str) -> bool:
+    """Whether a plan may name it; one's own are looked for when they are asked, so that a report needs none of them."""
+    return name in TASKS or name == ITEMS or is_reference(name)
+
+
+__all__ = [
+    "CLOSED_BOOK", "ITEMS", "ORACLE", "Item", "Prompt", "TASKS", "Task", "is_known", "own_items", "spread", "task",
+]  # fmt: skip

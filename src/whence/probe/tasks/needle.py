@@ -1,0 +1,91 @@
+"""Needle in a haystack: one sentence states a number, and the pages around it are about something else.
+
+The pages are the help topics that come with every Python, so nothing is downloaded. Without distractors the rivals are
+numbers that occur nowhere in the text, and a model that reads the needle at all beats them.
+A distractor is a sentence of the same form about another name, at the end of another piece. Its number is a rival, so the
+model has to match the name. With a distractor in every other piece, as ``whence probe`` asks by default, a wrong choice
+says which slot was read instead.
+"""
+
+from __future__ import annotations
+
+import random
+
+from whence.errors import refusal
+from whence.lab.data.python_texts import paragraphs, topics
+from whence.probe.tasks.prompts import Item, Task, require_items
+
+NAMES = (
+    "Alder", "Birch", "Cedar", "Dogwood", "Elder", "Fir", "Gorse", "Hazel", "Ivy", "Juniper", "Larch", "Maple", "Oak",
+    "Pine", "Rowan", "Spruce", "Thorn", "Willow", "Yew", "Ash",
+)  # fmt: skip
+RIVALS = 9
+
+
+def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> Task:
+    """Texts of ``pieces`` pieces of ``words`` words each; the needle takes the place of one piece.
+
+    ``distractors`` is the number of other pieces that end in the code of another name.
+    """
+    require_items("needle", max(items, 0), items)
+    if pieces < 2 or words < 1:
+        raise refusal("needle", f"{pieces} pieces of {words} words", "a text has at least 2 of 1", "take more")
+    most = min(pieces, len(NAMES)) - 1
+    if not 0 <= distractors <= most:
+        raise refusal(
+            "needle",
+            f"distractors={distractors}",
+            f"each is in a piece of its own and has a name of its own: 0 to {most} here",
+            "pass fewer distractors",
+        )
+    stock = _words()
+    draw = random.Random(seed)
+    made = []
+    for _ in range(items):
+        start = draw.randrange(len(stock))
+        need = (pieces - 1) * words
+        text = [stock[(start + index) % len(stock)] for index in range(need)]
+        name = draw.choice(NAMES)
+        numbers = list(map(str, draw.sample(range(10_000, 100_000), max(RIVALS, distractors) + 1)))
+        others = [" ".join(text[i * words : (i + 1) * words]) for i in range(pieces - 1)]
+        rivals = numbers[1:]
+        if distractors:
+            names = draw.sample([other for other in NAMES if other != name], distractors)
+            holders = sorted(draw.sample(range(pieces - 1), distractors))
+            for piece, other, rival in zip(holders, names, rivals, strict=False):
+                others[piece] += " " + _sentence(other, rival)
+            rivals = rivals[:distractors]
+        made.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
+    settings = {"pieces": pieces, "words": words, "items": items, "seed": seed}
+    others_too = f", {distractors} distractor{'' if distractors == 1 else 's'}" if distractors else ""
+    return Task(
+        name=f"needle, {pieces * words} words{others_too}",
+        about="One sentence with a number, somewhere in pages of a manual."
+        + (" Other sentences of the same form give the numbers of other names." if distractors else ""),
+        head="Somewhere in the text below there is a gate code. Remember it.\n\n",
+        joint=" ",
+        tail="\n\nQuestion: What is the gate code of {question}?\nAnswer: The gate code of {question} is",
+        lead=" ",
+        label="",
+        metric="value",
+        paired=distractors == pieces - 1,
+        items=tuple(made),
+        settings=settings | ({"distractors": distractors} if distractors else {}),
+    )
+
+
+def _sentence(name: str, number: str) -> str:
+    return f"The gate code of {name} is {number}."
+
+
+def _words() -> list[str]:
+    """The words of all paragraphs of prose; tables and code make poor filler, and five-digit numbers would be rivals."""
+    parts = topics("needle")
+    kept: list[str] = []
+    for _, text in sorted({**parts.train, **parts.test}.items()):
+        for bare, paragraph in paragraphs(text):
+            if paragraph[:1].strip() and not any(sign in bare for sign in ("::=", ">>>", "|", "---", "===")):
+                kept += [
+                    word for word in bare.split() if not (len(word.strip(".,")) == 5 and word.strip(".,").isdigit())
+                ]
+    return kept

@@ -1,6 +1,0 @@
-"""Many studies with the same arms, each under another condition: one figure and one table of where the baseline wins."""
-
-from whence.report.conditions.figure import figure, write_figure
-from whence.report.conditions.rows import Cell, Row, cells_as_csv, comparable, rows
-
-__all__ = ["Cell", "Row", "cells_as_csv", "comparable", "figure", "rows", "write_figure"]

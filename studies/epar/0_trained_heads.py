@@ -1,7 +1,0 @@
-"""The heads that experiments 1 to 3 of the EPAR framework look at, trained on a task with a known answer."""
-
-from whence.experiments import Experiment, epar
-
-
-def experiments() -> list[Experiment]:
-    return [epar.TRAINED_HEADS]

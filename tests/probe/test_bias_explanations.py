@@ -1,0 +1,229 @@
+"""Rows, geometry, positional vectors and channels, each against something planted or worked out another way."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from whence.errors import WhenceError
+from whence.probe import distances
+from whence.probe.arrays import channels, geometry, noise, positional_vectors, rows
+from whence.probe.plan import Asked, Plan
+from whence.probe.subject import quick_subject
+
+F64 = {"dtype": torch.float64}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **F64)
+
+
+def test_regions_are_a_whole_row():
+    weights = normal(2, 3, 50).softmax(-1)
+    parts = rows.regions(weights)
+    assert torch.allclose(sum(parts.values()), torch.ones(2, 3, **F64))
+    planted = torch.zeros(1, 1, 41)
+    planted[..., 0], planted[..., 3], planted[..., 40] = 0.5, 0.2, 0.3
+    found = {name: round(float(value), 6) for name, value in rows.regions(planted).items()}
+    assert found == {"sink": 0.5, "primacy": 0.2, "middle": 0.0, "recency": 0.3}
+
+
+def test_without_positions_attention_by_distance_is_the_masks_alone():
+    subject = quick_subject(layers=2)
+    plan = Plan("quick", (Asked("needle", 2, 2, {"pieces": 2, "words": 5}),), texts=2, tokens=32)
+    found = distances.by_distance(subject, plan)
+    with torch.no_grad():  # a model whose rotation turns nothing looks the same with its positions as without
+        subject.model.model.rotary_emb.inv_freq.zero_()
+    still = distances.by_distance(subject, plan)
+    for one, other in ((found["one_position"], still["attention"]), (still["one_position"], still["attention"])):
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
+    assert not torch.allclose(torch.tensor(found["attention"]), torch.tensor(found["one_position"]), atol=1e-4)
+
+
+def test_attention_by_distance_finds_a_planted_decay():
+    distance = torch.arange(63, -1, -1, **F64)
+    planted = (-distance / 8).exp()
+    planted[0] = 99  # the sink is no distance
+    ranges, means = rows.by_distance(planted.reshape(1, 1, -1))
+    assert ranges[:4] == [(0, 1), (1, 2), (2, 4), (4, 8)] and ranges[-1][1] == 63
+    expected = [np.exp(-np.arange(near, far) / 8).mean() for near, far in ranges]
+    assert means.flatten().tolist() == pytest.approx(expected)
+
+
+def test_gold_and_profile_are_taken_apart():
+    bias = torch.tensor([0.5, 0.2, 0.1, 0.4], **F64)
+    places = [0, 2, 3]
+    attention = bias.repeat(3, 2, 5, 1)
+    for index, place in enumerate(places):
+        attention[index, ..., place] += 0.3
+    gold, profile = rows.gold_and_profile(attention, places)
+    assert torch.allclose(profile, bias.expand(2, 5, 4))
+    assert torch.allclose(gold, bias[places].expand(2, 5, 3) + 0.3)
+    shares = rows.position_or_content(attention, places)
+    assert torch.allclose(shares["relevance"], torch.full((2, 5), 0.3, **F64))
+    assert float(shares["rest"].max()) < 1e-12 and float(shares["content"].min()) > 0.05
+    assert torch.allclose(shares["position"] + shares["content"] + shares["rest"], torch.ones(2, 5, **F64))
+
+
+def test_decomposition_is_whole_orthogonal_and_finds_what_was_planted():
+    contexts, tokens, width = 7, 40, 12
+    curve = torch.cos(torch.linspace(0, torch.pi, tokens, **F64))[:, None] * normal(width)
+    states = 3 + curve + 0.1 * normal(contexts, 1, width, seed=1) + 0.05 * normal(contexts, tokens, width, seed=2)
+    parts = geometry.decompose(states)
+    assert torch.allclose(parts.mean + parts.position + parts.context[:, None] + parts.residual, states)
+    for margin in (parts.position.mean(0), parts.context.mean(0), parts.residual.mean(0), parts.residual.mean(1)):
+        assert float(margin.abs().max()) < 1e-12
+    total = float((states - parts.mean).square().sum())
+    squares = contexts * parts.position.square().sum() + tokens * parts.context.square().sum()
+    assert float(squares + parts.residual.square().sum()) == pytest.approx(total)
+    assert sum(parts.shares.values()) == pytest.approx(1) and parts.shares["position"] > 0.9
+    values = geometry.spectrum(parts.position)
+    assert geometry.stable_rank(values) == pytest.approx(1, abs=0.02) and geometry.rank(values) == 1
+    energy = geometry.frequencies(parts.position)
+    assert float(energy.sum()) == pytest.approx(1) and int(energy.argmax()) == 1 and float(energy[:4].sum()) > 0.98
+
+
+def test_position_beyond_chance_is_zero_in_noise():
+    found = [geometry.decompose(normal(5, 30, 8, seed=seed)) for seed in range(20)]
+    assert abs(sum(parts.position_beyond_chance for parts in found) / 20) < 0.01
+    assert min(parts.shares["position"] for parts in found) > 0.15  # which the plain share does not know
+
+
+def test_scores_are_the_sum_of_their_parts():
+    states, q, k = normal(3, 10, 8), normal(4, 8, seed=1), normal(4, 8, seed=2)
+    split = geometry.score_parts(geometry.decompose(states), q, k)
+    direct = torch.einsum("ctd,csd->cts", states @ q.T, states @ k.T) / 2
+    assert torch.allclose(sum(split.values()), direct)
+    assert sum(geometry.score_shares(split).values()) == pytest.approx(1)
+
+
+def test_outlier_channels_are_named():
+    states = normal(4, 20, 10)
+    states[..., 3] *= 100
+    kept, out = geometry.without_outliers(states)
+    assert out == [3] and kept.shape[-1] == 9
+    assert 0 <= geometry.incoherence(geometry.decompose(states))["mean"] <= 1
+
+
+def test_positional_vectors_have_no_rest():
+    states = normal(4, 2, 16, 6) + torch.linspace(0, 1, 16, **F64)[:, None]
+    found = positional_vectors.positional_vectors(states)
+    assert float(found.content.mean(0).abs().max()) < 1e-12 and float(found.moving.mean(1).abs().max()) < 1e-12
+    assert torch.allclose(found.base + found.moving + found.content, states)
+    assert torch.allclose(positional_vectors.without(states, found, "content"), found.vector.expand_as(states))
+    one = states[:, 0]
+    assert torch.allclose(positional_vectors.replaced(one, found.vector[0]), one)
+    moved = positional_vectors.replaced(one, found.vector[0], ratio=2.0)
+    assert torch.equal(moved[:, :4], one[:, :4])
+    expected = one[:, 9] - found.vector[0, 9] + (found.vector[0, 4] + found.vector[0, 5]) / 2
+    assert torch.allclose(moved[:, 9], expected)
+    circle = torch.stack([torch.arange(8, **F64).cos(), torch.arange(8, **F64).sin()], -1).repeat(2, 1)
+    assert torch.allclose(positional_vectors.nearest_inside(circle, 8), torch.ones(8, **F64))
+
+
+@pytest.mark.parametrize("fit", channels.FITS)
+def test_a_planted_channel_is_found_by_each_fit(fit):
+    tokens, width = 300, 12
+    means = 0.3 * normal(8, tokens, width)
+    means[..., 5] += torch.linspace(0, 1, tokens, **F64).sqrt() * 40
+    means[..., 7] -= torch.linspace(0, 1, tokens, **F64) * 40
+    means[..., 2] += torch.sin(torch.linspace(0, 9, tokens, **F64)) * 40  # smooth, but turns
+    found = {one.channel: one for one in channels.positional_channels(means, fit, most=None)}
+    assert found[5].direction == 1 and found[7].direction == -1 and 2 not in found
+    assert {one.channel for one in channels.positional_channels(means, fit, most=2)} == {5, 7}
+
+
+def test_a_straight_line_through_noise_passes_by_chance_and_the_count_says_so():
+    means = normal(8, 200, 40)
+    assert channels.by_chance(means, "segmented") > 10 and channels.by_chance(means, "window") == 0
+
+
+def test_flat_curves_run_no_way():
+    assert channels.direction(torch.zeros(64, 3), "cubic").tolist() == [0, 0, 0]
+    assert float(channels.roughness(torch.linspace(0, 1, 64, **F64)[:, None])) < 1e-20
+
+
+def test_segments_are_the_best_of_all_partitions(monkeypatch):
+    points = 9
+    monkeypatch.setattr(channels, "POINTS", points)
+    curve = torch.tensor([0, 1, 2, 3, 3, 3.1, 1, 0.5, 0.4], **F64)[:, None] + 0.05 * normal(points, 3)
+    made = channels._segmented(curve)
+    noise = (curve.diff(dim=0).square().mean(0) / 2).clamp_min(1e-12)
+    price = channels.PENALTY * noise * np.log(points)
+    for column in range(3):
+        best = np.inf
+        for cuts in itertools.chain.from_iterable(itertools.combinations(range(1, points), n) for n in range(points)):
+            edges, cost = [0, *cuts, points], 0.0
+            for a, b in itertools.pairwise(edges):
+                x, y = np.arange(a, b), curve[a:b, column].numpy()
+                line = np.polyval(np.polyfit(x, y, 1), x) if b - a > 1 else y
+                cost += float(((y - line) ** 2).sum()) + float(price[column])
+            best = min(best, cost)
+        pieces = 1 + int(((made[1:-1, column] - (made[:-2, column] + made[2:, column]) / 2).abs() > 1e-9).sum())
+        missed = float((curve[:, column] - made[:, column]).square().sum())
+        assert missed <= best <= missed + pieces * float(price[column]) + 1e-9
+
+
+def test_wrong_shapes_are_refused():
+    for call, said in (
+        (lambda: geometry.decompose(torch.ones(3, 4)), "two or more contexts"),
+        (lambda: channels.fitted(torch.ones(64, 1), "spline"), "the fits are"),
+        (lambda: channels.fitted(torch.ones(6, 1), "cubic"), "take longer texts"),
+        (lambda: positional_vectors.positional_vectors(torch.ones(1, 1, 2, 2)), "two or more samples"),
+        (lambda: positional_vectors.nearest_inside(torch.ones(4, 2), 4), "there are 4 positions"),
+        (lambda: rows.slot_means(torch.ones(1, 1, 4), [(2, 9)]), "there are 4 tokens"),
+        (lambda: rows.regions(torch.ones(1, 1, 2)), "two ends and a middle"),
+        (lambda: rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "the gold moves"),
+    ):
+        with pytest.raises(WhenceError, match=said):
+            call()
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (200, 400), (400, 160)])
+def test_the_noise_ends_where_it_is_known_to_end(shape):
+    """White noise has a threshold in closed form (Gavish & Donoho 2014); its size need not be told."""
+    ratio = min(shape) / max(shape)
+    known = np.sqrt(2 * (ratio + 1) + 8 * ratio / ((ratio + 1) + np.sqrt(ratio**2 + 14 * ratio + 1)))
+    left, right = (torch.linalg.qr(normal(side, 3, seed=side + 1))[0] for side in shape)
+    signal = left * torch.tensor([9.0, 6.0, 4.0], **F64) @ right.T
+    for size in (1.0, 50.0):
+        values = geometry.spectrum(size * (signal + normal(*shape) / max(shape) ** 0.5))
+        assert noise.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
+        assert noise.signal_rank(values, shape) == 3
+    assert noise.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
+
+
+def test_the_rank_above_noise_of_small_and_empty_parts():
+    assert noise.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
+    assert noise.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
+    with pytest.raises(WhenceError, match="more than twice as many"):
+        noise.threshold(torch.ones(6), (6, 6), most=3)
+
+
+def test_two_halves_tell_the_rank_of_position_from_noise():
+    along = (torch.arange(64, **F64) + 0.5) * torch.pi / 64  # cosines along it are single frequencies
+
+    def waves(*numbers):
+        """As many directions as frequencies."""
+        directions = torch.linalg.qr(normal(24, len(numbers), seed=5)).Q
+        return torch.stack([(number * along).cos() for number in numbers]).T @ directions.T
+
+    position = 4 * waves(1, 2)
+    states = position + normal(16, 64, 24) * 2
+    assert geometry.rank(geometry.spectrum(geometry.decompose(states).position)) > 4  # the noise of sixteen texts
+    found = noise.in_both_halves(states, 4)
+    assert found["rank"] <= 3 and found["low_frequencies"] == pytest.approx(1, abs=0.05)
+    exact = noise.in_both_halves(position.expand(4, 64, 24), 4)
+    assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
+    high = noise.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
+    assert high["rank"] == 3 and abs(high["low_frequencies"]) < 0.01
+    assert noise.in_both_halves(torch.stack([position, -position]), 4) is None
+    assert noise.in_both_halves(position[None], 4) is None
+
+
+def test_texts_without_position_have_none_in_both_halves():
+    """Neighbouring tokens are alike in every text, which makes a smooth mean of few; only its place in the text is chance."""
+    smooth = normal(40, 12, 70, 6, seed=3).unfold(2, 7, 1).mean(-1)
+    found = [noise.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
+    assert sum(one is not None for one in found) <= 6  # one in twenty is expected of forty

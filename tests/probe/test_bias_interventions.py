@@ -1,0 +1,215 @@
+"""Changed masks, changed positions, one changed channel, one emphasised slot: each does what it says and no more."""
+
+import pytest
+import torch
+
+from whence.errors import WhenceError
+from whence.probe import interventions, states
+from whence.probe.arrays.channels import FITS
+from whence.probe.likelihood import Reading, branches
+from whence.probe.scaling import scaled
+from whence.probe.subject import quick_subject
+from whence.probe.tasks import task
+from whence_papers.survey import hypotheses
+from whence_papers.survey.hypotheses import SIZES, write_all
+from whence_papers.survey.hypotheses.from_mask import decided as mask_decided
+from whence_papers.survey.hypotheses.one_way import decided as one_way_decided
+from whence_papers.survey.hypotheses.scaling_helps import controls_for, decided
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return quick_subject(layers=2)
+
+
+@pytest.fixture(scope="module")
+def text(subject):
+    return states.random_texts(subject, 1, 40)
+
+
+def test_with_no_source_of_order_states_do_not_know_theirs(subject, text):
+    positions, visible = interventions.arms(40, (16, 24), 8)["neither"]
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    plain = next(states.each_text(subject, text, positions=positions, visible=visible))
+    turned = next(states.each_text(subject, text[:, order], positions=positions, visible=visible))
+    assert torch.allclose(plain[:, order], turned, atol=1e-4)
+    for arm in ("untouched", "mask alone", "encoding alone"):
+        positions, visible = interventions.arms(40, (16, 24), 8)[arm]
+        plain = next(states.each_text(subject, text, positions=positions, visible=visible))
+        turned = next(states.each_text(subject, text[:, order], positions=positions, visible=visible))
+        assert not torch.allclose(plain[:, order], turned, atol=1e-2), arm
+
+
+def test_untouched_is_the_model_as_it_is_and_shifts_reach_the_span(subject, text):
+    made = interventions.arms(40, (16, 24), 8)
+    plain = next(states.each_text(subject, text))
+    found = {name: next(states.each_text(subject, text, positions=p, visible=v)) for name, (p, v) in made.items()}
+    assert torch.allclose(found["untouched"], plain, atol=1e-5)
+    # positions that go back are no packed texts: before the span nothing may change, in it something must
+    for name in ("shifted encoding", "cropped mask"):
+        assert torch.allclose(found[name][:, :16], plain[:, :16], atol=1e-5)
+        assert not torch.allclose(found[name][1, 16:24], plain[1, 16:24], atol=1e-3)
+    assert made["cropped mask"][1].sum(1)[20] == 20 + 1 - 8
+    alone = next(states.each_text(subject, text, positions=made["shifted encoding"][0]))
+    assert torch.equal(alone, found["shifted encoding"])
+    assert torch.equal(states.mean_states(subject, text), plain.double())
+
+
+def test_all_positions_moved_together_change_nothing_in_a_rotary_model(subject, text):
+    moved = next(states.each_text(subject, text, positions=torch.arange(40) + 100))
+    assert torch.allclose(moved, next(states.each_text(subject, text)), atol=1e-4)
+
+
+def test_scaling_by_one_is_the_model_to_the_bit_and_all_is_undone(subject):
+    made = task("key-value", 1, pairs=2)
+    made = branches(subject, [made.prompt(made.items[0], 1)])
+    plain = Reading(subject, made).scores()
+    with scaled(subject, 3, 1.0, [0, 1]):
+        assert Reading(subject, made).scores() == plain
+    with scaled(subject, 3, -1.0, [0, 1]):
+        assert Reading(subject, made).scores() != plain
+    assert Reading(subject, made).scores() == plain
+    with scaled(subject, 3, -1.0, []):
+        assert Reading(subject, made).scores() == plain
+
+
+def test_scaled_keys_have_the_rank_one_form_and_the_prompt_is_read_unchanged(subject):
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    made = task("key-value", 1, pairs=2)
+    made = branches(subject, [made.prompt(made.items[0], 1)])
+    plain = Reading(subject, made).cache.layers
+    layer = subject.model.model.layers[1]
+    with states.attention_inputs(subject, [1]) as seen:
+        Reading(subject, made)
+    x = seen[1]  # the second layer's input is the same with and without, because rows of the prompt are
+    with scaled(subject, 5, -0.5, [0, 1]):
+        changed = Reading(subject, made).cache.layers
+    heads, width = 2, layer.self_attn.head_dim
+    extra = (-0.5 - 1) * x[..., 5:6] * layer.self_attn.k_proj.weight.detach()[:, 5]
+    extra = extra.reshape(1, -1, heads, width).transpose(1, 2)
+    cos, sin = subject.model.model.rotary_emb(x, torch.arange(x.shape[1])[None])
+    turned = apply_rotary_pos_emb(extra, extra, cos, sin)[1]
+    assert torch.allclose(changed[1].keys, plain[1].keys + turned, atol=1e-5)
+    assert torch.equal(changed[1].values, plain[1].values)
+    assert not torch.allclose(changed[1].keys, plain[1].keys, atol=1e-3)
+
+
+def test_bad_channels_and_forwards_without_a_cache_are_refused(subject, text):
+    with pytest.raises(WhenceError, match="there are 32 channels and 2 layers"), scaled(subject, 32, 0.0, [0]):
+        pass
+    with scaled(subject, 0, 0.0, [0]), pytest.raises(WhenceError, match="use_cache=True"):
+        subject.model(text, use_cache=False)
+    with pytest.raises(WhenceError, match="take a later span"):
+        interventions.arms(40, (4, 8), 8)
+
+
+def test_the_answer_of_a_model_that_copies_follows_the_attention():
+    rows = [{"before": 0.1, "after": 0.4, "won_before": False, "won_after": True},
+            {"before": 0.5, "after": 0.4, "won_before": True, "won_after": True}]  # fmt: skip
+    found = interventions.followed(rows)
+    assert found == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
+    looks = [{"attention_before": 0.3, "attention_after": after} for after in (0.4, 0.2)]  # as the answers went
+    looked = interventions.followed([{**row, **look} for row, look in zip(rows, looks, strict=True)])
+    assert looked == found | {"attention_rose": 0.5, "with_attention": 1.0}
+
+
+def test_every_slot_is_emphasised_in_turn(subject):
+    made = task("key-value", 1, pairs=3)
+    found = interventions.answer_follows(subject, made, 1, times=4.0)
+    assert [row["slot"] for row in found["rows"]] == [0, 1, 2] and found["gold"] == 1
+    assert sum(row["before"] for row in found["rows"]) == pytest.approx(1)  # each slot owns one answer
+    assert all(row["before"] != row["after"] for row in found["rows"])
+    assert found["multiplied"] == "weight" and "attention_after" not in found["rows"][0]
+    by_score = interventions.answer_follows(subject, made, 1, "score", times=4.0)
+    assert by_score["multiplied"] == "score" and by_score["rows"] != found["rows"]
+    for row, other in zip(by_score["rows"], found["rows"], strict=True):
+        assert row["before"] == other["before"] and row["after"] != other["after"]
+        assert 0 < row["attention_before"] < 1 and row["attention_before"] != row["attention_after"]
+    with pytest.raises(WhenceError, match="take key-value pairs"):
+        interventions.answer_follows(subject, task("needle", 1, pieces=2, words=3), 1)
+
+
+def test_rank_correlation_and_movement():
+    curve = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert interventions.rank_correlation(curve.square()) == 1 and interventions.rank_correlation(-curve) == -1
+    moved = curve.clone()
+    moved[2:4] += 1
+    assert interventions.change_in_span(moved, curve, (2, 4)) == 0.25
+
+
+def interval(low, high):
+    return {"low": low, "high": high}
+
+
+@pytest.mark.parametrize(
+    "gap, average, rise, controls, answer",
+    [
+        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], True),
+        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.25], False),  # a control does more
+        ((0.1, 0.3), (-0.1, 0.2), -0.01, [0.0], False),  # the average fell
+        ((-0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], None),
+        ((-0.3, -0.1), (-0.1, 0.2), 0.05, [0.0], False),
+        ((0.1, 0.3), (-0.3, -0.1), -0.2, [0.0], False),
+    ],
+)
+def test_the_rule_about_scaling(gap, average, rise, controls, answer):
+    own = {
+        "gap_shrinks_by": 0.2, "gap_interval": interval(*gap), "average_rises_by": rise,
+        "average_interval": interval(*average),
+    }  # fmt: skip
+    assert decided(own, controls) is answer
+
+
+def halves(share, change=0.0, runs=0.9):
+    return [{"position_share": share, "change_in_span": change, "rank_correlation": runs}] * 2
+
+
+@pytest.mark.parametrize(
+    "mask, encoding, neither, cropped, shifted, runs, answer",
+    [
+        (0.05, 0.01, 0.0, 0.3, 0.1, -0.9, True),
+        (0.01, 0.05, 0.0, 0.1, 0.3, 0.9, False),
+        (0.05, 0.01, 0.06, 0.3, 0.1, 0.9, None),  # no more than is there without any order
+        (0.05, 0.01, 0.0, 0.3, 0.1, 0.2, None),  # a channel that follows nothing
+        (0.05, 0.01, 0.0, 0.1, 0.3, 0.9, None),  # one says so, the other not
+    ],
+)
+def test_the_rule_about_the_mask(mask, encoding, neither, cropped, shifted, runs, answer):
+    spans = {"cropped mask": halves(0, cropped), "shifted encoding": halves(0, shifted)}
+    arms = {"untouched": halves(0.05, 0, runs), "mask alone": halves(mask), "encoding alone": halves(encoding),
+            "neither": halves(neither), **spans}  # fmt: skip
+    assert mask_decided(arms, spans) is answer
+
+
+def test_the_rule_about_channels():
+    fits = {fit: {"channels": 30, "by_chance": 10, "rank_correlation_in_other_texts": 0.95} for fit in FITS}
+    assert one_way_decided(fits)
+    assert not one_way_decided({**fits, "window": {**fits["window"], "channels": 0}})
+    assert not one_way_decided({**fits, "cubic": {**fits["cubic"], "rank_correlation_in_other_texts": 0.5}})
+
+
+def test_controls_are_of_like_size_and_follow_nothing():
+    means = torch.randn(6, 100, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ramp = torch.linspace(0, 1, 100, dtype=torch.float64)
+    means[..., 0] += 40 * ramp
+    means[..., 1] += 20 + 3 * torch.sin(20 * ramp)  # as large, but turning
+    assert controls_for(means, 0, 1) == [1]
+
+
+def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path, monkeypatch):
+    found = write_all(subject, tmp_path, SIZES["quick"])
+    assert [record["doubt"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
+    for record in found:
+        assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
+        assert (tmp_path / f"doubt-{record['doubt']}.json").exists()
+    neither = found[1]["numbers"]["arms"]["neither"]
+    assert len(neither) == 2 and all("position_share" in half for half in neither)
+
+    def never(done, total, words, read):
+        assert total == 3 and read
+
+    monkeypatch.setattr(hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *given, **named: 1 / 0))
+    assert write_all(subject, tmp_path, SIZES["quick"], never) == found
+    with pytest.raises(WhenceError, match=r"doubt-one-way\.json of another model"):
+        write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)

@@ -1,0 +1,69 @@
+"""``whence run`` and ``whence studies`` with experiments: names in folders, --quick, and what is refused."""
+
+import pytest
+from typer.testing import CliRunner
+
+from whence.cli.app import app
+from whence.errors import WhenceError
+
+EXPERIMENT = """
+from dataclasses import dataclass
+from pathlib import Path
+from whence.lab.experiment import Experiment
+
+@dataclass(frozen=True)
+class Spec:
+    numbers: tuple[int, ...] = (1, 2, 3)
+
+def compute(spec, given, tell):
+    tell("adding")
+    Path("computed").open("a").write("x")
+    return {"sum": sum(spec.numbers)}
+
+def draw(record, folder):
+    (folder / "sum.txt").write_text(str(record["results"]["sum"]))
+
+def experiments():
+    return [Experiment("sums", "mine", "sums", "What is the sum?", Spec(), Spec((1,)), compute, draw)]
+"""
+
+
+@pytest.fixture
+def studies(tmp_path, monkeypatch):
+    (tmp_path / "studies/deep").mkdir(parents=True)
+    (tmp_path / "studies/deep/sums.py").write_text(EXPERIMENT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def whence(*arguments):
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_experiments_in_folders_are_listed_and_run(studies):
+    assert "deep/sums" in whence("studies").stdout and "What is the sum?" in whence("studies").stdout
+    done = whence("run", "deep/sums")
+    assert done.exit_code == 0 and "results/output/sums" in done.stdout
+    assert (studies / "results/output/sums/sum.txt").read_text() == "6"
+    assert whence("run", "deep/sums").exit_code == 0
+    assert (studies / "computed").read_text() == "x"  # the second time it only drew
+    quick = whence("run", "deep/sums", "--quick")
+    assert quick.exit_code == 0 and (studies / "results/output/sums/sum.txt").read_text() == "1"
+    assert (studies / "results/mine/sums.json").exists() and (studies / "results/mine/quick/sums.json").exists()
+
+
+def test_what_does_not_fit_is_refused_in_one_sentence(studies):
+    with pytest.raises(WhenceError, match="the studies here are: deep/sums"):
+        whence("run", "sums")
+    with pytest.raises(WhenceError, match="experiments, which run one by one"):
+        whence("run", "deep/sums", "--jobs", "2")
+    (studies / "studies/none.py").write_text("x = 1")
+    with pytest.raises(WhenceError, match=r"none.py with 0 of studies\(\) and experiments\(\)"):
+        whence("run", "none")
+    assert not (studies / "results").exists()
+
+
+def test_a_study_has_no_quick_form(studies):
+    (studies / "studies/compared.py").write_text("def studies():\n    return []\n")
+    with pytest.raises(WhenceError, match="only experiments have a quick form"):
+        whence("run", "compared", "--quick")

@@ -1,0 +1,221 @@
+"""The generated parts of the README: tables from the catalogue, the backends' support and the measurement records.
+
+python tools/readme.py           # write them into README.md, and draw its pictures in docs/
+python tools/readme.py --check   # fail if they are not what they should be
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gpu_figures as gpu
+from whence import records
+from whence.attention.support import SUPPORT
+from whence.lab.results import findings
+from whence.position.catalogue import CATALOGUE
+from whence.probe.findings import findings as probe_findings
+from whence.report.png import write_png
+from whence.report.probe.picture import curves_picture
+from whence.report.probe.why import why_picture
+from whence_papers import FOLDER
+from whence_papers.epar import conditions
+
+ROOT = Path(__file__).resolve().parents[1]
+ACTS = {
+    "embed": "the input",
+    "rotate": "queries and keys",
+    "factor": "times the score",
+    "bias": "plus the score",
+    "content": "plus the score, by content",
+    "values": "plus the output",
+    "sink": "one more logit a row",
+}
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def mechanisms() -> str:
+    rows = []
+    for entry in CATALOGUE:
+        position = entry.make(4, 16)
+        acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "nothing"
+        learns = "learns" if position.learnable else "fixed"
+        keys = "past keys" if position.causal_only else "both sides"
+        rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
+    return markdown(["mechanism", "idea", "acts on", "as listed", "sees", "source"], rows)
+
+
+def backends() -> str:
+    rows = []
+    for name, s in SUPPORT.items():
+        effects = ", ".join(h for h in ("factor", "bias", "content", "values", "sink") if h in s.effects)
+        weights = "yes" if s.weights else "no"
+        rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.compiled, s.devices, s.dtypes])
+    head = [
+        "backend",
+        "for",
+        "score effects",
+        "gradients",
+        "memory in length",
+        "returns weights",
+        "traced by",
+        "devices",
+        "dtypes",
+    ]
+    return markdown(head, rows)
+
+
+def speed(record: dict[str, Any]) -> str:
+    """Forward and backward of learnable position against the floor, from the committed record."""
+    spec, where = record["spec"], record["environment"]
+    rows = []
+    both = [r for r in record["rows"] if r["passes"] == "both"]
+    for length in spec["lengths"]:
+        for name in ("Epar", "Alibi"):
+            found = {r["way"]: r for r in both if r["length"] == length and r["mechanism"] == name}
+            floor = statistics.median(found["floor"]["seconds"])
+            cells = [f"{name}, learnable", str(length), f"{floor:.2f} s"]
+            for way in ("whence", "dense", "sdpa"):
+                cells.append(_ratio(found.get(way), floor))
+            cells += [_megabytes(found.get(way)) for way in ("whence", "dense", "sdpa")]
+            rows.append(cells)
+    head = ["forward + backward", "tokens", "SDPA, no position", "whence", "plain torch", "SDPA, dense bias"]
+    head += ["whence, extra memory", "plain torch", "SDPA, dense bias"]
+    note = (
+        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of width {spec['width']}, batch "
+        f"{spec['batch']}, causal, {spec['dtype']}, median of up to {spec['rounds']} turns on {spec['threads']} cores "
+        f"({where['machine']['processor']}, torch {where['packages']['torch']}). A factor cannot be an SDPA mask. "
+        f"Record: `benchmarks/records/cpu.json`; `make bench` measures again."
+    )
+    return markdown(head, rows) + "\n\n" + note
+
+
+def capture_memory(record: dict[str, Any]) -> str:
+    """What looking inside costs in memory, from the committed record: alone, with one watcher, with all."""
+    sizes = {way: f"{found['bytes'] / 1e9:.1f}" for way, found in record["results"].items()}
+    alone, everything = sizes.pop("plain"), sizes.pop("everything")
+    return (
+        f"On a CPU a forward of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
+        f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB where one of them watches all layers, and "
+        f"{everything} GB where all do at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
+        "measures again."
+    )
+
+
+def measured_on_gpu() -> bool:
+    return all(
+        (ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step", "gpu_tests")
+    )
+
+
+def fused() -> str:
+    """The GPU's tables, from two committed records."""
+    folder = ROOT / "benchmarks" / "records"
+    attention, training = records.read(folder / "gpu.json"), records.read(folder / "train_step.json")
+    tables = [
+        gpu.attention_rows(attention), gpu.launched_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
+        gpu.memory_rows(attention),
+    ]  # fmt: skip
+    notes = [gpu.note(attention, training), gpu.tests_note(records.read(folder / "gpu_tests.json"))]
+    return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
+
+
+def _ratio(row: dict[str, Any] | None, floor: float) -> str:
+    if row is None:
+        return "-"
+    return "no room" if row["seconds"] is None else f"{statistics.median(row['seconds']) / floor:.2f}x"
+
+
+def _megabytes(row: dict[str, Any] | None) -> str:
+    return "-" if row is None else "no room" if row["extra_megabytes"] is None else f"{row['extra_megabytes']:.0f} MB"
+
+
+def rendered(text: str) -> str:
+    """The README with its generated parts made anew."""
+    parts: dict[str, str] = {
+        "mechanisms": mechanisms(),
+        "backends": backends(),
+        "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
+        "capture": capture_memory(records.read(ROOT / "benchmarks" / "records" / "capture.json")),
+    }
+    if measured_on_gpu():
+        parts["gpu"] = fused()
+    for name, body in parts.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, found = pattern.subn(lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text)  # type: ignore[misc]
+        if found != 1:
+            raise SystemExit(f"README.md has {found} places for '{name}', expected 1")
+    return text
+
+
+def draw_example(text: str, out: Path) -> None:
+    """Run the README's first example and keep the picture it draws."""
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            torch.manual_seed(0)
+            exec(compile(example, "README.md", "exec"), {})
+            picture = Path("bell.png").read_bytes()
+        finally:
+            os.chdir(here)
+    out.parent.mkdir(exist_ok=True)
+    out.write_bytes(picture)
+
+
+def draw_conditions(out: Path) -> None:
+    """When EPAR helps, from the committed records of its study."""
+    found = findings(sorted(path.parent for path in (FOLDER / "results/epar_when").glob("*/study.json")), "", "")
+    conditions.write_figure(found["studies"], out)
+
+
+def draw_probe(curves: Path, why: Path) -> None:
+    """What position does to a pretrained model, and why, from the committed records of its probe."""
+    folder = max(
+        (FOLDER / "results/probe").glob("*/plan.json"), key=lambda path: len(records.read(path)["tasks"])
+    ).parent
+    found = probe_findings(folder, "")
+    write_png(curves_picture(found), curves)
+    write_png(why_picture(found), why)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the README is not up to date")
+    given = parser.parse_args()
+    path = ROOT / "README.md"
+    text = path.read_text()
+    new = rendered(text)
+    if given.check:
+        sys.exit(0 if new == text else "README.md is not up to date; run: make readme")
+    path.write_text(new)
+    draw_example(new, ROOT / "docs" / "bell.png")
+    if measured_on_gpu():
+        gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
+    draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
+    draw_conditions(ROOT / "docs" / "epar_when.png")
+    print("README.md and its pictures are up to date")
+
+
+if __name__ == "__main__":
+    main()
