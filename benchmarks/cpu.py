@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 import whence
 from whence import records
-from whence.position.evaluate import table
+from whence.position.evaluate import evaluate_table
 
 HEADS, WIDTH = 8, 64
 LONG = 8.0  # seconds
@@ -35,13 +35,13 @@ NAMES = {"floor": "SDPA, no position", "dense": "plain torch, dense", "sdpa": "S
 
 
 def mechanism(name: str, length: int) -> whence.Position:
-    return whence.Epar(HEADS, context=length, learn=True) if name == "Epar" else whence.Alibi(HEADS, learn=True)
+    return whence.Epar(HEADS, context=length, learnable=True) if name == "Epar" else whence.Alibi(HEADS, learnable=True)
 
 
 def expand(position: whence.Position, hook: str, length: int) -> Tensor:
     """The effect as a dense ``[heads, length, length]`` matrix, by the fastest gather that torch has on a CPU."""
     distance = torch.arange(1 - length, length, dtype=torch.float32)
-    effect = table(position, hook, distance, HEADS, length)
+    effect = evaluate_table(position, hook, distance, HEADS, length)
     assert effect is not None
     here = torch.arange(length)
     index = (here[:, None] - here[None, :] + length - 1).flatten()
@@ -51,8 +51,8 @@ def expand(position: whence.Position, hook: str, length: int) -> Tensor:
 def plain(q: Tensor, k: Tensor, v: Tensor, position: whence.Position) -> Tensor:
     length = q.shape[2]
     scores = (q @ k.transpose(-1, -2)) * WIDTH**-0.5
-    if "factor" in position.effects:
-        scores = scores * expand(position, "factor", length)
+    if "score_scale" in position.effects:
+        scores = scores * expand(position, "score_scale", length)
     if "bias" in position.effects:
         scores = scores + expand(position, "bias", length)
     later = torch.ones(length, length, dtype=torch.bool).triu(1)

@@ -36,7 +36,7 @@ def measure(budget: float, allowed: float) -> list[dict[str, Any]]:
         cache = whence.KVCache(capacity=keys)
         cache.extend(
             q.expand(-1, -1, keys - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None, k_positions=None, lengths=None,
-            padding=None, documents=None,
+            key_mask=None, segment_ids=None,
         )  # fmt: skip
         held = cache.mark()
 

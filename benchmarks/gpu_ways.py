@@ -35,15 +35,15 @@ class Bump(whence.Position):
         self.centre = torch.nn.Parameter(torch.linspace(16, 512, heads)[:, None])
         self.height = torch.nn.Parameter(torch.full((heads, 1), 0.5))
 
-    def factor(self, distance: Tensor, length: Any) -> Tensor:
+    def score_scale(self, distance: Tensor, length: Any) -> Tensor:
         return 1 + self.height * torch.exp(-(((distance - self.centre) / 128) ** 2))
 
 
 POSITIONS: dict[str, Callable[[int, int], whence.Position | None]] = {
     "none": lambda heads, length: None,
-    "alibi": lambda heads, length: whence.Alibi(heads, learn=True),
-    "alibi, skipping": lambda heads, length: whence.Alibi(heads, learn=True),
-    "epar": lambda heads, length: whence.Epar(heads, learn=True, context=length, beta=4.0),
+    "alibi": lambda heads, length: whence.Alibi(heads, learnable=True),
+    "alibi, skipping": lambda heads, length: whence.Alibi(heads, learnable=True),
+    "epar": lambda heads, length: whence.Epar(heads, learnable=True, context=length, beta=4.0),
     "power prior": lambda heads, length: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
     "function": lambda heads, length: Bump(heads),
     "t5": lambda heads, length: whence.T5Bias(heads, std=0.5),
@@ -122,6 +122,6 @@ def way(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., T
     learnt = [] if position is None else list(position.parameters())
     skip = name.endswith("skipping")
     return (
-        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_far=skip),
+        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_blocks=skip),
         learnt, position,
     )  # fmt: skip

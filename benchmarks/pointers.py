@@ -37,9 +37,9 @@ def ways() -> dict[str, torch.nn.Module]:
     }
 
 
-def passing(way: torch.nn.Module, encoded: Tensor, padding: Tensor) -> Callable[[], None]:
+def passing(way: torch.nn.Module, encoded: Tensor, key_mask: Tensor) -> Callable[[], None]:
     def step() -> None:
-        log_weights = way(encoded, padding=padding)
+        log_weights = way(encoded, key_mask=key_mask)
         log_weights[:, 0].sum().backward()  # every history has a first visit
 
     return step
@@ -54,8 +54,8 @@ def main() -> int:
     drawn = torch.Generator().manual_seed(0)
     encoded = torch.randn(BATCH, VISITS, WIDTH, generator=drawn, requires_grad=True)
     lengths = torch.randint(VISITS // 2, VISITS + 1, (BATCH,), generator=drawn)
-    padding = torch.arange(VISITS) < lengths[:, None]
-    steps = {name: passing(way, encoded, padding) for name, way in ways().items()}
+    key_mask = torch.arange(VISITS) < lengths[:, None]
+    steps = {name: passing(way, encoded, key_mask) for name, way in ways().items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(given.turns):
         for name, step in steps.items():

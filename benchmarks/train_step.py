@@ -43,7 +43,7 @@ WAYS = {
 
 def position_of(way: str) -> whence.Position:
     if way == "epar":
-        return whence.Epar(HEADS, learn=True, context=TOKENS, beta=4.0)
+        return whence.Epar(HEADS, learnable=True, context=TOKENS, beta=4.0)
     if way == "power prior":
         return whence.PowerPrior(HEADS, alpha=0.01, beta=0.6)
     return whence.Rotary()
@@ -184,15 +184,15 @@ def prepare(way: str) -> tuple[dict[str, Any], Callable[[], Tensor] | None]:
         row["gradient_error"] = str(row["gradient_error"])
         return row | {"left_out": "wrong: gradients differ from the reference's"}, None
     model = build(way, backend, torch.bfloat16)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=True)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     tokens = torch.randint(VOCABULARY, (BATCH, TOKENS + 1), generator=torch.Generator().manual_seed(1)).cuda()
 
     def step() -> Tensor:
         loss = compiled(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return loss
 
     begun = time.monotonic()
@@ -255,7 +255,7 @@ def main() -> None:
     rows = [found[way] for way in given.only]
     spec = {
         "layers": LAYERS, "width": WIDTH, "heads": HEADS, "tokens": TOKENS, "batch": BATCH, "vocabulary": VOCABULARY,
-        "dtype": "bfloat16", "optimiser": "AdamW, fused", "ways": WAYS,
+        "dtype": "bfloat16", "optimizer": "AdamW, fused", "ways": WAYS,
     }  # fmt: skip
     record = {
         "command": f"python benchmarks/train_step.py --steps {given.steps}",

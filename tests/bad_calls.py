@@ -40,7 +40,7 @@ from whence import position as p
 from whence.attention.additive import AdditiveAttention
 from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
 
-LEARN = {"learn": ("flag", [True, False])}
+LEARN = {"learnable": ("flag", [True, False])}
 HEADS = {"heads": ("integer", [H])}
 ANY_HEADS = {"heads": ("integer?", [None, H])}
 STD = {"std": ("number", [0.02, 0.0])}
@@ -50,45 +50,45 @@ BASE = {"base": ("number", [10000.0, 500])}
 CONSTRUCTORS = {
     p.NoPosition: {"heads": ("integer?", [None, H])},
     p.Alibi: HEADS | LEARN | {"form": ("string", ["causal", "symmetric"]), "scale": ("number", [1, 0.5]), "slope": ("numbers?", [None, [0.5, 0.1]])},
-    p.Sinusoidal: {"width": ("integer", [H * D]), "scale": ("number", [1.0, -2])} | BASE,
-    p.Learned: {"width": ("integer", [H * D]), "max_length": ("integer", [16])} | STD,
-    p.Rotary: BASE | {"layout": ("string", ["half", "interleaved"]), "width": ("integer?", [None, 4]), "scaling": ("scaling?", [None, p.Linear(2.0)])},
+    p.Sinusoidal: {"embed_dim": ("integer", [H * D]), "scale": ("number", [1.0, -2])} | BASE,
+    p.Learned: {"embed_dim": ("integer", [H * D]), "max_length": ("integer", [16])} | STD,
+    p.Rotary: BASE | {"layout": ("string", ["half", "interleaved"]), "embed_dim": ("integer?", [None, 4]), "scaling": ("scaling?", [None, p.Linear(2.0)])},
     "Rotary with DynamicNtk": {"length": ("string?", ["context", "sequence"]), "context": ("integer?", [16]), "scaling": ("scaling?", [p.DynamicNtk(2.0, 8)])},
-    p.Shaw: {"head_width": ("integer", [D]), "clip": ("integer", [3]), "acts_on": ("string", ["keys", "values", "keys and values"]), "value_width": ("integer?", [None, D])} | ANY_HEADS | STD,
-    p.TransformerXL: HEADS | {"head_width": ("integer", [D]), "width": ("integer?", [None, 6])} | BASE | STD,
+    p.Shaw: {"head_dim": ("integer", [D]), "clip": ("integer", [3]), "acts_on": ("string", ["keys", "values", "keys and values"]), "value_dim": ("integer?", [None, D])} | ANY_HEADS | STD,
+    p.TransformerXL: HEADS | {"head_dim": ("integer", [D]), "embed_dim": ("integer?", [None, 6])} | BASE | STD,
     p.T5Bias: HEADS | {"form": ("string", ["causal", "bidirectional"]), "buckets": ("integer", [8, 32]), "max_distance": ("integer", [20, 128])} | STD,
     p.Kerple: HEADS | LEARN | {"form": ("string", ["log", "power"]), "r1": ("numbers?", [None, 0.5]), "r2": ("numbers?", [None, [0.5, 0.1]])},
-    p.Fire: HEADS | {"width": ("integer", [4]), "c": ("number", [0.1]), "threshold": ("number", [4.0]), "length": ("string", ["query", "context"]), "context": ("integer?", [16])},
-    p.Cope: {"head_width": ("integer", [D]), "positions": ("integer", [4])} | ANY_HEADS,
-    p.Sandwich: HEADS | {"width": ("integer", [8])} | BASE,
+    p.Fire: HEADS | {"embed_dim": ("integer", [4]), "c": ("number", [0.1]), "threshold": ("number", [4.0]), "length": ("string", ["query", "context"]), "context": ("integer?", [16])},
+    p.Cope: {"head_dim": ("integer", [D]), "positions": ("integer", [4])} | ANY_HEADS,
+    p.Sandwich: HEADS | {"embed_dim": ("integer", [8])} | BASE,
     p.Epar: ANY_HEADS | LEARN | {"form": ("string", ["basic", "enhanced"]), "alpha": ("numbers", [1.0]), "beta": ("numbers", [1.0]), "gamma": ("numbers", [0.5]), "length": ("string", ["query", "context", "sequence"]), "context": ("integer?", [16])},
     p.PowerPrior: ANY_HEADS | LEARN | {"alpha": ("numbers", [0.5, -1]), "beta": ("numbers", [1.0, 2])},
     p.Recency: {"max_length": ("integer", [4])} | ANY_HEADS,
     p.StableMask: HEADS | LEARN | {"context": ("integer", [8]), "gamma": ("numbers?", [None, 0.5])},
     p.Sink: HEADS | LEARN | {"value": ("numbers", [0.0, [1, -1]])},
-    p.Linear: {"factor": ("number", [2])},
-    p.DynamicNtk: {"factor": ("number", [2]), "original": ("integer", [8])},
-    p.Yarn: {"factor": ("number", [2]), "original": ("integer", [8]), "beta_fast": ("number", [32]), "beta_slow": ("number", [1]), "attention_factor": ("number?", [None, 1.5]), "mscale": ("number?", [None]), "mscale_all_dim": ("number?", [1]), "truncate": ("flag", [True, False])},
-    p.Llama3: {"factor": ("number", [2]), "low": ("number", [1]), "high": ("number", [4]), "original": ("integer", [8])},
-    p.LongRope: {"short": ("tuple", [(1.0,) * (D // 2)]), "long": ("tuple", [[2.0] * (D // 2)]), "original": ("integer", [8]), "factor": ("number", [2]), "attention_factor": ("number?", [None])},
-    Attention: {"width": ("integer", [H * D]), "heads": ("integer", [H]), "position": ("position?", [None]), "key_heads": ("integer?", [None, G]), "head_width": ("integer?", [None, D]), "value_width": ("integer?", [None, 4]), "norm": ("string", ["none", "rms"]), "bias": ("flag", [True]), "causal": ("flag", [True]), "window": ("integer?", [None, 2]), "scale": ("number?", [None, 0.5]), "temperature": ("number", [1]), "dropout": ("number", [0.0]), "backend": ("string", ["auto", "blockwise"]), "skip_far": ("flag", [False])},
+    p.Linear: {"score_scale": ("number", [2])},
+    p.DynamicNtk: {"score_scale": ("number", [2]), "original": ("integer", [8])},
+    p.Yarn: {"score_scale": ("number", [2]), "original": ("integer", [8]), "beta_fast": ("number", [32]), "beta_slow": ("number", [1]), "attention_factor": ("number?", [None, 1.5]), "mscale": ("number?", [None]), "mscale_all_dim": ("number?", [1]), "truncate": ("flag", [True, False])},
+    p.Llama3: {"score_scale": ("number", [2]), "low": ("number", [1]), "high": ("number", [4]), "original": ("integer", [8])},
+    p.LongRope: {"short": ("tuple", [(1.0,) * (D // 2)]), "long": ("tuple", [[2.0] * (D // 2)]), "original": ("integer", [8]), "score_scale": ("number", [2]), "attention_factor": ("number?", [None])},
+    Attention: {"embed_dim": ("integer", [H * D]), "heads": ("integer", [H]), "position": ("position?", [None]), "num_kv_heads": ("integer?", [None, G]), "head_dim": ("integer?", [None, D]), "value_dim": ("integer?", [None, 4]), "norm": ("string", ["none", "rms"]), "bias": ("flag", [True]), "causal": ("flag", [True]), "window": ("integer?", [None, 2]), "scale": ("number?", [None, 0.5]), "temperature": ("number", [1]), "dropout": ("number", [0.0]), "backend": ("string", ["auto", "blockwise"]), "skip_blocks": ("flag", [False])},
     KVCache: {"capacity": ("integer?", [None]), "window": ("integer?", [4]), "rollback": ("integer", [0, 2])},
-    PointerAttention: {"width": ("integer", [D]), "position": ("position?", [None]), "bias": ("flag", [True])},
-    AdditiveAttention: {"encoder_width": ("integer", [D]), "decoder_width": ("integer", [4]), "width": ("integer", [6])},
+    PointerAttention: {"embed_dim": ("integer", [D]), "position": ("position?", [None]), "bias": ("flag", [True])},
+    AdditiveAttention: {"encoder_dim": ("integer", [D]), "decoder_dim": ("integer", [4]), "embed_dim": ("integer", [6])},
 }  # fmt: skip
 CALL = {
     "q": "tensor", "k": "tensor", "v": "tensor", "position": "position?", "causal": "flag", "window": "integer?",
-    "q_positions": "tensor?", "k_positions": "tensor?", "lengths": "whole?", "padding": "mask?", "documents": "whole?",
+    "q_positions": "tensor?", "k_positions": "tensor?", "lengths": "whole?", "key_mask": "mask?", "segment_ids": "whole?",
     "scale": "number?", "temperature": "number", "dropout": "number", "cache": "cache?", "backend": "string",
-    "skip_far": "flag", "return_weights": "flag", "finite": "flag",
+    "skip_blocks": "flag", "return_weights": "flag", "check_finite": "flag",
 }  # fmt: skip
 FORWARD = {
     "x": "tensor", "memory": "tensor?", "positions": "tensor?", "memory_positions": "tensor?", "lengths": "whole?",
-    "padding": "mask?", "documents": "whole?", "cache": "cache?", "return_weights": "flag",
+    "key_mask": "mask?", "segment_ids": "whole?", "cache": "cache?", "return_weights": "flag",
 }  # fmt: skip
 SHAPES = {
     "q": (B, H, T, D), "k": (B, G, T, D), "v": (B, G, T, D), "x": (B, T, H * D), "memory": (B, T, H * D), "lengths": (B,),
-    "padding": (B, T), "documents": (T,), "q_positions": (T,), "k_positions": (B, T), "positions": (T,),
+    "key_mask": (B, T), "segment_ids": (T,), "q_positions": (T,), "k_positions": (B, T), "positions": (T,),
     "memory_positions": (T,), "index": (B,), "items": (B, T), "log_weights": (B, T), "encoded": (B, T, D),
     "scores": (B, 4), "copied": (B, 6), "gate": (B,),
 }  # fmt: skip
@@ -191,7 +191,7 @@ def constructors(draw):
 
 
 POSITIONS = [
-    lambda: None, lambda: p.Alibi(H), lambda: p.Epar(H, learn=True), lambda: p.Rotary(), lambda: p.Kerple(H),
+    lambda: None, lambda: p.Alibi(H), lambda: p.Epar(H, learnable=True), lambda: p.Rotary(), lambda: p.Kerple(H),
     lambda: p.Rotary() + p.PowerPrior(H), lambda: p.Shaw(D), lambda: p.Sink(H), lambda: p.Fire(H), lambda: p.Cope(D),
     lambda: p.T5Bias(H, std=1.0) + p.Epar(H, length="query"), lambda: p.StableMask(H, context=16),
 ]  # fmt: skip
@@ -230,10 +230,10 @@ def stepping(draw):
     about = draw.choice([{}, {}, {"capacity": 16}, {"window": 3, "rollback": 1}])
     cache = filled_cache(about, about.get("window"))
     arguments = call_arguments(draw, torch.float64, 1) | {"cache": cache, "window": about.get("window")}
-    with_grad = arguments["position"] is not None and arguments["position"].learnable
+    with_grad = arguments["position"] is not None and arguments["position"].trainable
     if about.get("capacity") and with_grad:
         arguments["position"].requires_grad_(False)
-    kinds = {name: kind for name, kind in CALL.items() if name != "finite"}
+    kinds = {name: kind for name, kind in CALL.items() if name != "check_finite"}
     return attend, arguments, kinds, judge_step(lambda: filled_cache(about, about.get("window"))), cache
 
 
@@ -251,7 +251,7 @@ def caching(draw):
 
 def forwarding(draw):
     position = draw.choice([*POSITIONS, lambda: p.Sinusoidal(H * D), lambda: p.Learned(H * D, 16)])()
-    layer = Attention(H * D, H, position, key_heads=G)
+    layer = Attention(H * D, H, position, num_kv_heads=G)
     earlier = torch.randn(B, 2, H * D)
 
     def make_cache(layer, like):
@@ -279,12 +279,12 @@ def composing(draw):
 
 
 def pointing(draw):
-    at = draw.choice(["pointer", "vocabulary", "mix", "gate", "last", "additive"])
+    at = draw.choice(["pointer", "vocab_size", "mix", "gate", "last", "additive"])
     encoded, lengths = torch.randn(B, T, D), torch.tensor([T, 2])
     if at == "pointer":
-        kinds = {"encoded": "tensor", "lengths": "whole?", "padding": "mask?", "positions": "tensor?"}
+        kinds = {"encoded": "tensor", "lengths": "whole?", "key_mask": "mask?", "positions": "tensor?"}
         return PointerAttention(D, p.Recency(8)), {"encoded": encoded}, kinds, judge_finite, None
-    if at == "vocabulary":
+    if at == "vocab_size":
         given = {
             "log_weights": torch.randn(B, T).log_softmax(-1),
             "items": torch.zeros(B, T, dtype=torch.long),
@@ -304,7 +304,7 @@ def pointing(draw):
         gate = Gate(D, 3)
         return lambda operand: gate(torch.ones(B, D), operand), {OPERAND: None}, {OPERAND: "tensor"}, judge_finite, None
     if at == "last":
-        kinds = {"encoded": "tensor", "lengths": "whole?", "padding": "mask?"}
+        kinds = {"encoded": "tensor", "lengths": "whole?", "key_mask": "mask?"}
         return last_item, {"encoded": encoded}, kinds, lambda *_: None, None
     attention = AdditiveAttention(D, 4, 6)
     given = {"memory": attention.remember(encoded, lengths=lengths), "state": torch.randn(B, 4), "coverage": None}

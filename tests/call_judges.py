@@ -56,8 +56,8 @@ def require_same_state(before, after):
 # --- what an accepted value leads to -------------------------------------------------------------------------------------
 
 
-def tensors_of(heads, width, value_width=None, dtype=torch.float64, groups=None):
-    shapes = (B, heads, T, width), (B, groups or heads, T, width), (B, groups or heads, T, value_width or width)
+def tensors_of(heads, width, value_dim=None, dtype=torch.float64, groups=None):
+    shapes = (B, heads, T, width), (B, groups or heads, T, width), (B, groups or heads, T, value_dim or width)
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
 
 
@@ -93,7 +93,7 @@ def require_finite_far_away(position):
     for part in position.parts:
         far = torch.tensor([0.0, 1.0, 1e3, 2.0**24, 2.0**53])
         length = {None: None, "context": part.context, "query": far + 1, "sequence": 2**24}[part.length]
-        for hook in part.effects & {"factor", "bias"}:
+        for hook in part.effects & {"score_scale", "bias"}:
             if not bool(torch.isfinite(getattr(part, hook)(far, length)).all()):
                 raise Wrong(f"{hook} of {part} is not finite at all of {far.tolist()}")
 
@@ -103,11 +103,11 @@ def judge_position(position, _):
     if isinstance(position, p.Rotary | p.Learned | p.Sinusoidal) or position.effects:
         repr(position)
     heads = position.heads or H
-    width = next((w for part in position.parts if (w := getattr(part, "head_width", None))), D)
-    value_width = next((w for part in position.parts if (w := getattr(part, "value_width", None))), width)
+    width = next((w for part in position.parts if (w := getattr(part, "head_dim", None))), D)
+    value_dim = next((w for part in position.parts if (w := getattr(part, "value_dim", None))), width)
     if isinstance(position, p.Rotary) and position.width is not None:
-        width = value_width = max(width, position.width)
-    if heads * max(width, value_width) > 2**14:
+        width = value_dim = max(width, position.width)
+    if heads * max(width, value_dim) > 2**14:
         return
     if "embed" in position.effects:
         if position.width > 2**14:
@@ -120,7 +120,7 @@ def judge_position(position, _):
     require_finite_far_away(position)
     for causal in (True,) if position.causal_only else (True, False):
         exact_position = copy.deepcopy(position).double()
-        q, k, v = tensors_of(heads, width, value_width)
+        q, k, v = tensors_of(heads, width, value_dim)
         how = {"causal": causal, "backend": "reference"}
         exact = attend(q, k, v, position=exact_position, **how)
         nudged = attend(nudge(q), k, v, position=nudged_copy(exact_position), **how)
@@ -153,7 +153,7 @@ def canonical(arguments, *more):
     for name in ("q", "k", "v", "q_positions", "k_positions", "x", *more):
         if isinstance(given.get(name), Tensor):
             given[name] = given[name].double()
-    for name in ("lengths", "documents"):
+    for name in ("lengths", "segment_ids"):
         if isinstance(given.get(name), Tensor):
             given[name] = given[name].long()
     if isinstance(given.get("position"), torch.nn.Module):
@@ -175,7 +175,9 @@ def judge_output(result, arguments):
         if not bool(torch.isfinite(out).all()):
             raise Wrong("not finite")
         return
-    plain = {name: value for name, value in arguments.items() if name not in ("cache", "return_weights", "finite")}
+    plain = {
+        name: value for name, value in arguments.items() if name not in ("cache", "return_weights", "check_finite")
+    }
     plain["backend"] = "reference"
     exact, rough = attend(**canonical(plain)), attend(**plain)
     compare("the output", out, exact, rough)
@@ -191,7 +193,7 @@ def judge_step(make_cache):
     def judge(result, arguments):
         if any(isinstance(arguments.get(n), Tensor) and not bool(torch.isfinite(arguments[n]).all()) for n in "qkv"):
             return
-        given = canonical({k: v for k, v in arguments.items() if k not in ("return_weights", "finite")})
+        given = canonical({k: v for k, v in arguments.items() if k not in ("return_weights", "check_finite")})
         given["backend"] = "reference"
         if arguments.get("dropout", 0) > 0 or arguments["cache"] is None:
             return

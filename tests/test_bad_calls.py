@@ -38,7 +38,7 @@ def tensors(dtype=torch.float64):
     return [torch.randn(1, 2, 4, 8, dtype=dtype) for _ in range(3)]
 
 
-@pytest.mark.parametrize("flag", ["causal", "skip_far", "return_weights", "finite"])
+@pytest.mark.parametrize("flag", ["causal", "skip_blocks", "return_weights", "check_finite"])
 @pytest.mark.parametrize("value", ["no", 1, None, torch.tensor(True)], ids=["str", "int", "None", "tensor"])
 def test_a_truthy_value_is_no_flag(flag, value):
     refused(lambda: attend(*tensors(), **{flag: value}), f"attend({flag}=...)", "True or False")
@@ -61,7 +61,7 @@ def test_a_truthy_value_is_no_flag(flag, value):
         (lambda: whence.Epar(2, alpha=1e-308), "vanish"),
         (lambda: whence.Epar(2, alpha="1"), "alpha"),
         (lambda: whence.Epar(2, alpha=[True, 1.0]), "alpha"),
-        (lambda: Kerple(2, learn="yes"), "learn"),
+        (lambda: Kerple(2, learnable="yes"), "learnable"),
         (lambda: whence.T5Bias(2, buckets=2**20), "buckets"),
         (lambda: Attention(16, 2, causal="no"), "causal"),
         (lambda: Attention(16, 2, backend=["sdpa"]), "backend"),
@@ -79,11 +79,11 @@ def test_what_was_accepted_or_failed_raw(make, name):
     "position",
     [
         Alibi(2, scale=1e10, slope=[1e10, 1e-15]),
-        Kerple(2, form="power", r1=1e6, r2=2.0, learn=False),
+        Kerple(2, form="power", r1=1e6, r2=2.0, learnable=False),
         Kerple(2, form="log", r1=1e6, r2=1e10),
         PowerPrior(2, alpha=1e30, beta=1e10),
         whence.Epar(2, alpha=1e10, beta=1e10, gamma=1e10, context=1),
-        whence.Epar(2, alpha=1e-15, beta=1e-15, gamma=1e-15, learn=True, length="query"),
+        whence.Epar(2, alpha=1e-15, beta=1e-15, gamma=1e-15, learnable=True, length="query"),
         whence.Fire(2, c=1e10, threshold=1e-15),
         whence.Sandwich(2, base=1e-15),
         whence.T5Bias(2, std=1000),
@@ -130,7 +130,7 @@ def test_a_tensor_on_the_meta_device_has_no_numbers():
     refused(lambda: attend(*(x.to("meta") for x in tensors())), "attend(q)", "meta device")
 
 
-@pytest.mark.parametrize("hook", ["embed", "rotate", "factor", "bias", "content", "values", "sink"])
+@pytest.mark.parametrize("hook", ["embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink"])
 def test_a_hook_of_an_instance_is_an_error(hook):
     # it would be ignored: hooks are found on the class
     position = Alibi(2)
@@ -195,12 +195,12 @@ def test_a_layer_takes_the_dtype_it_has():
     [
         (lambda: whence.check(Alibi), "check(position)"),
         (lambda: whence.check(None), "check(position)"),
-        (lambda: whence.inner("rotary"), "inner(position)"),
+        (lambda: whence.without_embedding("rotary"), "inner(position)"),
         (lambda: whence.show(Alibi), "show(position)"),
         (lambda: whence.show(Alibi(2), length=True), "length"),
         (lambda: whence.show(Alibi(2), length=10**6), "length"),
         (lambda: whence.show(Alibi(2), heads=0), "heads"),
-        (lambda: whence.show(Alibi(2), head_width="x"), "head_width"),
+        (lambda: whence.show(Alibi(2), head_dim="x"), "head_dim"),
         (lambda: whence.show(Alibi(2), seed=None), "seed"),
     ],
 )

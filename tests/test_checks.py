@@ -12,7 +12,7 @@ from whence.position.catalogue import CATALOGUE
 HALF = 4  # pairs of a head of width 8
 VARIANTS = {
     "Rotary interleaved": lambda: whence.Rotary(layout="interleaved"),
-    "Rotary partial": lambda: whence.Rotary(width=4),
+    "Rotary partial": lambda: whence.Rotary(rotary_dim=4),
     "Rotary linear": lambda: whence.Rotary(scaling=Linear(4.0)),
     "Rotary dynamic": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), context=16),
     "Rotary dynamic, sequence": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), length="sequence"),
@@ -21,16 +21,16 @@ VARIANTS = {
         scaling=LongRope(short=[1.0] * HALF, long=[2.0] * HALF, original=8, factor=4.0), context=32
     ),
     "Rotary yarn": lambda: whence.Rotary(scaling=Yarn(4.0, original=8)),
-    "Alibi symmetric, learnable": lambda: whence.Alibi(3, form="symmetric", learn=True, scale=1.1),
+    "Alibi symmetric, learnable": lambda: whence.Alibi(3, form="symmetric", learnable=True, scale=1.1),
     "T5 bidirectional": lambda: whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16),
     "Shaw keys per head": lambda: whence.Shaw(8, acts_on="keys", heads=4, clip=3),
     "Shaw values": lambda: whence.Shaw(8, acts_on="values", clip=3),
     "Cope per head": lambda: whence.Cope(8, heads=4, positions=4),
-    "Epar sequence": lambda: whence.Epar(length="sequence", learn=True),
+    "Epar sequence": lambda: whence.Epar(length="sequence", learnable=True),
     "Fire context": lambda: whence.Fire(4, length="context", context=64, threshold=4.0),
     "Recency per head": lambda: whence.Recency(6, heads=4),
-    "StableMask learnable": lambda: whence.StableMask(4, context=12, learn=True),
-    "Rotary + Epar + Sink": lambda: whence.Rotary() + whence.Epar(4, learn=True, context=16) + whence.Sink(4),
+    "StableMask learnable": lambda: whence.StableMask(4, context=12, learnable=True),
+    "Rotary + Epar + Sink": lambda: whence.Rotary() + whence.Epar(4, learnable=True, context=16) + whence.Sink(4),
     "Learned + Alibi": lambda: whence.Learned(32, 64) + whence.Alibi(4),
 }
 
@@ -83,22 +83,22 @@ class NotFinite(Bell):
 class Absolute(Bell):
     """Claims to be relative and looks at where keys stand."""
 
-    def content(self, rows):
+    def content_bias(self, rows):
         return rows.scores * 0 + 0.1 * rows.k_positions[:, None, None, :]
 
-    def values(self, weights, rows):
+    def value_bias(self, weights, rows):
         return (weights * rows.k_positions[:, None, None, :]).sum(-1, keepdim=True).expand(-1, -1, -1, rows.q.shape[-1])
 
 
 class LooksAhead(Bell):
-    def content(self, rows):
+    def content_bias(self, rows):
         return rows.scores.mean(-1, keepdim=True) * rows.scores
 
 
 class CountsKeys(Bell):
     """Depends on how many keys there are, which differs between one pass and a cache."""
 
-    def content(self, rows):
+    def content_bias(self, rows):
         return rows.scores * rows.k.shape[2] / TOKENS
 
 
@@ -155,7 +155,7 @@ class OwnPrecision(whence.Position):
         super().__init__()
         self.table = torch.nn.Parameter(torch.eye(8))
 
-    def content(self, rows):
+    def content_bias(self, rows):
         return 0.1 * rows.q @ self.table @ rows.k.mT
 
 
@@ -167,7 +167,7 @@ class WritesQueries(whence.Position):
 
 
 class WritesScores(whence.Position):
-    def content(self, rows):
+    def content_bias(self, rows):
         return rows.scores.mul_(0.5)
 
 
@@ -229,7 +229,7 @@ class FirstRowForAll(whence.Position):
 
 
 class FirstRowOfContent(whence.Position):
-    def content(self, rows):
+    def content_bias(self, rows):
         return -0.1 * rows.distance[:1, None].clamp(min=0).to(rows.scores.dtype).expand_as(rows.scores)
 
 

@@ -33,7 +33,7 @@ def test_help_names_every_command_and_has_examples(here):
     assert whole.returncode == 0
     for command in ("compare", "studies", "run", "report", "show", "doctor"):
         assert command in whole.stdout
-    assert "Epar(learn=True)" in here("compare", "--help").stdout
+    assert "Epar(learnable=True)" in here("compare", "--help").stdout
     for command in ("compare", "studies", "run", "report", "show", "doctor", "claims", "probe", "predict"):
         said = here(command, "--help").stdout
         assert "Example" in said and f"whence {command}" in said.split("Example")[1], command

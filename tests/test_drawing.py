@@ -75,13 +75,13 @@ def test_causal_map_hides_later_keys_and_shows_the_named_head():
 def test_both_sides_where_the_mechanism_has_them():
     distance, factor = curves(panels(show(Epar(2, context=8), length=LENGTH))[0])[0]
     assert (int(distance.min()), int(distance.max())) == (1 - LENGTH // 2, LENGTH // 2)
-    expected = Epar(2, context=8).double().factor(distance.double(), 8)[0]
+    expected = Epar(2, context=8).double().score_scale(distance.double(), 8)[0]
     torch.testing.assert_close(factor, expected)
 
 
 def test_rotary_changes_a_score_of_one_by_its_oscillation():
     rotary = Rotary()
-    figure = show(rotary, length=LENGTH, head_width=8)
+    figure = show(rotary, length=LENGTH, head_dim=8)
     distance, change = curves(panels(figure)[0])[0]
     torch.testing.assert_close(change + 1, oscillation(rotary, distance.double(), 8))
 
@@ -92,7 +92,7 @@ def test_factor_and_bias_together_are_the_logit_of_a_score_of_one():
     assert axes.get_ylabel() == "logit of a score of 1"
     distance, logit = curves(axes)[1]
     d = distance.double()
-    expected = Epar(2, context=8).double().factor(d, 8)[1] + Alibi(2).double().bias(d, None)[1]
+    expected = Epar(2, context=8).double().score_scale(d, 8)[1] + Alibi(2).double().bias(d, None)[1]
     torch.testing.assert_close(logit, expected)
 
 
@@ -118,9 +118,9 @@ def test_no_position_leaves_the_pattern_alone():
     [
         Sinusoidal(6),  # three heads of two
         Learned(8, max_length=12),  # a table shorter than the figure
-        Shaw(4, clip=2, acts_on="values", value_width=3),
+        Shaw(4, clip=2, acts_on="values", value_dim=3),
         Shaw(4, clip=2, heads=3) + Sinusoidal(12),
-        Rotary(width=2),  # one pair: dynamic NTK has nothing to stretch
+        Rotary(rotary_dim=2),  # one pair: dynamic NTK has nothing to stretch
         Rotary(scaling=LongRope((1.0, 1.0), (1.0, 2.0), 8, 2.0), length="sequence"),
         Rotary() + Cope(4, heads=2),
         T5Bias(12, form="bidirectional", buckets=8, max_distance=8),

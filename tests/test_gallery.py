@@ -68,7 +68,7 @@ def test_a_failing_picture_leaves_the_old_page(tmp_path):
     path = tmp_path / "gallery.html"
     path.write_text("old")
 
-    def fail(heads, head_width):
+    def fail(heads, head_dim):
         raise RuntimeError("cannot be built")
 
     with pytest.raises(RuntimeError, match="cannot be built"):

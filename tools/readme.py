@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ACTS = {
     "embed": "the input",
     "rotate": "queries and keys",
-    "factor": "times the score",
+    "score_scale": "times the score",
     "bias": "plus the score",
-    "content": "plus the score, by content",
-    "values": "plus the output",
+    "content_bias": "plus the score, by content",
+    "value_bias": "plus the output",
     "sink": "one more logit a row",
 }
 
@@ -58,7 +58,7 @@ def mechanisms() -> str:
     for entry in CATALOGUE:
         position = entry.make(4, 16)
         acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "nothing"
-        learns = "learns" if position.learnable else "fixed"
+        learns = "learns" if position.trainable else "fixed"
         keys = "past keys" if position.causal_only else "both sides"
         rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
     return markdown(["mechanism", "idea", "acts on", "as listed", "sees", "source"], rows)
@@ -67,7 +67,7 @@ def mechanisms() -> str:
 def backends() -> str:
     rows = []
     for name, s in SUPPORT.items():
-        effects = ", ".join(h for h in ("factor", "bias", "content", "values", "sink") if h in s.effects)
+        effects = ", ".join(h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink") if h in s.effects)
         weights = "yes" if s.weights else "no"
         rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.compiled, s.devices, s.dtypes])
     head = [

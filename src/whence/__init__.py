@@ -7,7 +7,7 @@ training and in cached decoding, alone or combined.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from whence.attention import Attention, Explanation, KVCache, attend, explain, inner
+from whence.attention import Attention, Explanation, KVCache, attend, explain, without_embedding
 from whence.errors import MissingExtra, WhenceError
 from whence.position import (
     Alibi,
@@ -62,5 +62,5 @@ __all__ = [
     "Alibi", "Attention", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
     "MissingExtra", "NoPosition", "Position", "PowerPrior", "Recency", "Report", "Rotary", "Rows", "Sandwich", "Shaw",
     "Sink", "Sinusoidal", "StableMask", "Sum", "T5Bias", "TransformerXL", "WhenceError", "attend", "check", "explain",
-    "inner", "show",
+    "without_embedding", "show",
 ]  # fmt: skip

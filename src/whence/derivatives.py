@@ -13,41 +13,41 @@ TOLERANCE = 1e-9
 
 
 def disagreement(part: Position, distance: Tensor) -> str | None:
-    """What is wrong with ``rates``, ``slope_of_bias`` or ``decay_of_factor`` here, as a sentence; None when nothing is."""
+    """What is wrong with ``parameter_gradients``, ``bias_slope`` or ``score_scale_decay`` here, as a sentence; None when nothing is."""
     if part.length == "query":
         return None  # no table of distances, so nobody asks for rates
     length = one_length(part, distance.shape[0])
     near = distance[distance >= 0]
-    slope = part.slope_of_bias()
+    slope = part.bias_slope()
     if slope is not None:
         bias = part.bias(near, length)
         if bias is None:
-            return "slope_of_bias() answers and bias() does not"
-        found = _apart("slope_of_bias() times the distance and bias()", slope * near, bias)
+            return "bias_slope() answers and bias() does not"
+        found = _apart("bias_slope() times the distance and bias()", slope * near, bias)
         if found is not None:
             return found
-    decay = part.decay_of_factor(length)
+    decay = part.score_scale_decay(length)
     if decay is not None:
-        factor = part.factor(near, length)
-        if factor is None:
-            return "decay_of_factor() answers and factor() does not"
+        score_scale = part.score_scale(near, length)
+        if score_scale is None:
+            return "score_scale_decay() answers and factor() does not"
         lowest, span, fall = decay
         if not bool((fall >= 0).all()):
-            return "decay_of_factor() has a fall under 0, which grows with distance"
-        found = _apart("decay_of_factor() and factor()", lowest + span * torch.exp(-fall * near), factor)
+            return "score_scale_decay() has a fall under 0, which grows with distance"
+        found = _apart("score_scale_decay() and factor()", lowest + span * torch.exp(-fall * near), score_scale)
         if found is not None:
             return found
-    rates = part.rates(distance, length)
-    if rates is None:
+    parameter_gradients = part.parameter_gradients(distance, length)
+    if parameter_gradients is None:
         return None
-    for hook in ("factor", "bias"):
+    for hook in ("score_scale", "bias"):
         answer = getattr(part, hook)(distance, length)
-        if (answer is None) != (getattr(rates, hook) is None):
+        if (answer is None) != (getattr(parameter_gradients, hook) is None):
             return f"rates() and {hook}() do not both answer"
         if answer is None:
             continue
-        found = _apart(f"{hook} in rates() and {hook}()", getattr(rates, hook), answer)
-        each = [rate for rate in rates.each if rate.hook == hook]
+        found = _apart(f"{hook} in rates() and {hook}()", getattr(parameter_gradients, hook), answer)
+        each = [rate for rate in parameter_gradients.each if rate.hook == hook]
         found = found or _chain_rule(hook, answer, each)
         if found is not None:
             return found
@@ -59,7 +59,7 @@ def _chain_rule(hook: str, answer: Tensor, each: list) -> str | None:
     weights = torch.randn(answer.shape, dtype=answer.dtype, generator=torch.Generator().manual_seed(0))
     through_numbers = answer.new_zeros(())
     for rate in each:
-        if rate.table is None and hook == "factor":
+        if rate.table is None and hook == "score_scale":
             table = answer.detach() / rate.number.detach()
         elif rate.table is None:
             return f"a rate of {hook} has no table; only a number that scales the whole factor may leave it out"

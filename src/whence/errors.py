@@ -1,4 +1,4 @@
-"""Every error text of the project has one form: what was asked, what came, the rule, the mend."""
+"""Every error text of the project has one form: the call or option, the value received, the rule, the remedy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class MissingExtra(WhenceError, ImportError):
     """An optional part of whence was used without its extra being installed."""
 
 
-def refusal(asked: str, got: str, rule: str, mend: str) -> WhenceError:
+def usage_error(subject: str, got: str, rule: str, remedy: str) -> WhenceError:
     """The error to raise, as one sentence.
 
-    >>> print(refusal("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
+    >>> print(usage_error("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
     attend(q) got rank 3, but q must have rank 4; add the batch axis.
     """
-    return WhenceError(f"{asked} got {got}, but {rule}; {mend}.")
+    return WhenceError(f"{subject} got {got}, but {rule}; {remedy}.")
 
 
 def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) -> Tensor:
@@ -17,7 +17,7 @@ def per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) 
     mend = f"return one number for each {place}, or a row of them for each head"
     if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] == n:
         mend = f"build it with heads={heads}, or give a parameter the shape [heads, 1]"
-    raise refusal(
+    raise usage_error(
         f"{mechanism}.{hook}",
         answer(out),
         f"for {shapes.many(n, place)} and {shapes.many(heads, 'query head')} it is [{n}] or [{heads}, {n}]",
@@ -30,7 +30,7 @@ def like(mechanism: str, hook: str, out: Tensor | None, wanted: tuple[int, ...])
     if isinstance(out, Tensor) and tuple(out.shape) == wanted:
         return out
     rule = f"it has the shape {list(wanted)}"
-    raise refusal(f"{mechanism}.{hook}", answer(out), rule, "return one number for each place")
+    raise usage_error(f"{mechanism}.{hook}", answer(out), rule, "return one number for each place")
 
 
 def changed(mechanism: str, hook: str, out: Tensor | None, given: Tensor, name: str) -> Tensor:
@@ -43,7 +43,7 @@ def changed(mechanism: str, hook: str, out: Tensor | None, given: Tensor, name: 
         return out
     if torch.is_autocast_enabled(given.device.type):
         return out.to(given.dtype)
-    raise refusal(
+    raise usage_error(
         f"{mechanism}.{hook}",
         f"an answer of dtype {out.dtype}",
         f"it has the dtype of {name}, {given.dtype}",
@@ -62,5 +62,5 @@ def answer(out: object) -> str:
 def turned(mechanism: str, out: object, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """What a rotate hook answered: a pair like q and k."""
     if not isinstance(out, tuple) or len(out) != 2:
-        raise refusal(f"{mechanism}.rotate", answer(out), "it is a pair, q and k", "return both, turned or not")
+        raise usage_error(f"{mechanism}.rotate", answer(out), "it is a pair, q and k", "return both, turned or not")
     return changed(mechanism, "rotate", out[0], q, "q"), changed(mechanism, "rotate", out[1], k, "k")

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 
 COMMANDS = "whence.commands"
 TASKS = "whence.tasks"
@@ -62,7 +62,7 @@ def parse_reference(text: str, option: str = "") -> Reference:
     """
     match = _REFERENCE.fullmatch(text.strip())
     if match is None:
-        raise refusal(
+        raise usage_error(
             f"{option} {text}".strip(),
             "no name after the colon",
             "an object of your own is my_module:Name or ./file.py:Name(size=3)",
@@ -77,7 +77,7 @@ def load_reference(reference: Reference, asked: str) -> Any:
     try:
         return getattr(module, reference.name)
     except AttributeError:
-        raise refusal(
+        raise usage_error(
             asked,
             f"no {reference.name} in {reference.module}",
             "it is a class or a function there",
@@ -97,17 +97,17 @@ def parse_arguments(text: str | None, asked: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"_{text}", mode="eval").body
     except (SyntaxError, ValueError):
-        raise refusal(asked, f"arguments {text}", rule, "correct them") from None
+        raise usage_error(asked, f"arguments {text}", rule, "correct them") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-        raise refusal(asked, f"arguments {text}", rule, "name each of them")
+        raise usage_error(asked, f"arguments {text}", rule, "name each of them")
     arguments: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in arguments:
-            raise refusal(asked, f"arguments {text}", rule, "name each of them once")
+            raise usage_error(asked, f"arguments {text}", rule, "name each of them once")
         try:
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
         except ValueError:
-            raise refusal(
+            raise usage_error(
                 asked, f"{keyword.arg}={ast.unparse(keyword.value)}", rule, "write the value itself"
             ) from None
     return arguments
@@ -123,15 +123,15 @@ def load_module(module: str, asked: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name != module.split(".")[0] and error.name != module:
-            raise refusal(
+            raise usage_error(
                 asked, f"{module}, which needs {error.name}", "it can be imported", f"install {error.name}"
             ) from error
-        raise refusal(
+        raise usage_error(
             asked, f"no module {module}", "it can be imported from here", "check the name, or give a file.py"
         ) from None
     except Exception as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise refusal(
+        raise usage_error(
             asked, f"{module}{line}: {type(error).__name__}: {error}", "it is imported without an error", "correct it"
         ) from error
     finally:
@@ -141,7 +141,7 @@ def load_module(module: str, asked: str) -> ModuleType:
 def _load_file(path: Path, asked: str) -> ModuleType:
     path = path.expanduser()
     if not path.is_file():
-        raise refusal(asked, f"no file {path}", "a path leads to a Python file", "check the path")
+        raise usage_error(asked, f"no file {path}", "a path leads to a Python file", "check the path")
     name = f"whence_file_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

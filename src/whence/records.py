@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def environment(
@@ -64,22 +64,22 @@ def read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise refusal(
+        raise usage_error(
             "read", f"no file {path.name}", "a record is made by the command that measures it", "run it first"
         ) from None
     except UnicodeDecodeError:
-        raise refusal(
+        raise usage_error(
             "read", f"{path.name}, which is not UTF-8", "a record is whole JSON", "restore it from git or measure again"
         ) from None
     except json.JSONDecodeError as error:
-        raise refusal(
+        raise usage_error(
             "read",
             f"{path.name}, broken at line {error.lineno}",
             "a record is whole JSON",
             "restore it from git or measure again",
         ) from None
     if not isinstance(record, dict):
-        raise refusal(
+        raise usage_error(
             "read",
             f"{path.name} holding a {type(record).__name__}",
             "a record is a JSON object",

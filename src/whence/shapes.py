@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.validation import unusual
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -46,11 +46,11 @@ def many(n: int, one: str, more: str | None = None) -> str:
 def require_dense(asked: str, name: str, x: object) -> None:
     """A plain torch tensor: not sparse, nested or quantized."""
     if not isinstance(x, Tensor):
-        raise refusal(asked, type(x).__name__, f"{name} is a torch tensor", "convert it with torch.as_tensor")
+        raise usage_error(asked, type(x).__name__, f"{name} is a torch tensor", "convert it with torch.as_tensor")
     kind = unusual(x)
     if kind is not None:
         remedy = {"a nested tensor": "torch.nested.to_padded_tensor", "a quantized tensor": f"{name}.dequantize()"}
-        raise refusal(
+        raise usage_error(
             asked, kind, f"{name} is a dense tensor", f"convert it with {remedy.get(kind, f'{name}.to_dense()')}"
         )
 
@@ -58,7 +58,7 @@ def require_dense(asked: str, name: str, x: object) -> None:
 def require_values(asked: str, name: str, x: Tensor) -> None:
     """A tensor on the meta device has a shape and no numbers."""
     if x.is_meta:
-        raise refusal(
+        raise usage_error(
             asked,
             "a tensor on the meta device",
             f"{name} holds numbers",
@@ -71,21 +71,21 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         require_dense(f"attend({name})", name, x)
         if x.ndim != 4:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"shape {shape(x)}",
                 f"{name} has four axes [batch, heads, length, width]",
                 "add the missing axis with unsqueeze, or split the heads with unflatten and transpose",
             )
         if x.dtype not in FLOATS:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"dtype {x.dtype}",
                 "attention takes float64, float32, float16 or bfloat16",
                 f"convert with {name}.float()",
             )
         if 0 in x.shape:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"shape {shape(x)}",
                 "no axis may be empty",
@@ -93,21 +93,21 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"dtype {x.dtype} with q of {q.dtype}",
                 "q, k and v share one dtype",
                 f"convert with {name}.to(q.dtype)",
             )
         if x.device != q.device:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"device {x.device} with q on {q.device}",
                 "q, k and v share one device",
                 f"move with {name}.to(q.device)",
             )
         if x.shape[0] != q.shape[0]:
-            raise refusal(
+            raise usage_error(
                 f"attend({name})",
                 f"batch {x.shape[0]} with {q.shape[0]} in q",
                 "batches are equal and never broadcast",
@@ -115,28 +115,28 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     require_values("attend(q)", "q", q)
     if k.shape[3] != q.shape[3]:
-        raise refusal(
+        raise usage_error(
             "attend(k)",
             f"width {k.shape[3]} with {q.shape[3]} in q",
             "queries and keys have one width",
             "project both to the same width",
         )
     if v.shape[1] != k.shape[1]:
-        raise refusal(
+        raise usage_error(
             "attend(v)",
             f"{many(v.shape[1], 'head')} with {k.shape[1]} in k",
             "keys and values have the same heads",
             "project both to the same heads",
         )
     if v.shape[2] != k.shape[2]:
-        raise refusal(
+        raise usage_error(
             "attend(v)",
             f"length {v.shape[2]} with {k.shape[2]} in k",
             "each key has one value",
             "cut both from the same tokens",
         )
     if q.shape[1] % k.shape[1] != 0:
-        raise refusal(
+        raise usage_error(
             "attend(q)",
             f"{many(q.shape[1], 'head')} for {many(k.shape[1], 'key head')}",
             "the query heads are a multiple of the key heads",
@@ -148,7 +148,7 @@ def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         bad = int((~torch.isfinite(x)).sum())
         if bad:
-            raise refusal(
+            raise usage_error(
                 f"attend({name}, finite=True)",
                 f"{bad} of {x.numel()} numbers that are NaN or infinite",
                 "every input must be finite when asked to be",
@@ -171,9 +171,9 @@ def positions(
     """
     if not is_number(given):
         got = unusual(given) or str(given.dtype) if isinstance(given, Tensor) else type(given).__name__
-        raise refusal(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
+        raise usage_error(f"attend({name}=...)", got, "positions are a tensor of numbers", "use torch.arange")
     if not has_shape(given, (length,), (batch, length)):
-        raise refusal(
+        raise usage_error(
             f"attend({name}=...)",
             f"shape {shape(given)}",
             f"positions are [{length}] or [{batch}, {length}], one for each token",
@@ -186,14 +186,14 @@ def positions(
         if given.dtype == torch.uint64 and low < 0:  # the largest ones wrapped around in int64
             low, high = 0, low + 2**64
         if not low >= 0:  # so written, NaN is refused too
-            raise refusal(
+            raise usage_error(
                 f"attend({name}=...)",
                 f"a position of {low}",
                 "positions count from 0",
                 "mark left padding with padding=..., which numbers the tokens itself",
             )
         if not high < below:
-            raise refusal(
+            raise usage_error(
                 f"attend({name}=...)",
                 f"a position of {high}",
                 f"positions stay below {below}, up to which the arithmetic here is exact",
@@ -202,14 +202,14 @@ def positions(
     return wide if wide.ndim == 2 else wide[None]
 
 
-def padding(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+def key_mask(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Which keys are real, ``[B, length]`` bool."""
     dense = isinstance(given, Tensor) and unusual(given) is None
     fits = dense and tuple(given.shape) == (batch, length)
     if not fits or given.dtype != torch.bool:
         got = kind_of(given)
         mend = "convert an integer mask with mask.bool()" if fits else "give one for each token of this call"
-        raise refusal(
+        raise usage_error(
             "attend(padding=...)",
             got,
             f"padding is a bool tensor [{batch}, {length}] that is True where a token is real",
@@ -223,7 +223,7 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
     """Lengths ``[B]`` of right-padded sequences, as a bool ``[B, length]`` of real keys."""
     if not is_whole(given) or tuple(given.shape) != (batch,):
         got = kind_of(given)
-        raise refusal(
+        raise usage_error(
             "attend(lengths=...)",
             got,
             f"lengths is an integer tensor [{batch}]",
@@ -232,7 +232,7 @@ def lengths(given: Tensor, batch: int, length: int, device: torch.device) -> Ten
     require_device("lengths", given, device)
     given = given.long()  # a narrow integer cannot be compared with a long sequence's length
     if readable(given) and bool(((given < 0) | (given > length)).any()):
-        raise refusal(
+        raise usage_error(
             "attend(lengths=...)",
             str(given.tolist()),
             f"a length lies between 0 and the {length} keys there are",
@@ -247,7 +247,7 @@ def require_real(asked: str, real: Tensor | None) -> None:
         return
     empty = (~real.any(-1)).nonzero().flatten().tolist()
     if empty:
-        raise refusal(
+        raise usage_error(
             asked,
             f"lengths or padding that leave nothing real in sequence {empty[0]}",
             "weights need at least one real token to lie on",
@@ -260,7 +260,7 @@ def require_sequences(owner: str, name: str, given: Tensor, layer: nn.Linear) ->
     asked, width = f"{owner}({name})", layer.in_features
     dense = isinstance(given, Tensor) and unusual(given) is None
     if not dense or given.ndim != 3 or given.shape[2] != width or 0 in given.shape:
-        raise refusal(
+        raise usage_error(
             asked,
             f"shape {shape(given)}" if dense else described(given),
             f"{name} is a tensor [batch, length, {width}] with at least one token",
@@ -277,12 +277,12 @@ def require_like(asked: str, name: str, given: Tensor, layer: nn.Module) -> None
         fits = fits or torch.is_autocast_enabled(given.device.type)  # autocast converts all but float64
     if given.dtype not in FLOATS or not fits:
         wanted = torch.float32 if weight is None else weight.dtype
-        raise refusal(
+        raise usage_error(
             asked, f"dtype {given.dtype}", f"{name} has the dtype {wanted} of the layer", f"use {name}.to({wanted})"
         )
     if weight is not None and weight.device != given.device:
         got, rule = f"device {given.device}", f"{name} is on the device {weight.device} of the layer"
-        raise refusal(asked, got, rule, "move one of them with .to(device)")
+        raise usage_error(asked, got, rule, "move one of them with .to(device)")
 
 
 def described(given: object) -> str:
@@ -303,17 +303,17 @@ def kind_of(given: object) -> str:
     return unusual(given) or f"{given.dtype} {shape(given)}"
 
 
-def documents(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+def segment_ids(given: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
     """Document numbers as ``[B or 1, length]``."""
     if not is_whole(given) or not has_shape(given, (length,), (batch, length)):
         got = kind_of(given)
-        raise refusal(
+        raise usage_error(
             "attend(documents=...)",
             got,
             f"documents is an integer tensor [{length}] or [{batch}, {length}] with one number for each token",
             "number the documents of a packed row 0, 0, 1, 1, 1 and so on",
         )
-    require_device("documents", given, device)
+    require_device("segment_ids", given, device)
     given = given.long()
     return given if given.ndim == 2 else given[None]
 
@@ -335,7 +335,7 @@ def is_whole(given: object) -> TypeGuard[Tensor]:
 
 def require_device(name: str, given: Tensor, device: torch.device) -> None:
     if given.device != device:
-        raise refusal(
+        raise usage_error(
             f"attend({name}=...)",
             f"device {given.device} with q on {device}",
             "all tensors share one device",

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 #: two numbers of this size times the largest distance there can be, 2**53, are still finite in float32
 LARGEST_NUMBER = 1e10
@@ -40,7 +40,7 @@ def require_flag(owner: str, name: str, value: bool) -> bool:
     whence.errors.WhenceError: attend(causal=...) got 'no', but causal is True or False; pass one of them.
     """
     if not isinstance(value, bool):
-        raise refusal(f"{owner}({name}=...)", shown(value), f"{name} is True or False", "pass one of them")
+        raise usage_error(f"{owner}({name}=...)", shown(value), f"{name} is True or False", "pass one of them")
     return value
 
 
@@ -54,9 +54,9 @@ def require_integer(
     whence.errors.WhenceError: KVCache(window=...) got True, but window is a whole number of at least 1; give such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise refusal(f"{owner}({name}=...)", shown(value), f"{name} is a whole number of at least {low}", remedy)
+        raise usage_error(f"{owner}({name}=...)", shown(value), f"{name} is a whole number of at least {low}", remedy)
     if value > high:
-        raise refusal(f"{owner}({name}=...)", shown(value), f"{name} is a whole number of at most {high}", remedy)
+        raise usage_error(f"{owner}({name}=...)", shown(value), f"{name} is a whole number of at most {high}", remedy)
     return value
 
 
@@ -72,7 +72,7 @@ def require_even(owner: str, name: str, value: int, *, high: int = LARGEST_WIDTH
     """An even number of at least 2."""
     if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= high or value % 2:
         rule = f"{name} is an even number of at least 2" if not _beyond(value, high) else f"{name} is at most {high}"
-        raise refusal(f"{owner}({name}=...)", shown(value), rule, remedy)
+        raise usage_error(f"{owner}({name}=...)", shown(value), rule, remedy)
     return value
 
 
@@ -107,11 +107,11 @@ def require_number(
         and (below is None or value < below)
         and (high is None or value <= high)
     ):
-        raise refusal(asked, shown(value), f"{name} is a finite number{_range(above, low, below, high)}", remedy)
+        raise usage_error(asked, shown(value), f"{name} is a finite number{_range(above, low, below, high)}", remedy)
     if value > largest or value < -largest:
-        raise refusal(asked, shown(value), f"numbers beyond {largest:g} overflow in float32", remedy)
+        raise usage_error(asked, shown(value), f"numbers beyond {largest:g} overflow in float32", remedy)
     if above == 0 and value < SMALLEST_NUMBER:
-        raise refusal(asked, shown(value), f"numbers below {SMALLEST_NUMBER:g} vanish in float32", remedy)
+        raise usage_error(asked, shown(value), f"numbers below {SMALLEST_NUMBER:g} vanish in float32", remedy)
     return value
 
 
@@ -143,7 +143,7 @@ def require_numbers(
     one = not isinstance(value, Sequence) or isinstance(value, str | bytes)
     numbers: Sequence = [value] if one else value  # type: ignore[assignment]
     if not one and len(numbers) != heads:
-        raise refusal(
+        raise usage_error(
             f"{name}=...",
             f"{len(numbers)} numbers for heads={heads}",
             "there is one number a head",
@@ -171,7 +171,7 @@ def require_choice(
     if not isinstance(value, str) or value not in choices:
         *first, last = (repr(choice) for choice in choices)
         rule = f"{name} is {', '.join(first)} or {last}" if first else f"{name} is {last}"
-        raise refusal(f"{owner}({name}=...)", shown(value), rule, remedy)
+        raise usage_error(f"{owner}({name}=...)", shown(value), rule, remedy)
     return value
 
 
@@ -181,7 +181,7 @@ def require_table(owner: str, *sizes: int) -> tuple[int, ...]:
     for size in sizes:
         total *= size
     if total > LARGEST_TABLE:
-        raise refusal(
+        raise usage_error(
             owner,
             f"sizes that make a table of {' x '.join(str(size) for size in sizes)} numbers",
             f"a table has at most {LARGEST_TABLE} numbers",

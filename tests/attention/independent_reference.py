@@ -46,21 +46,21 @@ class ScoreContext:
 # --- attention ---------------------------------------------------------------------------------------------------------
 
 
-def count_positions(real, documents=None):
+def count_positions(real, segment_ids=None):
     """A token's position is the number of real tokens before it in its row (in its document): ``[n]`` from ``[n]``.
 
     Padding takes no position. What is written for padding itself (here the same count) means nothing.
     """
-    documents = [0] * len(real) if documents is None else documents.tolist()
+    segment_ids = [0] * len(real) if segment_ids is None else segment_ids.tolist()
     counts, positions = {}, []
-    for is_real, document in zip(real.tolist(), documents, strict=True):
+    for is_real, document in zip(real.tolist(), segment_ids, strict=True):
         positions.append(counts.get(document, 0))
         counts[document] = counts.get(document, 0) + bool(is_real)
     return torch.tensor(positions, dtype=torch.float64)
 
 
-def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=None, real=None, q_documents=None,
-              k_documents=None, scale=None, temperature=1.0):  # fmt: skip
+def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=None, real=None, q_segment_ids=None,
+              k_segment_ids=None, scale=None, temperature=1.0):  # fmt: skip
     """Output ``[H, T, E]`` and weights ``[H, T, S]`` of one sequence: q ``[H, T, D]``, k ``[G, S, D]``, v ``[G, S, E]``."""
     heads, dim = q.shape[0], q.shape[2]
     k, v = ([x[head * x.shape[0] // heads] for head in range(heads)] for x in (k, v))
@@ -72,8 +72,8 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     related = torch.ones(distance.shape, dtype=torch.bool)
     if real is not None:
         related = related & real[None, :]
-    if q_documents is not None:
-        related = related & (q_documents[:, None] == k_documents[None, :])
+    if q_segment_ids is not None:
+        related = related & (q_segment_ids[:, None] == k_segment_ids[None, :])
     visible = related
     if causal:
         visible = visible & (distance >= 0)
@@ -98,7 +98,7 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     for part in parts:
         logits = logits if part.content is None else logits + part.content(q, k, context)
     for part in parts:
-        logits = logits if part.factor is None else logits * part.factor(safe_distance, length_for(part))
+        logits = logits if part.factor is None else logits * part.score_scale(safe_distance, length_for(part))
     for part in parts:
         logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
     logits = logits / temperature

@@ -106,7 +106,9 @@ def rotary(rng, heads, dim, value_dim):
         def frequencies(length):
             return plain.longrope_frequencies(turns, base, short, long, original, length)
 
-    mechanism = whence.Rotary(base=base, layout=layout, width=width, scaling=scaling, length=length, context=context)
+    mechanism = whence.Rotary(
+        base=base, layout=layout, rotary_dim=width, scaling=scaling, length=length, context=context
+    )
     length_used = "sequence" if length == "sequence" else context
     formula = plain.rotary(turns, layout, frequencies, strength, length_used)
     sequence = length == "sequence"
@@ -114,9 +116,9 @@ def rotary(rng, heads, dim, value_dim):
 
 
 def alibi(rng, heads, dim, value_dim):
-    form, scale, learn = rng.choice(["causal", "symmetric"]), rng.choice([1.0, 0.0, 3.0]), rng.choice([True, False])
+    form, scale, learnable = rng.choice(["causal", "symmetric"]), rng.choice([1.0, 0.0, 3.0]), rng.choice([True, False])
     slope = rng.choice([None, [0.1 + rng.random() for _ in range(heads)]])
-    mechanism = whence.Alibi(heads, form=form, scale=scale, learn=learn, slope=slope)
+    mechanism = whence.Alibi(heads, form=form, scale=scale, learnable=learnable, slope=slope)
     wanted = torch.tensor(plain.alibi_slopes(heads) if slope is None else slope)
     torch.testing.assert_close(mechanism.slope().flatten(), wanted)
     return Pair(mechanism, lambda state: plain.alibi(quantity(state, "slope"), scale), causal=form == "causal")
@@ -134,7 +136,7 @@ def epar(rng, heads, dim, value_dim):
     heads = rng.choice([heads, None])
     given = {name: numbers(rng, heads, 0.3, 2.0) for name in ("alpha", "beta", "gamma")}
     context = rng.choice([1, 7, 100])
-    mechanism = whence.Epar(heads, form=form, learn=rng.random() < 0.7, length=length, context=context, **given)
+    mechanism = whence.Epar(heads, form=form, learnable=rng.random() < 0.7, length=length, context=context, **given)
 
     def formula(state):
         gamma = quantity(state, "gamma") if form == "enhanced" else None
@@ -147,7 +149,7 @@ def epar(rng, heads, dim, value_dim):
 def kerple(rng, heads, dim, value_dim):
     form = rng.choice(["log", "power"])
     given = rng.choice([{}, {"r1": numbers(rng, heads, 0.1, 2.0), "r2": numbers(rng, heads, 0.1, 1.9)}])
-    mechanism = whence.Kerple(heads, form=form, learn=rng.random() < 0.7, **given)
+    mechanism = whence.Kerple(heads, form=form, learnable=rng.random() < 0.7, **given)
 
     def formula(state):
         if form == "power" and "r2.raw" in state:  # above 1e-4 and at most 2
@@ -162,7 +164,7 @@ def kerple(rng, heads, dim, value_dim):
 def power_prior(rng, heads, dim, value_dim):
     heads = rng.choice([heads, None])
     alpha, beta = numbers(rng, heads, -0.8, 0.8), numbers(rng, heads, 0.3, 2.0)
-    mechanism = whence.PowerPrior(heads, alpha=alpha, beta=beta, learn=rng.random() < 0.7)
+    mechanism = whence.PowerPrior(heads, alpha=alpha, beta=beta, learnable=rng.random() < 0.7)
     return Pair(mechanism, lambda state: plain.power_prior(state["alpha"], quantity(state, "beta")))
 
 
@@ -177,7 +179,7 @@ def t5(rng, heads, dim, value_dim):
 
 def sandwich(rng, heads, dim, value_dim):
     width, base = rng.choice([128, 6, 2]), rng.choice([10000.0, 20.0])
-    return Pair(whence.Sandwich(heads, width=width, base=base), lambda state: plain.sandwich(heads, width, base))
+    return Pair(whence.Sandwich(heads, dim=width, base=base), lambda state: plain.sandwich(heads, width, base))
 
 
 def recency(rng, heads, dim, value_dim):
@@ -188,7 +190,9 @@ def recency(rng, heads, dim, value_dim):
 def fire(rng, heads, dim, value_dim):
     threshold, length = rng.choice([0.5, 0.5, 6.0, 512.0]), rng.choice(["query", "query", "context"])
     context = rng.choice([1, 20]) if length == "context" else None
-    mechanism = whence.Fire(heads, width=rng.choice([1, 8, 8]), threshold=threshold, length=length, context=context)
+    mechanism = whence.Fire(
+        heads, hidden_dim=rng.choice([1, 8, 8]), threshold=threshold, length=length, context=context
+    )
 
     def formula(state):
         first, second = ((state[f"network.{n}.weight"], state[f"network.{n}.bias"]) for n in (0, 2))
@@ -199,13 +203,13 @@ def fire(rng, heads, dim, value_dim):
 
 def shaw(rng, heads, dim, value_dim):
     clip, acts_on = rng.choice([1, 3, 16]), rng.choice(["keys and values", "keys", "values"])
-    mechanism = whence.Shaw(dim, clip=clip, acts_on=acts_on, heads=rng.choice([heads, None]), value_width=value_dim)
+    mechanism = whence.Shaw(dim, clip=clip, acts_on=acts_on, heads=rng.choice([heads, None]), value_dim=value_dim)
     return Pair(mechanism, lambda state: plain.shaw(state.get("key_table"), state.get("value_table"), clip))
 
 
 def transformer_xl(rng, heads, dim, value_dim):
     width, base = rng.choice([2, 8, 14]), rng.choice([10000.0, 20.0])
-    mechanism = whence.TransformerXL(heads, dim, width=width, base=base)
+    mechanism = whence.TransformerXL(heads, dim, embed_dim=width, base=base)
     return Pair(mechanism, lambda state: plain.transformer_xl(state["u"], state["v"], state["projection"], width, base))
 
 
@@ -216,12 +220,12 @@ def cope(rng, heads, dim, value_dim):
 
 def stable_mask(rng, heads, dim, value_dim):
     context, gamma = rng.choice([1, 9, 200]), rng.choice([None, numbers(rng, heads, 0.01, 1.0)])
-    mechanism = whence.StableMask(heads, context=context, gamma=gamma, learn=rng.choice([True, False]))
+    mechanism = whence.StableMask(heads, context=context, gamma=gamma, learnable=rng.choice([True, False]))
     return Pair(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
 
 
 def sink(rng, heads, dim, value_dim):
-    mechanism = whence.Sink(heads, value=numbers(rng, heads, -2.0, 2.0), learn=rng.choice([True, False]))
+    mechanism = whence.Sink(heads, value=numbers(rng, heads, -2.0, 2.0), learnable=rng.choice([True, False]))
     return Pair(mechanism, lambda state: plain.sink(state["value"]))
 
 

@@ -30,12 +30,12 @@ def made(kind, dtype=torch.float64):
     return attention, states.to(dtype), 2 * torch.randn(4, 3, DECODER, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("key_mask", PADDINGS)
 @pytest.mark.parametrize("kind", [AdditiveAttention, CoverageAttention])
-def test_four_steps_are_those_of_the_loops(kind, padding):
+def test_four_steps_are_those_of_the_loops(kind, key_mask):
     attention, states, decoder = made(kind)
-    mask = PADDINGS[padding]
-    memory, coverage = attention.remember(states, padding=mask), None
+    mask = PADDINGS[key_mask]
+    memory, coverage = attention.remember(states, key_mask=mask), None
     real = torch.ones(3, LENGTH).bool() if mask is None else mask
     w_c = attention.of_coverage.weight[:, 0].tolist() if kind is CoverageAttention else [0.0] * WIDTH
     numbers = [
@@ -89,7 +89,7 @@ def test_padding_changes_nothing_and_gets_no_gradient():
     alone = attention(attention.remember(states[1:2, 3:6]), decoder[0, 1:2])
     inside = torch.zeros(1, LENGTH).bool()
     inside[:, 3:6] = True
-    padded = attention(attention.remember(states[1:2], padding=inside), decoder[0, 1:2])
+    padded = attention(attention.remember(states[1:2], key_mask=inside), decoder[0, 1:2])
     torch.testing.assert_close(padded.context, alone.context)
     torch.testing.assert_close(padded.weights[:, 3:6], alone.weights)
     padded.context.sum().backward()
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_finite_differences():
     def two_steps(h, s, w_c):
         attention.of_coverage.weight.data = w_c.detach()  # for the numbers; the graph goes through functional_call
         named = {"of_coverage.weight": w_c}
-        memory = attention.remember(h, padding=mask)
+        memory = attention.remember(h, key_mask=mask)
         first = torch.func.functional_call(attention, named, (memory, s))
         second = torch.func.functional_call(attention, named, (memory, 2 * s, first.coverage))
         return second.context, second.weights, second.repeated
@@ -134,7 +134,7 @@ def test_coverage_loss_between_nothing_and_everything():
 
 def test_memories_of_a_beam():
     attention, states, decoder = made(AdditiveAttention)
-    memory = attention.remember(states, padding=PADDINGS["right"])
+    memory = attention.remember(states, key_mask=PADDINGS["right"])
     rows = torch.tensor([2, 0, 0])
     torch.testing.assert_close(
         attention(memory.of(rows), decoder[0][rows]).context, attention(memory, decoder[0]).context[rows]
@@ -161,7 +161,7 @@ def test_the_sources_count_of_parameters():
 @pytest.mark.parametrize(
     "wrong, text",
     [
-        (lambda a, s, d: AdditiveAttention(6, 0, 5), r"AdditiveAttention\(decoder_width=...\) got 0, but decoder_width is a whole number"),
+        (lambda a, s, d: AdditiveAttention(6, 0, 5), r"AdditiveAttention\(decoder_dim=...\) got 0, but decoder_dim is a whole number"),
         (lambda a, s, d: a.remember(s[..., :5]), r"got shape \[3, 7, 5\], but states is a tensor \[batch, length, 6\]"),
         (lambda a, s, d: a.remember(s, lengths=torch.tensor([7, 0, 2])), r"remember got lengths or padding that leave nothing real in sequence 1, but weights need"),
         (lambda a, s, d: a(a.remember(s), d[0, :2]), r"AdditiveAttention\(state\) got shape \[2, 4\] of torch.float64, but for this memory it is a tensor \[3, 4\]"),

@@ -51,7 +51,7 @@ CHOICES = {
         "the only effect is a fixed bias of 144 numbers, small enough for a dense mask",
     ),
     "a fixed small bias for each row of a padded batch": (
-        lambda: ask(Alibi(H), padding=torch.arange(6) >= torch.tensor([[0], [2]])),
+        lambda: ask(Alibi(H), key_mask=torch.arange(6) >= torch.tensor([[0], [2]])),
         "sdpa",
         "the only effect is a fixed bias of 288 numbers, small enough for a dense mask",
     ),
@@ -71,7 +71,7 @@ CHOICES = {
         "rows are recomputed block by block (Fire has length='query', so a distance weighs differently for each query), "
         "and memory stays linear in length",
     ),
-    "content": (
+    "content_bias": (
         lambda: ask(Shaw(D)),
         "blockwise",
         "rows are recomputed block by block (Shaw depends on the content of queries or keys), "
@@ -166,11 +166,11 @@ def test_explain_names_what_attend_then_runs(monkeypatch):
 # --- the support table is honest ----------------------------------------------------------------------------------------
 
 HOOKS = {
-    "factor": lambda self, distance, length: torch.ones_like(distance) * 0.5,
+    "score_scale": lambda self, distance, length: torch.ones_like(distance) * 0.5,
     "bias": lambda self, distance, length: -distance.abs(),
     "sink": lambda self, position, length: torch.zeros_like(position),
-    "content": lambda self, rows: rows.scores * 0.5,
-    "values": lambda self, weights, rows: weights @ rows.k,
+    "content_bias": lambda self, rows: rows.scores * 0.5,
+    "value_bias": lambda self, weights, rows: weights @ rows.k,
     "rotate": lambda self, q, k, q_positions, k_positions: (q * 2, k * 2),
 }
 
@@ -223,7 +223,7 @@ def test_every_backend_takes_the_dtypes_it_lists(backend, dtype):
 @pytest.mark.parametrize("backend", HERE)
 def test_every_backend_gives_gradients_to_every_parameter_it_can_run(backend):
     assert SUPPORT[backend].gradients.startswith("q, k, v and every parameter")
-    position = Alibi(H, learn=True)
+    position = Alibi(H, learnable=True)
     q = torch.randn(1, H, 5, D, requires_grad=True)
     attend(q, q, q, position=position, causal=True, backend=backend).square().sum().backward()
     assert all(t.grad is not None and t.grad.abs().max() > 0 for t in (q, *position.parameters()))
@@ -231,7 +231,7 @@ def test_every_backend_gives_gradients_to_every_parameter_it_can_run(backend):
 
 def test_which_backends_give_gradients_of_any_order():
     """The others refuse a second derivative; ``test_derivatives`` holds the values against each other."""
-    position = Epar(1, learn=True).double()
+    position = Epar(1, learnable=True).double()
     for name, support in SUPPORT.items():
         if name in ("reference", "blockwise"):
             assert support.gradients.endswith("of any order")
@@ -244,7 +244,7 @@ def test_which_backends_give_gradients_of_any_order():
 
 
 def test_what_compilers_and_exporters_may_use():
-    plain = Request(frozenset({"factor"}), False, True, False, 10, 0, None, NO_GPU, False, False)
+    plain = Request(frozenset({"score_scale"}), False, True, False, 10, 0, None, NO_GPU, False, False)
     assert why_not("blockwise", plain) is None
     exporting = dataclasses.replace(plain, compiling=True, exporting=True)
     assert why_not("blockwise", exporting) == "its loops do not export"
@@ -259,7 +259,7 @@ def test_what_compilers_and_exporters_may_use():
 @pytest.mark.parametrize(
     "effects, weights, learns, closed, compiling, exporting",
     list(itertools.product(
-        [(), ("bias",), ("factor",), ("bias", "content"), ("rotate", "sink")], *([[False, True]] * 2),
+        [(), ("bias",), ("score_scale",), ("bias", "content_bias"), ("rotate", "sink")], *([[False, True]] * 2),
         [None, "x"], *([[False, True]] * 2),
     )),
 )  # fmt: skip
@@ -271,7 +271,7 @@ def test_what_auto_prefers_can_always_run(effects, weights, learns, closed, comp
 
 
 def test_on_a_gpu_tables_are_fused():
-    there = Request(frozenset({"factor"}), False, True, True, 10, 0, None, None, False, False)
+    there = Request(frozenset({"score_scale"}), False, True, True, 10, 0, None, None, False, False)
     assert prefer(there) == ("triton", "factor of distance alone: one fused kernel reads a table")
     masked = dataclasses.replace(there, effects=frozenset(), mask_numbers=9)
     assert prefer(masked) == ("triton", "torch's own kernel would need a dense mask of 9 numbers")
@@ -287,7 +287,7 @@ def test_far_keys_are_left_out_where_that_pays(keys, skips):
 
     from whence.attention.fused.backend import can_skip
 
-    layout = SimpleNamespace(offset=0, causal=True, real=None, q_documents=None, k_documents=None)
+    layout = SimpleNamespace(offset=0, causal=True, real=None, q_segment_ids=None, k_segment_ids=None)
     assert can_skip(layout, keys, keys) is skips
     layout.real = torch.ones(1, keys, dtype=torch.bool)
     assert not can_skip(layout, keys, keys)

@@ -173,7 +173,7 @@ def _left_padded(mechanism, cache, chunks, lengths=(3, 7, 5), **about):
     """A left-padded prefill of 7 places, then 5 more tokens; and each row alone without padding."""
     layer, x = build(mechanism, **about), tokens(batch=len(lengths))
     real = torch.arange(7) >= 7 - torch.tensor(lengths)[:, None]
-    outs = torch.cat([feed(layer, x[:, :7], cache, chunks, padding=real), feed(layer, x[:, 7:], cache, [1, 4])], 1)
+    outs = torch.cat([feed(layer, x[:, :7], cache, chunks, key_mask=real), feed(layer, x[:, 7:], cache, [1, 4])], 1)
     rows = [(b, slice(7 - n, None)) for b, n in enumerate(lengths)]
     found = torch.cat([outs[b, row] for b, row in rows])
     return found, torch.cat([full(layer, x[b : b + 1, row])[0] for b, row in rows])
@@ -204,7 +204,7 @@ def one_row_of_a_left_padded_batch(mechanism):
     """A beam search that keeps one sequence of a padded batch."""
     layer, x = build(mechanism), tokens(batch=2)
     cache = KVCache()
-    feed(layer, x[:, :6], cache, [6], padding=torch.arange(6) >= torch.tensor([[2], [0]]))
+    feed(layer, x[:, :6], cache, [6], key_mask=torch.arange(6) >= torch.tensor([[2], [0]]))
     cache.reorder(torch.tensor([0]))
     return feed(layer, x[:1, 6:], cache, [1, 5]), full(layer, x[:1, 2:])[:, 4:]
 
@@ -225,8 +225,8 @@ def right_padded_prefill_then_positions(mechanism):
 
 def packed_prefill_then_its_last_document(mechanism):
     layer, x = build(mechanism), tokens()
-    documents = torch.tensor([0] * 3 + [1] * 2 + [2] * 7)
-    found = feed(layer, x, KVCache(), [8, 1, 1, 2], documents=documents)
+    segment_ids = torch.tensor([0] * 3 + [1] * 2 + [2] * 7)
+    found = feed(layer, x, KVCache(), [8, 1, 1, 2], segment_ids=segment_ids)
     return found, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
 
 
@@ -234,15 +234,15 @@ def packed_prefill_then_tokens_without_a_number(mechanism):
     """Tokens that say nothing go on with the last document."""
     layer, x = build(mechanism), tokens()
     cache = KVCache()
-    first = feed(layer, x[:, :8], cache, [8], documents=torch.tensor([0] * 3 + [1] * 2 + [2] * 3))
+    first = feed(layer, x[:, :8], cache, [8], segment_ids=torch.tensor([0] * 3 + [1] * 2 + [2] * 3))
     found = torch.cat([first, feed(layer, x[:, 8:], cache, [1, 3])], 1)
     return found, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
 
 
 def a_document_begins_while_decoding(mechanism):
     layer, x = build(mechanism), tokens()
-    documents = torch.tensor([[0] * 3 + [1] * 9, [0] * 7 + [1] * 5])
-    found = feed(layer, x, KVCache(capacity=TOKENS), [2, 3, 1, 1, 5], documents=documents)
+    segment_ids = torch.tensor([[0] * 3 + [1] * 9, [0] * 7 + [1] * 5])
+    found = feed(layer, x, KVCache(capacity=TOKENS), [2, 3, 1, 1, 5], segment_ids=segment_ids)
     rows = [
         torch.cat([full(layer, p) for p in x[b : b + 1].split(cut, 1)], 1) for b, cut in enumerate([[3, 9], [7, 5]])
     ]
@@ -251,8 +251,8 @@ def a_document_begins_while_decoding(mechanism):
 
 def left_padding_before_packed_documents(mechanism):
     layer, x = build(mechanism), tokens()
-    real, documents = torch.arange(TOKENS) >= 2, torch.tensor([0] * 6 + [1] * 6)
-    found = feed(layer, x, KVCache(), [8, 4], padding=real.expand(2, -1), documents=documents)
+    real, segment_ids = torch.arange(TOKENS) >= 2, torch.tensor([0] * 6 + [1] * 6)
+    found = feed(layer, x, KVCache(), [8, 4], key_mask=real.expand(2, -1), segment_ids=segment_ids)
     return found[:, 2:], torch.cat([full(layer, x[:, 2:6]), full(layer, x[:, 6:])], 1)
 
 
@@ -280,12 +280,12 @@ def fractional_positions_after_whole_ones(mechanism):
 
 
 def grouped_key_heads(mechanism):
-    layer, x = build(mechanism, key_heads=2), tokens()
+    layer, x = build(mechanism, num_kv_heads=2), tokens()
     return feed(layer, x, KVCache(), [3, 1, 8]), full(layer, x)
 
 
 def one_key_head_in_a_ring(mechanism):
-    layer, x = build(mechanism, key_heads=1, window=WINDOW), tokens()
+    layer, x = build(mechanism, num_kv_heads=1, window=WINDOW), tokens()
     return feed(layer, x, KVCache(window=WINDOW), [3, 1, 8]), full(layer, x)
 
 
@@ -295,7 +295,7 @@ def blockwise_in_chunks(mechanism):
 
 
 def blockwise_ring_with_groups(mechanism):
-    layer, x = build(mechanism, backend="blockwise", window=WINDOW, key_heads=2), tokens()
+    layer, x = build(mechanism, backend="blockwise", window=WINDOW, num_kv_heads=2), tokens()
     return feed(layer, x, KVCache(window=WINDOW), [6, 1, 5]), full(layer, x)
 
 
@@ -305,8 +305,8 @@ def blockwise_left_padded(mechanism):
 
 def blockwise_packed(mechanism):
     layer, x = build(mechanism, backend="blockwise"), tokens()
-    documents = torch.tensor([0] * 3 + [1] * 9)
-    found = feed(layer, x, KVCache(), [8, 1, 3], documents=documents)
+    segment_ids = torch.tensor([0] * 3 + [1] * 9)
+    found = feed(layer, x, KVCache(), [8, 1, 3], segment_ids=segment_ids)
     return found, torch.cat([full(layer, part) for part in x.split([3, 9], 1)], 1)
 
 
@@ -319,8 +319,8 @@ def reset_and_reuse(mechanism):
     layer, x = build(mechanism), tokens()
     cache = KVCache(capacity=TOKENS)
     # everything that a cache remembers, to be forgotten: padding, documents, odd positions
-    feed(layer, x[:, :4] + 1, cache, [4], padding=torch.tensor([[False, True, True, True]] * 2))
-    feed(layer, x[:, :3] + 1, cache, [3], documents=torch.tensor([3, 3, 4]))
+    feed(layer, x[:, :4] + 1, cache, [4], key_mask=torch.tensor([[False, True, True, True]] * 2))
+    feed(layer, x[:, :3] + 1, cache, [3], segment_ids=torch.tensor([3, 3, 4]))
     feed(layer, x[:, :2] + 1, cache, [2], positions=torch.tensor([20, 40]))
     cache.reset()
     return feed(layer, x, cache, [5, 7]), full(layer, x)

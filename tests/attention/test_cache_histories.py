@@ -54,7 +54,7 @@ class History:
         self.packed = rng.random() < 0.4
         self.positions = rng.choice(["counted", "counted", "given", "mixed"])
         self.fractional = rng.random() < 0.3 and not self.mechanism.any("whole")
-        self.padding = rng.choice([[], ["left"], ["right"], ["left", "right", "holes", "lengths"]])
+        self.key_mask = rng.choice([[], ["left"], ["right"], ["left", "right", "holes", "lengths"]])
         self.window = rng.choice([None, 1, 2, 5, 12])
         self.learns = self.kind != "preallocated" and rng.random() < 0.4
         self.cache = self.make_cache()
@@ -63,8 +63,8 @@ class History:
         self.layer = None
         if any(name in AT_INPUT for name in self.names) or rng.random() < 0.1:
             self.layer = Attention(
-                self.heads * self.dim, self.heads, self.mechanism.position, key_heads=self.groups, head_width=self.dim,
-                value_width=self.value_dim, **self.settings,
+                self.heads * self.dim, self.heads, self.mechanism.position, num_kv_heads=self.groups, head_dim=self.dim,
+                value_dim=self.value_dim, **self.settings,
             ).double()  # fmt: skip
         self.chunks = []  # the tensors of each call
         self.rows = [[] for _ in range(self.batch)]  # of Slot
@@ -97,8 +97,8 @@ class History:
         rng, batch, has_documents = self.rng, len(self.rows), self.has_documents
         count = rng.choice([1, 1, 1, 2, 3, 6])
         real, given = self.draw_padding(batch, count)
-        documents = self.draw_documents(batch, count, given)
-        positions = self.draw_positions(batch, count, real, documents, given)
+        segment_ids = self.draw_documents(batch, count, given)
+        positions = self.draw_positions(batch, count, real, segment_ids, given)
         number = len(self.chunks)
         if self.layer is None:
             shapes = {"q": (self.heads, count, self.dim), "k": (self.groups, count, self.dim), "v": (self.groups, count, self.value_dim)}  # fmt: skip
@@ -123,7 +123,7 @@ class History:
         self.chunks.append(chunk)
         for row in range(batch):
             self.rows[row] += [
-                Slot(number, row, i, bool(real[row, i]), float(positions[row][i]), int(documents[row, i]))
+                Slot(number, row, i, bool(real[row, i]), float(positions[row][i]), int(segment_ids[row, i]))
                 for i in range(count)
             ]
         assert self.cache.seen == len(self.rows[0])
@@ -148,11 +148,11 @@ class History:
         """Which tokens are real; a sliding cache takes padding only before a row's first real token."""
         rng = self.rng
         real = torch.ones(batch, count, dtype=torch.bool)
-        if not self.padding or rng.random() < 0.4:
+        if not self.key_mask or rng.random() < 0.4:
             return real, {}
-        kind = rng.choice(self.padding)
+        kind = rng.choice(self.key_mask)
         if self.kind == "sliding":
-            if "left" not in self.padding or (self.rows[0] and any(s.real for row in self.rows for s in row)):
+            if "left" not in self.key_mask or (self.rows[0] and any(s.real for row in self.rows for s in row)):
                 return real, {}
             kind = "left"
         sizes = torch.tensor([rng.randint(0, count) for _ in range(batch)])
@@ -163,7 +163,7 @@ class History:
             real = torch.rand(batch, count) < 0.6
         else:
             real = place < sizes[:, None]
-        return real, {"lengths": sizes} if kind == "lengths" else {"padding": real}
+        return real, {"lengths": sizes} if kind == "lengths" else {"key_mask": real}
 
     def draw_documents(self, batch, count, given):
         """Document numbers that go on or begin anew; without the argument a packed row's last document goes on."""
@@ -173,14 +173,14 @@ class History:
             return goes_on
         steps = (torch.rand(batch, count) < 0.25).long()
         if len(set(last)) == 1 and self.rng.random() < 0.3:
-            given["documents"] = last[0] + steps[0].cumsum(-1)
-            documents = given["documents"].expand(batch, count)
+            given["segment_ids"] = last[0] + steps[0].cumsum(-1)
+            segment_ids = given["segment_ids"].expand(batch, count)
         else:
-            documents = given["documents"] = torch.tensor(last)[:, None] + steps.cumsum(-1)
+            segment_ids = given["segment_ids"] = torch.tensor(last)[:, None] + steps.cumsum(-1)
         self.has_documents = True
-        return documents
+        return segment_ids
 
-    def draw_positions(self, batch, count, real, documents, given):
+    def draw_positions(self, batch, count, real, segment_ids, given):
         """Where the new tokens of each row stand, by the rule or by argument."""
         rng = self.rng
         by_rule = []
@@ -188,7 +188,7 @@ class History:
             last = {slot.document: slot.position for slot in self.rows[row] if slot.real}
             found = []
             for place in range(count):
-                document = int(documents[row, place])
+                document = int(segment_ids[row, place])
                 found.append(last.get(document, -1.0) + 1)
                 if real[row, place]:
                     last[document] = found[-1]
@@ -245,10 +245,10 @@ class History:
                 self.project(name, side, where, parts)
                 for name, side, where in (("queries", queries, q_positions), ("keys", keys, k_positions), ("values", keys, k_positions))
             )  # fmt: skip
-        documents = (torch.tensor([s.document for s in side]) for side in (queries, keys))
-        q_documents, k_documents = documents if self.packed else (None, None)
+        segment_ids = (torch.tensor([s.document for s in side]) for side in (queries, keys))
+        q_segment_ids, k_segment_ids = segment_ids if self.packed else (None, None)
         out, _ = plain.attention(
-            q, k, v, parts, q_positions, k_positions, causal=True, q_documents=q_documents, k_documents=k_documents,
+            q, k, v, parts, q_positions, k_positions, causal=True, q_segment_ids=q_segment_ids, k_segment_ids=k_segment_ids,
             **self.settings,
         )  # fmt: skip
         return out if self.layer is None else out.transpose(0, 1).flatten(1) @ self.tensors["out.weight"].T
@@ -354,18 +354,18 @@ def test_a_history(history_case, request):
 
 
 @pytest.mark.parametrize(
-    ("positions", "documents"),
+    ("positions", "segment_ids"),
     [([0.0, 0.5, 1.0], None), ([0, 0, 0], [0, 0, 0]), ([0, 0, 1], [0, 1, 0])],
     ids=["less than 1 apart", "repeated in a document", "a document taken up again"],
 )
-def test_a_sliding_cache_refuses_tokens_that_crowd_its_window(positions, documents):
+def test_a_sliding_cache_refuses_tokens_that_crowd_its_window(positions, segment_ids):
     # it forgets by count, so the key of the first token is gone although the last query's window still holds it
     x, cache = torch.randn(1, 1, 3, 2), KVCache(window=2)
 
     def decode():
         for i in range(3):
             token = x[:, :, i : i + 1]
-            about = {} if documents is None else {"documents": torch.tensor(documents[i : i + 1])}
+            about = {} if segment_ids is None else {"segment_ids": torch.tensor(segment_ids[i : i + 1])}
             attend(token, token, token, causal=True, window=2, cache=cache, q_positions=torch.tensor(positions[i : i + 1]), **about)  # fmt: skip
 
     with pytest.raises(WhenceError, match=r"KVCache\(\)"):
@@ -374,14 +374,14 @@ def test_a_sliding_cache_refuses_tokens_that_crowd_its_window(positions, documen
 
 def test_a_sliding_cache_counts_from_0_after_padding_whose_position_was_given():
     x, cache = torch.randn(1, 1, 1, 2), KVCache(window=4)
-    attend(x, x, x, causal=True, window=2, cache=cache, padding=torch.tensor([[False]]), q_positions=torch.tensor([3]))
+    attend(x, x, x, causal=True, window=2, cache=cache, key_mask=torch.tensor([[False]]), q_positions=torch.tensor([3]))
     out = attend(x, x, x, causal=True, window=2, cache=cache)
     torch.testing.assert_close(out, x)
 
 
 def test_padding_in_a_document_that_goes_on():
     x, y, cache = torch.randn(1, 1, 2, 2), torch.randn(1, 1, 3, 2), KVCache()
-    attend(x, x, x, causal=True, cache=cache, documents=torch.tensor([1, 1]))
-    out = attend(y, y, y, causal=True, cache=cache, padding=torch.tensor([[False, True, True]]))
+    attend(x, x, x, causal=True, cache=cache, segment_ids=torch.tensor([1, 1]))
+    out = attend(y, y, y, causal=True, cache=cache, key_mask=torch.tensor([[False, True, True]]))
     whole = torch.cat([x, y[:, :, 1:]], 2)
     torch.testing.assert_close(out[:, :, 1:], attend(whole, whole, whole, causal=True)[:, :, 2:])

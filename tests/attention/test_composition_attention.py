@@ -30,7 +30,7 @@ from whence import (
     T5Bias,
     TransformerXL,
     attend,
-    inner,
+    without_embedding,
 )  # fmt: skip
 
 HEADS, GROUPS, TOKENS, HEAD_WIDTH, WIDTH = 4, 2, 9, 4, 16
@@ -104,7 +104,7 @@ def cope_content(part, q, k, scores, visible, d, scale):
 def transformer_xl_content(part, q, k, scores, visible, d, scale):
     rate = torch.tensor([10000.0 ** (-2 * i / part.width) for i in range(part.width // 2)], dtype=q.dtype)
     r = torch.cat([torch.sin(d[..., None] * rate), torch.cos(d[..., None] * rate)], -1)  # [T, S, width]
-    keys = torch.einsum("hdw,tsw->htsd", part.projection.view(part.heads, part.head_width, part.width), r)
+    keys = torch.einsum("hdw,tsw->htsd", part.projection.view(part.heads, part.head_dim, part.width), r)
     by_key = (part.u[:, None, None] * k[:, :, None]).sum(-1)  # [B, H, 1, S]
     by_distance = ((q + part.v[:, None])[:, :, :, None] * keys).sum(-1)
     return scale * (by_key + by_distance)
@@ -165,31 +165,31 @@ def by_hand(position, q, k, v, p, scale, temperature):
 # --- the compositions ---------------------------------------------------------------------------------------------------
 
 COMPOSITIONS = {
-    "Rotary + Epar": lambda: Rotary() + Epar(HEADS, learn=True, context=CONTEXT),
-    "Epar + Rotary": lambda: Epar(HEADS, learn=True, context=CONTEXT) + Rotary(),
-    "Alibi + Epar": lambda: Alibi(HEADS, learn=True) + Epar(HEADS, learn=True, length="query"),
-    "Epar + Epar": lambda: Epar(HEADS, learn=True, form="basic", context=7) + Epar(HEADS, learn=True, length="query"),
-    "Epar by sequence + Kerple": lambda: Epar(HEADS, learn=True, length="sequence") + Kerple(HEADS),
+    "Rotary + Epar": lambda: Rotary() + Epar(HEADS, learnable=True, context=CONTEXT),
+    "Epar + Rotary": lambda: Epar(HEADS, learnable=True, context=CONTEXT) + Rotary(),
+    "Alibi + Epar": lambda: Alibi(HEADS, learnable=True) + Epar(HEADS, learnable=True, length="query"),
+    "Epar + Epar": lambda: Epar(HEADS, learnable=True, form="basic", context=7) + Epar(HEADS, learnable=True, length="query"),
+    "Epar by sequence + Kerple": lambda: Epar(HEADS, learnable=True, length="sequence") + Kerple(HEADS),
     "Rotary + Rotary": lambda: Rotary() + Rotary(),
-    "Shaw + Alibi": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5) + Alibi(HEADS, learn=True),
+    "Shaw + Alibi": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5) + Alibi(HEADS, learnable=True),
     "Shaw + Shaw": lambda: Shaw(HEAD_WIDTH, clip=2, std=0.5) + Shaw(HEAD_WIDTH, clip=5, std=0.5),
     "Cope + Rotary": lambda: Cope(HEAD_WIDTH, positions=4) + Rotary(),
-    "Cope + Epar": lambda: Cope(HEAD_WIDTH, positions=6) + Epar(HEADS, learn=True, context=CONTEXT),
-    "TransformerXL + Epar": lambda: TransformerXL(HEADS, HEAD_WIDTH, std=0.5) + Epar(HEADS, learn=True, context=CONTEXT),
+    "Cope + Epar": lambda: Cope(HEAD_WIDTH, positions=6) + Epar(HEADS, learnable=True, context=CONTEXT),
+    "TransformerXL + Epar": lambda: TransformerXL(HEADS, HEAD_WIDTH, std=0.5) + Epar(HEADS, learnable=True, context=CONTEXT),
     "Fire + Sink": lambda: Fire(HEADS, threshold=4.0) + Sink(HEADS, value=0.5),
-    "PowerPrior + Sandwich": lambda: PowerPrior(HEADS, alpha=0.3, beta=0.7) + Sandwich(HEADS, width=8),
+    "PowerPrior + Sandwich": lambda: PowerPrior(HEADS, alpha=0.3, beta=0.7) + Sandwich(HEADS, dim=8),
     "Recency + NoPosition": lambda: Recency(5) + NoPosition(),
-    "Rotary + Alibi + Sink": lambda: Rotary() + Alibi(HEADS, learn=True) + Sink(HEADS),
-    "T5Bias + Rotary + StableMask": lambda: T5Bias(HEADS, std=1.0) + Rotary() + StableMask(HEADS, context=CONTEXT, learn=True),
-    "Epar + Fire + Sink": lambda: Epar(HEADS, learn=True, context=CONTEXT) + Fire(HEADS, threshold=4.0) + Sink(HEADS),
+    "Rotary + Alibi + Sink": lambda: Rotary() + Alibi(HEADS, learnable=True) + Sink(HEADS),
+    "T5Bias + Rotary + StableMask": lambda: T5Bias(HEADS, std=1.0) + Rotary() + StableMask(HEADS, context=CONTEXT, learnable=True),
+    "Epar + Fire + Sink": lambda: Epar(HEADS, learnable=True, context=CONTEXT) + Fire(HEADS, threshold=4.0) + Sink(HEADS),
     "Shaw + TransformerXL + Cope": lambda: Shaw(HEAD_WIDTH, std=0.5) + TransformerXL(HEADS, HEAD_WIDTH, std=0.5) + Cope(HEAD_WIDTH),
-    "Rotary + Shaw + Epar": lambda: Rotary() + Shaw(HEAD_WIDTH, std=0.5) + Epar(HEADS, learn=True, context=CONTEXT),
+    "Rotary + Shaw + Epar": lambda: Rotary() + Shaw(HEAD_WIDTH, std=0.5) + Epar(HEADS, learnable=True, context=CONTEXT),
     "Alibi + Kerple + PowerPrior": lambda: Alibi(HEADS) + Kerple(HEADS) + PowerPrior(HEADS, alpha=0.2, beta=1.5),
 }  # fmt: skip
 
 AT_INPUT = {
-    "Sinusoidal + Alibi": lambda: Sinusoidal(WIDTH) + Alibi(HEADS, learn=True),
-    "Learned + Epar + Sink": lambda: Learned(WIDTH, 40, std=1.0) + Epar(HEADS, learn=True, context=CONTEXT) + Sink(HEADS),
+    "Sinusoidal + Alibi": lambda: Sinusoidal(WIDTH) + Alibi(HEADS, learnable=True),
+    "Learned + Epar + Sink": lambda: Learned(WIDTH, 40, std=1.0) + Epar(HEADS, learnable=True, context=CONTEXT) + Sink(HEADS),
     "Sinusoidal + Learned": lambda: Sinusoidal(WIDTH) + Learned(WIDTH, 40, std=1.0),
     "Rotary + Learned + Shaw": lambda: Rotary() + Learned(WIDTH, 40, std=1.0) + Shaw(HEAD_WIDTH, std=0.5),
 }  # fmt: skip
@@ -245,7 +245,7 @@ def test_a_composition_is_the_formula_written_by_hand(composition, places):
 @pytest.mark.parametrize("composition", AT_INPUT)
 def test_embeddings_compose_with_score_effects_in_a_layer(composition):
     position = build(AT_INPUT[composition])
-    layer = Attention(WIDTH, HEADS, position, key_heads=GROUPS).double()
+    layer = Attention(WIDTH, HEADS, position, num_kv_heads=GROUPS).double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
     p = torch.arange(TOKENS, dtype=torch.float64)
     named = dict(layer.named_parameters())
@@ -268,19 +268,19 @@ def test_embeddings_compose_with_score_effects_in_a_layer(composition):
 def test_a_model_that_embeds_once_gives_its_layers_the_rest():
     position = build(AT_INPUT["Learned + Epar + Sink"])
     learned, epar, sink = position.parts
-    assert inner(position).parts == (epar, sink) and position.at_input() == (learned,)
+    assert without_embedding(position).parts == (epar, sink) and position.at_input() == (learned,)
     layer = Attention(WIDTH, HEADS, position).double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     whole = layer(x)
-    layer.position = inner(position)
+    layer.position = without_embedding(position)
     torch.testing.assert_close(layer(learned.embed(x, torch.arange(TOKENS)[None])), whole, rtol=0, atol=1e-12)
-    assert inner(learned + Sinusoidal(WIDTH)).effects == frozenset()
-    assert inner(learned + epar) is epar
+    assert without_embedding(learned + Sinusoidal(WIDTH)).effects == frozenset()
+    assert without_embedding(learned + epar) is epar
 
 
 def test_one_part_is_the_same_alone_and_with_parts_that_do_nothing():
     q = torch.randn(1, HEADS, TOKENS, HEAD_WIDTH, dtype=torch.float64)
-    epar = build(lambda: Epar(HEADS, learn=True, context=CONTEXT))
+    epar = build(lambda: Epar(HEADS, learnable=True, context=CONTEXT))
     neutral = Epar(HEADS, form="basic", beta=0.0, context=9) + Alibi(HEADS, slope=[0.0] * HEADS)
     for backend in ("reference", "blockwise"):
         alone = attend(q, q, q, position=epar, causal=True, backend=backend)

@@ -12,16 +12,16 @@ KEYS, VALUES = K[:, ::2], V[:, ::2]  # two query heads on each key head
 MASKS = {
     "causal": {"causal": True},
     "window": {"causal": True, "window": 3},
-    "padding": {"padding": torch.arange(7) < torch.tensor([[7], [4]])},
-    "documents": {"causal": True, "documents": torch.tensor([0, 0, 0, 1, 1, 1, 1])},
+    "key_mask": {"key_mask": torch.arange(7) < torch.tensor([[7], [4]])},
+    "segment_ids": {"causal": True, "segment_ids": torch.tensor([0, 0, 0, 1, 1, 1, 1])},
 }
 POSITIONS = {
     "none": lambda: None,
     "bias": lambda: whence.Alibi(4, form="symmetric"),
     "learned bias": lambda: whence.Kerple(4),
-    "factor": lambda: whence.Epar(4, learn=True, context=8),
+    "score_scale": lambda: whence.Epar(4, learnable=True, context=8),
     "rotation and sink": lambda: whence.Rotary() + whence.Sink(4),
-    "content": lambda: whence.Shaw(4, clip=3),
+    "content_bias": lambda: whence.Shaw(4, clip=3),
 }
 
 
@@ -64,7 +64,7 @@ def test_forward_mode_and_functional_gradients(name, mask, backend):
 
 def test_forward_mode_is_the_limit_of_differences():
     """The reference's own forward mode, against no derivative at all."""
-    of = function(made("factor"), "causal", "reference")
+    of = function(made("score_scale"), "causal", "reference")
     step = 1e-6 * torch.linspace(-1, 1, Q.numel(), dtype=Q.dtype).reshape(Q.shape)
     difference = (of(Q + step, KEYS, VALUES) - of(Q - step, KEYS, VALUES)) / 2e-6
     _, found = torch.func.jvp(lambda q: of(q, KEYS, VALUES), (Q,), (step * 1e6,))
@@ -72,7 +72,7 @@ def test_forward_mode_is_the_limit_of_differences():
 
 
 def test_dual_numbers_without_torch_func():
-    position = made("factor")
+    position = made("score_scale")
     with torch.autograd.forward_ad.dual_level():
         q = torch.autograd.forward_ad.make_dual(Q, torch.ones_like(Q))
         found, wanted = (
@@ -83,7 +83,7 @@ def test_dual_numbers_without_torch_func():
     assert found.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", ["none", "factor", "content"])
+@pytest.mark.parametrize("name", ["none", "score_scale", "content_bias"])
 def test_gradients_of_each_sample(name):
     position = made(name)
     found, wanted = (function(position, "causal", b) for b in ("auto", "reference"))
@@ -94,7 +94,7 @@ def test_gradients_of_each_sample(name):
 
 
 def test_forward_mode_inside_a_compiled_function():
-    of = function(made("factor"), "causal", "auto")
+    of = function(made("score_scale"), "causal", "auto")
     found = torch.compile(lambda q: torch.func.jvp(lambda x: of(x, KEYS, VALUES), (q,), (q,))[1], backend="eager")(Q)
     torch.testing.assert_close(found, torch.func.jvp(lambda x: of(x, KEYS, VALUES), (Q,), (Q,))[1])
 

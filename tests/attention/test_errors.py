@@ -158,12 +158,12 @@ INPUTS = [
     (
         "NaN",
         lambda: call(q=torch.full((B, H, T, D), torch.nan), finite=True),
-        "attend(q, finite=True) got 192 of 192 numbers that are NaN or infinite, but every input must be finite when asked to be; look for the operation that made them.",
+        "attend(q, check_finite=True) got 192 of 192 numbers that are NaN or infinite, but every input must be finite when asked to be; look for the operation that made them.",
     ),
     (
         "infinity in v",
         lambda: call(v=torch.full((B, G, T, D), torch.inf), finite=True),
-        "attend(v, finite=True) got 96 of 96 numbers that are NaN or infinite, but every input must be finite when asked to be; look for the operation that made them.",
+        "attend(v, check_finite=True) got 96 of 96 numbers that are NaN or infinite, but every input must be finite when asked to be; look for the operation that made them.",
     ),
     (
         "finite asked of what is no tensor",
@@ -235,27 +235,27 @@ PLACES = [
     ),
     (
         "a mask of whole numbers",
-        lambda: call(padding=torch.ones(B, T, dtype=torch.long)),
+        lambda: call(key_mask=torch.ones(B, T, dtype=torch.long)),
         "attend(padding=...) got torch.int64 [2, 3], but padding is a bool tensor [2, 3] that is True where a token is real; convert an integer mask with mask.bool().",
     ),
     (
         "a mask of another length",
-        lambda: call(padding=torch.ones(B, T + 1, dtype=torch.bool)),
+        lambda: call(key_mask=torch.ones(B, T + 1, dtype=torch.bool)),
         "attend(padding=...) got torch.bool [2, 4], but padding is a bool tensor [2, 3] that is True where a token is real; give one for each token of this call.",
     ),
     (
         "a mask without a batch",
-        lambda: call(padding=torch.ones(T, dtype=torch.bool)),
+        lambda: call(key_mask=torch.ones(T, dtype=torch.bool)),
         "attend(padding=...) got torch.bool [3], but padding is a bool tensor [2, 3] that is True where a token is real; give one for each token of this call.",
     ),
     (
         "a mask that is a list",
-        lambda: call(padding=[True] * T),
+        lambda: call(key_mask=[True] * T),
         "attend(padding=...) got list, but padding is a bool tensor [2, 3] that is True where a token is real; give one for each token of this call.",
     ),
     (
         "a mask on another device",
-        lambda: call(padding=torch.ones(B, T, dtype=torch.bool, device="meta")),
+        lambda: call(key_mask=torch.ones(B, T, dtype=torch.bool, device="meta")),
         "attend(padding=...) got device meta with q on cpu, but all tensors share one device; move it with .to(q.device).",
     ),
     (
@@ -295,47 +295,47 @@ PLACES = [
     ),
     (
         "lengths and padding",
-        lambda: call(lengths=torch.tensor([3, 3]), padding=torch.ones(B, T, dtype=torch.bool)),
+        lambda: call(lengths=torch.tensor([3, 3]), key_mask=torch.ones(B, T, dtype=torch.bool)),
         "attend(lengths=..., padding=...) got both, but one of them says which tokens are real; drop one of them.",
     ),
     (
         "documents of floats",
-        lambda: call(documents=torch.zeros(T)),
+        lambda: call(segment_ids=torch.zeros(T)),
         "attend(documents=...) got torch.float32 [3], but documents is an integer tensor [3] or [2, 3] with one number for each token; number the documents of a packed row 0, 0, 1, 1, 1 and so on.",
     ),
     (
         "documents of bool",
-        lambda: call(documents=torch.zeros(T, dtype=torch.bool)),
+        lambda: call(segment_ids=torch.zeros(T, dtype=torch.bool)),
         "attend(documents=...) got torch.bool [3], but documents is an integer tensor [3] or [2, 3] with one number for each token; number the documents of a packed row 0, 0, 1, 1, 1 and so on.",
     ),
     (
         "documents as a list",
-        lambda: call(documents=[0, 0, 1]),
+        lambda: call(segment_ids=[0, 0, 1]),
         "attend(documents=...) got list, but documents is an integer tensor [3] or [2, 3] with one number for each token; number the documents of a packed row 0, 0, 1, 1, 1 and so on.",
     ),
     (
         "a document number too many",
-        lambda: call(documents=torch.tensor([0, 0, 1, 1])),
+        lambda: call(segment_ids=torch.tensor([0, 0, 1, 1])),
         "attend(documents=...) got torch.int64 [4], but documents is an integer tensor [3] or [2, 3] with one number for each token; number the documents of a packed row 0, 0, 1, 1, 1 and so on.",
     ),
     (
         "documents on another device",
-        lambda: call(documents=torch.zeros(T, dtype=torch.long, device="meta")),
+        lambda: call(segment_ids=torch.zeros(T, dtype=torch.long, device="meta")),
         "attend(documents=...) got device meta with q on cpu, but all tensors share one device; move it with .to(q.device).",
     ),
     (
         "one tensor of documents for two lengths",
-        lambda: call(q=tensor(B, H, 1, D), documents=torch.zeros(T, dtype=torch.long)),
+        lambda: call(q=tensor(B, H, 1, D), segment_ids=torch.zeros(T, dtype=torch.long)),
         "attend(documents=...) got one tensor for 1 query and 3 keys, but queries and keys of different lengths have document numbers of their own; pass a pair, for the queries and for the keys.",
     ),
     (
         "three tensors of documents",
-        lambda: call(documents=(torch.zeros(T, dtype=torch.long),) * 3),
+        lambda: call(segment_ids=(torch.zeros(T, dtype=torch.long),) * 3),
         "attend(documents=...) got 3 tensors, but documents is one tensor or a pair, for the queries and for the keys; pass one or two.",
     ),
     (
         "a document that is taken up again",
-        lambda: call(documents=torch.tensor([0, 1, 0])),
+        lambda: call(segment_ids=torch.tensor([0, 1, 0])),
         "attend(documents=...) got a document in several pieces, but positions are counted along tokens that stand side by side; number the pieces differently, or give positions.",
     ),
 ]
@@ -452,7 +452,7 @@ MECHANISMS = [
     (
         "another head width",
         lambda: call(position=Shaw(16)),
-        "attend(position=Shaw) got head_width 16 with 8 in q, but a mechanism has the width of the queries; build it with head_width=8.",
+        "attend(position=Shaw) got head_dim 16 with 8 in q, but a mechanism has the width of the queries; build it with head_dim=8.",
     ),
     (
         "causal ALiBi looking ahead",
@@ -491,7 +491,7 @@ MECHANISMS = [
     ),
     (
         "parameters on another device",
-        lambda: call(position=Epar(H, learn=True).to("meta")),
+        lambda: call(position=Epar(H, learnable=True).to("meta")),
         "attend(position=Epar) got parameters on meta with q on cpu, but all tensors share one device; move it with position.to(q.device).",
     ),
     (
@@ -534,7 +534,7 @@ MECHANISMS = [
 ANSWERS = [
     (
         "a factor of n + 1",
-        lambda: call(position=user("factor", answer=torch.ones(6))),
+        lambda: call(position=user("score_scale", answer=torch.ones(6))),
         "Mine.factor got an answer of shape [6], but for 5 distances and 4 query heads it is [5] or [4, 5]; return one number for each distance, or a row of them for each head.",
     ),
     (
@@ -554,12 +554,12 @@ ANSWERS = [
     ),
     (
         "a single number for a factor",
-        lambda: call(position=user("factor", answer=torch.tensor(1.0))),
+        lambda: call(position=user("score_scale", answer=torch.tensor(1.0))),
         "Mine.factor got an answer of shape [], but for 5 distances and 4 query heads it is [5] or [4, 5]; return one number for each distance, or a row of them for each head.",
     ),
     (
         "a factor of None",
-        lambda: call(position=user("factor", answer=None)),
+        lambda: call(position=user("score_scale", answer=None)),
         "Mine.factor got an answer of type NoneType, but for 5 distances and 4 query heads it is [5] or [4, 5]; return one number for each distance, or a row of them for each head.",
     ),
     (
@@ -579,37 +579,37 @@ ANSWERS = [
     ),
     (
         "content without a batch",
-        lambda: call(position=user("content", answer=tensor(H, T, T))),
+        lambda: call(position=user("content_bias", answer=tensor(H, T, T))),
         "Mine.content got an answer of shape [4, 3, 3], but it has the shape [2, 4, 3, 3]; return one number for each place.",
     ),
     (
         "content of one head is not stretched",
-        lambda: call(position=user("content", answer=tensor(B, 1, T, T)), backend="reference"),
+        lambda: call(position=user("content_bias", answer=tensor(B, 1, T, T)), backend="reference"),
         "Mine.content got an answer of shape [2, 1, 3, 3], but it has the shape [2, 4, 3, 3]; return one number for each place.",
     ),
     (
         "content of None",
-        lambda: call(position=user("content", answer=None), backend="blockwise"),
+        lambda: call(position=user("content_bias", answer=None), backend="blockwise"),
         "Mine.content got an answer of type NoneType, but it has the shape [2, 4, 3, 3]; return one number for each place.",
     ),
     (
         "content of one head hidden in a sum",
-        lambda: call(position=Shaw(D, acts_on="keys") + user("content", answer=tensor(B, 1, T, T))),
+        lambda: call(position=Shaw(D, acts_on="keys") + user("content_bias", answer=tensor(B, 1, T, T))),
         "Mine.content got an answer of shape [2, 1, 3, 3], but it has the shape [2, 4, 3, 3]; return one number for each place.",
     ),
     (
         "values of another width",
-        lambda: call(position=user("values", answer=tensor(B, H, T, D + 1))),
+        lambda: call(position=user("value_bias", answer=tensor(B, H, T, D + 1))),
         "Mine.values got an answer of shape [2, 4, 3, 9], but it has the shape [2, 4, 3, 8]; return one number for each place.",
     ),
     (
         "values of None in reference",
-        lambda: call(position=user("values", answer=None), backend="reference"),
+        lambda: call(position=user("value_bias", answer=None), backend="reference"),
         "Mine.values got an answer of type NoneType, but it has the shape [2, 4, 3, 8]; return one number for each place.",
     ),
     (
         "values of one head hidden in a sum",
-        lambda: call(position=Shaw(D) + user("values", answer=tensor(B, 1, T, D))),
+        lambda: call(position=Shaw(D) + user("value_bias", answer=tensor(B, 1, T, D))),
         "Mine.values got an answer of shape [2, 1, 3, 8], but it has the shape [2, 4, 3, 8]; return one number for each place.",
     ),
     (
@@ -687,7 +687,7 @@ CACHES = [
     ),
     (
         "a pair of documents with a cache",
-        lambda: step(KVCache(), documents=(torch.tensor([0]), torch.tensor([0]))),
+        lambda: step(KVCache(), segment_ids=(torch.tensor([0]), torch.tensor([0]))),
         "attend(cache=..., documents=...) got a pair, but the new tokens are queries and keys at once; pass one tensor.",
     ),
     (
@@ -749,12 +749,12 @@ CACHES = [
     ),
     (
         "padding of all tokens rather than the new ones",
-        lambda: step(holding(), padding=torch.ones(B, 4, dtype=torch.bool)),
+        lambda: step(holding(), key_mask=torch.ones(B, 4, dtype=torch.bool)),
         "attend(padding=...) got torch.bool [2, 4], but padding is a bool tensor [2, 1] that is True where a token is real; give one for each token of this call.",
     ),
     (
         "an earlier document again",
-        lambda: step(packed(), documents=torch.tensor([0])),
+        lambda: step(packed(), segment_ids=torch.tensor([0])),
         "attend(documents=...) got a document in several pieces, but positions are counted along tokens that stand side by side; number the pieces differently, or give positions.",
     ),
     (
@@ -813,12 +813,12 @@ LAYERS = [
     (
         "heads that do not divide the width",
         lambda: Attention(16, 3),
-        "Attention(width, heads) got 16 and 3, but heads divides width; choose a divisor or pass head_width.",
+        "Attention(width, heads) got 16 and 3, but heads divides width; choose a divisor or pass head_dim.",
     ),
     (
         "key heads that do not divide the heads",
-        lambda: Attention(16, 4, key_heads=3),
-        "Attention(key_heads=...) got 3 for 4 heads, but key_heads divides heads; choose a divisor.",
+        lambda: Attention(16, 4, num_kv_heads=3),
+        "Attention(num_kv_heads=...) got 3 for 4 heads, but num_kv_heads divides heads; choose a divisor.",
     ),
     (
         "no heads",
@@ -827,18 +827,18 @@ LAYERS = [
     ),
     (
         "no key heads",
-        lambda: Attention(16, 4, key_heads=0),
-        "Attention(key_heads=...) got 0, but key_heads is a whole number of at least 1; give such a number.",
+        lambda: Attention(16, 4, num_kv_heads=0),
+        "Attention(num_kv_heads=...) got 0, but num_kv_heads is a whole number of at least 1; give such a number.",
     ),
     (
         "width as a float",
         lambda: Attention(16.0, 4),
-        "Attention(width=...) got 16.0, but width is a whole number of at least 1; give such a number.",
+        "Attention(embed_dim=...) got 16.0, but width is a whole number of at least 1; give such a number.",
     ),
     (
         "head width of zero",
-        lambda: Attention(16, 4, head_width=0),
-        "Attention(head_width=...) got 0, but head_width is a whole number of at least 1; give such a number.",
+        lambda: Attention(16, 4, head_dim=0),
+        "Attention(head_dim=...) got 0, but head_dim is a whole number of at least 1; give such a number.",
     ),
     (
         "an unknown norm",
@@ -966,7 +966,7 @@ SUMS = [
     (
         "two head widths",
         lambda: Shaw(8) + Cope(4),
-        "Shaw + Cope got Shaw for width 8 and Cope for width 4, but all parts see the same queries; build them with the same head_width.",
+        "Shaw + Cope got Shaw for width 8 and Cope for width 4, but all parts see the same queries; build them with the same head_dim.",
     ),
 ]
 
@@ -974,7 +974,7 @@ SUMS = [
 def packed():
     """A cache that holds two documents."""
     cache = KVCache()
-    step(cache, tokens=4, documents=torch.tensor([0, 0, 1, 1]))
+    step(cache, tokens=4, segment_ids=torch.tensor([0, 0, 1, 1]))
     return cache
 
 
@@ -1063,7 +1063,7 @@ def kept(cache):
     [
         {"backend": "sdpa", "position": Epar(H)},
         {"backend": "blockwise", "return_weights": True},
-        {"position": user("factor", answer=torch.ones(99))},
+        {"position": user("score_scale", answer=torch.ones(99))},
         {"position": user("rotate", answer=None)},
         {"q_positions": torch.tensor([-1])},
     ],

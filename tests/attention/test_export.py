@@ -16,12 +16,12 @@ from whence.position.catalogue import CATALOGUE
 WIDTH, HEADS, HEAD_WIDTH = 16, 4, 4
 
 COMPILED = {
-    "Epar": lambda: Epar(HEADS, learn=True, context=64),
+    "Epar": lambda: Epar(HEADS, learnable=True, context=64),
     "Rotary": lambda: Rotary(),
     "Shaw": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5),
     "Fire": lambda: Fire(HEADS),
     "T5Bias, whose answer is a transposed view": lambda: T5Bias(HEADS, std=1.0),
-    "Rotary + Epar + Sink": lambda: Rotary() + Epar(HEADS, learn=True, context=64) + Sink(HEADS),
+    "Rotary + Epar + Sink": lambda: Rotary() + Epar(HEADS, learnable=True, context=64) + Sink(HEADS),
 }
 
 
@@ -34,7 +34,7 @@ def fresh_compiler():
 
 def build(position, **about):
     torch.manual_seed(0)
-    return Attention(WIDTH, HEADS, position, key_heads=2, **about).double()
+    return Attention(WIDTH, HEADS, position, num_kv_heads=2, **about).double()
 
 
 def tokens(length=7):
@@ -62,8 +62,8 @@ def test_compiled_in_one_graph_it_is_what_it_is_eagerly(mechanism):
 
 MASKS = {
     "lengths": {"lengths": torch.tensor([4, 7])},
-    "left padding": {"padding": torch.arange(7) >= torch.tensor([[2], [0]])},
-    "documents": {"documents": torch.tensor([0, 0, 0, 1, 1, 1, 1])},
+    "left padding": {"key_mask": torch.arange(7) >= torch.tensor([[2], [0]])},
+    "segment_ids": {"segment_ids": torch.tensor([0, 0, 0, 1, 1, 1, 1])},
     "positions": {"positions": torch.tensor([0, 1, 2, 5, 6, 7, 9])},
 }
 
@@ -71,7 +71,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 def test_compiled_with_masks_and_positions(mask):
     # no check may ask for a tensor's numbers while a compiler looks
-    layer = build(Rotary() + Epar(HEADS, learn=True, context=64), window=5)
+    layer = build(Rotary() + Epar(HEADS, learnable=True, context=64), window=5)
     assert_same(torch.compile(layer, fullgraph=True, backend="aot_eager"), layer, tokens(), **MASKS[mask])
 
 
@@ -139,7 +139,7 @@ def arguments(*, factor=True, bias=True, sink=True, masks=False, causal=True, wi
     "about",
     [
         {},
-        {"factor": False},
+        {"score_scale": False},
         {"bias": False, "sink": False},
         {"masks": True, "window": 3},
         {"causal": False, "grad": False},

@@ -39,10 +39,12 @@ def test_narrow_types_in_a_cache():
 
 
 def test_documents_and_lengths_of_any_whole_type():
-    documents = torch.tensor([0, 0, 1, 1, 2, 2])
+    segment_ids = torch.tensor([0, 0, 1, 1, 2, 2])
     for dtype in (torch.uint8, torch.int16, torch.uint16, torch.uint64):
-        found = attend(Q, K, V, causal=True, documents=documents.to(dtype), position=whence.Rotary())
-        torch.testing.assert_close(found, attend(Q, K, V, causal=True, documents=documents, position=whence.Rotary()))
+        found = attend(Q, K, V, causal=True, segment_ids=segment_ids.to(dtype), position=whence.Rotary())
+        torch.testing.assert_close(
+            found, attend(Q, K, V, causal=True, segment_ids=segment_ids, position=whence.Rotary())
+        )
         lengths = torch.tensor([3, 6])
         torch.testing.assert_close(
             attend(Q, K, V, lengths=lengths.to(dtype)), attend(Q, K, V, lengths=lengths), rtol=0, atol=0
@@ -96,7 +98,7 @@ def test_scale_and_temperature_of_any_sign_and_size(scale, temperature, dtype):
         {"causal": True},
         {},
         {"causal": True, "window": 3},
-        {"padding": torch.tensor([[True] * 4 + [False] * 2] * 2)},
+        {"key_mask": torch.tensor([[True] * 4 + [False] * 2] * 2)},
     ]
     for mask in masks:
         for position in (None, whence.Alibi(2, form="symmetric")):

@@ -17,7 +17,7 @@ MASKS = {
     "causal": {},
     "window": {"window": 20},
     "lengths": {"lengths": torch.tensor([111, 60])},
-    "documents": {"documents": torch.arange(111) // 40},
+    "segment_ids": {"segment_ids": torch.arange(111) // 40},
     "scattered positions": {"q_positions": torch.arange(111) * 2, "k_positions": torch.arange(111) * 2},
 }
 
@@ -54,8 +54,8 @@ def test_cuda_is_the_reference(entry, mask):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_and_a_cache(dtype):
     torch.manual_seed(0)
-    position = (whence.Rotary() + whence.Epar(4, learn=True, context=64)).cuda()
-    layer = whence.Attention(64, 4, position, key_heads=2).cuda().to(dtype)
+    position = (whence.Rotary() + whence.Epar(4, learnable=True, context=64)).cuda()
+    layer = whence.Attention(64, 4, position, num_kv_heads=2).cuda().to(dtype)
     x = torch.randn(2, 40, 64, device="cuda", dtype=dtype)
     whole = layer(x)
     for cache in (whence.KVCache(), whence.KVCache(capacity=40)):

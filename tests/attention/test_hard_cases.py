@@ -51,8 +51,8 @@ def test_two_texts_of_one_length_need_positions():
     q, k, v = inputs(4)
     pair = (torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1]))
     with pytest.raises(whence.WhenceError, match="a pair and no positions"):
-        whence.attend(q, k, v, position=whence.Alibi(H, form="symmetric").double(), documents=pair)
-    assert whence.attend(q, k, v, documents=pair).isfinite().all()  # without position there is nothing to say
+        whence.attend(q, k, v, position=whence.Alibi(H, form="symmetric").double(), segment_ids=pair)
+    assert whence.attend(q, k, v, segment_ids=pair).isfinite().all()  # without position there is nothing to say
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -77,7 +77,7 @@ class Growing(whence.Position):
         super().__init__()
         self.rate = torch.nn.Parameter(torch.tensor(0.125))
 
-    def factor(self, distance, length):
+    def score_scale(self, distance, length):
         return torch.exp(-self.rate * distance)
 
 
@@ -126,7 +126,7 @@ def test_autocast_outside_does_not_reach_inside(backend, position):
 
 def test_a_dense_mask_is_avoided_when_it_is_large():
     q = torch.zeros(1, 1, 4096, 4)
-    for given in ({"window": 128}, {"lengths": torch.tensor([4000])}, {"documents": torch.arange(4096) // 512}):
+    for given in ({"window": 128}, {"lengths": torch.tensor([4000])}, {"segment_ids": torch.arange(4096) // 512}):
         explained = whence.explain(q, q, q, causal=True, **given)
         assert explained.backend == "blockwise"
         assert "dense mask of 16777216 numbers" in explained.why
@@ -136,7 +136,7 @@ def test_a_dense_mask_is_avoided_when_it_is_large():
 
 def test_an_embedding_and_two_more_compile_in_one_graph():
     torch.manual_seed(0)
-    layer = whence.Attention(16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learn=True))
+    layer = whence.Attention(16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learnable=True))
     assert len(list(layer.parameters())) == len({id(p) for p in layer.parameters()}) == 4 + 1 + 3
     assert not [name for name in layer.state_dict() if "inside" in name]
     x = torch.randn(1, 6, 16)
@@ -147,8 +147,8 @@ def test_an_embedding_and_two_more_compile_in_one_graph():
     ("build", "named"),
     [
         (lambda: whence.Sinusoidal(16) + whence.Learned(32, 8), "the same input"),
-        (lambda: whence.Shaw(8, value_width=4) + whence.Shaw(8, value_width=6), "the same values"),
-        (lambda: whence.Rotary(width=16) + whence.Shaw(8), "a rotation of 16 columns for heads of width 8"),
+        (lambda: whence.Shaw(8, value_dim=4) + whence.Shaw(8, value_dim=6), "the same values"),
+        (lambda: whence.Rotary(rotary_dim=16) + whence.Shaw(8), "a rotation of 16 columns for heads of width 8"),
         (lambda: whence.Sum(), "a sum has at least one part"),
         (lambda: whence.Alibi(2, scale=math.nan), "scale is a finite number"),
     ],

@@ -15,13 +15,15 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
 many = settings(max_examples=200, deadline=None, derandomize=True)
 
 MECHANISMS = {
-    "Alibi": lambda h: Alibi(h, form="symmetric", learn=True),
-    "Epar": lambda h: Epar(h, learn=True, context=10, beta=[0.5 + i for i in range(h)]),
-    "Epar by sequence": lambda h: Epar(h, learn=True, length="sequence"),
-    "Epar by query": lambda h: Epar(h, learn=True, length="query"),
-    "Rotary and Epar": lambda h: Rotary() + Epar(h, learn=True, context=10),
+    "Alibi": lambda h: Alibi(h, form="symmetric", learnable=True),
+    "Epar": lambda h: Epar(h, learnable=True, context=10, beta=[0.5 + i for i in range(h)]),
+    "Epar by sequence": lambda h: Epar(h, learnable=True, length="sequence"),
+    "Epar by query": lambda h: Epar(h, learnable=True, length="query"),
+    "Rotary and Epar": lambda h: Rotary() + Epar(h, learnable=True, context=10),
     "Sink": lambda h: Sink(h, value=[0.3 * i - 0.5 for i in range(h)]),
-    "Alibi, Epar and Sink": lambda h: Alibi(h, form="symmetric", learn=True) + Epar(h, learn=True, context=7) + Sink(h),
+    "Alibi, Epar and Sink": lambda h: (
+        Alibi(h, form="symmetric", learnable=True) + Epar(h, learnable=True, context=7) + Sink(h)
+    ),
 }
 
 
@@ -32,7 +34,7 @@ def calls(draw, even_width):
     rows = draw(st.integers(1, 40))
     keys = draw(st.one_of(st.just(rows), st.integers(1, 40)))
     width = draw(st.integers(1, 4)) * 2 if even_width else draw(st.integers(1, 9))
-    value_width = draw(st.integers(1, 9))
+    value_dim = draw(st.integers(1, 9))
     arguments = {"causal": draw(st.booleans()), "window": draw(st.none() | st.integers(1, 45))}
     kind = draw(st.sampled_from(["none", "run", "any"])) if rows == keys else draw(st.sampled_from(["run", "any"]))
     if kind == "run":  # one consecutive run, as after a cache; the queries may also stand before or behind all keys
@@ -47,18 +49,18 @@ def calls(draw, even_width):
         arguments["lengths"] = torch.tensor(draw(st.lists(st.integers(0, keys), min_size=batch, max_size=batch)))
     elif hidden == "left":
         count = torch.tensor(draw(st.lists(st.integers(0, keys), min_size=batch, max_size=batch)))
-        arguments["padding"] = torch.arange(keys) >= keys - count[:, None]
+        arguments["key_mask"] = torch.arange(keys) >= keys - count[:, None]
     elif hidden == "holes":
         bits = draw(st.lists(st.booleans(), min_size=batch * keys, max_size=batch * keys))
-        arguments["padding"] = torch.tensor(bits).view(batch, keys)
+        arguments["key_mask"] = torch.tensor(bits).view(batch, keys)
     if draw(st.booleans()) and rows == keys:
         cut = draw(st.integers(0, keys))
-        arguments["documents"] = (torch.arange(keys) >= cut).long()
+        arguments["segment_ids"] = (torch.arange(keys) >= cut).long()
     arguments["temperature"] = draw(st.sampled_from([1.0, 0.5]))
     torch.manual_seed(draw(st.integers(0, 1000)))
     q = torch.randn(batch, groups * share, rows, width, dtype=torch.float64)
     k = torch.randn(batch, groups, keys, width, dtype=torch.float64)
-    v = torch.randn(batch, groups, keys, value_width, dtype=torch.float64)
+    v = torch.randn(batch, groups, keys, value_dim, dtype=torch.float64)
     return q, k, v, arguments
 
 
@@ -123,9 +125,9 @@ def test_queries_keys_and_values_fit_or_are_refused(data):
 PLACES = {
     "q_positions": ((2, 3), (3,)),
     "k_positions": ((2, 3), (3,)),
-    "padding": ((2, 3),),
+    "key_mask": ((2, 3),),
     "lengths": ((2,),),
-    "documents": ((2, 3), (3,)),
+    "segment_ids": ((2, 3), (3,)),
 }
 
 
@@ -142,7 +144,7 @@ def test_where_tokens_stand_fits_or_is_refused(name, data):
     except WhenceError:
         ran = False
     kind = {
-        "padding": given_tensor.dtype == torch.bool,
+        "key_mask": given_tensor.dtype == torch.bool,
         "q_positions": given_tensor.dtype != torch.bool,
         "k_positions": given_tensor.dtype != torch.bool,
     }.get(name, given_tensor.dtype == torch.long)
@@ -154,17 +156,17 @@ def user(hook, answer):
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("hook", ["factor", "bias", "sink", "content", "values", "rotate", "embed"])
+@pytest.mark.parametrize("hook", ["score_scale", "bias", "sink", "content_bias", "value_bias", "rotate", "embed"])
 @few
 @given(data=st.data())
 def test_answers_of_a_users_hooks_fit_or_are_refused(hook, backend, data):
     batch, heads, length, width = 2, 2, 3, 4
-    n = {"factor": 9, "bias": 9, "sink": 3}.get(hook)
-    if backend == "blockwise" and hook in ("factor", "bias"):
+    n = {"score_scale": 9, "bias": 9, "sink": 3}.get(hook)
+    if backend == "blockwise" and hook in ("score_scale", "bias"):
         n = 5  # a table of the distances from -2 to 2
     right = {
-        "content": [(batch, heads, length, length)],
-        "values": [(batch, heads, length, width)],
+        "content_bias": [(batch, heads, length, length)],
+        "value_bias": [(batch, heads, length, width)],
         "rotate": [(batch, heads, length, width)],
         "embed": [(batch, length, heads * width)],
     }.get(hook, [(n,), (heads, n)])
@@ -212,7 +214,7 @@ def test_layers_take_what_fits_and_refuse_the_rest(data):
 @given(
     st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.floats(), st.text(max_size=2)),
     st.sampled_from(
-        ["window", "scale", "temperature", "dropout", "backend", "position", "cache", "lengths", "documents"]
+        ["window", "scale", "temperature", "dropout", "backend", "position", "cache", "lengths", "segment_ids"]
     ),
 )
 def test_settings_of_any_kind_run_or_are_refused(value, name):

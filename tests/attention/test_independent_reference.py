@@ -88,7 +88,7 @@ def draw_call(case, dtype=torch.float64, *, fused=False):
     if layered:
         settings = {name: arguments[name] for name in ("causal", "window", "scale", "temperature") if name in arguments}
         layer = Attention(
-            heads * dim, heads, mechanism.position, key_heads=groups, head_width=dim, value_width=value_dim,
+            heads * dim, heads, mechanism.position, num_kv_heads=groups, head_dim=dim, value_dim=value_dim,
             bias=rng.random() < 0.5, **settings,
         ).to(dtype)  # fmt: skip
         shapes, wide = {"x": (batch, rows, heads * dim)}, (batch, rows, heads * dim)
@@ -109,11 +109,11 @@ def draw_masks(rng, batch, rows, keys, mechanism):
     elif kind != "none":
         place = torch.arange(keys)
         left, right = place >= keys - counts[:, None], place < counts[:, None]
-        arguments["padding"] = {"left": left, "right": right, "holes": torch.rand(batch, keys) < 0.6}[kind]
+        arguments["key_mask"] = {"left": left, "right": right, "holes": torch.rand(batch, keys) < 0.6}[kind]
     if rng.random() < 0.25:
         shapes = [rng.choice([(batch, n), (n,)]) for n in (rows, keys)]
         numbers = [torch.randint(0, 2, shape).cumsum(-1) for shape in shapes]
-        arguments["documents"] = numbers[1] if rows == keys and rng.random() < 0.7 else tuple(numbers)
+        arguments["segment_ids"] = numbers[1] if rows == keys and rng.random() < 0.7 else tuple(numbers)
     return arguments
 
 
@@ -122,7 +122,7 @@ def draw_positions(rng, batch, rows, keys, mechanism, arguments, *, far, fused):
 
     A long distance multiplies the rounding of a weight in the gradient of an exponent: ``far`` ones are for float64.
     """
-    pair = isinstance(arguments.get("documents"), tuple)
+    pair = isinstance(arguments.get("segment_ids"), tuple)
     free = mechanism.position.effects or arguments["causal"] or "window" in arguments
     if rows == keys and not pair and rng.random() < 0.5:
         return {}
@@ -160,7 +160,7 @@ def draw_positions(rng, batch, rows, keys, mechanism, arguments, *, far, fused):
 def real_keys(arguments, batch, keys):
     if "lengths" in arguments:
         return torch.arange(keys) < arguments["lengths"][:, None]
-    return arguments.get("padding", torch.ones(batch, keys, dtype=torch.bool))
+    return arguments.get("key_mask", torch.ones(batch, keys, dtype=torch.bool))
 
 
 # --- both sides --------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def run_package(call, backend):
     weights = None
     if call.layer is not None:
         call.layer.backend = backend
-        about = {n: v for n, v in call.arguments.items() if n in ("lengths", "padding", "documents")}
+        about = {n: v for n, v in call.arguments.items() if n in ("lengths", "key_mask", "segment_ids")}
         if {"q_positions", "k_positions"} & call.arguments.keys():
             about["positions"] = call.arguments.get("q_positions", call.arguments.get("k_positions"))
         out = call.layer(**leaves, **about)
@@ -209,30 +209,30 @@ def reference_row(call, row, tensors, parts, state, dtype):
     arguments = call.arguments
     batch, rows = call.counts.shape
     keys = rows if call.layer is not None else tensors["k"].shape[1]
-    padded = "lengths" in arguments or "padding" in arguments
+    padded = "lengths" in arguments or "key_mask" in arguments
     real = real_keys(arguments, batch, keys)[row] if padded else None
-    documents = arguments.get("documents")
-    q_documents, k_documents = (
+    segment_ids = arguments.get("segment_ids")
+    q_segment_ids, k_segment_ids = (
         None if d is None else d if d.ndim == 1 else d[row]
-        for d in (documents if isinstance(documents, tuple) else (documents, documents))
+        for d in (segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids))
     )
     places = [
         arguments.get(a, arguments.get(b)) for a, b in (("q_positions", "k_positions"), ("k_positions", "q_positions"))
     ]
     q_positions, k_positions = (None if p is None else (p if p.ndim == 1 else p[row]).double() for p in places)
     if k_positions is None:
-        k_positions = plain.count_positions(torch.ones(keys) if real is None else real, k_documents)
+        k_positions = plain.count_positions(torch.ones(keys) if real is None else real, k_segment_ids)
         q_positions = k_positions if rows == keys else torch.arange(rows)
     if call.layer is not None:
         x = tensors["x"]
         for part in parts:
             x = x if part.embed is None else x + part.embed(q_positions.to(dtype))
         tensors = {short: linear(state, name, x).reshape(rows, heads, -1).transpose(0, 1) for short, name, heads in (
-            ("q", "queries", call.layer.heads), ("k", "keys", call.layer.key_heads), ("v", "values", call.layer.key_heads)
+            ("q", "queries", call.layer.heads), ("k", "keys", call.layer.num_kv_heads), ("v", "values", call.layer.num_kv_heads)
         )}  # fmt: skip
     out, weights = plain.attention(
-        tensors["q"], tensors["k"], tensors["v"], parts, q_positions, k_positions, real=real, q_documents=q_documents,
-        k_documents=k_documents, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
+        tensors["q"], tensors["k"], tensors["v"], parts, q_positions, k_positions, real=real, q_segment_ids=q_segment_ids,
+        k_segment_ids=k_segment_ids, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
     )  # fmt: skip
     return (out if call.layer is None else linear(state, "out", out.transpose(0, 1).flatten(1))), weights
 

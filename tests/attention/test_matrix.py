@@ -27,7 +27,7 @@ MASKS = [
     "window",
     "left padding",
     "lengths",
-    "documents",
+    "segment_ids",
     "scattered positions",
     "temperature",
 ]
@@ -35,9 +35,9 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ENTRIES = [entry for entry in CATALOGUE if "embed" not in entry.make(2, 8).effects]
 
 
-def build(entry, heads, width, value_width):
+def build(entry, heads, width, value_dim):
     torch.manual_seed(1)
-    position = Shaw(width, value_width=value_width) if entry.name == "Shaw" else entry.make(heads, width)
+    position = Shaw(width, value_dim=value_dim) if entry.name == "Shaw" else entry.make(heads, width)
     with torch.no_grad():  # a mechanism at its start may be flat: give every parameter something to show
         for p in position.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -54,12 +54,12 @@ def arguments(mask, shape):
     if mask == "temperature":
         given |= {"temperature": 1.7, "scale": 0.4}
     if mask == "left padding":
-        given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 2
+        given["key_mask"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 2
     if mask == "lengths":
         given["lengths"] = (keys - 3 * torch.arange(batch)).clamp(min=0)
-    if mask == "documents":
+    if mask == "segment_ids":
         runs = (torch.arange(keys) // 9).expand(batch, -1)
-        given["documents"] = runs if queries == keys else (runs[:, -queries:], runs)
+        given["segment_ids"] = runs if queries == keys else (runs[:, -queries:], runs)
     if mask == "scattered positions":
         where = (torch.arange(keys) * 3 + torch.arange(keys) % 2).expand(batch, -1)
         given |= {"q_positions": where[:, keys - queries :], "k_positions": where}
@@ -82,18 +82,18 @@ def gradients(out, leaves, position, upstream):
 def eager(position, tensors, upstream, given):
     """What a user would write without whence, every intermediate in the dtype of the inputs (distance effects only)."""
     leaves = [x.clone().requires_grad_(True) for x in tensors]
-    names = ("q_positions", "k_positions", "lengths", "padding", "documents", "window")
+    names = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
     layout = resolve(*leaves[:2], causal=given["causal"], needs_positions=True, **{n: given.get(n) for n in names})
     q, k, v = leaves
     q, k = position.rotate(q, k, layout.q_positions, layout.k_positions)
     share, heads, dtype = q.shape[1] // k.shape[1], q.shape[1], q.dtype
     k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
     scores = (q @ k.transpose(-1, -2)) * given.get("scale", q.shape[3] ** -0.5)
-    for hook in ("factor", "bias"):
+    for hook in ("score_scale", "bias"):
         effect = evaluate(position, hook, layout.distance().float(), heads, layout.length_of)
         if effect is not None:
             effect = effect.transpose(0, 1).to(dtype)
-            scores = scores * effect if hook == "factor" else scores + effect
+            scores = scores * effect if hook == "score_scale" else scores + effect
     visible = layout.visible()[:, None]
     alone = ~visible.any(-1, keepdim=True)
     weights = torch.softmax((scores / given.get("temperature", 1.0)).masked_fill(~visible & ~alone, -torch.inf), -1)
@@ -134,13 +134,13 @@ def test_any_three_of_mechanism_mask_shape_and_dtype_meet():
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
 def test_every_backend_is_the_reference(entry, mask, shape):
-    batch, heads, groups, queries, keys, width, value_width = shape
-    position = build(entry, heads, width, value_width)
+    batch, heads, groups, queries, keys, width, value_dim = shape
+    position = build(entry, heads, width, value_dim)
     if position.causal_only and mask == "bidirectional":
         pytest.skip("defined for keys at or before the query only")
     given = arguments(mask, shape)
     generator = torch.Generator().manual_seed(2)
-    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_width), (heads, queries, value_width))
+    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_dim), (heads, queries, value_dim))
     inputs = [torch.randn(batch, *size, generator=generator) for size in sizes]
     for dtype in dtypes_of(entry, mask, shape):
         hold_against_the_reference(position, [x.to(dtype) for x in inputs], given, dtype)
@@ -152,7 +152,7 @@ def hold_against_the_reference(position, inputs, given, dtype):
     exact = run(wide, [x.double() for x in quantised], upstream.double(), given, backend="reference")
     own = wide if dtype == torch.float64 else position
     own_reference = run(own, quantised, upstream, given, backend="reference")
-    plain_effects = position.effects <= {"factor", "bias", "rotate"}
+    plain_effects = position.effects <= {"score_scale", "bias", "rotate"}
     baseline = eager(own, quantised, upstream, given) if plain_effects else own_reference
     for backend in ("reference", "blockwise", "sdpa"):
         if backend == "sdpa" and position.effects - {"bias", "rotate"}:

@@ -40,7 +40,7 @@ def of_tables(length):
 
 
 def of_rows(length):
-    position = whence.Epar(HEADS, learn=True, length="query")
+    position = whence.Epar(HEADS, learnable=True, length="query")
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
     with Largest() as seen:
         out = whence.attend(q, k, v, position=position, causal=True, backend="blockwise")
@@ -61,7 +61,7 @@ def test_the_largest_tensor_is_linear_in_length(way, monkeypatch):
 def test_the_reference_would_be_caught():
     q = torch.randn(1, HEADS, 256, WIDTH)
     with Largest() as seen:
-        whence.attend(q, q, q, position=whence.Alibi(HEADS, learn=True), causal=True, backend="reference")
+        whence.attend(q, q, q, position=whence.Alibi(HEADS, learnable=True), causal=True, backend="reference")
     assert seen.numbers >= HEADS * 256**2
 
 

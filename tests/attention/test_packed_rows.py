@@ -10,7 +10,7 @@ from whence.attention import blockwise_kernel
 HEADS, WIDTH = 2, 4
 MECHANISMS = {
     "Alibi": lambda: whence.Alibi(HEADS),
-    "Epar": lambda: whence.Epar(HEADS, context=8, learn=True),
+    "Epar": lambda: whence.Epar(HEADS, context=8, learnable=True),
     "Rotary": lambda: whence.Rotary(),
     "none": lambda: None,
 }
@@ -39,9 +39,9 @@ def test_rows_are_packed_each_in_its_own_way(mechanism, scores_in_a_tile, monkey
     monkeypatch.setattr(blockwise_kernel, "TILE", scores_in_a_tile)  # several rows in a tile, and one head of one row
     position, qkv = made(mechanism), tokens(3, 7)
     cuts = (2, 5, 3)
-    documents = torch.stack([(torch.arange(7) >= cut).long() for cut in cuts])
+    segment_ids = torch.stack([(torch.arange(7) >= cut).long() for cut in cuts])
     q, k, v = (x.clone().requires_grad_(True) for x in qkv)
-    out = attend(q, k, v, position=position, causal=True, documents=documents, backend="blockwise")
+    out = attend(q, k, v, position=position, causal=True, segment_ids=segment_ids, backend="blockwise")
     (found,) = torch.autograd.grad(out.square().sum(), k)
     for row, cut in enumerate(cuts):
         own_q, own_k, own_v = (x[row : row + 1].clone().requires_grad_(True) for x in qkv)
@@ -113,13 +113,13 @@ def test_a_row_of_which_only_padding_was_cached_starts_at_its_first_token(mechan
     position, qkv = made(mechanism), tokens(2, 6)
     real = torch.tensor([[True] * 6, [False] * 4 + [True] * 2])
     for cut in (None, 6, 4, 3):  # where the first row's second document begins: nowhere, inside a chunk, with a chunk
-        documents = None if cut is None else torch.tensor([[0] * cut + [1] * (6 - cut), [0] * 6])
+        segment_ids = None if cut is None else torch.tensor([[0] * cut + [1] * (6 - cut), [0] * 6])
         cache, outs = KVCache(), []
         for part in (slice(0, 3), slice(3, 6)):
             q, k, v = qkv[:, :, :, part]
-            packed = {} if documents is None else {"documents": documents[:, part]}
+            packed = {} if segment_ids is None else {"segment_ids": segment_ids[:, part]}
             outs.append(
-                attend(q, k, v, position=position, causal=True, cache=cache, padding=real[:, part], backend=backend, **packed)
+                attend(q, k, v, position=position, causal=True, cache=cache, key_mask=real[:, part], backend=backend, **packed)
             )  # fmt: skip
         out = torch.cat(outs, 2)
         assert torch.allclose(out[1][:, 4:], alone(qkv[:, :, :, 4:], 1, position), atol=1e-12)
@@ -133,10 +133,10 @@ def test_a_row_of_which_only_padding_was_cached_starts_at_its_first_token(mechan
 def test_a_document_that_began_with_padding_counts_from_its_own_first_token(backend, cut):
     """The document before it has real tokens; those are no tokens of this one."""
     position, qkv = whence.Epar(HEADS, length="query").double(), tokens(1, 6)  # it sees where a query stands
-    documents, real = torch.tensor([[0, 0, 1, 1, 1, 1]]), torch.tensor([[True, True, False, True, True, True]])
+    segment_ids, real = torch.tensor([[0, 0, 1, 1, 1, 1]]), torch.tensor([[True, True, False, True, True, True]])
     cache, outs = KVCache(), []
     for part in (slice(0, cut), slice(cut, 6)):
-        given = {"documents": documents[:, part], "padding": real[:, part], "backend": backend}
+        given = {"segment_ids": segment_ids[:, part], "key_mask": real[:, part], "backend": backend}
         outs.append(attend(*qkv[:, :, :, part], position=position, causal=True, cache=cache, **given))
     out = torch.cat(outs, 2)[0]
     assert torch.allclose(out[:, :2], alone(qkv[:, :, :, :2], 0, position), atol=1e-12)
@@ -147,17 +147,17 @@ def test_a_document_that_began_with_padding_counts_from_its_own_first_token(back
 def test_a_document_that_is_taken_up_again_keeps_its_distances(kind):
     """Its new positions went on from those of the last document, and the cache took places for positions."""
     q, k, v = tokens(1, 9)
-    documents, positions = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0]), torch.tensor([0, 1, 2, 0, 1, 2, 3, 4, 5])
+    segment_ids, positions = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0]), torch.tensor([0, 1, 2, 0, 1, 2, 3, 4, 5])
     position, cache, outs = whence.Epar(HEADS, context=8).requires_grad_(False), KVCache(**kind), []
     for part, given in ((slice(0, 6), None), (slice(6, 9), positions[6:])):
         outs.append(
             attend(
                 q[:, :, part], k[:, :, part], v[:, :, part], position=position, causal=True, cache=cache,
-                documents=documents[part], q_positions=given,
+                segment_ids=segment_ids[part], q_positions=given,
             )
         )  # fmt: skip
     wanted = attend(
-        q, k, v, position=position, causal=True, documents=documents, q_positions=positions, backend="reference"
+        q, k, v, position=position, causal=True, segment_ids=segment_ids, q_positions=positions, backend="reference"
     )
     assert torch.allclose(torch.cat(outs, 2), wanted, atol=1e-12)
 

@@ -32,13 +32,13 @@ def tensors(rows=6):
     return tuple(torch.randn(rows, H, LENGTH, D, dtype=torch.float64) for _ in range(3))
 
 
-def alone(position, documents=None):
+def alone(position, segment_ids=None):
     """Each row's real tokens by themselves, without padding, put back to their places; 0 elsewhere."""
     out = torch.zeros(len(REAL), H, LENGTH, D, dtype=torch.float64)
     for b, real in enumerate(REAL):
         short = [x[b : b + 1][:, :, real] for x in tensors()]
-        docs = None if documents is None else documents[b : b + 1, real]
-        out[b][:, real] = attend(*short, position=position, causal=True, documents=docs, backend="reference")[0]
+        docs = None if segment_ids is None else segment_ids[b : b + 1, real]
+        out[b][:, real] = attend(*short, position=position, causal=True, segment_ids=docs, backend="reference")[0]
     return out
 
 
@@ -55,10 +55,10 @@ def test_the_numbers_themselves():
     assert counted[5].tolist() == [-5, -4, -3, -2, -1, 0, 1, 2, 2, 3]
     later = count_tokens(REAL[3:4, 2:], None, 8, torch.device("cpu"), before=torch.tensor([[1]]))
     assert later.tolist() == [[2, 3, 2, 3, 6, 4, 5, 6]]
-    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]])
-    packed = count_tokens(REAL[3:5], documents, LENGTH, torch.device("cpu"))
+    segment_ids = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2]])
+    packed = count_tokens(REAL[3:5], segment_ids, LENGTH, torch.device("cpu"))
     assert packed.tolist() == [[0, 1, 2, 3, 0, 1, 2, 2, 0, 1], [-1, 0, 1, 1, -1, 0, 1, 1, -2, -1]]
-    going_on = count_tokens(REAL[3:4, 2:], documents[:, 2:], 8, torch.device("cpu"), before=torch.tensor([[1]]))
+    going_on = count_tokens(REAL[3:4, 2:], segment_ids[:, 2:], 8, torch.device("cpu"), before=torch.tensor([[1]]))
     assert going_on.tolist() == [[2, 3, 0, 1, 2, 2, 0, 1]]
 
 
@@ -66,7 +66,7 @@ def test_the_numbers_themselves():
 @pytest.mark.parametrize("name", POSITIONS)
 def test_in_one_pass(name, backend):
     position = POSITIONS[name]().double()
-    found = attend(*tensors(), position=position, causal=True, padding=REAL, backend=backend)
+    found = attend(*tensors(), position=position, causal=True, key_mask=REAL, backend=backend)
     torch.testing.assert_close(real_only(found), alone(position))
 
 
@@ -75,7 +75,7 @@ def test_in_one_pass(name, backend):
 def test_in_chunks(name, chunks):
     position, cache = POSITIONS[name]().double(), KVCache()
     pieces = zip(*(x.split(chunks, 2) for x in tensors()), REAL.split(chunks, 1), strict=True)
-    outs = [attend(q, k, v, position=position, causal=True, padding=real, cache=cache) for q, k, v, real in pieces]
+    outs = [attend(q, k, v, position=position, causal=True, key_mask=real, cache=cache) for q, k, v, real in pieces]
     torch.testing.assert_close(real_only(torch.cat(outs, 2)), alone(position))
 
 
@@ -87,7 +87,7 @@ def test_a_right_padded_prompt_compiled_then_eager_steps(name):
     real = torch.arange(4) < torch.tensor([[4], [1], [2], [3], [4], [2]])
 
     def step(q, k, v, real):
-        return attend(q, k, v, position=position, causal=True, padding=real, cache=cache)
+        return attend(q, k, v, position=position, causal=True, key_mask=real, cache=cache)
 
     with torch.no_grad():
         first = torch.compile(step, backend="eager")(*(x[:, :, :4] for x in (q, k, v)), real)
@@ -101,27 +101,27 @@ def test_a_right_padded_prompt_compiled_then_eager_steps(name):
 
 
 def test_in_packed_documents():
-    documents = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]).expand(len(REAL), -1)
+    segment_ids = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]).expand(len(REAL), -1)
     position = POSITIONS["both"]().double()
-    found = attend(*tensors(), position=position, causal=True, padding=REAL, documents=documents)
-    torch.testing.assert_close(real_only(found), alone(position, documents))
+    found = attend(*tensors(), position=position, causal=True, key_mask=REAL, segment_ids=segment_ids)
+    torch.testing.assert_close(real_only(found), alone(position, segment_ids))
     for chunks in ([3, 4, 3], [1] * 10, [6, 1, 3]):
         cache = KVCache()
         pieces = [x.split(chunks, 2) for x in tensors()]
-        masks = zip(*pieces, REAL.split(chunks, 1), documents.split(chunks, 1), strict=True)
+        masks = zip(*pieces, REAL.split(chunks, 1), segment_ids.split(chunks, 1), strict=True)
         outs = [
-            attend(q, k, v, position=position, causal=True, padding=real, documents=docs, cache=cache)
+            attend(q, k, v, position=position, causal=True, key_mask=real, segment_ids=docs, cache=cache)
             for q, k, v, real, docs in masks
         ]
-        torch.testing.assert_close(real_only(torch.cat(outs, 2)), alone(position, documents))
+        torch.testing.assert_close(real_only(torch.cat(outs, 2)), alone(position, segment_ids))
 
 
 def test_without_gaps_the_fast_way_stays_open():
     q, k, v = tensors(2)
     for real in (torch.arange(LENGTH) >= torch.tensor([[0], [3]]), torch.arange(LENGTH) < torch.tensor([[9], [4]])):
-        told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, padding=real)
+        told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=real)
         assert "tiles read a table" in told.why
-    told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, padding=REAL[2:4])
+    told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=REAL[2:4])
     assert "not one consecutive run" in told.why
 
 
@@ -130,7 +130,7 @@ def test_a_gap_inside_a_compiled_call_is_refused_when_it_runs():
     position = whence.Alibi(H).double()
 
     def call(q, k, v, real):
-        return attend(q, k, v, position=position, causal=True, padding=real)
+        return attend(q, k, v, position=position, causal=True, key_mask=real)
 
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     whole = torch.arange(LENGTH) >= torch.arange(len(REAL))[:, None]
@@ -143,7 +143,7 @@ def test_padding_after_a_real_token_in_a_compiled_sliding_cache_is_refused_when_
     q, k, v = (x[:1, :, :3] for x in tensors())
 
     def call(real):
-        return attend(q, k, v, causal=True, window=2, padding=real, cache=KVCache(window=2))
+        return attend(q, k, v, causal=True, window=2, key_mask=real, cache=KVCache(window=2))
 
     compiled = torch.compile(call, backend="aot_eager")
     assert compiled(torch.tensor([[False, True, True]])).isfinite().all()

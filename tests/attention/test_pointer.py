@@ -37,11 +37,11 @@ def made(position=None, dtype=torch.float64):
     return pointer, 2 * torch.randn(3, LENGTH, WIDTH, dtype=torch.float64).to(dtype)
 
 
-def placed(items, padding):
+def placed(items, key_mask):
     """The first items of each sequence, moved to where the padding mask has them; noise elsewhere."""
     out = 9 * torch.randn_like(items)
     for row, count in enumerate(COUNTS):
-        out[row, padding[row]] = items[row, :count]
+        out[row, key_mask[row]] = items[row, :count]
     return out
 
 
@@ -54,7 +54,7 @@ def hooks(position):
         return {"bias": lambda d: -(2.0**-8) * d}
     if isinstance(position, Epar):
         alpha, beta, gamma = (q().item() for q in (position.alpha, position.beta, position.gamma))
-        return {"factor": lambda d: alpha * (1 + gamma * math.exp(-beta * d / 64)) / (1 + gamma)}
+        return {"score_scale": lambda d: alpha * (1 + gamma * math.exp(-beta * d / 64)) / (1 + gamma)}
     if isinstance(position, Rotary):
         return {"turn": plain.turned}
     if isinstance(position, PowerPrior):
@@ -64,16 +64,16 @@ def hooks(position):
     return {}
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("key_mask", PADDINGS)
 @pytest.mark.parametrize(
     "position",
-    [None, Recency(5), Alibi(1), Epar(context=64, learn=True), Rotary(), PowerPrior(alpha=0.3, beta=0.7)],
+    [None, Recency(5), Alibi(1), Epar(context=64, learnable=True), Rotary(), PowerPrior(alpha=0.3, beta=0.7)],
     ids=lambda p: type(p).__name__,
 )
-def test_weights_are_those_of_the_loops(position, padding):
+def test_weights_are_those_of_the_loops(position, key_mask):
     pointer, items = made(position)
-    items, real = placed(items, PADDINGS[padding]), PADDINGS[padding]
-    got = pointer(items, padding=real)
+    items, real = placed(items, PADDINGS[key_mask]), PADDINGS[key_mask]
+    got = pointer(items, key_mask=real)
     numbers = [
         x.tolist() for x in (pointer.queries.weight, pointer.queries.bias, pointer.keys.weight, pointer.keys.bias)
     ]
@@ -94,24 +94,24 @@ def test_a_sum_of_mechanisms():
     torch.testing.assert_close(pointer(items)[0].exp().tolist(), want, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("key_mask", PADDINGS)
 @pytest.mark.parametrize("entry", FITTING, ids=[entry.name for entry in FITTING])
-def test_every_mechanism_points_as_it_attends(entry, padding):
+def test_every_mechanism_points_as_it_attends(entry, key_mask):
     """The weights of ``attend``'s last row, and the same wherever the padding stands."""
     pointer, items = made(entry.make(1, WIDTH))
-    got = pointer(placed(items, PADDINGS[padding]), padding=PADDINGS[padding]).exp()
+    got = pointer(placed(items, PADDINGS[key_mask]), key_mask=PADDINGS[key_mask]).exp()
     for row, count in enumerate(COUNTS):
         x = items[row : row + 1, :count]
         q, k = pointer.queries(x)[:, None], pointer.keys(x)[:, None]
         _, weights = attend(q, k, k, position=pointer.position, causal=True, return_weights=True)
-        torch.testing.assert_close(got[row, PADDINGS[padding][row]], weights[0, 0, -1], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(got[row, PADDINGS[key_mask][row]], weights[0, 0, -1], rtol=1e-10, atol=1e-12)
 
 
 def test_lengths_are_right_padding_and_positions_may_be_given():
     pointer, items = made(Recency(9))
-    by_mask = pointer(items, padding=PADDINGS["right"])
+    by_mask = pointer(items, key_mask=PADDINGS["right"])
     assert torch.equal(pointer(items, lengths=torch.tensor(COUNTS)), by_mask)
-    assert torch.equal(pointer(items, padding=PADDINGS["right"], positions=100 + torch.arange(LENGTH)), by_mask)
+    assert torch.equal(pointer(items, key_mask=PADDINGS["right"], positions=100 + torch.arange(LENGTH)), by_mask)
     hours = torch.tensor([0, 30, 31, 32, 50, 51, 60])
     far = pointer(items, positions=hours)
     want = pointer.position.table[(60 - hours + 1).clamp(max=8)] - pointer.position.table[7 - torch.arange(7)]
@@ -121,8 +121,8 @@ def test_lengths_are_right_padding_and_positions_may_be_given():
 
 def test_last_item_is_what_asks():
     _, items = made()
-    for name, padding in PADDINGS.items():
-        last = last_item(items, padding=padding)
+    for name, key_mask in PADDINGS.items():
+        last = last_item(items, key_mask=key_mask)
         at = {"right": (6, 3, 0), "left": (6, 6, 6), "both": (6, 4, 3)}[name]
         assert torch.equal(last, torch.stack([items[row, place] for row, place in enumerate(at)]))
     assert torch.equal(last_item(items), items[:, -1])
@@ -131,7 +131,7 @@ def test_last_item_is_what_asks():
 def test_gradients_reach_everything_but_padding():
     pointer, items = made(Recency(9))
     items.requires_grad_()
-    pointer(items, padding=PADDINGS["both"])[:, 3].sum().backward()
+    pointer(items, key_mask=PADDINGS["both"])[:, 3].sum().backward()
     assert all(p.grad.isfinite().all() for p in pointer.parameters())
     assert (pointer.position.table.grad != 0).any() and pointer.position.table.grad[0] == 0  # padding's index
     assert (items.grad[~PADDINGS["both"]] == 0).all() and (items.grad[1, 1:5] != 0).any()
@@ -238,7 +238,7 @@ def test_gates():
         seen = parts[0][row].tolist() + parts[1][row].tolist()
         want = sum(w * x for w, x in zip(weight, seen, strict=True)) + bias
         torch.testing.assert_close(gate(*parts)[row].item(), want)
-    assert sum(p.numel() for p in Gate(64, hidden=32).parameters()) == 64 * 32 + 32 + 32 + 1
+    assert sum(p.numel() for p in Gate(64, hidden_dim=32).parameters()) == 64 * 32 + 32 + 32 + 1
 
 
 def test_autocast_and_half_precision_keep_logarithms_in_float32():
@@ -258,8 +258,8 @@ def test_it_exports_and_compiles():
             super().__init__()
             self.pointer = pointer
 
-        def forward(self, x, padding, words):
-            return onto_vocabulary(self.pointer(x, padding=padding), words, 20)
+        def forward(self, x, key_mask, words):
+            return onto_vocabulary(self.pointer(x, key_mask=key_mask), words, 20)
 
     given = items, PADDINGS["both"], torch.arange(21).reshape(3, 7) % 20
     want = Whole()(*given)

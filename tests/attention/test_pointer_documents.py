@@ -80,5 +80,5 @@ def test_padding_before_or_behind_changes_nothing():
     want = pointer(items)[0]
     noise = torch.randn(1, 3, 64, dtype=torch.float64)
     behind = torch.tensor([[True] * 5 + [False] * 3])
-    torch.testing.assert_close(pointer(torch.cat([items, noise], 1), padding=behind)[0, :5], want)
-    torch.testing.assert_close(pointer(torch.cat([noise, items], 1), padding=behind.flip(1))[0, 3:], want)
+    torch.testing.assert_close(pointer(torch.cat([items, noise], 1), key_mask=behind)[0, :5], want)
+    torch.testing.assert_close(pointer(torch.cat([noise, items], 1), key_mask=behind.flip(1))[0, 3:], want)

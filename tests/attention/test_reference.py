@@ -117,12 +117,12 @@ def test_masks(backend):
     same(run(window=3, causal=True), loops(q, k, v, logit, lambda b, i, j: 0 <= i - j < 3))
     lengths = torch.tensor([4, 0])  # the second sequence sees nothing at all
     same(run(lengths=lengths), loops(q, k, v, logit, lambda b, i, j: j < lengths[b]))
-    padding = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]).bool()
-    same(run(padding=padding, causal=True), loops(q, k, v, logit, lambda b, i, j: j <= i and bool(padding[b, j])))
-    documents = torch.tensor([0, 0, 1, 1, 1, 2, 2])
+    key_mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]).bool()
+    same(run(key_mask=key_mask, causal=True), loops(q, k, v, logit, lambda b, i, j: j <= i and bool(key_mask[b, j])))
+    segment_ids = torch.tensor([0, 0, 1, 1, 1, 2, 2])
     same(
-        run(documents=documents, causal=True),
-        loops(q, k, v, logit, lambda b, i, j: j <= i and bool(documents[i] == documents[j])),
+        run(segment_ids=segment_ids, causal=True),
+        loops(q, k, v, logit, lambda b, i, j: j <= i and bool(segment_ids[i] == segment_ids[j])),
     )
 
 
@@ -156,7 +156,7 @@ def test_weights_are_returned_and_sum_to_one():
 @pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
 def test_dropout_keeps_the_mean_and_its_gradient_is_that_of_the_same_draw(backend):
     q, k, v = (x[:1, :, :4].requires_grad_(True) for x in inputs())
-    position = whence.Alibi(H).double() if backend == "sdpa" else whence.Epar(H, context=4, learn=True).double()
+    position = whence.Alibi(H).double() if backend == "sdpa" else whence.Epar(H, context=4, learnable=True).double()
 
     def run(q, k, v):
         torch.manual_seed(5)
@@ -178,7 +178,7 @@ def test_a_long_input_takes_many_tiles(monkeypatch):
     from whence.attention import blockwise_kernel
 
     q, k, v = (x.requires_grad_(True) for x in inputs(50))
-    position = (whence.Epar(H, context=9, learn=True) + whence.Alibi(H, learn=True)).double()
+    position = (whence.Epar(H, context=9, learnable=True) + whence.Alibi(H, learnable=True)).double()
     leaves = [q, k, v, *position.parameters()]
     for window in (None, 11):
         exact = whence.attend(q, k, v, position=position, causal=True, window=window, backend="reference")
@@ -197,7 +197,7 @@ def test_rows_are_recomputed_in_blocks(monkeypatch):
 
     monkeypatch.setattr(blockwise, "SCORES", 1)
     q, k, v = (x.requires_grad_(True) for x in inputs())
-    position = whence.Shaw(D, value_width=E).double()
+    position = whence.Shaw(D, value_dim=E).double()
     leaves = [q, k, v, *position.parameters()]
     results = [whence.attend(q, k, v, position=position, causal=True, backend=b) for b in ("reference", "blockwise")]
     same(results[1], results[0])

@@ -117,7 +117,7 @@ class Row:
         with self.attached(whence.NoPosition()) as attachment:
             rotated = attachment.rotary_layers
         try:
-            with self.attached(whence.Rotary(width=4)):
+            with self.attached(whence.Rotary(rotary_dim=4)):
                 refused = False
         except whence.WhenceError:
             refused = True
@@ -131,14 +131,14 @@ class Row:
     @torch.no_grad()
     def capture(self) -> str:
         """The last row's weights sum to one, less what a sink takes."""
-        refusal = hf.capture_unavailable(self.model, self.layers)
+        usage_error = hf.capture_unavailable(self.model, self.layers)
         last = hf.LastRow()
         with hf.capture(self.model, last, layers=self.layers):
             self.model(self.ids, use_cache=False)
         total = last.stacked().sum(-1)
         sinks = any("sinks" in name for name, _ in self.model.named_parameters())
         good = bool((total < 1).all()) if sinks else torch.allclose(total, torch.ones_like(total))
-        if refusal is not None or not good:
+        if usage_error is not None or not good:
             return "wrong"
         return "yes" if self.layers is None else f"layers={self.layers}"
 

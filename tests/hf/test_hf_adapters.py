@@ -19,7 +19,7 @@ def lora(**told):
 
 
 def position(scale=2.0):
-    return whence.Alibi(4, scale=scale, learn=True)
+    return whence.Alibi(4, scale=scale, learnable=True)
 
 
 def train(model, steps=2):

@@ -11,7 +11,7 @@ from whence import hf
 from whence.hf.mask_structure import Asked, recognise, recognise_while_tracing
 
 POSITIONS = {
-    "epar": lambda: whence.Epar(4, learn=True),
+    "epar": lambda: whence.Epar(4, learnable=True),
     "power_prior": lambda: whence.PowerPrior(4, alpha=0.3),
     "alibi": lambda: whence.Alibi(4),
 }

@@ -27,7 +27,7 @@ def dense(**given):
 
 
 @pytest.mark.parametrize(
-    "padding", [None, [[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9], [[1] * 9, [1, 1, 1, 0, 0, 1, 1, 1, 1]]]
+    "key_mask", [None, [[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9], [[1] * 9, [1, 1, 1, 0, 0, 1, 1, 1, 1]]]
 )
 @pytest.mark.parametrize("window", [None, 1, 3])
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (2, 6, 7, 3), (3, 12, 2, 0)])
@@ -47,7 +47,7 @@ def test_packed_texts_are_recognised_by_row():
     numbers = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
     function = masking.and_masks(masking.causal_mask_function, masking.packed_sequence_mask_function(numbers))
     found = sight(mask_function=function)
-    assert torch.equal(found.documents, numbers)
+    assert torch.equal(found.segment_ids, numbers)
     assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
 
 
@@ -99,7 +99,7 @@ def test_positions_count_through_chunks():
     for position in (whence.Alibi(4), whence.Epar(4, length="query")):
         told = found.arguments(position, torch.arange(5)[None])
         assert told["q_positions"].tolist() == [0, 1, 2, 3, 4]
-        q, k = told["documents"]
+        q, k = told["segment_ids"]
         assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
 
 
@@ -109,7 +109,7 @@ def test_packed_texts_in_chunks_keep_both():
     function = masking.and_masks(chunks, masking.packed_sequence_mask_function(numbers))
     config = SimpleNamespace(attention_chunk_size=2)  # which tells chunks from a window over texts of two tokens
     found = sight(mask_function=function, local_size=2, config=config)
-    assert torch.equal(found.documents, numbers)
+    assert torch.equal(found.segment_ids, numbers)
     assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
 
 

@@ -33,7 +33,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
             torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-4, rtol=0)
             assert torch.equal(model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False), text)
         assert same(before, everything_of(model))
-        attachment = hf.attach(model, whence.Alibi(4, scale=2.0, learn=True))
+        attachment = hf.attach(model, whence.Alibi(4, scale=2.0, learnable=True))
         assert list(attachment.positions) == [0, 1]
         for layer, position in attachment.positions.items():
             position.slope.raw.add_(0.1 * (layer + 1))
@@ -44,7 +44,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
         model.save_pretrained(tmp_path)
         other = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
         with (
-            hf.attached(other, whence.Alibi(4, learn=True)),
+            hf.attached(other, whence.Alibi(4, learnable=True)),
             pytest.raises(whence.WhenceError, match=r"scale=2\.0, while"),
         ):
             hf.read_positions(other, tmp_path)

@@ -17,7 +17,7 @@ accelerate = pytest.importorskip("accelerate")
 
 
 def position():
-    return whence.PowerPrior(4, alpha=0.3) + whence.Alibi(4, learn=True)
+    return whence.PowerPrior(4, alpha=0.3) + whence.Alibi(4, learnable=True)
 
 
 @torch.no_grad()

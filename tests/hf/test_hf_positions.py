@@ -98,8 +98,8 @@ def test_rotation_goes_in_chosen_layers_only():
 MECHANISMS = {
     "absolute": lambda: whence.Epar(4, length="query", beta=4.0),
     "bias": lambda: whence.T5Bias(4, std=1.0),
-    "content": lambda: whence.Cope(8),
-    "values": lambda: whence.Shaw(8, clip=4, std=0.3),
+    "content_bias": lambda: whence.Cope(8),
+    "value_bias": lambda: whence.Shaw(8, clip=4, std=0.3),
     "fire": lambda: whence.Fire(4),
     "sink": lambda: whence.StableMask(4, context=32),
 }

@@ -58,7 +58,7 @@ def saved(tmp_path, position, **told):
 
 
 def test_a_saved_model_comes_back_with_its_positions(tmp_path):
-    model = saved(tmp_path, whence.T5Bias(4, std=1.0) + whence.Alibi(4, scale=2.0, learn=True), layers=[1])
+    model = saved(tmp_path, whence.T5Bias(4, std=1.0) + whence.Alibi(4, scale=2.0, learnable=True), layers=[1])
     byte_tokenizer().save_pretrained(tmp_path)
     with pytest.warns(
         UserWarning, match=r"holds positions, which are no part of the model.*whence\.hf\.attach_saved\(model, "
@@ -93,7 +93,7 @@ def test_every_mechanism_is_built_again_from_its_settings(entry):
         (whence.Epar(4, context=64), whence.Epar(4, context=32), "context=64, while the attached one has context=32"),
         (whence.PowerPrior(4), whence.PowerPrior(), "heads=4, while the attached one has heads=None"),
         (whence.PowerPrior(4), whence.Alibi(4), "PowerPrior, while Alibi is attached"),
-        (whence.Sink(4), whence.Sink(4, learn=False), r"parameters \['value'\], while the attached one has \[\]"),
+        (whence.Sink(4), whence.Sink(4, learnable=False), r"parameters \['value'\], while the attached one has \[\]"),
         (Bell(3.0), Bell(4.0), r"width=3\.0, while the attached one has width=4\.0"),
         (whence.Alibi(4) + Bell(3.0), whence.Alibi(4) + Bell(4.0), r"Bell with width=3\.0"),
         (whence.Alibi(4) + Bell(3.0), Bell(3.0), r"Alibi \+ Bell, while Bell is attached"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 TEXT = "Where a word stands says how much the next one has to do with it. " * 30
 POSITIONS = {
     "prior": lambda: whence.PowerPrior(9, alpha=0.05),
-    "epar": lambda: whence.Epar(9, learn=True, context=64),
+    "epar": lambda: whence.Epar(9, learnable=True, context=64),
 }
 
 

@@ -16,9 +16,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 
 
 def positions(kind):
-    return {"prior": lambda: whence.PowerPrior(4, alpha=0.3), "epar": lambda: whence.Epar(4, learn=True, context=16)}[
-        kind
-    ]()
+    return {
+        "prior": lambda: whence.PowerPrior(4, alpha=0.3),
+        "epar": lambda: whence.Epar(4, learnable=True, context=16),
+    }[kind]()
 
 
 def tokenizer():
@@ -89,7 +90,9 @@ def test_transformers_trainer(kind, checkpointing, tmp_path):
 
 def test_gradients_are_those_of_the_dense_reference():
     model, ids = tiny("llama").double(), tokens()
-    hf.attach(model, lambda layer: (whence.PowerPrior(4, alpha=0.3) + whence.Epar(4, learn=True, context=16)).double())
+    hf.attach(
+        model, lambda layer: (whence.PowerPrior(4, alpha=0.3) + whence.Epar(4, learnable=True, context=16)).double()
+    )
     learnt = [weight for name, weight in model.named_parameters() if ".whence." in name]
     gradients = []
     for asked in (False, True):  # the weights are formed by the dense reference alone

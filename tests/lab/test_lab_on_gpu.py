@@ -24,9 +24,9 @@ def studies():
     return [Study(
         name="on-gpu-PRECISION", question="is it the same", task="retrieval",
         task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 64},
-        model={"width": 32, "heads": 2, "layers": 2, "hidden": 32, "dropout": 0.0},
+        model={"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 32, "dropout": 0.0},
         arms=tuple(arm(name) for name in ("none", "rotary", "alibi", "epar", "t5", "power")), seeds=(0,),
-        budget=Budget(steps=20, batch=16, evaluate_every=10, precision="PRECISION", accumulate=2),
+        budget=Budget(steps=20, batch_size=16, evaluate_every=10, mixed_precision="PRECISION", grad_accum_steps=2),
         decision=Decision(baseline="none"),
     )]
 """

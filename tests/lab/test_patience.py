@@ -12,8 +12,8 @@ from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
 from whence.lab.tasks.retrieval import Retrieval
 
-BUDGET = Budget(steps=40, batch=8, rate=3e-3, evaluate_every=2, patience=3)
-MODEL = {"width": 16, "heads": 2, "layers": 1, "hidden": 16}
+BUDGET = Budget(steps=40, batch_size=8, lr=3e-3, evaluate_every=2, patience=3)
+MODEL = {"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}
 
 
 class Chosen(Retrieval):

@@ -27,8 +27,8 @@ def studies():
     return [Study(
         name="shared", question="is it the same", task="retrieval",
         task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
-        model={"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.0},
-        arms=(arm("epar"),), seeds=(0,), budget=Budget(steps=4, batch=9, evaluate_every=2),
+        model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0},
+        arms=(arm("epar"),), seeds=(0,), budget=Budget(steps=4, batch_size=9, evaluate_every=2),
         decision=Decision(baseline="epar"),
     )]
 """
@@ -97,7 +97,7 @@ def require_alike(alone, together, processes=2):
 
 def test_the_parts_of_a_batch_make_the_whole():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16}, arm("none"), 0).eval()
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, arm("none"), 0).eval()
     batch = task.train_batch(3, training.drawn(0, 0))
     asked = training.asked_of(batch)
     whole = training.loss_of(task, model, batch, asked)
@@ -171,14 +171,14 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: (calls.append(1), whole(model, backend="aot_eager"))[1])
     study = Study(
         name="s", question="q", task="retrieval", task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 8},
-        model={"width": 8, "heads": 1, "layers": 1, "hidden": 8, "dropout": 0.0}, arms=(arm("alibi"),), seeds=(0,),
-        budget=Budget(steps=3, batch=4), decision=Decision(baseline="alibi"),
+        model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8, "dropout": 0.0}, arms=(arm("alibi"),), seeds=(0,),
+        budget=Budget(steps=3, batch_size=4), decision=Decision(baseline="alibi"),
     )  # fmt: skip
     losses = []
     for compiled in (False, True):
         task = tasks.load(study.task, **study.task_settings)
         model = runner.model_for(study.runs()[0], task)
-        budget = Budget(steps=3, batch=4, compiled=compiled)
+        budget = Budget(steps=3, batch_size=4, compile=compiled)
         losses.append(training.train(model, task, budget, 0, tmp_path / "none")["losses"][-1]["loss"])
     assert len(calls) == 1
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

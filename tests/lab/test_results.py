@@ -19,8 +19,8 @@ from whence.statistics import compare, summary
 STUDY = Study(
     name="little", question="what is found", task="retrieval",
     task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 20},
-    model={"width": 16, "heads": 2, "layers": 2, "hidden": 16}, arms=(arm("none"), arm("alibi")), seeds=(3, 5),
-    budget=Budget(steps=4, batch=8, evaluate_every=2), decision=Decision(baseline="none", split="2x", alpha=0.1),
+    model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16}, arms=(arm("none"), arm("alibi")), seeds=(3, 5),
+    budget=Budget(steps=4, batch_size=8, evaluate_every=2), decision=Decision(baseline="none", split="2x", alpha=0.1),
 )  # fmt: skip
 
 

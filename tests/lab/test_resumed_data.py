@@ -12,7 +12,7 @@ from whence.lab.arms import Fit, arm
 from whence.lab.early_stopping import Choice
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
-from whence.lab.tasks.base import NOT_ASKED
+from whence.lab.tasks.base import IGNORE_INDEX
 from whence_papers.epar.adaptive_training import adapt, answered_from
 from whence_papers.epar.places import Places
 
@@ -27,7 +27,7 @@ class Numbered:
 
 @pytest.mark.parametrize("first", range(10))
 def test_epochs_go_on_with_the_very_next_batch(first):
-    budget = Budget(epochs=3, batch=3)
+    budget = Budget(epochs=3, batch_size=3)
     schedule = training.Schedule(Numbered(), budget)
     assert (schedule.an_epoch, schedule.steps) == (3, 9)
 
@@ -80,7 +80,7 @@ def test_without_patience_nothing_is_chosen():
 @pytest.mark.parametrize("mode", [True, False])
 def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
     task = load("retrieval", pairs=2, keys=16, values=4, items=4)
-    model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.5}, arm("none"), 0)
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, arm("none"), 0)
     model.train(mode)
     found = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
     assert model.training is mode
@@ -99,7 +99,7 @@ def test_attention_by_distance_counts_the_rows_of_real_queries():
 
 
 def test_a_table_of_positions_reaches_eight_times_the_trained_length():
-    fit = Fit(heads=2, head_width=8, width=16, context=12, causal=True)
+    fit = Fit(heads=2, head_dim=8, width=16, context=12, causal=True)
     learned = arm("learned").build(fit)
     x = torch.zeros(1, 1, 16)
     learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it
@@ -110,7 +110,7 @@ def test_a_table_of_positions_reaches_eight_times_the_trained_length():
 def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():
     batch = Batch(torch.tensor([[3, 4]]), torch.tensor([[4, 5]]))
     mine = training.share(batch, 1, 2)
-    assert mine.tokens.tolist() == [[3, 4]] and (mine.targets == NOT_ASKED).all()
+    assert mine.tokens.tolist() == [[3, 4]] and (mine.targets == IGNORE_INDEX).all()
     assert training.share(batch, 0, 2).targets.tolist() == [[4, 5]]
 
 
@@ -122,7 +122,7 @@ def test_every_seed_and_step_draws_numbers_of_its_own():
 def test_names_of_files_and_defaults_that_records_carry():
     """A record is found by these: changed without a reason, finished work would be done again."""
     assert all(
-        question["model"] == {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0}
+        question["model"] == {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
         for question in comparing.QUESTIONS.values()
     )
     assert load("copy").settings.items() >= {"string": 16, "symbols": 16, "items": 256, "seed": 0}.items()

@@ -17,7 +17,7 @@ from whence.lab import checkpoints, results, runner, tasks, training
 from whence.lab.arms import Arm, Fit, arm
 from whence.lab.study import Budget, Decision, Study
 
-ARMS = (arm("none"), arm("alibi"), Arm("EPAR", "Epar(learn=True)"))
+ARMS = (arm("none"), arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
 
 
 def small(**changes):
@@ -26,10 +26,10 @@ def small(**changes):
         question="does it run",
         task="retrieval",
         task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
-        model={"width": 16, "heads": 2, "layers": 1, "hidden": 16},
+        model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16},
         arms=ARMS,
         seeds=(0, 1),
-        budget=Budget(steps=6, batch=8, evaluate_every=2),
+        budget=Budget(steps=6, batch_size=8, evaluate_every=2),
         decision=Decision(baseline="none"),
     )
     return dataclasses.replace(made, **changes)
@@ -99,7 +99,7 @@ def test_what_was_learned_is_noted_before_and_after(finished):
 
 def test_parts_of_a_position_say_each_their_own_numbers():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    model = task.build_model({"width": 16, "heads": 2, "layers": 1}, arm("Rotary() + Epar(learn=True)"), 0)
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1}, arm("Rotary() + Epar(learnable=True)"), 0)
     found = runner.numbers_of(model)
     assert [name.split("position.")[1] for name in found] == ["members.0", "members.1"]
     assert "base=" in found["body.layers.0.attention.position.members.0"] and "alpha=" in str(found)
@@ -170,7 +170,7 @@ def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
 
     def tokens(seed, first=0, **budget):
-        chosen = Budget(batch=4, **budget)
+        chosen = Budget(batch_size=4, **budget)
         source = task if chosen.steps else tasks.load("topics", context=256)
         schedule = training.Schedule(source, chosen)
         found = training.batches(source, chosen, schedule, seed, first)
@@ -217,7 +217,7 @@ for name, kills in (("whole", 0), ("killed", 2)):
 
 
 def longer():
-    return small(budget=Budget(steps=30, batch=8, evaluate_every=3), seeds=(0,))
+    return small(budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))
 
 
 def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
@@ -242,8 +242,10 @@ def test_a_run_stopped_between_two_evaluations_goes_on_from_there(tmp_path, ever
     def trained(path, notify):
         steps = []
         task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-        model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16}, ARMS[1], 0)  # it has dropout
-        budget = Budget(steps=10, batch=8, evaluate_every=every)
+        model = task.build_model(
+            {"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, ARMS[1], 0
+        )  # it has dropout
+        budget = Budget(steps=10, batch_size=8, evaluate_every=every)
         note = lambda progress: (steps.append(progress.step), notify(progress))  # noqa: E731
         return training.train(model, task, budget, 0, path, note, save_every=0.0), steps
 
@@ -301,7 +303,7 @@ def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
         return model
 
     monkeypatch.setattr(runner, "model_for", spoiled)
-    result, good = diverged(tmp_path, budget=Budget(steps=6, batch=8, evaluate_every=2, clip=clip))
+    result, good = diverged(tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip))
     assert result["step"] == step and result["reason"] == f"the gradient became nan at step {step}"
     assert [row["step"] for row in result["evaluations"]] == kept
     assert all(tensor.isfinite().all() for name, tensor in good.items() if name.startswith("model."))
@@ -337,7 +339,7 @@ def test_a_study_that_cannot_be_is_refused_when_written(changes, said):
 def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
     for study, said in (
         (small(decision=Decision(baseline="none", split="9x")), "split '9x'"),
-        (small(model={"width": 15, "heads": 2}), "width"),
+        (small(model={"embed_dim": 15, "heads": 2}), "embed_dim"),
         (small(model={"widht": 16}), "the setting widht"),
         (small(task="nothing"), "nothing"),
     ):
@@ -392,8 +394,8 @@ def test_budgets_that_cannot_be(given):
 
 def test_the_hash_names_all_that_decides():
     assert small().hash == small(about="other words").hash
-    assert small().hash == small(budget=Budget(steps=6, batch=8, evaluate_every=2, accumulate=1)).hash
-    assert small().hash != small(budget=Budget(steps=6, batch=8, evaluate_every=2, accumulate=2)).hash
+    assert small().hash == small(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=1)).hash
+    assert small().hash != small(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=2)).hash
     assert small().hash != small(seeds=(0, 2)).hash != small(seeds=(0, 1), task_settings={}).hash
     assert Study(**{f.name: getattr(small(), f.name) for f in dataclasses.fields(Study)}).hash == small().hash
 
@@ -403,7 +405,7 @@ def test_schedules():
         def epoch(self, size, generator):
             return iter(range(5))
 
-    warm = training.Schedule(Some(), Budget(steps=10, rate=1.0, warmup=4, schedule="cosine"))
+    warm = training.Schedule(Some(), Budget(steps=10, lr=1.0, warmup_steps=4, schedule="cosine"))
     assert [round(warm.rate(s), 3) for s in (0, 3, 4, 7)] == [0.25, 1.0, 1.0, 0.5]
     epochs = training.Schedule(Some(), Budget(epochs=3, evaluate_every=1))
     assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
@@ -413,8 +415,8 @@ def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
     found = {}
     for precision in ("no", "bf16", "no"):
         task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-        model = task.build_model({"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.0}, ARMS[1], 0)
-        budget = Budget(steps=2, batch=8, precision=precision)
+        model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0}, ARMS[1], 0)
+        budget = Budget(steps=2, batch_size=8, mixed_precision=precision)
         loss = training.train(model, task, budget, 0, tmp_path / precision)["losses"][0]["loss"]
         assert found.setdefault(precision, loss) == pytest.approx(loss, rel=1e-6)
         assert all(weight.dtype == torch.float32 for weight in model.parameters())
@@ -436,16 +438,16 @@ def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):
         model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 1), "idle": torch.nn.Linear(2, 1)})
         return model, torch.optim.AdamW(model.parameters(), fused=True)
 
-    def step(model, optimiser):
+    def step(model, optimizer):
         model["used"](torch.ones(1, 2)).sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    model, optimiser = made()
-    step(model, optimiser)
-    checkpoints.save(tmp_path / "state", model, optimiser, {"step": 1})
+    model, optimizer = made()
+    step(model, optimizer)
+    checkpoints.save(tmp_path / "state", model, optimizer, {"step": 1})
     again, resumed = made()
     assert checkpoints.load(tmp_path / "state", again, resumed) == {"step": 1}
-    for pair in ((model, optimiser), (again, resumed)):
+    for pair in ((model, optimizer), (again, resumed)):
         step(*pair)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

@@ -8,11 +8,11 @@ VOCABULARY, WIDTH, HEADS, HEAD_WIDTH = 13, 16, 2, 8
 
 
 def decoder_spec(**about):
-    return ModelSpec("decoder", VOCABULARY, **{"width": WIDTH, "heads": HEADS, "layers": 2, "hidden": 12} | about)
+    return ModelSpec("decoder", VOCABULARY, **{"embed_dim": WIDTH, "heads": HEADS, "layers": 2, "ffn_dim": 12} | about)
 
 
 def encoder_spec(**about):
-    about = {"width": WIDTH, "heads": HEADS, "layers": 2, "hidden": 12, "classes": 3} | about
+    about = {"embed_dim": WIDTH, "heads": HEADS, "layers": 2, "ffn_dim": 12, "num_classes": 3} | about
     return ModelSpec("encoder", VOCABULARY, **about)
 
 

@@ -27,7 +27,7 @@ def test_the_kind_decides():
 
 
 def test_each_layer_learns_a_copy_and_the_one_given_is_left_alone():
-    given = Epar(HEADS, learn=True, context=64)
+    given = Epar(HEADS, learnable=True, context=64)
     model = build(decoder_spec(layers=3), given)
     numbers = [list(layer.attention.position.parameters()) for layer in model.body.layers]
     assert len({id(p) for own in [*numbers, list(given.parameters())] for p in own}) == 4 * len(numbers[0])
@@ -95,7 +95,7 @@ def test_models_of_one_seed_differ_in_position_alone(initial):
 
 def test_the_scaled_start():
     model = build(
-        decoder_spec(width=128, heads=2, hidden=256, layers=8, initial="scaled"), Shaw(64, clip=4, std=1.0), seed=0
+        decoder_spec(embed_dim=128, heads=2, ffn_dim=256, layers=8, initial="scaled"), Shaw(64, clip=4, std=1.0), seed=0
     )
     layer = model.body.layers[0]
     for weight in (layer.attention.queries.weight, layer.feed_forward.into.weight, model.output.weight):
@@ -132,9 +132,9 @@ def test_what_was_made_for_another_model_is_refused():
     assert refused(decoder_spec(), Alibi(4)) == (
         "attend(position=Alibi) got 4 heads with 2 in q, but a mechanism has the heads of the queries; build it with heads=2."
     )
-    assert "head_width 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
+    assert "head_dim 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
     assert "an input of width 16" in refused(decoder_spec(), Sinusoidal(32))
-    assert "head_width 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
+    assert "head_dim 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
 
 
 def test_what_is_no_position_is_refused():

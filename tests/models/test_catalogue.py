@@ -38,8 +38,8 @@ def predict_next(model):
 
 
 def predict_class(model):
-    padding = torch.arange(9) < torch.tensor([[9], [6], [3]])
-    return F.cross_entropy(model(tokens(batch=3), padding), torch.arange(3))
+    key_mask = torch.arange(9) < torch.tensor([[9], [6], [3]])
+    return F.cross_entropy(model(tokens(batch=3), key_mask), torch.arange(3))
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -60,7 +60,7 @@ def test_one_step_of_an_encoder(entry):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("ends", [{"tied": True, "initial": "scaled"}, {"tied": False, "final_norm": False}])
 def test_every_build_of_a_decoder_learns(norm, activation, ends):
-    model = decoder(T5Bias(HEADS) + Rotary(), dropout=0.0, norm=norm, activation=activation, key_heads=1, **ends)
+    model = decoder(T5Bias(HEADS) + Rotary(), dropout=0.0, norm=norm, activation=activation, num_kv_heads=1, **ends)
     before, after, still = step(model, predict_next)
     assert after < before and not still
 

@@ -12,7 +12,7 @@ from whence.position.catalogue import CATALOGUE
 
 # all effects in two models; each mechanism for itself is compiled in tests/attention
 COMPILED = {
-    "Learned + Rotary + Epar": lambda: Learned(WIDTH, 32) + Rotary() + Epar(HEADS, learn=True, context=64),
+    "Learned + Rotary + Epar": lambda: Learned(WIDTH, 32) + Rotary() + Epar(HEADS, learnable=True, context=64),
     "Shaw + T5Bias + Sink": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5) + T5Bias(HEADS, std=1.0) + Sink(HEADS),
 }
 

@@ -17,7 +17,7 @@ CHOSEN = ("Sinusoidal", "Learned", "Rotary", "Shaw", "Cope", "Fire", "Epar, quer
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_from_caches_it_is_what_it_is_at_once(name):
-    model = decoder(MECHANISMS[name], key_heads=1).eval()
+    model = decoder(MECHANISMS[name], num_kv_heads=1).eval()
     text = tokens()
     with torch.no_grad():
         whole = model(text)
@@ -32,8 +32,8 @@ def test_left_padding_and_packing_change_nothing(name):
     model = decoder(MECHANISMS[name]).eval()
     text, other = tokens(length=5), tokens(length=4, seed=7)
     real = torch.arange(9).ge(4).expand(2, 9)
-    assert_same(model(torch.cat([other, text], 1), padding=real)[:, 4:], model(text))
-    packed = model(torch.cat([other, text], 1), documents=torch.tensor([0] * 4 + [1] * 5))
+    assert_same(model(torch.cat([other, text], 1), key_mask=real)[:, 4:], model(text))
+    packed = model(torch.cat([other, text], 1), segment_ids=torch.tensor([0] * 4 + [1] * 5))
     assert_same(packed, torch.cat([model(other), model(text)], 1))
 
 
@@ -41,7 +41,7 @@ def test_left_padding_through_caches():
     model = decoder(MECHANISMS["Learned + Rotary"]).eval()
     text, filler = tokens(length=5), tokens(length=4, seed=7)
     caches = model.caches()
-    model(torch.cat([filler, text[:, :3]], 1), padding=torch.arange(7).ge(4).expand(2, 7), cache=caches)
+    model(torch.cat([filler, text[:, :3]], 1), key_mask=torch.arange(7).ge(4).expand(2, 7), cache=caches)
     assert_same(model(text[:, 3:], cache=caches), model(text)[:, 3:])
 
 

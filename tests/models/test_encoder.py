@@ -14,7 +14,7 @@ POSITIONS = {
     "Rotary": Rotary(),
     "Shaw": Shaw(HEAD_WIDTH, clip=4, std=0.5),
     "Kerple": Kerple(HEADS),
-    "Epar": Epar(HEADS, learn=True, length="sequence"),
+    "Epar": Epar(HEADS, learnable=True, length="sequence"),
 }
 
 

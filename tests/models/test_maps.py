@@ -42,7 +42,7 @@ def test_an_encoder_looks_at_real_tokens_only():
 
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
 def test_the_model_is_left_as_it_was(backend):
-    model = build(decoder_spec(dropout=0.5), Epar(HEADS, learn=True, context=64), backend=backend, seed=0)
+    model = build(decoder_spec(dropout=0.5), Epar(HEADS, learnable=True, context=64), backend=backend, seed=0)
     first, second = (attention_maps(model, tokens()) for _ in range(2))
     assert torch.equal(first, second)  # without dropout
     with pytest.raises(WhenceError):

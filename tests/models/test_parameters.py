@@ -7,7 +7,7 @@ from small_models import HEADS, WIDTH, decoder, decoder_spec
 from whence import Alibi, Learned, Sinusoidal, T5Bias
 from whence.models import ModelSpec, Part, build, parameter_table
 
-SOURCE = {"vocabulary": 5755, "width": 64, "heads": 2, "layers": 4, "hidden": 100}
+SOURCE = {"vocab_size": 5755, "embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100}
 LAYER = (
     Part("attention", 16_640),
     Part("feed-forward in", 6_500),
@@ -23,11 +23,11 @@ def count(model):
 
 @pytest.mark.parametrize("position", [Sinusoidal(64), Alibi(2, form="symmetric")], ids=["Sinusoidal", "Alibi"])
 def test_the_sources_encoder(position):
-    model = build(ModelSpec("encoder", classes=3, **SOURCE), position)
+    model = build(ModelSpec("encoder", num_classes=3, **SOURCE), position)
     table = parameter_table(model)
     assert table.rows == (("embedding", 368_320), ("layers", 119_440), ("classifier", 6_803))
     assert table.parts[1].inside == tuple(Part(f"layer {n}", 29_860, LAYER) for n in range(4))
-    assert table.parts[2].inside == (Part("hidden", 6_500), Part("classes", 303))
+    assert table.parts[2].inside == (Part("ffn_dim", 6_500), Part("num_classes", 303))
     assert table.total == count(model) == 494_563
 
 

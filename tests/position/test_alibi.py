@@ -49,7 +49,7 @@ def test_formula_in_double_precision():
 
 
 def test_gradients():
-    alibi = Alibi(2, learn=True).double()
+    alibi = Alibi(2, learnable=True).double()
     d = torch.tensor([0.0, 1.0, -3.0], dtype=torch.float64, requires_grad=True)
     alibi.bias(d, None).sum().backward()
     assert torch.isfinite(d.grad).all()
@@ -58,7 +58,7 @@ def test_gradients():
 
 @pytest.mark.parametrize("sign", (1, -1))
 def test_slopes_stay_above_zero_under_learning(sign):
-    alibi = Alibi(4, learn=True)
+    alibi = Alibi(4, learnable=True)
     steps = torch.optim.Adam(alibi.parameters(), lr=10.0)
     for _ in range(200):
         steps.zero_grad()
@@ -67,9 +67,9 @@ def test_slopes_stay_above_zero_under_learning(sign):
     assert (alibi.slope() > 0).all() and torch.isfinite(alibi.slope()).all()
 
 
-@pytest.mark.parametrize("learn", (True, False))
-def test_state_dict_round_trip_compile_and_export(learn):
-    alibi, other = Alibi(3, slope=[0.1, 0.2, 0.3], learn=learn), Alibi(3, learn=learn)
+@pytest.mark.parametrize("learnable", (True, False))
+def test_state_dict_round_trip_compile_and_export(learnable):
+    alibi, other = Alibi(3, slope=[0.1, 0.2, 0.3], learnable=learnable), Alibi(3, learnable=learnable)
     d = torch.arange(-3.0, 6.0)
     want = alibi.bias(d, None)
     other.load_state_dict(alibi.state_dict())
@@ -80,7 +80,7 @@ def test_state_dict_round_trip_compile_and_export(learn):
 
 def test_what_it_says_of_itself():
     assert repr(Alibi(2)) == "Alibi(heads=2, form='causal', scale=1, slope=[0.0625, 0.00390625])"
-    assert repr(Alibi(1, form="symmetric", learn=True)).endswith(
+    assert repr(Alibi(1, form="symmetric", learnable=True)).endswith(
         "form='symmetric', scale=1, slope=0.00390625, learnable)"
     )
     assert Alibi(2).causal_only and not Alibi(2, form="symmetric").causal_only
@@ -107,7 +107,7 @@ def test_what_it_says_of_itself():
             {"heads": 1, "slope": [-1.0]},
             r"slope=... got -1.0, but slope is a finite number of at least 0; give a number inside that range\.",
         ),
-        ({"heads": 1, "slope": [0.0], "learn": True}, r"slope=... got 0.0, but slope is a finite number above 0"),
+        ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0, but slope is a finite number above 0"),
     ),
 )
 def test_refusals(arguments, text):

@@ -18,9 +18,9 @@ from whence.position.stable_mask import StableMask
 class Affine(Position):
     """Multiplies and adds wherever order can be seen."""
 
-    def __init__(self, times, plus, head_width=None):
+    def __init__(self, times, plus, head_dim=None):
         super().__init__()
-        self.times, self.plus, self.head_width = times, plus, head_width
+        self.times, self.plus, self.head_dim = times, plus, head_dim
 
     def embed(self, x, positions):
         return x * self.times + self.plus
@@ -28,10 +28,10 @@ class Affine(Position):
     def rotate(self, q, k, q_positions, k_positions):
         return q * self.times + self.plus, k * self.times - self.plus
 
-    def content(self, rows):
+    def content_bias(self, rows):
         return rows.scores * self.times
 
-    def values(self, weights, rows):
+    def value_bias(self, weights, rows):
         return weights @ rows.k * self.plus
 
 
@@ -59,19 +59,19 @@ def test_content_and_value_terms_add():
     total, given = Affine(2.0, 1.0) + Affine(3.0, 5.0) + Alibi(2), rows()
     torch.testing.assert_close(total.content(given), given.scores * 5)
     weights = given.scores.softmax(-1)
-    torch.testing.assert_close(total.values(weights, given), weights @ given.k * 6)
-    assert (Alibi(2) + Epar(2)).content(given) is None and (Alibi(2) + Epar(2)).values(weights, given) is None
+    torch.testing.assert_close(total.value_bias(weights, given), weights @ given.k * 6)
+    assert (Alibi(2) + Epar(2)).content(given) is None and (Alibi(2) + Epar(2)).value_bias(weights, given) is None
 
 
 def test_effects_and_flags_are_those_of_the_parts():
     total = Alibi(2) + Epar(2, length="query")
-    assert total.effects == {"bias", "factor"}
+    assert total.effects == {"bias", "score_scale"}
     assert total.causal_only and not total.relative
     symmetric = Alibi(2, form="symmetric") + Epar(2)
     assert not symmetric.causal_only and symmetric.relative
     assert not (symmetric + StableMask(2, context=8)).relative
     assert (Affine(1.0, 0.0) + Alibi(2)).at_input()[0].times == 1.0 and not total.at_input()
-    assert (Alibi(2) + PowerPrior(2)).learnable and not total.learnable
+    assert (Alibi(2) + PowerPrior(2)).trainable and not total.trainable
     assert (NoPosition() + NoPosition()).effects == frozenset()
 
 
@@ -137,11 +137,11 @@ def test_refuses_two_sinks():
 def test_refuses_two_head_widths():
     text = (
         r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but all parts see the same queries; "
-        r"build them with the same head_width\."
+        r"build them with the same head_dim\."
     )
     with pytest.raises(WhenceError, match=text):
-        Cope(8) + Affine(1.0, 0.0, head_width=4)
-    assert (Cope(8) + Affine(1.0, 0.0, head_width=8)).effects >= {"content"}
+        Cope(8) + Affine(1.0, 0.0, head_dim=4)
+    assert (Cope(8) + Affine(1.0, 0.0, head_dim=8)).effects >= {"content_bias"}
 
 
 def test_the_hooks_of_a_sum_answer_for_all_parts():
@@ -149,6 +149,6 @@ def test_the_hooks_of_a_sum_answer_for_all_parts():
     d = torch.tensor([0.0, 3.0])
     both = Epar(context=10) + Epar(form="basic", length="query") + Alibi(2) + Alibi(2, form="symmetric")
     one, two = Epar(context=10), Epar(form="basic", length="query")
-    torch.testing.assert_close(both.factor(d, 4), one.factor(d, 10) * two.factor(d, 4))
+    torch.testing.assert_close(both.score_scale(d, 4), one.score_scale(d, 10) * two.score_scale(d, 4))
     torch.testing.assert_close(both.bias(d, 4), 2 * Alibi(2).bias(d, None))
     assert both.sink(d, 4) is None

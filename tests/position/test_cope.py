@@ -49,7 +49,7 @@ def by_hand(rows, e, positions):
 def test_loops(heads, positions, batch_positions):
     cope = Cope(D, positions=positions, heads=heads).double()
     rows = make_rows(batch_positions=batch_positions)
-    got = cope.content(rows)
+    got = cope.content_bias(rows)
     assert got.shape == (B, H, T, S) and got.dtype == torch.float64
     torch.testing.assert_close(got, by_hand(rows, cope.e.detach(), positions), rtol=1e-12, atol=1e-13)
 
@@ -61,7 +61,7 @@ def test_against_x_transformers(positions):
     with torch.no_grad():
         witness.pos_emb.copy_(cope.e)
     theirs = witness(rows.q, rows.scores.masked_fill(~rows.visible, -torch.finfo(torch.float64).max))
-    torch.testing.assert_close(cope.content(rows), theirs, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(cope.content_bias(rows), theirs, rtol=1e-12, atol=1e-13)
 
 
 def test_the_order_of_storage_does_not_matter():
@@ -92,7 +92,7 @@ def test_invisible_keys_are_not_counted():
     hidden = Rows(rows.q, rows.k, rows.scores, rows.q_positions, rows.k_positions, visible, rows.scale)
     cope = Cope(D).double()
     torch.testing.assert_close(cope.content(hidden), by_hand(hidden, cope.e.detach(), 64), rtol=1e-12, atol=1e-13)
-    assert not torch.allclose(cope.content(hidden)[..., 0], cope.content(rows)[..., 0])
+    assert not torch.allclose(cope.content(hidden)[..., 0], cope.content_bias(rows)[..., 0])
 
 
 def test_nothing_is_counted_for_rows_that_see_nothing():
@@ -122,7 +122,7 @@ def test_counts_of_half_precision_scores_are_summed_in_single():
     rows = Rows(q, k, q @ k.mT, at[:, -1:], at, torch.ones(1, 1, 1, 1001, dtype=torch.bool), 1.0)
     cope = Cope(D, positions=1024).bfloat16()
     assert cope.count(rows)[0, 0, 0, 0].item() == 500.5  # bfloat16 would stop at 128
-    assert cope.content(rows).dtype == torch.bfloat16
+    assert cope.content_bias(rows).dtype == torch.bfloat16
 
 
 class Hook(torch.nn.Module):
@@ -137,9 +137,9 @@ class Hook(torch.nn.Module):
 @pytest.mark.parametrize("heads", (None, H))
 def test_state_dict_round_trip_compile_and_export(heads):
     cope, other, rows = Cope(D, heads=heads), Cope(D, heads=heads), make_rows(dtype=torch.float32)
-    want = cope.content(rows)
+    want = cope.content_bias(rows)
     other.load_state_dict(cope.state_dict())
-    assert torch.equal(other.content(rows), want)
+    assert torch.equal(other.content_bias(rows), want)
     inputs = (rows.q, rows.k, rows.scores, rows.q_positions, rows.k_positions, rows.visible)
     torch.testing.assert_close(torch.compile(Hook(cope), backend="eager", fullgraph=True)(*inputs), want)
     torch.testing.assert_close(torch.export.export(Hook(cope), inputs).module()(*inputs), want)
@@ -147,8 +147,8 @@ def test_state_dict_round_trip_compile_and_export(heads):
 
 def test_what_it_says_of_itself():
     cope = Cope(8, positions=16)
-    assert repr(cope) == "Cope(head_width=8, positions=16, learnable)"
-    assert cope.effects == {"content"} and cope.causal_only and cope.relative and cope.head_width == 8
+    assert repr(cope) == "Cope(head_dim=8, positions=16, learnable)"
+    assert cope.effects == {"content_bias"} and cope.causal_only and cope.relative and cope.head_dim == 8
     assert cope.e.shape == (16, 8) and Cope(8, positions=16, heads=2).e.shape == (2, 16, 8)
 
 
@@ -156,15 +156,15 @@ def test_what_it_says_of_itself():
     "arguments, text",
     (
         (
-            {"head_width": 0},
-            r"Cope\(head_width=...\) got 0, but head_width is a whole number of at least 1; "
+            {"head_dim": 0},
+            r"Cope\(head_dim=...\) got 0, but head_dim is a whole number of at least 1; "
             r"give the width of one query head\.",
         ),
         (
-            {"head_width": 4, "positions": 1},
+            {"head_dim": 4, "positions": 1},
             r"Cope\(positions=...\) got 1, but positions is a whole number of at least 2; try positions=64\.",
         ),
-        ({"head_width": 4, "heads": 0}, r"Cope\(heads=...\) got 0, but heads is a whole number of at least 1"),
+        ({"head_dim": 4, "heads": 0}, r"Cope\(heads=...\) got 0, but heads is a whole number of at least 1"),
     ),
 )
 def test_refusals(arguments, text):

@@ -37,7 +37,7 @@ def grid(size):
 
 def test_formula_in_double_precision():
     torch.manual_seed(0)
-    fire = Fire(3, width=5, c=0.3, threshold=4.0).double()
+    fire = Fire(3, hidden_dim=5, c=0.3, threshold=4.0).double()
     with torch.no_grad():
         fire.c.mul_(-1)
         fire.multiplier.fill_(-1.25)
@@ -118,8 +118,8 @@ def test_state_dict_round_trip_compile_and_export():
 
 
 def test_what_it_says_of_itself():
-    fire = Fire(2, width=8)
-    assert repr(fire) == "Fire(heads=2, width=8, c=0.1, threshold=512, length='query', learnable)"
+    fire = Fire(2, hidden_dim=8)
+    assert repr(fire) == "Fire(heads=2, hidden_dim=8, c=0.1, threshold=512, length='query', learnable)"
     assert fire.effects == {"bias"} and fire.causal_only and not fire.relative
 
 

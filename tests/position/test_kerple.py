@@ -27,9 +27,9 @@ def by_hand(form, r1, r2, d):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("learn", (True, False))
-def test_formula_in_double_precision(form, learn):
-    kerple = Kerple(5, form=form, learn=learn).double()
+@pytest.mark.parametrize("learnable", (True, False))
+def test_formula_in_double_precision(form, learnable):
+    kerple = Kerple(5, form=form, learnable=learnable).double()
     r1, r2 = kerple.r1().flatten().tolist(), kerple.r2().flatten().tolist()
     want = [[by_hand(form, r1[h], r2[h], d) for d in DISTANCES.tolist()] for h in range(5)]
     got = kerple.bias(DISTANCES, None)
@@ -38,14 +38,14 @@ def test_formula_in_double_precision(form, learn):
 
 
 def test_known_numbers():
-    log = Kerple(1, r1=2.0, r2=3.0, learn=False).bias(torch.tensor([0.0, 1.0, 5.0]), None)
+    log = Kerple(1, r1=2.0, r2=3.0, learnable=False).bias(torch.tensor([0.0, 1.0, 5.0]), None)
     torch.testing.assert_close(log, torch.tensor([[0.0, -2 * math.log(4), -2 * math.log(16)]]))
-    power = Kerple(1, form="power", r1=0.5, r2=2.0, learn=False).bias(torch.tensor([0.0, 1.0, 4.0]), None)
+    power = Kerple(1, form="power", r1=0.5, r2=2.0, learnable=False).bias(torch.tensor([0.0, 1.0, 4.0]), None)
     torch.testing.assert_close(power, torch.tensor([[0.0, -0.5, -8.0]]))
 
 
 def test_power_with_exponent_one_is_alibi():
-    kerple = Kerple(8, form="power", r1=slopes(8), r2=1.0, learn=False)
+    kerple = Kerple(8, form="power", r1=slopes(8), r2=1.0, learnable=False)
     d = torch.arange(-20.0, 200.0)
     torch.testing.assert_close(kerple.bias(d, None), Alibi(8).bias(d, None))
 
@@ -120,10 +120,10 @@ def test_state_dict_round_trip_compile_and_export(form):
 
 
 def test_what_it_says_of_itself():
-    kerple = Kerple(2, form="power", r1=0.5, r2=2.0, learn=False)
+    kerple = Kerple(2, form="power", r1=0.5, r2=2.0, learnable=False)
     assert repr(kerple) == "Kerple(heads=2, form='power', r1=[0.5] * 2, r2=[2] * 2)"
-    assert kerple.effects == {"bias"} and kerple.relative and not kerple.causal_only and not kerple.learnable
-    assert Kerple(2).learnable and len(list(Kerple(2, form="power").parameters())) == 2
+    assert kerple.effects == {"bias"} and kerple.relative and not kerple.causal_only and not kerple.trainable
+    assert Kerple(2).trainable and len(list(Kerple(2, form="power").parameters())) == 2
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_what_it_says_of_itself():
         ),
         ({"heads": 2, "r2": [1.0]}, r"r2=... got 1 numbers for heads=2, but there is one number a head"),
         (
-            {"heads": 2, "form": "power", "r2": 2.5, "learn": False},
+            {"heads": 2, "form": "power", "r2": 2.5, "learnable": False},
             r"r2=... got 2.5, but r2 is a finite number above 0 and of at most 2; give a number inside that range\.",
         ),
         (
             {"heads": 2, "form": "power", "r2": 2.0},
             r"r2=... got 2.0, but r2 is a finite number above 0.0001 and below 2; "
-            r"give a number inside that range, or learn=False\.",
+            r"give a number inside that range, or learnable=False\.",
         ),
     ),
 )

@@ -50,7 +50,7 @@ def test_float64_and_a_state_dict_round_trip() -> None:
     assert Learned(4, 6).embed(x.bfloat16(), positions).dtype == torch.bfloat16
     assert not learned.relative
     assert learned.effects == {"embed"}
-    assert repr(learned) == "Learned(width=4, max_length=6, learnable)"
+    assert repr(learned) == "Learned(embed_dim=4, max_length=6, learnable)"
 
 
 def test_it_starts_with_the_asked_spread() -> None:

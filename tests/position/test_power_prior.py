@@ -22,10 +22,10 @@ class Hook(torch.nn.Module):
 
 
 @pytest.mark.parametrize("heads", (None, 3))
-@pytest.mark.parametrize("learn", (True, False))
+@pytest.mark.parametrize("learnable", (True, False))
 @pytest.mark.parametrize("alpha, beta", ((1.0, 1.0), (-0.25, 0.5), (0.1, 2.0)))
-def test_formula_in_double_precision(heads, learn, alpha, beta):
-    prior = PowerPrior(heads, alpha=alpha, beta=beta, learn=learn).double()
+def test_formula_in_double_precision(heads, learnable, alpha, beta):
+    prior = PowerPrior(heads, alpha=alpha, beta=beta, learnable=learnable).double()
     a, b = prior.alpha.flatten()[0].item(), prior.beta().flatten()[0].item()
     want = torch.tensor([-(abs(a * d) ** b) for d in DISTANCES.tolist()], dtype=torch.float64)
     got = prior.bias(DISTANCES, None)
@@ -39,13 +39,13 @@ def test_starts_as_published():
 
 def test_exponent_one_is_alibi_with_slope_alpha():
     signed = [s * (-1) ** h for h, s in enumerate(slopes(8))]
-    prior = PowerPrior(8, alpha=signed, beta=1.0, learn=False)
+    prior = PowerPrior(8, alpha=signed, beta=1.0, learnable=False)
     d = torch.arange(-20.0, 2000.0)
     torch.testing.assert_close(prior.bias(d, None), Alibi(8).bias(d, None))
 
 
 def test_one_pair_a_head():
-    prior = PowerPrior(2, alpha=[0.5, -2.0], beta=[2.0, 0.5], learn=False)
+    prior = PowerPrior(2, alpha=[0.5, -2.0], beta=[2.0, 0.5], learnable=False)
     want = torch.tensor([[0.0, -1.0, -4.0], [0.0, -2.0, -math.sqrt(8)]])
     torch.testing.assert_close(prior.bias(torch.tensor([0.0, 2.0, 4.0]), None), want)
 
@@ -104,9 +104,9 @@ def test_bounds_hold_under_learning(sign):
 
 
 @pytest.mark.parametrize("heads", (None, 2))
-@pytest.mark.parametrize("learn", (True, False))
-def test_state_dict_round_trip_compile_and_export(heads, learn):
-    prior, other = PowerPrior(heads, alpha=0.3, beta=0.7, learn=learn), PowerPrior(heads, learn=learn)
+@pytest.mark.parametrize("learnable", (True, False))
+def test_state_dict_round_trip_compile_and_export(heads, learnable):
+    prior, other = PowerPrior(heads, alpha=0.3, beta=0.7, learnable=learnable), PowerPrior(heads, learnable=learnable)
     d = torch.arange(-3.0, 6.0)
     want = prior.bias(d, None)
     other.load_state_dict(prior.state_dict())
@@ -117,7 +117,7 @@ def test_state_dict_round_trip_compile_and_export(heads, learn):
 
 def test_what_it_says_of_itself():
     assert repr(PowerPrior()) == "PowerPrior(alpha=1, beta=1, learnable)"
-    assert repr(PowerPrior(2, alpha=[0.5, 2.0], learn=False)) == "PowerPrior(heads=2, alpha=[0.5, 2], beta=[1] * 2)"
+    assert repr(PowerPrior(2, alpha=[0.5, 2.0], learnable=False)) == "PowerPrior(heads=2, alpha=[0.5, 2], beta=[1] * 2)"
     assert PowerPrior().effects == {"bias"} and PowerPrior().relative and not PowerPrior().causal_only
 
 
@@ -125,7 +125,7 @@ def test_what_it_says_of_itself():
     "arguments, text",
     (
         ({"beta": 0.0}, r"beta=... got 0.0, but beta is a finite number above 0; give a number inside that range\."),
-        ({"beta": -1.0, "learn": False}, r"beta=... got -1.0, but beta is a finite number above 0"),
+        ({"beta": -1.0, "learnable": False}, r"beta=... got -1.0, but beta is a finite number above 0"),
         ({"alpha": math.nan}, r"alpha=... got nan, but alpha is a finite number; give a number inside that range\."),
         (
             {"heads": 2, "alpha": [1.0]},

@@ -12,35 +12,35 @@ from whence.position.parameter import Quantity
 
 
 @settings(max_examples=60, deadline=None)
-@given(value=st.floats(1e-6, 1e6), learn=st.booleans())
-def test_starts_at_the_value_given(value, learn):
-    got = Quantity("x", value, heads=None, learn=learn)()
+@given(value=st.floats(1e-6, 1e6), learnable=st.booleans())
+def test_starts_at_the_value_given(value, learnable):
+    got = Quantity("x", value, heads=None, learnable=learnable)()
     assert got.shape == () and got.item() == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize("learn", (True, False))
-def test_shapes(learn):
-    assert Quantity("x", 2.0, heads=3, learn=learn)().flatten().tolist() == pytest.approx([2.0] * 3)
-    assert Quantity("x", (1.0, 2.0), heads=2, learn=learn)().shape == (2, 1)
-    assert (Quantity("x", [1.0, 2.0], heads=2, learn=learn)() * torch.ones(5)).shape == (2, 5)
+@pytest.mark.parametrize("learnable", (True, False))
+def test_shapes(learnable):
+    assert Quantity("x", 2.0, heads=3, learnable=learnable)().flatten().tolist() == pytest.approx([2.0] * 3)
+    assert Quantity("x", (1.0, 2.0), heads=2, learnable=learnable)().shape == (2, 1)
+    assert (Quantity("x", [1.0, 2.0], heads=2, learnable=learnable)() * torch.ones(5)).shape == (2, 5)
 
 
 def test_fixed_is_a_buffer_and_learnable_a_parameter():
-    fixed, learnable = (Quantity("x", 0.5, heads=2, learn=learn) for learn in (False, True))
+    fixed, trainable = (Quantity("x", 0.5, heads=2, learnable=learnable) for learnable in (False, True))
     assert [n for n, _ in fixed.named_buffers()] == ["fixed"] and not list(fixed.parameters())
-    assert [n for n, _ in learnable.named_parameters()] == ["raw"] and not list(learnable.buffers())
-    assert fixed.double()().dtype == learnable.double()().dtype == torch.float64
+    assert [n for n, _ in trainable.named_parameters()] == ["raw"] and not list(trainable.buffers())
+    assert fixed.double()().dtype == trainable.double()().dtype == torch.float64
 
 
-@pytest.mark.parametrize("learn", (True, False))
-def test_state_dict_round_trip(learn):
-    one, two = (Quantity("x", v, heads=2, learn=learn) for v in (0.25, 4.0))
+@pytest.mark.parametrize("learnable", (True, False))
+def test_state_dict_round_trip(learnable):
+    one, two = (Quantity("x", v, heads=2, learnable=learnable) for v in (0.25, 4.0))
     two.load_state_dict(one.state_dict())
     assert torch.equal(one(), two())
 
 
 def test_the_inverse_in_double_precision():
-    q = Quantity("x", 0.3, heads=None, learn=True).double()
+    q = Quantity("x", 0.3, heads=None, learnable=True).double()
     assert q().item() == pytest.approx(math.log1p(math.exp(q.raw.item())), rel=1e-14)
 
 
@@ -59,44 +59,53 @@ def push(quantity, optimiser, rate, sign):
     ((torch.optim.Adam, 10.0), (torch.optim.SGD, 50.0), (torch.optim.SGD, 1e6), (torch.optim.Adam, 1e4)),
 )
 def test_never_negative_and_never_nan_under_learning(optimiser, rate, sign):
-    value = push(Quantity("x", 1.0, heads=2, learn=True), optimiser, rate, sign)
+    value = push(Quantity("x", 1.0, heads=2, learnable=True), optimiser, rate, sign)
     assert (value >= 0).all() and torch.isfinite(value).all()
 
 
 @pytest.mark.parametrize("optimiser, rate", ((torch.optim.Adam, 10.0), (torch.optim.SGD, 50.0)))
 def test_above_zero_under_learning(optimiser, rate):
-    assert (push(Quantity("x", 1.0, heads=2, learn=True), optimiser, rate, 1) > 0).all()
+    assert (push(Quantity("x", 1.0, heads=2, learnable=True), optimiser, rate, 1) > 0).all()
 
 
 @pytest.mark.parametrize("optimiser, rate", ((torch.optim.SGD, 1e3), (torch.optim.Adam, 100.0)))
 def test_above_zero_even_after_one_absurd_step(optimiser, rate):
-    assert (push(Quantity("x", 1.0, heads=2, learn=True), optimiser, rate, 1) > 0).all()
+    assert (push(Quantity("x", 1.0, heads=2, learnable=True), optimiser, rate, 1) > 0).all()
 
 
 @pytest.mark.parametrize(
     "arguments, text",
     (
         (
-            {"value": -1.0, "heads": None, "learn": False},
+            {"value": -1.0, "heads": None, "learnable": False},
             r"x=... got -1.0, but x is a finite number of at least 0; give a number inside that range\.",
         ),
-        ({"value": math.nan, "heads": None, "learn": False}, r"x=... got nan, but x is a finite number of at least 0"),
-        ({"value": math.inf, "heads": None, "learn": False}, r"x=... got inf, but x is a finite number of at least 0"),
         (
-            {"value": 0.0, "heads": None, "learn": True},
-            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range, or learn=False\.",
+            {"value": math.nan, "heads": None, "learnable": False},
+            r"x=... got nan, but x is a finite number of at least 0",
         ),
         (
-            {"value": 0.0, "heads": None, "learn": False, "zero_allowed": False},
+            {"value": math.inf, "heads": None, "learnable": False},
+            r"x=... got inf, but x is a finite number of at least 0",
+        ),
+        (
+            {"value": 0.0, "heads": None, "learnable": True},
+            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range, or learnable=False\.",
+        ),
+        (
+            {"value": 0.0, "heads": None, "learnable": False, "zero_allowed": False},
             r"x=... got 0.0, but x is a finite number above 0; give a number inside that range\.",
         ),
         (
-            {"value": [1.0, 2.0], "heads": 3, "learn": False},
+            {"value": [1.0, 2.0], "heads": 3, "learnable": False},
             r"x=... got 2 numbers for heads=3, but there is one number a head; give 3 numbers or one for all\.",
         ),
-        ({"value": [1.0, -2.0], "heads": 2, "learn": False}, r"x=... got -2.0, but x is a finite number of at least 0"),
         (
-            {"value": [1.0], "heads": None, "learn": False},
+            {"value": [1.0, -2.0], "heads": 2, "learnable": False},
+            r"x=... got -2.0, but x is a finite number of at least 0",
+        ),
+        (
+            {"value": [1.0], "heads": None, "learnable": False},
             r"x=... got 1 numbers for heads=None, but there is one number a head",
         ),
     ),
@@ -107,4 +116,4 @@ def test_refusals(arguments, text):
 
 
 def test_zero_is_allowed_when_fixed():
-    assert Quantity("x", 0.0, heads=2, learn=False)().tolist() == [[0.0], [0.0]]
+    assert Quantity("x", 0.0, heads=2, learnable=False)().tolist() == [[0.0], [0.0]]

@@ -34,7 +34,7 @@ def by_hand(x: torch.Tensor, positions: list[float], layout: str, width: int, ba
 def test_pairs_turn_as_complex_numbers_do(layout: str, width: int | None) -> None:
     q, k = torch.randn(1, 2, 3, 8, dtype=torch.float64), torch.randn(1, 1, 4, 8, dtype=torch.float64)
     at_q, at_k = [0.0, 2.5, 1000.0], [-3.0, 0.0, 1.0, 7.0]
-    got = Rotary(layout=layout, width=width, base=500.0).rotate(q, k, torch.tensor([at_q]), torch.tensor([at_k]))
+    got = Rotary(layout=layout, rotary_dim=width, base=500.0).rotate(q, k, torch.tensor([at_q]), torch.tensor([at_k]))
     torch.testing.assert_close(got[0], by_hand(q, at_q, layout, width or 8, 500.0), rtol=0, atol=1e-11)
     torch.testing.assert_close(got[1], by_hand(k, at_k, layout, width or 8, 500.0), rtol=0, atol=1e-11)
 
@@ -43,27 +43,27 @@ def test_pairs_turn_as_complex_numbers_do(layout: str, width: int | None) -> Non
     ("scaling", "parameters"),
     [
         (None, {"rope_type": "default"}),
-        (Linear(4.0), {"rope_type": "linear", "factor": 4.0}),
+        (Linear(4.0), {"rope_type": "linear", "score_scale": 4.0}),
         (
             Yarn(4.0, 64),
-            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+            {"rope_type": "yarn", "score_scale": 4.0, "original_max_position_embeddings": 64},
         ),
         (
             Llama3(8.0, original=128),
             {
                 "rope_type": "llama3",
-                "factor": 8.0,
+                "score_scale": 8.0,
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 128,
             },
         ),
-        (DynamicNtk(2.0, 256), {"rope_type": "dynamic", "factor": 2.0}),
+        (DynamicNtk(2.0, 256), {"rope_type": "dynamic", "score_scale": 2.0}),
         (
             LongRope([1.0] * 8, [float(i + 1) for i in range(8)], 128, 2.0),
             {
                 "rope_type": "longrope",
-                "factor": 2.0,
+                "score_scale": 2.0,
                 "short_factor": [1.0] * 8,
                 "long_factor": [float(i + 1) for i in range(8)],
                 "original_max_position_embeddings": 128,
@@ -98,7 +98,7 @@ def test_gptj_in_transformers_turns_the_same_leading_columns() -> None:
     angle = torch.arange(10)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
     want = gptj.apply_rotary_pos_emb(q.transpose(1, 2)[..., :8], angle.sin()[None], angle.cos()[None]).transpose(1, 2)
     positions = torch.arange(10)[None]
-    got, _ = Rotary(layout="interleaved", width=8).rotate(q, q, positions, positions)
+    got, _ = Rotary(layout="interleaved", rotary_dim=8).rotate(q, q, positions, positions)
     torch.testing.assert_close(got[..., :8], want, rtol=0, atol=1e-5)
     assert torch.equal(got[..., 8:], q[..., 8:])
 
@@ -110,18 +110,18 @@ def test_neox_in_transformers_turns_the_same_leading_columns() -> None:
     double = torch.cat((angle, angle), dim=-1)[None]
     want, _ = llama.apply_rotary_pos_emb(q[..., :8], q[..., :8], double.cos(), double.sin())
     positions = torch.arange(10)[None]
-    got, _ = Rotary(width=8).rotate(q, q, positions, positions)
+    got, _ = Rotary(rotary_dim=8).rotate(q, q, positions, positions)
     torch.testing.assert_close(got, torch.cat((want, q[..., 8:]), dim=-1), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("width", "factor"), [(16, 1.0), (8, 1.0), (16, 4.0)])
+@pytest.mark.parametrize(("width", "score_scale"), [(16, 1.0), (8, 1.0), (16, 4.0)])
 def test_x_transformers_turns_the_same(width: int, factor: float) -> None:
     xt = pytest.importorskip("x_transformers.x_transformers")
     q, k = torch.randn(2, 3, 10, 16), torch.randn(2, 3, 10, 16)
     freqs, scale = xt.RotaryEmbedding(width, interpolation_factor=factor).forward_from_seq_len(10)
     positions = torch.arange(10)[None]
     scaling = Linear(factor) if factor > 1 else None
-    got = Rotary(layout="interleaved", width=width, scaling=scaling).rotate(q, k, positions, positions)
+    got = Rotary(layout="interleaved", rotary_dim=width, scaling=scaling).rotate(q, k, positions, positions)
     torch.testing.assert_close(got[0], xt.apply_rotary_pos_emb(q, freqs, scale), rtol=0, atol=1e-5)
     torch.testing.assert_close(got[1], xt.apply_rotary_pos_emb(k, freqs, scale), rtol=0, atol=1e-5)
 
@@ -161,7 +161,9 @@ def test_sequence_length_is_each_rows_largest_position_plus_one(scaling: Scaling
 def test_dtypes_come_back_and_whole_positions_equal_floats() -> None:
     q, positions = torch.randn(1, 2, 5, 8), torch.arange(5)[None]
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-        got_q, got_k = Rotary(width=4).to(torch.float64).rotate(q.to(dtype), q.to(dtype), positions, positions.double())
+        got_q, got_k = (
+            Rotary(rotary_dim=4).to(torch.float64).rotate(q.to(dtype), q.to(dtype), positions, positions.double())
+        )
         assert got_q.dtype == got_k.dtype == dtype
         assert torch.equal(got_q, got_k)
     assert Rotary().state_dict() == {}
@@ -175,7 +177,7 @@ def test_it_exports_with_dynamic_lengths(layout: str, scaling: Scaling | None) -
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.position = Rotary(layout=layout, scaling=scaling, width=4, length=length)
+            self.position = Rotary(layout=layout, scaling=scaling, rotary_dim=4, length=length)
 
         def forward(self, q: torch.Tensor, k: torch.Tensor, at_q: torch.Tensor, at_k: torch.Tensor) -> Any:
             return self.position.rotate(q, k, at_q, at_k)
@@ -194,7 +196,7 @@ def test_it_exports_with_dynamic_lengths(layout: str, scaling: Scaling | None) -
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("width", [None, 4])
 def test_oscillation_is_the_score_of_ones(scaling: Scaling | None, width: int | None) -> None:
-    rotary = Rotary(scaling=scaling, width=width)
+    rotary = Rotary(scaling=scaling, rotary_dim=width)
     distance = torch.arange(0, 100, dtype=torch.float64)
     ones = torch.ones(1, 1, 100, 8, dtype=torch.float64)
     q, k = rotary.rotate(ones, ones, distance[None], torch.zeros(1, 100))
@@ -210,8 +212,8 @@ def test_oscillation_with_a_sequence_length_reaches_the_largest_distance() -> No
 def test_repr() -> None:
     assert repr(Rotary()) == "Rotary(base=10000, layout='half')"
     assert (
-        repr(Rotary(width=4, scaling=DynamicNtk(2.0, 16), context=64))
-        == "Rotary(base=10000, layout='half', width=4, scaling=DynamicNtk(factor=2.0, original=16), length='context', context=64)"
+        repr(Rotary(rotary_dim=4, scaling=DynamicNtk(2.0, 16), context=64))
+        == "Rotary(base=10000, layout='half', rotary_dim=4, scaling=DynamicNtk(factor=2.0, original=16), length='context', context=64)"
     )
 
 
@@ -231,7 +233,7 @@ def test_refusals() -> None:
         WhenceError,
         match=r"^Rotary\(width=\.\.\.\) got 5, but width is an even number of at least 2; columns turn in pairs, so give an even number\.$",
     ):
-        Rotary(width=5)
+        Rotary(rotary_dim=5)
     with pytest.raises(
         WhenceError, match=r"^Rotary got a head width of 7, but columns turn in pairs; give an even width=\.$"
     ):
@@ -240,12 +242,12 @@ def test_refusals() -> None:
         WhenceError,
         match=r"^Rotary\(width=16\) got a head width of 8, but no more columns turn than there are; lower width, or leave",
     ):
-        Rotary(width=16).rotate(q, q, at, at)
+        Rotary(rotary_dim=16).rotate(q, q, at, at)
     with pytest.raises(
         WhenceError,
         match=r"^Rotary\(scaling=\.\.\.\) got dict, but scaling is a Scaling; take one from whence\.position\.rot",
     ):
-        Rotary(scaling={"factor": 2.0})  # type: ignore[arg-type]
+        Rotary(scaling={"score_scale": 2.0})  # type: ignore[arg-type]
     with pytest.raises(
         WhenceError,
         match=r"^Rotary\(context=\.\.\.\) got None, but context is a whole number of at "

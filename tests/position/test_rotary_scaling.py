@@ -49,7 +49,7 @@ def same(scaling: Scaling, want: tuple[torch.Tensor, float], width: int, base: f
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("factor", [1.0, 2.5, 8.0])
+@pytest.mark.parametrize("score_scale", [1.0, 2.5, 8.0])
 def test_linear(width: int, base: float, factor: float) -> None:
     same(Linear(factor), theirs("linear", width, base, factor=factor), width, base)
 
@@ -77,7 +77,7 @@ def test_dynamic_ntk(width: int, base: float, length: int) -> None:
         {"beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},  # a ramp of no length
     ],
 )
-@pytest.mark.parametrize(("factor", "original"), [(1.0, 4096), (4.0, 100), (4.0, 512), (40.0, 4096)])
+@pytest.mark.parametrize(("score_scale", "original"), [(1.0, 4096), (4.0, 100), (4.0, 512), (40.0, 4096)])
 def test_yarn(width: int, base: float, settings: dict[str, Any], factor: float, original: int) -> None:
     want = theirs("yarn", width, base, factor=factor, original_max_position_embeddings=original, **settings)
     same(Yarn(factor, original, **settings), want, width, base)
@@ -123,7 +123,7 @@ def test_llama3(width: int, base: float, low: float, high: float, original: int)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("length", [1, 4096, 4097, 131072])
 @pytest.mark.parametrize("attention_factor", [None, 1.25])
-@pytest.mark.parametrize("factor", [1.0, 32.0])
+@pytest.mark.parametrize("score_scale", [1.0, 32.0])
 def test_longrope(width: int, base: float, length: int, attention_factor: float | None, factor: float) -> None:
     short = [1.0 + 0.01 * i for i in range(width // 2)]
     long = [1.0 + 0.9 * i for i in range(width // 2)]

@@ -20,8 +20,8 @@ class Hook(torch.nn.Module):
 
 def sinusoids(positions, width, base):
     """The encoding of Vaswani et al., sines then cosines."""
-    rates = base ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
-    angle = positions[:, None] * rates
+    parameter_gradients = base ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
+    angle = positions[:, None] * parameter_gradients
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 
@@ -32,13 +32,13 @@ def test_it_is_the_inner_product_of_two_encodings(heads, width, base):
     products = code @ code.T
     want = torch.stack([products / ((h + 1) * 8 / heads) for h in range(heads)])
     distance = (at[:, None] - at[None, :]).flatten()
-    got = Sandwich(heads, width=width, base=base).bias(distance, None)
+    got = Sandwich(heads, dim=width, base=base).bias(distance, None)
     assert got.dtype == torch.float64
     torch.testing.assert_close(got.unflatten(-1, (40, 40)), want, rtol=1e-12, atol=1e-12)
 
 
 def test_loops():
-    sandwich = Sandwich(4, width=8)
+    sandwich = Sandwich(4, dim=8)
     distance = [-17.0, 0.0, 1.0, 1000.0]
     want = [
         [sum(math.cos(d / 10000 ** (2 * i / 8)) for i in range(4)) / (8 * h / 4) for d in distance]
@@ -64,7 +64,7 @@ def test_symmetric_falling_and_flatter_for_later_heads():
 
 def test_compile_export_and_no_state():
     sandwich, d = Sandwich(3), torch.arange(-3.0, 6.0)
-    assert not sandwich.state_dict() and not sandwich.learnable
+    assert not sandwich.state_dict() and not sandwich.trainable
     sandwich.load_state_dict(Sandwich(3).state_dict())
     want = sandwich.bias(d, None)
     assert torch.isfinite(want).all()
@@ -73,7 +73,7 @@ def test_compile_export_and_no_state():
 
 
 def test_what_it_says_of_itself():
-    assert repr(Sandwich(2, width=64)) == "Sandwich(heads=2, width=64, base=10000)"
+    assert repr(Sandwich(2, dim=64)) == "Sandwich(heads=2, dim=64, base=10000)"
     assert Sandwich(2).effects == {"bias"} and Sandwich(2).relative and not Sandwich(2).causal_only
 
 

@@ -42,9 +42,9 @@ def test_the_papers_two_sums_in_float64(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "by_products", lambda x: products)  # what a GPU does, here
     rows = make_rows(*positions)
-    shaw = Shaw(4, clip=clip, heads=heads, value_width=6, std=1.0).to(torch.float64)
+    shaw = Shaw(4, clip=clip, heads=heads, value_dim=6, std=1.0).to(torch.float64)
     weights = torch.softmax(rows.scores.masked_fill(~rows.visible, -1e9), dim=-1)
-    content, values = shaw.content(rows), shaw.values(weights, rows)
+    content, values = shaw.content_bias(rows), shaw.value_bias(weights, rows)
     assert content is not None
     assert values is not None
     assert content.dtype == values.dtype == torch.float64
@@ -67,8 +67,8 @@ def test_with_the_values_it_is_attention_to_shifted_keys_and_values() -> None:
     rows = make_rows(torch.arange(4)[None], torch.arange(4)[None], batch=1, heads=1)
     shaw = Shaw(4, clip=2, std=1.0).to(torch.float64)
     v = torch.randn(4, 4, dtype=torch.float64)
-    weights = torch.softmax(rows.scores + shaw.content(rows), dim=-1)
-    got = (weights @ v + shaw.values(weights, rows))[0, 0]
+    weights = torch.softmax(rows.scores + shaw.content_bias(rows), dim=-1)
+    got = (weights @ v + shaw.value_bias(weights, rows))[0, 0]
     for i in range(4):
         table_row = [max(-2, min(2, j - i)) + 2 for j in range(4)]
         logits = torch.stack([rows.q[0, 0, i] @ (rows.k[0, 0, j] + shaw.key_table[table_row[j]]) for j in range(4)])
@@ -80,14 +80,14 @@ def test_with_the_values_it_is_attention_to_shifted_keys_and_values() -> None:
 def test_acts_on_names_its_effects_and_its_tables() -> None:
     rows = make_rows(torch.arange(3)[None], torch.arange(3)[None])
     keys, values = Shaw(4, acts_on="keys").double(), Shaw(4, acts_on="values").double()
-    assert keys.effects == {"content"}
-    assert values.effects == {"values"}
-    assert Shaw(4).effects == {"content", "values"}
+    assert keys.effects == {"content_bias"}
+    assert values.effects == {"value_bias"}
+    assert Shaw(4).effects == {"content_bias", "value_bias"}
     assert list(keys.state_dict()) == ["key_table"]
     assert list(values.state_dict()) == ["value_table"]
     assert keys.values(rows.scores, rows) is None
-    assert values.content(rows) is None
-    assert keys.content(rows) is not None
+    assert values.content_bias(rows) is None
+    assert keys.content_bias(rows) is not None
     assert values.values(rows.scores, rows) is not None
 
 
@@ -95,7 +95,7 @@ def test_gradients_reach_queries_weights_and_tables() -> None:
     rows = make_rows(torch.arange(3)[None], torch.arange(3)[None])
     shaw = Shaw(4, clip=1, std=1.0).double()
     weights = torch.rand_like(rows.scores).requires_grad_()
-    (shaw.content(rows).square().sum() + shaw.values(weights, rows).square().sum()).backward()
+    (shaw.content_bias(rows).square().sum() + shaw.value_bias(weights, rows).square().sum()).backward()
     assert weights.grad is not None
     assert bool(weights.grad.abs().min() > 0)
     assert bool((shaw.key_table.grad != 0).all())
@@ -122,11 +122,11 @@ def test_state_dict_round_trip_and_repr() -> None:
     rows = make_rows(torch.arange(3)[None], torch.arange(3)[None])
     one, other = Shaw(4, heads=3).double(), Shaw(4, heads=3).double()
     other.load_state_dict(one.state_dict())
-    assert torch.equal(one.content(rows), other.content(rows))
-    assert repr(one) == "Shaw(heads=3, head_width=4, clip=16, acts_on='keys and values', learnable)"
-    wide = Shaw(4, acts_on="values", value_width=6)
-    assert repr(wide) == "Shaw(head_width=4, clip=16, acts_on='values', value_width=6, learnable)"
-    assert "value_width" not in repr(Shaw(4, acts_on="keys", value_width=6))
+    assert torch.equal(one.content_bias(rows), other.content_bias(rows))
+    assert repr(one) == "Shaw(heads=3, head_dim=4, clip=16, acts_on='keys and values', learnable)"
+    wide = Shaw(4, acts_on="values", value_dim=6)
+    assert repr(wide) == "Shaw(head_dim=4, clip=16, acts_on='values', value_dim=6, learnable)"
+    assert "value_dim" not in repr(Shaw(4, acts_on="keys", value_dim=6))
 
 
 def test_refusals() -> None:
@@ -154,7 +154,7 @@ def test_gradients_are_the_same_by_index_and_by_products(monkeypatch: pytest.Mon
         torch.manual_seed(3)
         rows, shaw = make_rows(*POSITIONS["own"]), Shaw(4, clip=2, std=1.0).to(torch.float64)
         weights = torch.softmax(torch.randn_like(rows.scores), -1).requires_grad_()
-        content, values = shaw.content(rows), shaw.values(weights, rows)
+        content, values = shaw.content_bias(rows), shaw.value_bias(weights, rows)
         assert content is not None and values is not None
         (content.square().sum() + values.square().sum()).backward()
         found.append([shaw.key_table.grad, shaw.value_table.grad, weights.grad])

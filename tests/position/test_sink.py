@@ -26,7 +26,7 @@ def weights(scores, sink):
 def test_fixed_zero_is_softmax_off_by_one():
     torch.manual_seed(0)
     scores = torch.randn(2, 5, 7, dtype=torch.float64)
-    sink = Sink(2, learn=False).double().sink(torch.arange(5.0), None)
+    sink = Sink(2, learnable=False).double().sink(torch.arange(5.0), None)
     want = scores.exp() / (1 + scores.exp().sum(-1, keepdim=True))
     torch.testing.assert_close(weights(scores, sink), want, rtol=1e-12, atol=0)
 
@@ -47,9 +47,9 @@ def test_learns_and_falls_when_a_row_wants_all_its_weight():
     assert (sink.value < -1).all() and sink.value.grad.shape == (2, 1)
 
 
-@pytest.mark.parametrize("learn", (True, False))
-def test_state_dict_round_trip_compile_and_export(learn):
-    sink, other = Sink(2, value=[3.0, -1.0], learn=learn), Sink(2, learn=learn)
+@pytest.mark.parametrize("learnable", (True, False))
+def test_state_dict_round_trip_compile_and_export(learnable):
+    sink, other = Sink(2, value=[3.0, -1.0], learnable=learnable), Sink(2, learnable=learnable)
     p = torch.arange(6.0)
     want = sink.sink(p, None)
     other.load_state_dict(sink.state_dict())
@@ -60,7 +60,7 @@ def test_state_dict_round_trip_compile_and_export(learn):
 
 def test_what_it_says_of_itself():
     assert repr(Sink(2)) == "Sink(heads=2, value=[0] * 2, learnable)"
-    assert repr(Sink(2, value=1.0, learn=False)) == "Sink(heads=2, value=[1] * 2)"
+    assert repr(Sink(2, value=1.0, learnable=False)) == "Sink(heads=2, value=[1] * 2)"
     assert Sink(2).effects == {"sink"} and Sink(2).relative and not Sink(2).causal_only
 
 

@@ -63,7 +63,7 @@ def test_float64_and_state_dict() -> None:
     assert module.embed(torch.zeros(1, 2, 8, dtype=torch.float64), torch.tensor([[0, 1]])).dtype == torch.float64
     assert not module.relative
     assert module.effects == {"embed"}
-    assert repr(module) == "Sinusoidal(width=8, base=10000, scale=1)"
+    assert repr(module) == "Sinusoidal(embed_dim=8, base=10000, scale=1)"
 
 
 def test_it_exports_with_a_dynamic_length() -> None:

@@ -59,7 +59,7 @@ def test_identical_inputs_give_rising_row_sums():
 @pytest.mark.parametrize("gamma", (0.0, 1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 9.9e-3, 1.01e-2, 0.1, 1.0, 30.0, 700.0))
 @pytest.mark.parametrize("context", (1, 2, 50, 1000))
 def test_loops(gamma, context):
-    mask = StableMask(1, context=context, gamma=1.0, learn=False).double()
+    mask = StableMask(1, context=context, gamma=1.0, learnable=False).double()
     mask.gamma.fixed.fill_(gamma)
     at = [p for p in (-5, -1, 0, 1, 7, context - 3, context - 2) if p < context - 1]
     want = []
@@ -88,7 +88,7 @@ def test_single_precision_at_a_real_length():
 
 @pytest.mark.parametrize("gamma", (1e-8, 1e-4, 1e-2, 0.3, 5.0))
 def test_gradient_of_gamma_against_finite_differences(gamma):
-    mask = StableMask(1, context=N, gamma=gamma, learn=True).double()
+    mask = StableMask(1, context=N, gamma=gamma, learnable=True).double()
     p = torch.tensor([-3.0, 0.0, 4.0, N - 2, N + 2], dtype=torch.float64)
 
     def sink(raw):
@@ -118,7 +118,7 @@ def test_gradient_at_gamma_zero_is_minus_the_mean_position():
 
 def test_gamma_stays_in_bounds_under_learning():
     for sign in (1, -1):
-        mask = StableMask(2, context=N, learn=True)
+        mask = StableMask(2, context=N, learnable=True)
         steps = torch.optim.Adam(mask.parameters(), lr=10.0)
         for _ in range(200):
             steps.zero_grad()
@@ -127,9 +127,12 @@ def test_gamma_stays_in_bounds_under_learning():
         assert (mask.gamma() >= 0).all() and torch.isfinite(mask.sink(torch.arange(N - 1.0), N)).all()
 
 
-@pytest.mark.parametrize("learn", (True, False))
-def test_state_dict_round_trip_compile_and_export(learn):
-    mask, other = StableMask(2, context=N, gamma=0.3, learn=learn), StableMask(2, context=N, learn=learn)
+@pytest.mark.parametrize("learnable", (True, False))
+def test_state_dict_round_trip_compile_and_export(learnable):
+    mask, other = (
+        StableMask(2, context=N, gamma=0.3, learnable=learnable),
+        StableMask(2, context=N, learnable=learnable),
+    )
     p = torch.arange(-2.0, N + 2)
     want = mask.sink(p, N)
     other.load_state_dict(mask.state_dict())
@@ -157,7 +160,7 @@ def test_what_it_says_of_itself():
             r"gamma=... got -0.1, but gamma is a finite number of at least 0; give a number inside that range\.",
         ),
         (
-            {"heads": 2, "context": 8, "gamma": 0.0, "learn": True},
+            {"heads": 2, "context": 8, "gamma": 0.0, "learnable": True},
             r"gamma=... got 0.0, but gamma is a finite number above 0",
         ),
         (

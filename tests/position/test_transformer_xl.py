@@ -40,9 +40,9 @@ def test_the_papers_formula_in_float64(
     positions: tuple[torch.Tensor, torch.Tensor], width: int | None, base: float
 ) -> None:
     rows = make_rows(*positions)
-    xl = TransformerXL(2, 4, width=width, base=base, std=1.0).to(torch.float64)
+    xl = TransformerXL(2, 4, embed_dim=width, base=base, std=1.0).to(torch.float64)
     width = width or 8
-    got = rows.scores + xl.content(rows)
+    got = rows.scores + xl.content_bias(rows)
     assert got.dtype == torch.float64
     for b, h, t, s in torch.cartesian_prod(*(torch.arange(n) for n in rows.scores.shape)).tolist():
         distance = float(rows.q_positions[b % len(rows.q_positions), t]) - float(
@@ -68,7 +68,7 @@ def test_the_papers_relative_shift() -> None:
     shifted = padded.reshape(2, 2, keys + 1, queries)[:, :, 1:].reshape(2, 2, queries, keys)
     want = 0.5 * ((rows.k @ xl.u[:, :, None]).mT + shifted)
     seen = rows.visible.expand_as(want)  # the shift leaves other rows' numbers where keys are in the future
-    torch.testing.assert_close(xl.content(rows)[seen], want[seen], rtol=0, atol=1e-12)
+    torch.testing.assert_close(xl.content_bias(rows)[seen], want[seen], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shift", [1, 1000, 1_000_000])
@@ -82,22 +82,22 @@ def test_far_from_the_start_float32_loses_nothing(shift: int) -> None:
 
 def test_low_precision_comes_back_and_future_keys_are_finite() -> None:
     rows = make_rows(torch.arange(6)[None], torch.arange(6)[None], dtype=torch.bfloat16)
-    content = TransformerXL(2, 4).content(rows)
+    content = TransformerXL(2, 4).content_bias(rows)
     assert content.dtype == torch.bfloat16
     assert bool(content.isfinite().all())
-    assert TransformerXL(2, 4).bfloat16().content(rows).dtype == torch.bfloat16
+    assert TransformerXL(2, 4).bfloat16().content_bias(rows).dtype == torch.bfloat16
 
 
 def test_all_parameters_learn_and_travel() -> None:
     rows = make_rows(torch.arange(3)[None], torch.arange(3)[None])
     one, other = TransformerXL(2, 4).double(), TransformerXL(2, 4).double()
-    one.content(rows).square().sum().backward()
+    one.content_bias(rows).square().sum().backward()
     assert all(bool((p.grad != 0).any()) for p in one.parameters())
     other.load_state_dict(one.state_dict())
     assert sorted(one.state_dict()) == ["projection", "u", "v"]
-    assert torch.equal(one.content(rows), other.content(rows))
+    assert torch.equal(one.content_bias(rows), other.content_bias(rows))
     assert one.relative
-    assert one.effects == {"content"}
+    assert one.effects == {"content_bias"}
 
 
 def test_refusals() -> None:
@@ -105,12 +105,12 @@ def test_refusals() -> None:
         WhenceError,
         match=r"^TransformerXL\(width=\.\.\.\) got 7, but width is an even number of at least 2; each sine has its cosine, so give an even number\.$",
     ):
-        TransformerXL(2, 4, width=7)
+        TransformerXL(2, 4, embed_dim=7)
     with pytest.raises(WhenceError, match=r"^TransformerXL\(width=\.\.\.\) got 3, but width is an even number"):
         TransformerXL(1, 3)
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(head_width=\.\.\.\) got 0, but head_width is a whole number of at least 1; give",
+        match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but head_dim is a whole number of at least 1; give",
     ):
         TransformerXL(2, 0)
     with pytest.raises(

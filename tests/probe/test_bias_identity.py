@@ -139,12 +139,12 @@ def test_settings_numbers_and_code_of_attached_positions_show():
     for position in (
         Alibi(heads=4),
         Alibi(heads=4, scale=2.0),
-        PowerPrior(heads=4, alpha=0.1, learn=False),
+        PowerPrior(heads=4, alpha=0.1, learnable=False),
         Own(heads=4),
     ):
         with hf.attached(subject.model, position):
             found.append(identify(subject))
-    with hf.attached(subject.model, PowerPrior(heads=4, alpha=0.1, learn=True)) as attachment:
+    with hf.attached(subject.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
         found.append(identify(subject))
         with torch.no_grad():
             next(attachment.positions[1].parameters()).add_(1e-3)

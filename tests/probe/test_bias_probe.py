@@ -351,7 +351,7 @@ def test_what_a_doubt_found_is_told_in_its_own_numbers():
     assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
     fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
     told = found_in(
-        {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
+        {"doubt": "one-way", "numbers": {"embed_dim": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
     )
     assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
     assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
@@ -458,7 +458,7 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         for width in (1280, 390):
-            tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
+            tab, wrong = browser.new_page(viewport={"embed_dim": width, "height": 900}), []
             tab.on("console", lambda message, wrong=wrong: wrong.append(message.text))
             tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
             tab.on("request", lambda request, wrong=wrong: request.url == path.as_uri() or wrong.append(request.url))

@@ -40,7 +40,7 @@ def test_and_they_are_the_cause(trained):
 
 def test_the_per_row_form_stays_ignorant_of_far():
     """A temperature cannot lean toward far keys, and neither can EPAR: the answer is a guess between symbols."""
-    row = adapt("row", seed=0, budget=Budget(steps=250, batch=32, rate=1e-2, weight_decay=0.0))
+    row = adapt("row", seed=0, budget=Budget(steps=250, batch_size=32, lr=1e-2, weight_decay=0.0))
     found = by_kind(row.model, row.task)
     assert found["far"]["accuracy"] < 0.5 and found["anywhere"]["accuracy"] > found["far"]["accuracy"]
     assert "slope" not in found["near"] and 0 < found["near"]["row_scale"] <= 1

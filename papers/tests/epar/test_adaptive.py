@@ -172,7 +172,7 @@ def test_no_row_reads_the_future(name):
 
 @pytest.mark.parametrize("name", [*ADAPTERS, "row"])
 def test_every_parameter_trains(name):
-    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name], Epar(HEADS, learn=True, context=CONTEXT))
+    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name], Epar(HEADS, learnable=True, context=CONTEXT))
     made(inputs()).square().sum().backward()
     # a bias of the keys adds one number to a whole row, except where EPAR's factor tells the keys apart
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())

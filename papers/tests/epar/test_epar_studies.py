@@ -21,7 +21,7 @@ def test_the_protocol_is_the_sources_at_every_scale(scale):
         assert study.decision.alpha == 0.01 and study.comparisons == 6
     assert (books.task, words.task) == ("books", "wikitext2") and books.arms == words.arms
     if scale == "source":
-        assert (books.model["layers"], books.model["width"], books.model["heads"]) == (12, 768, 12)
+        assert (books.model["layers"], books.model["embed_dim"], books.model["heads"]) == (12, 768, 12)
         assert PROTOCOL["SCALES"]["source"].parameters("wikitext2") == pytest.approx(110e6, rel=0.01)
 
 
@@ -31,9 +31,9 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
     for study in PROTOCOL["studies"](scale):
         spec = ModelSpec("decoder", vocabulary=size.vocabulary(study.task), **study.model)
         assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
-        tokens = study.budget.steps * study.budget.batch * study.task_settings["context"]
+        tokens = study.budget.steps * study.budget.batch_size * study.task_settings["context"]
         assert f"trained on {tokens:,} " in study.about
-        fit = Fit(spec.heads, spec.head_width, spec.width, study.task_settings["context"], True)
+        fit = Fit(spec.heads, spec.head_dim, spec.width, study.task_settings["context"], True)
         for arm in study.arms:
             arm.build(fit)
 

@@ -34,7 +34,7 @@ def test_it_is_the_formula(form, temperature):
 
 
 def test_its_numbers_train_and_heads_have_their_own():
-    layer = position_aware(8, 2, learn=True)
+    layer = position_aware(8, 2, learnable=True)
     layer(torch.randn(2, 5, 8)).square().sum().backward()
     effect = [layer.position.alpha.raw, layer.position.beta.raw, layer.position.gamma.raw]
     assert all(p.shape == (2, 1) and (p.grad != 0).all() for p in effect)

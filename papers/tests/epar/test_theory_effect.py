@@ -50,7 +50,7 @@ def test_a_grid_of_settings_is_heads():
     numbers = torch.stack([s.numbers() for s in (Setting(), CODE_DEFAULTS, Setting(0.3, 5.5, 4.1))]).requires_grad_()
     made = epar(numbers, 64)
     assert isinstance(made, Epar) and made.heads == 3
-    out = made.factor(torch.tensor([9.0, 40.0], dtype=torch.float64), 64)
+    out = made.score_scale(torch.tensor([9.0, 40.0], dtype=torch.float64), 64)
     assert out.shape == (3, 2) and float(out[1, 1].detach()) == pytest.approx(by_hand(CODE_DEFAULTS, 40, 64), rel=1e-14)
     out[1].sum().backward()
     assert (numbers.grad[1] != 0).all() and not numbers.grad[[0, 2]].any()

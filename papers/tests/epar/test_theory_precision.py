@@ -40,7 +40,7 @@ CALLS = {
     "doubled": (lambda q, k: theory.doubled(q, k, SETTING, LENGTH), Q, K),
     "doubling_identity": (lambda q, k: theory.doubling_identity(q[None], k[None], k[None], SETTING, LENGTH), Q, K),
     "entropy": (lambda q, k, n: theory.entropy(q, k)(n), Q, K, NUMBERS),
-    "epar": (lambda n: theory.epar(n, LENGTH).factor(torch.arange(4.0).double(), LENGTH), NUMBERS),
+    "epar": (lambda n: theory.epar(n, LENGTH).score_scale(torch.arange(4.0).double(), LENGTH), NUMBERS),
     "factor": (lambda x: theory.factor(x, LENGTH, SETTING), IMPORTANCE),
     "factor_at": (lambda x, n: theory.factor_at(x, LENGTH)(n), IMPORTANCE[0], NUMBERS),
     "failing_region": (lambda x: theory.failing_region(SETTING, 1, 5, x), IMPORTANCE[0]),

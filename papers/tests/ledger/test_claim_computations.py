@@ -181,7 +181,7 @@ def test_row_weights_and_added_positions():
 def test_optimal_position_against_scipy():
     from whence_papers.ledger.computations.optimal_position import drawn
 
-    given = {"beta": 1.0, "gamma": 0.5, "length": 32, "width": 16, "runs": 4, "experiments": 1}
+    given = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
     found = witness("optimal_position")("random", **given)
     importance, q, k = (x.numpy() for x in drawn("random", 32, 16, 4, 0))
     agreed, ranked = [], []
@@ -202,7 +202,7 @@ def test_optimal_position_against_scipy():
 
 
 def test_parameters_by_hand_and_by_torch():
-    spec = {"kind": "encoder", "vocabulary": 50, "classes": 3, "width": 16, "heads": 2, "layers": 2, "hidden": 20}
+    spec = {"kind": "encoder", "vocabulary": 50, "classes": 3, "embed_dim": 16, "heads": 2, "layers": 2, "hidden": 20}
     found = witness("model_parameters")(spec)
     layer = 4 * (16 * 16 + 16) + (16 * 20 + 20) + (20 * 16 + 16) + 2 * 32
     assert found["layers"] == 2 * layer == 2 * found["layers_layer_0"]
@@ -213,7 +213,15 @@ def test_parameters_by_hand_and_by_torch():
         "more_parameters": 0,
         "learned_by_position": 0,
     }
-    wide = {"kind": "decoder", "vocabulary": 10, "width": 768, "heads": 12, "layers": 12, "hidden": 3072, "tied": True}
+    wide = {
+        "kind": "decoder",
+        "vocabulary": 10,
+        "embed_dim": 768,
+        "heads": 12,
+        "layers": 12,
+        "hidden": 3072,
+        "tied": True,
+    }
     layers = 12 * sum(p.numel() for p in torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta").parameters())
     found = witness("vocabulary_for")(110e6, wide)
     assert found["layers"] == layers and found["vocabulary"] == pytest.approx((110e6 - layers - 2 * 768) / 768)

@@ -248,7 +248,7 @@ def trained(tmp_path, monkeypatch):
     """A study with weights of three seeds, as the runner leaves them, on a tiny task in the place of the speeches."""
     made = Study(
         name="tiny", question="made up", task="speeches_classify", arms=ARMS, seeds=(0, 1, 2), budget=Budget(steps=1),
-        decision=Decision(baseline="sinusoidal"), model={"width": 16, "heads": 2, "layers": 2, "hidden": 16},
+        decision=Decision(baseline="sinusoidal"), model={"embed_dim": 16, "heads": 2, "layers": 2, "hidden": 16},
     )  # fmt: skip
     folder = write(tmp_path, made, {arm.name: [0.5] * 3 for arm in ARMS})
     task = Tiny()
@@ -265,7 +265,7 @@ def test_what_trained_weights_say(trained):
     right = total = 0
     for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
         with torch.no_grad():
-            right += int((model(batch.tokens, padding=batch.padding).argmax(-1) == batch.targets).sum())
+            right += int((model(batch.tokens, key_mask=batch.key_mask).argmax(-1) == batch.targets).sum())
         total += len(batch.targets)
     assert found["training"][0] == pytest.approx(100 * right / total) and len(found["training_minus_test"]) == 3
     found = MEASUREMENTS["attention_reach"](places, "tiny", "ALiBi, 1.1", "sinusoidal")

@@ -72,7 +72,7 @@ def test_bad_requests_are_one_sentence(here, given, said):
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("width", [60, 150])
+@pytest.mark.parametrize("embed_dim", [60, 150])
 def test_the_table_fits_its_terminal(here, width):
     from whence_papers.ledger import Places, findings, load
     from whence_papers.ledger.evidence import KNOWN

@@ -61,7 +61,7 @@ def test_batches_hold_what_the_visits_say():
     batch = found.batch(torch.arange(len(found)))
     for row, (history, at) in enumerate(questions(test)):
         asked, n = test[at], len(history)
-        assert batch.padding[row].tolist() == [True] * n + [False] * (batch.tokens.shape[1] - n)
+        assert batch.key_mask[row].tolist() == [True] * n + [False] * (batch.tokens.shape[1] - n)
         assert batch.targets[row] == numbers.place(asked.place)
         assert batch.extras["user"][row] == numbers.users.index(asked.user) + 1
         for place, visit in enumerate(test[i] for i in history):

@@ -84,19 +84,19 @@ def lives():
 def test_a_pointer_learns_the_recency_that_is_there(lives, position, near):
     """Held against the best possible on lives it never saw; its bias falls by log 2 a visit, as the world's does."""
     (histories, _), (others, best) = lives
-    spec = NextPlaceSpec(places=32, users=16, days=7, context=32, width=8, heads=1, layers=0, dropout=0.0, reads=())
+    spec = NextPlaceSpec(places=32, users=16, days=7, context=32, embed_dim=8, heads=1, layers=0, dropout=0.0, reads=())
     model = build_next_place(spec, Arm("pointer", position), 0)
 
     def surprise(histories, rows):
         batch = histories.batch(rows)
-        log_p = model(batch.tokens, padding=batch.padding, extras=batch.extras)
+        log_p = model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
         return -log_p.gather(1, batch.targets[:, None]).mean()
 
-    optimiser, drawn = torch.optim.Adam(model.parameters(), lr=0.05), torch.Generator().manual_seed(0)
+    optimizer, drawn = torch.optim.Adam(model.parameters(), lr=0.05), torch.Generator().manual_seed(0)
     for _ in range(80):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         surprise(histories, torch.randint(len(histories), (256,), generator=drawn)).backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         above = float(surprise(others, torch.arange(len(others)))) - best
     assert (-0.03 < above < 0.12) if near else above > 0.2

@@ -11,20 +11,20 @@ from whence_papers.pointer.next_location.build import build_next_place
 from whence_papers.pointer.next_location.model import shape_of
 from whence_papers.pointer.next_location.spec import READS, NextPlaceSpec
 
-SPEC = NextPlaceSpec(places=12, users=3, days=7, context=9, width=16, heads=2, layers=1, hidden=16)
+SPEC = NextPlaceSpec(places=12, users=3, days=7, context=9, embed_dim=16, heads=2, layers=1, ffn_dim=16)
 RECENCY = Arm("r", "Recency(max_length=8)")
 NONE = Arm("n", "NoPosition()")
-LSTM = {"body": "lstm", "pointer": "additive", "hidden": 8}
+LSTM = {"body": "lstm", "pointer": "additive", "ffn_dim": 8}
 
 
 def history(lengths=(5, 3, 9), seed=0):
     drawn = torch.Generator().manual_seed(seed)
     some = lambda high: torch.randint(1, high, (len(lengths), max(lengths)), generator=drawn)  # noqa: E731
-    padding = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    tokens = some(12) * padding
+    key_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = some(12) * key_mask
     extras = {"time": some(97), "weekday": some(8), "duration": some(97), "ago": some(9)}
-    extras = {name: column * padding for name, column in extras.items()}
-    return tokens, padding, extras | {"user": torch.arange(len(lengths)) % 4}
+    extras = {name: column * key_mask for name, column in extras.items()}
+    return tokens, key_mask, extras | {"user": torch.arange(len(lengths)) % 4}
 
 
 def made(arm=RECENCY, seed=0, **changes):
@@ -32,12 +32,12 @@ def made(arm=RECENCY, seed=0, **changes):
 
 
 def told(model, given):
-    tokens, padding, extras = given
-    return model.answer(tokens, padding=padding, extras=extras)
+    tokens, key_mask, extras = given
+    return model.answer(tokens, key_mask=key_mask, extras=extras)
 
 
 WAYS = [
-    (RECENCY, {}), (NONE, {}), (Arm("a", "Alibi(slope=[0.1], learn=True)"), {}), (Arm("e", "Epar(learn=True)"), {}),
+    (RECENCY, {}), (NONE, {}), (Arm("a", "Alibi(slope=[0.1], learnable=True)"), {}), (Arm("e", "Epar(learnable=True)"), {}),
     (Arm("p", "PowerPrior(alpha=0.1)"), {}), (NONE, {"pointer": "additive"}), (RECENCY, {"answers": "halves"}),
     (NONE, {"answers": "generate"}), (RECENCY, {"answers": "copy"}), (RECENCY, {"encoder": "Rotary()"}),
     (RECENCY, {"encoder": "Sinusoidal()"}), (RECENCY, {"layers": 0}), (RECENCY, {"reads": ()}), (NONE, LSTM),
@@ -61,8 +61,8 @@ def test_answers_are_distributions_whatever_the_padding(arm, changes):
 
 @pytest.mark.parametrize("arm, changes", WAYS)
 def test_everything_that_is_there_learns(arm, changes):
-    model, (tokens, padding, extras) = made(arm, **changes).train(), history(lengths=(5, 3, 9, 9))
-    log_p = model(tokens, padding=padding, extras=extras)
+    model, (tokens, key_mask, extras) = made(arm, **changes).train(), history(lengths=(5, 3, 9, 9))
+    log_p = model(tokens, key_mask=key_mask, extras=extras)
     log_p.exp().gather(1, tokens[:, :1]).sum().backward()  # the first place stands in the history: it can be copied
     without = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not without
@@ -71,11 +71,11 @@ def test_everything_that_is_there_learns(arm, changes):
 
 def test_the_mixture_is_what_its_parts_say():
     given = history()
-    tokens, padding, _ = given
+    tokens, key_mask, _ = given
     model = made()
     answer = told(model, given)
     encoded = model.encoded(*given)
-    last = encoded[torch.arange(3), padding.sum(1) - 1]
+    last = encoded[torch.arange(3), key_mask.sum(1) - 1]
     scores = model.generator(last)
     scores[:, 0] = -torch.inf  # padding is no place
     generated, share = scores.softmax(1), torch.sigmoid(model.gate(last))
@@ -91,21 +91,21 @@ def test_the_mixture_is_what_its_parts_say():
         model.pointer.position.table.copy_(torch.arange(8.0) / 4)
     q, k = model.pointer.queries(last), model.pointer.keys(encoded)
     scores = (k @ q[:, :, None])[..., 0] / 16**0.5
-    from_end = padding.sum(1, keepdim=True) - torch.arange(tokens.shape[1])
+    from_end = key_mask.sum(1, keepdim=True) - torch.arange(tokens.shape[1])
     scores = scores + (from_end.clamp(0, 7) / 4)
-    expected = scores.masked_fill(~padding, -torch.inf).softmax(1)
+    expected = scores.masked_fill(~key_mask, -torch.inf).softmax(1)
     assert torch.allclose(told(model, given).log_weights.exp(), expected, atol=1e-6)
 
 
 def test_the_predecessor_is_its_formulas():
     """Every row by itself and unpadded, in plain torch, from the weights by name."""
     given = history()
-    tokens, padding, extras = given
+    tokens, key_mask, extras = given
     model = made(NONE, **LSTM)
     with torch.no_grad():
         model.start.copy_(torch.linspace(-1, 1, 16))
     answer = told(model, given)
-    decoder, vectors = model.decoder, model.vectors(tokens, padding, extras)
+    decoder, vectors = model.decoder, model.vectors(tokens, key_mask, extras)
     for row, length in enumerate((5, 3, 9)):
         states, (ends_h, ends_c) = model.encoder.lstm(vectors[row, :length])
         h = model.encoder.reduce_h(ends_h.flatten()).relu()
@@ -113,8 +113,8 @@ def test_the_predecessor_is_its_formulas():
         x = decoder.merge(torch.cat([model.start, torch.zeros(16)]))
         h, c = decoder.cell(x, (h, c))
         state, attention = torch.cat([h, c]), decoder.attention
-        hidden = torch.tanh(attention.of_encoder(states) + attention.of_decoder(state))
-        weights = (hidden @ attention.score.weight[0]).softmax(0)
+        ffn_dim = torch.tanh(attention.of_encoder(states) + attention.of_decoder(state))
+        weights = (ffn_dim @ attention.score.weight[0]).softmax(0)
         context = weights @ states
         share = torch.sigmoid(decoder.gate(context, state, x))
         whole = share * decoder.out(decoder.into(torch.cat([h, context]))).softmax(0)
@@ -145,7 +145,7 @@ def test_ablations_take_away_what_they_say():
 
 
 def test_arms_of_a_seed_share_their_start():
-    one, other = made(RECENCY, seed=3), made(Arm("e", "Epar(learn=True)"), seed=3)
+    one, other = made(RECENCY, seed=3), made(Arm("e", "Epar(learnable=True)"), seed=3)
     theirs = dict(other.named_parameters())
     shared = [name for name, _ in one.named_parameters() if "position" not in name]
     assert len(shared) > 20 and all(torch.equal(dict(one.named_parameters())[n], theirs[n]) for n in shared)

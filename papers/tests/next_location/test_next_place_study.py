@@ -26,10 +26,10 @@ STUDY = Study(
     question="where next",
     task=TASK,
     task_settings={"data": "world"},
-    model={"width": 16, "heads": 2, "layers": 1, "hidden": 16, "dropout": 0.0},
+    model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0},
     arms=(Arm("Recency", "Recency(max_length=32)"), Arm("no pointer", "NoPosition()", {"answers": "generate"})),
     seeds=(0,),
-    budget=Budget(epochs=2, batch=128, rate=1e-2, evaluate_every=1, patience=1),
+    budget=Budget(epochs=2, batch_size=128, lr=1e-2, evaluate_every=1, patience=1),
     decision=Decision(baseline="Recency"),
 )
 
@@ -214,7 +214,7 @@ def test_predictions_are_those_of_the_model(folder):
     table = Table.of([*said.history, Visit("person 1", "place 0", 12, 1300, 0)], task.numbers)
     end = torch.tensor([len(said.history)])
     batch = Histories(table, torch.tensor([0]), end).batch(torch.tensor([0]))
-    log_p = predictor.model(batch.tokens, padding=batch.padding, extras=batch.extras)[0].detach()
+    log_p = predictor.model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)[0].detach()
     for name, share in said.places:
         if name != ELSEWHERE:
             assert share == pytest.approx(float(log_p[task.numbers.place(name)].exp()), rel=1e-4, abs=1e-7)

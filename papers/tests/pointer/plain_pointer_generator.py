@@ -34,11 +34,11 @@ def lstm(weights, prefix, suffix, x, h, c):
     return [sigmoid(o[k]) * math.tanh(c[k]) for k in range(n)], c
 
 
-def encode(weights, tokens, hidden):
+def encode(weights, tokens, hidden_size):
     vectors = [weights["embedding.weight"][token].tolist() for token in tokens]
     runs, ends = [], []
     for suffix, order in (("_l0", range(len(tokens))), ("_l0_reverse", reversed(range(len(tokens))))):
-        h, c, states = [0.0] * hidden, [0.0] * hidden, {}
+        h, c, states = [0.0] * hidden_size, [0.0] * hidden_size, {}
         for place in order:
             h, c = lstm(weights, "encoder.lstm", suffix, vectors[place], h, c)
             states[place] = h
@@ -52,8 +52,8 @@ def encode(weights, tokens, hidden):
 
 def tell(weights, spec, tokens, extended, inputs, size):
     """One source and the inputs of its steps: for each step P over ``size`` words, p_gen, weights, coverage loss."""
-    states, h, c = encode(weights, tokens, spec.hidden)
-    context, coverage = [0.0] * (2 * spec.hidden), [0.0] * len(tokens)
+    states, h, c = encode(weights, tokens, spec.hidden_size)
+    context, coverage = [0.0] * (2 * spec.hidden_size), [0.0] * len(tokens)
     v = weights["decoder.attention.score.weight"][0].tolist()
     covers = weights.get("decoder.attention.of_coverage.weight")
     w_c = [0.0] * spec.scoring if covers is None else covers[:, 0].tolist()
@@ -68,7 +68,7 @@ def tell(weights, spec, tokens, extended, inputs, size):
             inside = [a + b + w * coverage[place] for a, b, w in zip(of_place, of_state, w_c, strict=True)]
             scores.append(dot(v, [math.tanh(z) for z in inside]))
         seen = softmax(scores)
-        context = [math.fsum(a * s[k] for a, s in zip(seen, states, strict=True)) for k in range(2 * spec.hidden)]
+        context = [math.fsum(a * s[k] for a, s in zip(seen, states, strict=True)) for k in range(2 * spec.hidden_size)]
         repeated = math.fsum(min(a, b) for a, b in zip(seen, coverage, strict=True))
         coverage = [a + b for a, b in zip(seen, coverage, strict=True)]
         said = softmax(linear(weights, "decoder.out", linear(weights, "decoder.into", h + context)))

@@ -25,7 +25,7 @@ V = len(VOCABULARY)
 
 def made(seed=0, **changes):
     torch.manual_seed(seed)
-    spec = PointerGeneratorSpec(V, embedding=3, hidden=4, attention_width=5, **changes)
+    spec = PointerGeneratorSpec(V, embedding=3, hidden_size=4, attention_dim=5, **changes)
     model = PointerGenerator(spec).double()
     with torch.no_grad():  # larger than they start, so that every part shows
         for p in model.parameters():

@@ -23,7 +23,7 @@ V, LONGEST = len(VOCABULARY), 3
 
 def made(seed=0, **changes):
     torch.manual_seed(seed)
-    model = PointerGenerator(PointerGeneratorSpec(V, embedding=3, hidden=4, **changes)).double()
+    model = PointerGenerator(PointerGeneratorSpec(V, embedding=3, hidden_size=4, **changes)).double()
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4.0)

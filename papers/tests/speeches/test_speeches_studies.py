@@ -8,7 +8,7 @@ from whence.models import ModelSpec
 from whence_papers import FOLDER
 
 STUDIES = FOLDER / "studies"
-ENCODER = Fit(heads=2, head_width=32, width=64, context=32, causal=False)
+ENCODER = Fit(heads=2, head_dim=32, width=64, context=32, causal=False)
 
 
 def made(name):
@@ -18,9 +18,9 @@ def made(name):
 @pytest.mark.parametrize(
     "name, budget",
     [
-        ("encoder", {"epochs": 15, "steps": None, "rate": 1e-3, "optimiser": "Adam", "weight_decay": 0.0}),
-        ("decoder", {"epochs": None, "steps": 500, "rate": 1e-3, "optimiser": "Adam", "weight_decay": 0.0}),
-        ("alibi", {"epochs": 100, "steps": None, "rate": 1e-4, "optimiser": "AdamW", "weight_decay": 0.1}),
+        ("encoder", {"epochs": 15, "steps": None, "rate": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
+        ("decoder", {"epochs": None, "steps": 500, "rate": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
+        ("alibi", {"epochs": 100, "steps": None, "rate": 1e-4, "optimizer": "AdamW", "weight_decay": 0.1}),
     ],
 )
 def test_the_reports_own_numbers(name, budget):
@@ -29,7 +29,7 @@ def test_the_reports_own_numbers(name, budget):
         spec = ModelSpec(**model)
         assert (spec.width, spec.heads, spec.layers, spec.hidden, spec.dropout) == (64, 2, 4, 100, 0.1)
         assert {key: getattr(study.budget, key) for key in budget} == budget
-        assert (study.budget.batch, study.budget.clip, study.budget.schedule) == (16, None, "constant")
+        assert (study.budget.batch_size, study.budget.max_grad_norm, study.budget.schedule) == (16, None, "constant")
         assert study.seeds == (0, 1, 2, 3, 4) and study.decision.baseline == "sinusoidal"
         assert study.task == ("speeches_lm" if name == "decoder" else "speeches_classify")
 

@@ -6,10 +6,10 @@ Beside it stand the two attentions of pointer-generators: ``additive`` with cove
 from whence.attention.additive import AdditiveAttention, CoverageAttention
 from whence.attention.attend import Explanation, attend, explain
 from whence.attention.cache import KVCache
-from whence.attention.module import Attention, inner
+from whence.attention.module import Attention, without_embedding
 from whence.attention.pointer import PointerAttention
 
 __all__ = [
     "AdditiveAttention", "Attention", "CoverageAttention", "Explanation", "KVCache", "PointerAttention", "attend",
-    "explain", "inner",
+    "explain", "without_embedding",
 ]  # fmt: skip

@@ -4,7 +4,7 @@
 
 The part of the encoder, W_h h, does not change while a text is decoded, so it is computed once::
 
-    attention = CoverageAttention(encoder_width=512, decoder_width=256, width=512)   # AdditiveAttention: without w_c
+    attention = CoverageAttention(encoder_dim=512, decoder_dim=256, attention_dim=512)   # AdditiveAttention: without w_c
     memory = attention.remember(states, padding=padding)       # states [B, S, 512]
     seen = attention(memory, state)                            # state [B, 256], the first step
     seen = attention(memory, state, seen.coverage)             # every later step
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from whence import shapes
-from whence.attention.layout import key_mask
-from whence.errors import refusal
+from whence.attention.layout import resolve_key_mask
+from whence.errors import usage_error
 from whence.validation import require_table, require_width
 
 
@@ -31,7 +31,7 @@ from whence.validation import require_table, require_width
 class Memory:
     """What is attended to, with what can be computed before any query comes."""
 
-    states: Tensor  # [B, S, encoder width]
+    states: Tensor  # [B, S, encoder_dim]
     features: Tensor  # [B, S, width], W_h h
     real: Tensor | None  # [B, S] bool, False on padding
 
@@ -44,7 +44,7 @@ class Memory:
 class Seen:
     """What one step looked at."""
 
-    context: Tensor  # [B, encoder width]
+    context: Tensor  # [B, encoder_dim]
     log_weights: Tensor  # [B, S], -inf on padding
     weights: Tensor  # [B, S]
     coverage: Tensor  # [B, S], this step included
@@ -55,36 +55,36 @@ class AdditiveAttention(nn.Module):
     """Scores by a small network instead of a product. Coverage is counted and does not act on the scores.
 
     Args:
-        encoder_width: of the states that are attended to.
-        decoder_width: of the state that asks.
-        width: of the network between them.
+        encoder_dim: of the states that are attended to.
+        decoder_dim: of the state that asks.
+        attention_dim: of the network between them.
 
-    >>> attention = AdditiveAttention(encoder_width=6, decoder_width=4, width=5)
+    >>> attention = AdditiveAttention(encoder_dim=6, decoder_dim=4, attention_dim=5)
     >>> seen = attention(attention.remember(torch.ones(2, 3, 6), lengths=torch.tensor([3, 2])), torch.ones(2, 4))
     >>> seen.weights.detach()
     tensor([[0.3333, 0.3333, 0.3333],
             [0.5000, 0.5000, 0.0000]])
     """
 
-    def __init__(self, encoder_width: int, decoder_width: int, width: int) -> None:
+    def __init__(self, encoder_dim: int, decoder_dim: int, attention_dim: int) -> None:
         super().__init__()
-        sizes = {"encoder_width": encoder_width, "decoder_width": decoder_width, "width": width}
+        sizes = {"encoder_dim": encoder_dim, "decoder_dim": decoder_dim, "attention_dim": attention_dim}
         for name, value in sizes.items():
             require_width(type(self).__name__, name, value)
-        require_table(type(self).__name__, width, max(encoder_width, decoder_width))
-        self.of_encoder = nn.Linear(encoder_width, width, bias=False)  # W_h
-        self.of_decoder = nn.Linear(decoder_width, width)  # W_s and b
-        self.score = nn.Linear(width, 1, bias=False)  # v
+        require_table(type(self).__name__, attention_dim, max(encoder_dim, decoder_dim))
+        self.of_encoder = nn.Linear(encoder_dim, attention_dim, bias=False)  # W_h
+        self.of_decoder = nn.Linear(decoder_dim, attention_dim)  # W_s and b
+        self.score = nn.Linear(attention_dim, 1, bias=False)  # v
 
-    def remember(self, states: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Memory:
-        """States ``[B, S, encoder width]``, of which ``lengths`` or ``padding`` (True where real) say what counts."""
+    def remember(self, states: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Memory:
+        """States ``[B, S, encoder_dim]``, of which ``lengths`` or ``key_mask`` (True where real) say what counts."""
         shapes.require_sequences(type(self).__name__, "states", states, self.of_encoder)
-        real = key_mask(lengths, padding, states.shape[0], states.shape[1], states.device)
+        real = resolve_key_mask(lengths, key_mask, states.shape[0], states.shape[1], states.device)
         shapes.require_real(f"{type(self).__name__}.remember", real)
         return Memory(states, self.of_encoder(states), real)
 
     def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> Seen:
-        """One step: a state ``[B, decoder width]`` and what earlier steps have looked at, ``[B, S]``."""
+        """One step: a state ``[B, decoder_dim]`` and what earlier steps have looked at, ``[B, S]``."""
         self._require_step(memory, state, coverage)
         before = memory.features.new_zeros(memory.features.shape[:2]) if coverage is None else coverage
         hidden = self.of_decoder(state)[:, None] + memory.features + self.of_coverage_before(before)
@@ -101,7 +101,9 @@ class AdditiveAttention(nn.Module):
         name = type(self).__name__
         if not isinstance(memory, Memory):
             got = shapes.described(memory)
-            raise refusal(f"{name}(memory)", got, "memory is what remember() returns", "call remember(states) first")
+            raise usage_error(
+                f"{name}(memory)", got, "memory is what remember() returns", "call remember(states) first"
+            )
         batch, length = memory.states.shape[:2]
         for argument, given, wanted in (
             ("state", state, (batch, self.of_decoder.in_features)),
@@ -110,7 +112,7 @@ class AdditiveAttention(nn.Module):
             if given is None and argument == "coverage":
                 continue
             if not shapes.is_number(given) or not shapes.has_shape(given, wanted):
-                raise refusal(
+                raise usage_error(
                     f"{name}({argument})",
                     shapes.described(given),
                     f"for this memory it is a tensor {list(wanted)}",
@@ -120,7 +122,7 @@ class AdditiveAttention(nn.Module):
                 shapes.require_like(f"{name}(state)", "state", given, self.of_decoder)
             elif given.device != memory.states.device:
                 got = f"device {given.device} with the memory on {memory.states.device}"
-                raise refusal(f"{name}(coverage)", got, "all tensors share one device", "move it with .to(device)")
+                raise usage_error(f"{name}(coverage)", got, "all tensors share one device", "move it with .to(device)")
 
 
 class CoverageAttention(AdditiveAttention):
@@ -129,9 +131,9 @@ class CoverageAttention(AdditiveAttention):
     ``from_plain`` goes on from an attention without coverage, as the source trains it: with w_c = 0 both are the same.
     """
 
-    def __init__(self, encoder_width: int, decoder_width: int, width: int) -> None:
-        super().__init__(encoder_width, decoder_width, width)
-        self.of_coverage = nn.Linear(1, width, bias=False)  # w_c
+    def __init__(self, encoder_dim: int, decoder_dim: int, attention_dim: int) -> None:
+        super().__init__(encoder_dim, decoder_dim, attention_dim)
+        self.of_coverage = nn.Linear(1, attention_dim, bias=False)  # w_c
 
     def of_coverage_before(self, coverage: Tensor) -> Tensor:
         return self.of_coverage(coverage[..., None].to(self.of_coverage.weight.dtype))
@@ -176,10 +178,10 @@ def coverage_loss(weights: Tensor, coverage: Tensor) -> Tensor:
     return torch.minimum(weights, coverage).sum(-1)
 
 
-def additive_parameters(encoder_width: int, decoder_width: int, width: int) -> int:
-    """How many numbers ``AdditiveAttention`` learns; ``CoverageAttention`` learns ``width`` more.
+def additive_parameters(encoder_dim: int, decoder_dim: int, attention_dim: int) -> int:
+    """How many numbers ``AdditiveAttention`` learns; ``CoverageAttention`` learns ``attention_dim`` more.
 
     >>> additive_parameters(512, 256, 512)
     394240
     """
-    return width * encoder_width + width * decoder_width + width + width
+    return attention_dim * encoder_dim + attention_dim * decoder_dim + attention_dim + attention_dim

@@ -16,12 +16,12 @@ from whence.attention.fused import backend as fused
 from whence.attention.layout import Layout, resolve
 from whence.attention.rules import positions_below, require_cache, require_position, require_settings
 from whence.attention.support import SUPPORT, Request, prefer, why_not
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 from whence.validation import require_flag
 
-Documents = Tensor | tuple[Tensor, Tensor]
+SegmentIds = Tensor | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Call:
     scale: float
     temperature: float
     dropout: float
-    skip_far: bool
+    skip_blocks: bool
     request: Request
     backend: str
     why: str
@@ -64,15 +64,15 @@ class Arguments(TypedDict, total=False):
     q_positions: Tensor | None
     k_positions: Tensor | None
     lengths: Tensor | None
-    padding: Tensor | None
-    documents: Documents | None
+    key_mask: Tensor | None
+    segment_ids: SegmentIds | None
     scale: float | None
     temperature: float
     dropout: float
     cache: KVCache | None
     backend: str
-    skip_far: bool
-    finite: bool
+    skip_blocks: bool
+    check_finite: bool
 
 
 @overload
@@ -94,16 +94,16 @@ def attend(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     lengths: Tensor | None = None,
-    padding: Tensor | None = None,
-    documents: Documents | None = None,
+    key_mask: Tensor | None = None,
+    segment_ids: SegmentIds | None = None,
     scale: float | None = None,
     temperature: float = 1.0,
     dropout: float = 0.0,
     cache: KVCache | None = None,
     backend: str = "auto",
-    skip_far: bool = True,
+    skip_blocks: bool = True,
     return_weights: bool = False,
-    finite: bool = False,
+    check_finite: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q ``[B, H, T, D]`` over k ``[B, G, S, D]`` and v ``[B, G, S, E]``: an output ``[B, H, T, E]``.
 
@@ -114,10 +114,10 @@ def attend(
         q_positions, k_positions: ``[T]`` or ``[B, T]``; by default tokens count from 0 in each text.
             When T == S they are taken to be the same tokens, and one of the two arguments serves both.
         lengths: ``[B]`` real tokens of right-padded sequences.
-        padding: ``[B, S]``, True where a token is real, for padding on any side. Padding takes no position: a real
+        key_mask: ``[B, S]``, True where a token is real, for padding on any side. Padding takes no position: a real
             token's position is the number of real tokens before it in its text, wherever the padding lies, in one pass
             and from a cache. Outputs of padded queries mean nothing.
-        documents: ``[T]`` or ``[B, T]`` document numbers of packed sequences; a pair for queries and keys that are not
+        segment_ids: ``[T]`` or ``[B, T]`` document numbers of packed sequences; a pair for queries and keys that are not
             the same tokens. With a cache, these three describe the new tokens only.
         scale: multiplies q.k; ``D ** -0.5`` by default.
         temperature: divides the logits.
@@ -125,10 +125,10 @@ def attend(
         cache: a ``KVCache`` to append k and v to; the queries then see all it holds. Keys are kept un-rotated.
         backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"`` or ``"sdpa"``. A named backend runs or
             raises.
-        skip_far: let the ``triton`` backend leave out blocks of keys that provably cannot change the result, where a
+        skip_blocks: let the ``triton`` backend leave out blocks of keys that provably cannot change the result, where a
             mechanism's bias decays: in causal attention over more than 1024 keys, without padding.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
-        finite: refuse NaN and infinity in q, k and v.
+        check_finite: refuse NaN and infinity in q, k and v.
 
     >>> q = k = v = torch.eye(4).reshape(1, 1, 4, 4)
     >>> attend(q, k, v, causal=True).shape
@@ -138,8 +138,8 @@ def attend(
     try:
         call = prepare(
             q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
-            lengths=lengths, padding=padding, documents=documents, scale=scale, temperature=temperature,
-            dropout=dropout, cache=cache, backend=backend, skip_far=skip_far, return_weights=return_weights, finite=finite,
+            lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, scale=scale, temperature=temperature,
+            dropout=dropout, cache=cache, backend=backend, skip_blocks=skip_blocks, return_weights=return_weights, check_finite=check_finite,
         )  # fmt: skip
         # half precision around us must not reach into what is promised in at least float32
         with torch.autocast(q.device.type, enabled=False) if autocasting(q) else nullcontext():
@@ -167,7 +167,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     if call.backend == "triton":
         out = fused.attend(
             *tensors, position=call.position, layout=call.layout, scale=call.scale, temperature=call.temperature,
-            dropout=call.dropout, skip_far=call.skip_far,
+            dropout=call.dropout, skip_blocks=call.skip_blocks,
         )  # fmt: skip
         return out, None
     fast = {"blockwise": blockwise.attend, "sdpa": sdpa.attend}[call.backend]
@@ -216,41 +216,41 @@ def prepare(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     lengths: Tensor | None = None,
-    padding: Tensor | None = None,
-    documents: Documents | None = None,
+    key_mask: Tensor | None = None,
+    segment_ids: SegmentIds | None = None,
     scale: float | None = None,
     temperature: float = 1.0,
     dropout: float = 0.0,
     cache: KVCache | None = None,
     backend: str = "auto",
-    skip_far: bool = True,
+    skip_blocks: bool = True,
     return_weights: bool = False,
-    finite: bool = False,
+    check_finite: bool = False,
 ) -> Call:
     """Validate everything before any work, then join the cache, rotate, and choose a backend."""
     position = NoPosition() if position is None else position
     require_settings(
         "attend", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout, backend=backend,
-        skip_far=skip_far,
+        skip_blocks=skip_blocks,
     )  # fmt: skip
     require_flag("attend", "return_weights", return_weights)
-    require_flag("attend", "finite", finite)
+    require_flag("attend", "finite", check_finite)
     shapes.require_qkv(q, k, v)
-    if finite:
+    if check_finite:
         shapes.require_finite(q, k, v)
     require_cache("attend", cache)
-    several = any(given is not None for given in (lengths, padding, documents))
+    several = any(given is not None for given in (lengths, key_mask, segment_ids))
     require_position(position, q, causal=causal, cached=cache is not None, several_texts=several)
     below = positions_below(position)
     if cache is None:
         layout = resolve(
             q, k, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
-            padding=padding, documents=documents, needs_positions=bool(position.effects), below=below,
+            key_mask=key_mask, segment_ids=segment_ids, needs_positions=bool(position.effects), below=below,
         )  # fmt: skip
     else:
         k, v, layout = cache.extend(
             q, k, v, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions, lengths=lengths,
-            padding=padding, documents=documents, learning=position.learnable, below=below,
+            key_mask=key_mask, segment_ids=segment_ids, learning=position.trainable, below=below,
         )  # fmt: skip
     for part in position.parts:
         if "rotate" in part.effects:
@@ -260,7 +260,7 @@ def prepare(
     request = Request(
         effects=position.effects,
         weights=return_weights,
-        bias_learns=position.learnable and torch.is_grad_enabled(),
+        bias_learns=position.trainable and torch.is_grad_enabled(),
         narrow=q.dtype in (torch.float16, torch.bfloat16),
         dense_numbers=layout.mask_rows * q.shape[1] * q.shape[2] * k.shape[2],
         mask_numbers=0 if sdpa.needs_no_mask(layout) else layout.mask_rows * q.shape[2] * k.shape[2],
@@ -273,11 +273,11 @@ def prepare(
     name, why = prefer(request) if backend == "auto" else (backend, "it was asked for by name")
     closed = why_not(name, request)
     if closed is not None:
-        raise refusal(
+        raise usage_error(
             f"attend(backend={name!r})",
             f"a call it cannot run: {closed}",
             "a named backend runs or refuses",
             f"use backend={prefer(request)[0]!r}",
         )
     scale = float(q.shape[3] ** -0.5) if scale is None else scale
-    return Call(q, k, v, position, layout, scale, temperature, dropout, skip_far, request, name, why)
+    return Call(q, k, v, position, layout, scale, temperature, dropout, skip_blocks, request, name, why)

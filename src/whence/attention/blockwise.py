@@ -15,7 +15,7 @@ from whence import shapes
 from whence.attention import ops
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.evaluate import content, evaluate, table, values
+from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
 SCORES = 1 << 21  # scores alive at once on the general way
 SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so there are fewer and larger ones
@@ -28,11 +28,11 @@ def why_not_tables(position: Position, layout: Layout) -> str | None:
     if layout.offset is None:
         return "the positions are not one consecutive run"
     for part in position.parts:
-        if part.effects & {"content", "values"}:
+        if part.effects & {"content_bias", "value_bias"}:
             return f"{type(part).__name__} depends on the content of queries or keys"
-        if part.effects & {"factor", "bias"} and part.length == "query":
+        if part.effects & {"score_scale", "bias"} and part.length == "query":
             return f"{type(part).__name__} has length='query', so a distance weighs differently for each query"
-        if part.effects & {"factor", "bias"} and part.length == "sequence" and not layout.plain:
+        if part.effects & {"score_scale", "bias"} and part.length == "sequence" and not layout.plain:
             return f"{type(part).__name__} has length='sequence', which differs between padded or packed texts"
     return None
 
@@ -69,14 +69,14 @@ def _by_tables(
     batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     span = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device)
     distance = layout.within(span.to(q.dtype))
-    factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
+    score_scale, bias = (evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias"))
     sink = evaluate(position, "sink", layout.q_positions.to(q.dtype)[..., None], heads, layout.length_of)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout > 0 else None
-    factor, bias = (None if t is None else t.expand(heads, -1) for t in (factor, bias))
+    score_scale, bias = (None if t is None else t.expand(heads, -1) for t in (score_scale, bias))
     out, _ = ops.tiled(
-        q, k, v, factor, bias, sink, layout.real, layout.q_documents, layout.k_documents, layout.offset, layout.causal,
+        q, k, v, score_scale, bias, sink, layout.real, layout.q_segment_ids, layout.k_segment_ids, layout.offset, layout.causal,
         layout.window, scale, temperature, dropout, seed,
     )  # fmt: skip
     return out
@@ -131,13 +131,13 @@ def _dense_rows(
 
     z = scores
     about: Rows | None = None
-    if position.effects & {"content", "values"}:
+    if position.effects & {"content_bias", "value_bias"}:
         repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
         about = Rows(q, repeated, scores, layout.q_positions[:, rows], layout.k_positions, visible, scale)
-        term = content(position, about)
+        term = evaluate_content_bias(position, about)
         z = z if term is None else z + term
-    factor = evaluate(position, "factor", distance, heads, length_of)
-    z = z if factor is None else z * factor.transpose(0, 1)
+    score_scale = evaluate(position, "score_scale", distance, heads, length_of)
+    z = z if score_scale is None else z * score_scale.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
     z = z if bias is None else z + bias.transpose(0, 1)
     z = (z / temperature).masked_fill(~visible, -torch.inf)
@@ -151,5 +151,5 @@ def _dense_rows(
     if dropout > 0:
         weights = torch.nn.functional.dropout(weights, dropout)
     out = (weights.view(batch, groups, -1, z.shape[-1]) @ v).view(batch, heads, count, -1)
-    more = None if about is None else values(position, weights, about, tuple(out.shape))
+    more = None if about is None else evaluate_value_bias(position, weights, about, tuple(out.shape))
     return out if more is None else out + more

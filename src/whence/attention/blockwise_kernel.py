@@ -27,12 +27,12 @@ TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and 
 class Tables:
     """Tables over distances ``[H, distances]``, a logit for each row ``[B, H, T]``, and masks that are not distance."""
 
-    factor: Tensor | None
+    score_scale: Tensor | None
     bias: Tensor | None
     sink: Tensor | None
     real: Tensor | None  # [B, S]
-    q_documents: Tensor | None  # [B or 1, T]
-    k_documents: Tensor | None  # [B or 1, S]
+    q_segment_ids: Tensor | None  # [B or 1, T]
+    k_segment_ids: Tensor | None  # [B or 1, S]
 
 
 @dataclass(frozen=True)
@@ -92,19 +92,19 @@ class Work:
         self.span, self.tables, self.settings = span, tables, settings
         self.plan = Plan(q, k, span)
         self.unit = LOG2E / settings.temperature
-        self.q_scale = settings.scale if tables.factor is not None else settings.scale * self.unit
+        self.q_scale = settings.scale if tables.score_scale is not None else settings.scale * self.unit
         mask = mask_table(span, q)
         self.mask = None if mask is None or tables.bias is not None else spread(mask, span, self.plan.block)
         self.masked_bias = tables.bias if mask is None or tables.bias is None else tables.bias + mask
         self.scratch = [q.new_empty(self.plan.scores) for _ in range(buffers)]
-        self.factor: Tensor | None = None
+        self.score_scale: Tensor | None = None
         self.bias: Tensor | None = None
 
     def lay_bands(self, groups: slice) -> slice:
         """Lay out the bands of some heads; the answer is those query heads."""
         heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
-        factor, bias, block = self.tables.factor, self.masked_bias, self.plan.block
-        self.factor = None if factor is None else spread(factor[heads] * self.unit, self.span, block)
+        score_scale, bias, block = self.tables.score_scale, self.masked_bias, self.plan.block
+        self.score_scale = None if score_scale is None else spread(score_scale[heads] * self.unit, self.span, block)
         self.bias = None if bias is None else spread(bias[heads] * self.unit, self.span, block)
         return heads
 
@@ -133,10 +133,10 @@ class Work:
     def logits(self, scores: Tensor, into: Tensor, tile: Tile, less: Tensor | None = None) -> Tensor:
         """Logits in units of log 2 as ``[B, H, rows, keys]``, less a number a row; ``into`` may be the scores."""
         s, z = self.by_head(scores, tile), self.by_head(into, tile)
-        if self.factor is not None and less is not None:
-            torch.addcmul(-less, s, self.cut(self.factor, tile), out=z)
-        elif self.factor is not None:
-            torch.mul(s, self.cut(self.factor, tile), out=z)
+        if self.score_scale is not None and less is not None:
+            torch.addcmul(-less, s, self.cut(self.score_scale, tile), out=z)
+        elif self.score_scale is not None:
+            torch.mul(s, self.cut(self.score_scale, tile), out=z)
         elif less is not None:
             torch.sub(s, less, out=z)
         if self.bias is not None:
@@ -159,8 +159,8 @@ class Work:
         t, hidden = self.tables, None
         if t.real is not None:
             hidden = ~t.real[tile.batch, None, tile.keys]
-        if t.q_documents is not None and t.k_documents is not None:
-            q, k = (d if d.shape[0] == 1 else d[tile.batch] for d in (t.q_documents, t.k_documents))
+        if t.q_segment_ids is not None and t.k_segment_ids is not None:
+            q, k = (d if d.shape[0] == 1 else d[tile.batch] for d in (t.q_segment_ids, t.k_segment_ids))
             other = q[:, tile.rows, None] != k[:, None, tile.keys]
             hidden = other if hidden is None else hidden | other
         return hidden
@@ -218,14 +218,14 @@ def backward(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of q, k and v, and of the factor table, the bias table and the sink where they are wanted."""
-    work = Work(q, k, span, tables, settings, buffers=2 if tables.factor is None else 3)
+    work = Work(q, k, span, tables, settings, buffers=2 if tables.score_scale is None else 3)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     dq = torch.zeros_like(q)
-    d_factor = None if tables.factor is None or not wanted[0] else torch.zeros_like(tables.factor)
+    d_factor = None if tables.score_scale is None or not wanted[0] else torch.zeros_like(tables.score_scale)
     d_bias = None if tables.bias is None or not wanted[1] else torch.zeros_like(tables.bias)
     delta = (grad * out).sum(-1)
     # what turns a gradient of a tile's logits into one of q.k, beyond the factor band and its unit
-    back = settings.scale / LOG2E if tables.factor is not None else settings.scale / settings.temperature
+    back = settings.scale / LOG2E if tables.score_scale is not None else settings.scale / settings.temperature
     queries, grads, dqs = work.by_pair(q), work.by_pair(grad), work.by_pair(dq)
     keys = k.flatten(0, 1)
     # keys and values lie across, [pairs, width, keys], where that makes the faster matrix product
@@ -233,12 +233,12 @@ def backward(
     dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
     for groups in work.plan.head_groups():
         heads = work.lay_bands(groups)
-        factor_sum = None if d_factor is None or work.factor is None else torch.zeros_like(work.factor)
+        factor_sum = None if d_factor is None or work.score_scale is None else torch.zeros_like(work.score_scale)
         bias_sum = None if d_bias is None or work.bias is None else torch.zeros_like(work.bias)
         for tile in work.plan.tiles(groups):
             q_rows, g_rows = work.rows_of(queries, tile), work.rows_of(grads, tile)
             scores, upstream = work.space(0, tile), work.space(1, tile)
-            weights = scores if work.factor is None else work.space(2, tile)
+            weights = scores if work.score_scale is None else work.space(2, tile)
             torch.bmm(q_rows * work.q_scale, keys_across[tile.pairs, :, tile.keys], out=scores)
             p = work.logits(scores, weights, tile, lse[tile.batch, heads, tile.rows, None]).exp2_()
             torch.bmm(g_rows, values_across[tile.pairs, :, tile.keys], out=upstream)
@@ -252,10 +252,10 @@ def backward(
             dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
             if bias_sum is not None:
                 work.cut(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
-            if work.factor is not None:
+            if work.score_scale is not None:
                 if factor_sum is not None:
                     _accumulate(work.cut(factor_sum, tile), dz, work.by_head(scores, tile))
-                dz.mul_(work.cut(work.factor, tile))
+                dz.mul_(work.cut(work.score_scale, tile))
             rows = torch.bmm(upstream, keys[tile.pairs, tile.keys]).mul_(back)
             dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
             dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)

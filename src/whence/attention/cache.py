@@ -19,12 +19,12 @@ from whence.attention.layout import (
     Layout,
     count_tokens,
     in_pieces,
-    key_mask,
     leaves_gaps,
     require_whole_documents,
+    resolve_key_mask,
     run_offset,
 )
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.validation import require_integer
 
 
@@ -36,10 +36,10 @@ class Held:
     v: Tensor  # [B, S, G, E]
     positions: Tensor  # [B, S]
     real: Tensor  # [B, S]
-    documents: Tensor  # [B, S]
+    segment_ids: Tensor  # [B, S]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.k, self.v, self.positions, self.real, self.documents
+        return self.k, self.v, self.positions, self.real, self.segment_ids
 
 
 #: the attributes of a cache that change
@@ -63,7 +63,7 @@ class KVCache:
 
     def __init__(self, *, capacity: int | None = None, window: int | None = None, rollback: int = 0) -> None:
         if capacity is not None and window is not None:
-            raise refusal(
+            raise usage_error(
                 "KVCache(...)", "capacity and window", "a cache is preallocated or sliding", "drop one of them"
             )
         for name, value in (("capacity", capacity), ("window", window)):
@@ -99,8 +99,8 @@ class KVCache:
         q_positions: Tensor | None,
         k_positions: Tensor | None,
         lengths: Tensor | None,
-        padding: Tensor | None,
-        documents: Tensor | tuple[Tensor, Tensor] | None,
+        key_mask: Tensor | None,
+        segment_ids: Tensor | tuple[Tensor, Tensor] | None,
         learning: bool,
         below: int,
     ) -> tuple[Tensor, Tensor, Layout]:
@@ -109,22 +109,22 @@ class KVCache:
         ``learning``: the position asks for gradients. Positions that are given stay under ``below``.
         """
         require_fit(
-            q, k, v, causal=causal, window=window, documents=documents, kept=self.window, capacity=self.capacity,
+            q, k, v, causal=causal, window=window, segment_ids=segment_ids, kept=self.window, capacity=self.capacity,
             used=self._used, held=None if self._held is None else (self._held.k, self._held.v), learning=learning,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
         name, given = one_of(q_positions, k_positions)
-        real = key_mask(lengths, padding, batch, new, device)
-        docs = None if documents is None else shapes.documents(documents, batch, new, device)  # type: ignore[arg-type]
+        real = resolve_key_mask(lengths, key_mask, batch, new, device)
+        docs = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
         last = self._last()
         if given is not None:
             positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
             positions = self.count(real, docs, batch, new, device)
         if docs is None and self._packed and last is not None:
-            docs = last.documents.expand(batch, new)  # the last document goes on
+            docs = last.segment_ids.expand(batch, new)  # the last document goes on
         if self.window is not None:
-            before = None if last is None else (last.real, last.positions, last.documents)
+            before = None if last is None else (last.real, last.positions, last.segment_ids)
             require_order(before, real, positions, docs, explicit=given is not None)
         if self._consecutive:
             self._consecutive = self._goes_on(last, given is not None, real, docs, positions)
@@ -149,8 +149,8 @@ class KVCache:
             causal=causal,
             window=window,
             real=all_real if self._masked else None,
-            q_documents=all_docs[:, -new:] if self._packed else None,
-            k_documents=all_docs if self._packed else None,
+            q_segment_ids=all_docs[:, -new:] if self._packed else None,
+            k_segment_ids=all_docs if self._packed else None,
         )
         self._forget()
         return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
@@ -162,7 +162,7 @@ class KVCache:
         require_integer("KVCache.crop", "length", length, low=0, high=self.seen, remedy=remedy)
         need = max(0, length - self._behind()) if self.window is not None else 0
         if need < lost:
-            raise refusal(
+            raise usage_error(
                 "KVCache.crop",
                 f"{length} of {self.seen} tokens seen",
                 f"a sliding cache with rollback={self.rollback} has forgotten the tokens before {lost}",
@@ -200,7 +200,7 @@ class KVCache:
         """
         least = min((left for number, left in self._rollbacks if number > mark["_rolled"]), default=mark["_used"])
         if self.capacity is not None and least < mark["_used"]:
-            raise refusal(
+            raise usage_error(
                 "KVCache.restore(mark)",
                 f"a mark at {shapes.many(mark['_used'], 'token')} after a rollback to {least}",
                 "a preallocated cache overwrites what it rolled back",
@@ -281,7 +281,7 @@ class KVCache:
             return count_tokens(real, docs, new, device).expand(batch, new)
         assert self._held is not None
         if self._held.k.shape[0] != batch:
-            raise refusal(
+            raise usage_error(
                 "attend(cache=...)",
                 f"batch {batch} with {self._held.k.shape[0]} in the cache",
                 "each row goes on from its own tokens",
@@ -290,8 +290,8 @@ class KVCache:
         before = self._last_real_position(last)
         if docs is not None:
             docs = docs.expand(batch, new)
-            require_whole_documents(torch.cat([self._held.documents[:, : self._used], docs], 1))
-            before = torch.where(docs[:, :1] == last.documents, before, -1)
+            require_whole_documents(torch.cat([self._held.segment_ids[:, : self._used], docs], 1))
+            before = torch.where(docs[:, :1] == last.segment_ids, before, -1)
         return count_tokens(real, docs, new, device, before).expand(batch, new)
 
     def _last(self) -> Held | None:
@@ -307,7 +307,7 @@ class KVCache:
             return last.positions
         counts = self._held.real[:, : self._used]
         if self._packed:
-            counts = counts & (self._held.documents[:, : self._used] == last.documents)
+            counts = counts & (self._held.segment_ids[:, : self._used] == last.segment_ids)
         place = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
         found = self._held.positions[:, : self._used].gather(1, place.clamp(min=0))
         return torch.where(place < 0, -1, found)
@@ -321,13 +321,13 @@ class KVCache:
             return run_offset(joined, joined) is not None and not self._taken_up_again(docs)
         if real is None and not self._masked:
             return True
-        before = None if last is None or not self._masked else (last.real, last.documents)
-        padding = torch.ones_like(positions, dtype=torch.bool) if real is None else real
-        return not leaves_gaps(padding, docs, positions, before)
+        before = None if last is None or not self._masked else (last.real, last.segment_ids)
+        key_mask = torch.ones_like(positions, dtype=torch.bool) if real is None else real
+        return not leaves_gaps(key_mask, docs, positions, before)
 
     def _taken_up_again(self, docs: Tensor | None) -> bool:
         """Whether new tokens belong to a document before the last one: its tokens do not stand side by side."""
         if docs is None or self._held is None or not self._used:
             return False
-        batch = self._held.documents.shape[0]
-        return in_pieces(torch.cat([self._held.documents[:, : self._used], docs.expand(batch, -1)], 1))
+        batch = self._held.segment_ids.shape[0]
+        return in_pieces(torch.cat([self._held.segment_ids[:, : self._used], docs.expand(batch, -1)], 1))

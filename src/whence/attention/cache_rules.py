@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from whence import shapes
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.validation import LARGEST_TABLE, shown, unusual
 
 
@@ -18,7 +18,7 @@ def require_fit(
     *,
     causal: bool,
     window: int | None,
-    documents: object,
+    segment_ids: object,
     kept: int | None,
     capacity: int | None,
     used: int,
@@ -28,56 +28,56 @@ def require_fit(
     """Refuse tokens that do not belong in a cache of that window, capacity and content."""
     new = k.shape[2]
     if q.shape[2] != new:
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             f"{shapes.many(q.shape[2], 'query', 'queries')} with {shapes.many(new, 'new key')}",
             "each cached token brings one query and one key",
             "pass q, k and v of the same new tokens",
         )
     if not causal:
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             "causal=False",
             "a token that was cached never saw the tokens after it",
             "pass causal=True",
         )
-    if isinstance(documents, tuple):
-        raise refusal(
+    if isinstance(segment_ids, tuple):
+        raise usage_error(
             "attend(cache=..., documents=...)",
             "a pair",
             "the new tokens are queries and keys at once",
             "pass one tensor",
         )
     if kept is not None and (window is None or window > kept):
-        raise refusal(
+        raise usage_error(
             "attend(cache=..., window=...)",
             f"window={window} with a cache that keeps {kept}",
             "attention may not look behind what is kept",
             f"pass window={kept}",
         )
     if capacity is not None and used + new > capacity:
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             f"{shapes.many(new, 'token')} with {used} of {capacity} places taken",
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
     if capacity is not None and capacity * k.shape[0] * k.shape[1] * max(k.shape[3], v.shape[3]) > LARGEST_TABLE:
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             f"a capacity of {capacity} tokens for keys of shape {shapes.shape(k)}",
             f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
             "build it with a smaller capacity, or use KVCache()",
         )
     if capacity is not None and torch.is_grad_enabled() and (learning or any(x.requires_grad for x in (q, k, v))):
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             "a position that learns" if learning else "queries, keys or values that require a gradient",
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
         )
     if held is not None and not shapes.tracing() and is_functorch_wrapped_tensor(held[0]) and not shapes.transformed():
-        raise refusal(
+        raise usage_error(
             "attend(cache=...)",
             "a cache that was extended inside vmap, grad or jvp of torch.func",
             "its keys and values ended with that function",
@@ -90,7 +90,7 @@ def require_fit(
                 (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
             )
             if mine_is != came or mine.dtype != theirs.dtype or mine.device != theirs.device:
-                raise refusal(
+                raise usage_error(
                     f"attend({name}, cache=...)",
                     f"[batch, heads, width] {list(came)} {theirs.dtype} on {theirs.device}",
                     f"the cache holds {list(mine_is)} {mine.dtype} on {mine.device}",
@@ -102,7 +102,7 @@ def require_order(
     last: tuple[Tensor, Tensor, Tensor] | None,
     real: Tensor | None,
     positions: Tensor,
-    documents: Tensor | None,
+    segment_ids: Tensor | None,
     *,
     explicit: bool,
 ) -> None:
@@ -110,7 +110,7 @@ def require_order(
     before it in its document, and a document is not taken up again."""
     batch, new = positions.shape
     now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
-    text = torch.zeros_like(now, dtype=torch.long) if documents is None else documents.expand(batch, new).long()
+    text = torch.zeros_like(now, dtype=torch.long) if segment_ids is None else segment_ids.expand(batch, new).long()
     where = positions
     if last is not None:
         now, where, text = (torch.cat(pair, 1) for pair in zip(last, (now, where, text), strict=True))
@@ -125,21 +125,21 @@ def require_order(
             torch._assert_async(~(falling | crowded).any(), ORDER_WHILE_TRACING)
         return
     if bool(after_real):
-        raise refusal(
+        raise usage_error(
             "attend(cache=KVCache(window=...))",
             "lengths or padding that mark padding after a real token",
             "a sliding cache counts tokens, and padding would push out keys that the window still holds",
             "pad on the left, or use KVCache()",
         )
     if explicit and bool(falling.any()):
-        raise refusal(
+        raise usage_error(
             "attend(cache=KVCache(window=...))",
             "q_positions or k_positions with documents whose numbers fall",
             "a sliding cache forgets by order, so no document is taken up again",
             "number the documents in rising order, or use KVCache()",
         )
     if bool(crowded.any()):
-        raise refusal(
+        raise usage_error(
             "attend(cache=KVCache(window=...))",
             "q_positions or k_positions that do not increase by at least 1",
             "a sliding cache forgets by order, so each token stands at least 1 after the one before it in its document",
@@ -158,7 +158,7 @@ def require_rows(index: Tensor, held: Tensor) -> Tensor:
     rows = held.shape[0]
     fits = shapes.is_whole(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
     if not fits or (shapes.readable(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
-        raise refusal(
+        raise usage_error(
             "KVCache.reorder(index)",
             shown_index(index),
             f"index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
@@ -188,7 +188,7 @@ def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str,
             return "q_positions", q_positions
         if bool(same):
             return "q_positions", q_positions
-    raise refusal(
+    raise usage_error(
         "attend(cache=..., q_positions=..., k_positions=...)",
         "two that differ",
         "the new tokens are queries and keys at once",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 
 
@@ -27,21 +27,21 @@ class Layout:
     causal: bool
     window: int | None
     real: Tensor | None  # [B, S], False on padding
-    q_documents: Tensor | None  # [B or 1, T]
-    k_documents: Tensor | None  # [B or 1, S]
+    q_segment_ids: Tensor | None  # [B or 1, T]
+    k_segment_ids: Tensor | None  # [B or 1, S]
 
     @property
     def mask_rows(self) -> int:
         """How many sequences of the batch need a mask of their own."""
         shared = [
-            x.shape[0] for x in (self.q_positions, self.k_positions, self.real, self.q_documents) if x is not None
+            x.shape[0] for x in (self.q_positions, self.k_positions, self.real, self.q_segment_ids) if x is not None
         ]
         return max(shared)
 
     @property
     def plain(self) -> bool:
         """No mask but causality and window."""
-        return self.real is None and self.q_documents is None
+        return self.real is None and self.q_segment_ids is None
 
     def distance(self, rows: slice | None = None) -> Tensor:
         """``[B or 1, T, S]``"""
@@ -64,8 +64,8 @@ class Layout:
     def related(self, rows: slice | None = None) -> Tensor | None:
         """Which keys belong to the query's text, near or far, past or future: ``[B or 1, T, S]``; None if all."""
         seen = None if self.real is None else self.real[:, None, :]
-        if self.q_documents is not None and self.k_documents is not None:
-            same = _cut(self.q_documents, rows)[:, :, None] == self.k_documents[:, None, :]
+        if self.q_segment_ids is not None and self.k_segment_ids is not None:
+            same = _cut(self.q_segment_ids, rows)[:, :, None] == self.k_segment_ids[:, None, :]
             seen = same if seen is None else seen & same
         return seen
 
@@ -118,8 +118,8 @@ def resolve(
     q_positions: Tensor | None,
     k_positions: Tensor | None,
     lengths: Tensor | None,
-    padding: Tensor | None,
-    documents: Tensor | tuple[Tensor, Tensor] | None,
+    key_mask: Tensor | None,
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None,
     needs_positions: bool,
     below: int = shapes.EXACT_IN_FLOAT32,
 ) -> Layout:
@@ -128,25 +128,25 @@ def resolve(
     Positions that are given stay under ``below``.
     """
     batch, rows, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
-    real = key_mask(lengths, padding, batch, keys, device)
-    q_docs, k_docs = _documents(documents, batch, rows, keys, device)
+    real = resolve_key_mask(lengths, key_mask, batch, keys, device)
+    q_segments, k_segments = _documents(segment_ids, batch, rows, keys, device)
     if (q_positions is None) != (k_positions is None) and rows != keys:
-        raise refusal(
+        raise usage_error(
             "attend(q_positions=..., k_positions=...)",
             "only one of them",
             "the other cannot be guessed when lengths differ",
             "give both",
         )
     if q_positions is None and k_positions is None:
-        if isinstance(documents, tuple) and (causal or window is not None or needs_positions):
-            raise refusal(
+        if isinstance(segment_ids, tuple) and (causal or window is not None or needs_positions):
+            raise usage_error(
                 "attend(documents=(..., ...))",
                 "a pair and no positions",
                 "queries and keys of different texts stand where the caller says",
                 "pass q_positions and k_positions",
             )
         if rows != keys and (causal or window is not None or needs_positions):
-            raise refusal(
+            raise usage_error(
                 "attend(q, k)",
                 f"{shapes.many(rows, 'query', 'queries')} for {shapes.many(keys, 'key')} and no positions",
                 "where each query stands must be said when the lengths differ",
@@ -155,13 +155,13 @@ def resolve(
                 if rows < keys
                 else "pass q_positions and k_positions",
             )
-        require_whole_documents(k_docs)
+        require_whole_documents(k_segments)
         if rows != keys:
-            require_whole_documents(q_docs)
-        k_pos = count_tokens(real, k_docs, keys, device)
+            require_whole_documents(q_segments)
+        k_pos = count_tokens(real, k_segments, keys, device)
         q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
-        whole = padding is None or not leaves_gaps(padding, k_docs, k_pos)  # lengths pad on the right only
-        return Layout(q_pos, k_pos, 0 if whole else None, causal, window, real, q_docs, k_docs)
+        whole = key_mask is None or not leaves_gaps(key_mask, k_segments, k_pos)  # lengths pad on the right only
+        return Layout(q_pos, k_pos, 0 if whole else None, causal, window, real, q_segments, k_segments)
     given = {
         name: shapes.positions(name, tensor, batch, length, device, below=below)
         for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
@@ -169,20 +169,20 @@ def resolve(
     }
     q_pos = given["q_positions" if q_positions is not None else "k_positions"]
     k_pos = given["k_positions" if k_positions is not None else "q_positions"]
-    return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_docs, k_docs)
+    return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_segments, k_segments)
 
 
-def key_mask(
-    lengths: Tensor | None, padding: Tensor | None, batch: int, keys: int, device: torch.device
+def resolve_key_mask(
+    lengths: Tensor | None, key_mask: Tensor | None, batch: int, keys: int, device: torch.device
 ) -> Tensor | None:
     """Which keys are real, from lengths or a padding mask."""
-    if lengths is not None and padding is not None:
-        raise refusal(
+    if lengths is not None and key_mask is not None:
+        raise usage_error(
             "attend(lengths=..., padding=...)", "both", "one of them says which tokens are real", "drop one of them"
         )
     if lengths is not None:
         return shapes.lengths(lengths, batch, keys, device)
-    return None if padding is None else shapes.padding(padding, batch, keys, device)
+    return None if key_mask is None else shapes.key_mask(key_mask, batch, keys, device)
 
 
 def _documents(
@@ -191,27 +191,27 @@ def _documents(
     if given is None:
         return None, None
     if rows != keys and isinstance(given, Tensor):
-        raise refusal(
+        raise usage_error(
             "attend(documents=...)",
             f"one tensor for {shapes.many(rows, 'query', 'queries')} and {shapes.many(keys, 'key')}",
             "queries and keys of different lengths have document numbers of their own",
             "pass a pair, for the queries and for the keys",
         )
     if isinstance(given, tuple) and len(given) != 2:
-        raise refusal(
+        raise usage_error(
             "attend(documents=...)",
             f"{len(given)} tensors",
             "documents is one tensor or a pair, for the queries and for the keys",
             "pass one or two",
         )
     if isinstance(given, tuple):
-        return shapes.documents(given[0], batch, rows, device), shapes.documents(given[1], batch, keys, device)
-    numbers = shapes.documents(given, batch, rows, device)
+        return shapes.segment_ids(given[0], batch, rows, device), shapes.segment_ids(given[1], batch, keys, device)
+    numbers = shapes.segment_ids(given, batch, rows, device)
     return numbers, numbers
 
 
 def count_tokens(
-    real: Tensor | None, documents: Tensor | None, length: int, device: torch.device, before: Tensor | None = None
+    real: Tensor | None, segment_ids: Tensor | None, length: int, device: torch.device, before: Tensor | None = None
 ) -> Tensor:
     """Positions ``[B or 1, length]``: how many real tokens of the same text stand before each token.
 
@@ -225,7 +225,7 @@ def count_tokens(
     if before is None:
         before = torch.full((1, 1), -1, device=device)
     goes_on = before >= 0
-    if documents is None:
+    if segment_ids is None:
         if real is None:
             return torch.where(goes_on, before + 1 + index, index)
         # the first token after left padding; past the end where nothing is real
@@ -233,11 +233,11 @@ def count_tokens(
         padded = torch.where(goes_on, before + 1 + index, index - first)
         counted = real.cumsum(-1) + torch.where(goes_on, before, -1)
         return torch.where(real, counted, padded)
-    batch = documents.shape[0] if real is None else real.shape[0]
-    documents = documents.expand(batch, length)
-    real = torch.ones_like(documents, dtype=torch.bool) if real is None else real
+    batch = segment_ids.shape[0] if real is None else real.shape[0]
+    segment_ids = segment_ids.expand(batch, length)
+    real = torch.ones_like(segment_ids, dtype=torch.bool) if real is None else real
     starts = torch.zeros_like(real)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
     total = real.cumsum(-1)
     earlier = torch.where(starts, total - real.long(), 0).cummax(-1).values  # real tokens of the documents before
     goes_on = goes_on & (starts.cumsum(-1) == 0)
@@ -249,7 +249,7 @@ def count_tokens(
 
 
 def leaves_gaps(
-    padding: Tensor, documents: Tensor | None, positions: Tensor, last: tuple[Tensor, Tensor] | None = None
+    key_mask: Tensor, segment_ids: Tensor | None, positions: Tensor, last: tuple[Tensor, Tensor] | None = None
 ) -> bool:
     """Whether padding lies between two real tokens of one text, so that distances are not differences of places.
 
@@ -257,13 +257,13 @@ def leaves_gaps(
     read, a gap inside the padding is refused when the graph runs; one behind the last place is taken to be there.
     """
     if last is not None:
-        padding = torch.cat([last[0], padding], 1)
+        key_mask = torch.cat([last[0], key_mask], 1)
         positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], 1)
-        if documents is not None:
-            documents = torch.cat([last[1], documents.expand(padding.shape[0], -1)], 1)
-    gaps = ~padding[:, :-1] & padding[:, 1:] & (positions[:, 1:] > 0)
-    if documents is not None:
-        gaps = gaps & (documents[:, 1:] == documents[:, :-1])
+        if segment_ids is not None:
+            segment_ids = torch.cat([last[1], segment_ids.expand(key_mask.shape[0], -1)], 1)
+    gaps = ~key_mask[:, :-1] & key_mask[:, 1:] & (positions[:, 1:] > 0)
+    if segment_ids is not None:
+        gaps = gaps & (segment_ids[:, 1:] == segment_ids[:, :-1])
     if shapes.readable(gaps):
         return bool(gaps.any())
     if shapes.exporting() or shapes.transformed() or last is not None:
@@ -278,16 +278,16 @@ GAP_WHILE_TRACING = (
 )
 
 
-def in_pieces(documents: Tensor) -> bool:
+def in_pieces(segment_ids: Tensor) -> bool:
     """Whether a document is interrupted by another one."""
-    changes, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (documents, documents.sort(-1).values))
+    changes, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (segment_ids, segment_ids.sort(-1).values))
     return not bool((changes == kinds).all())
 
 
-def require_whole_documents(documents: Tensor | None) -> None:
+def require_whole_documents(segment_ids: Tensor | None) -> None:
     """Positions are counted along a document, so its tokens must stand side by side."""
-    if documents is not None and shapes.readable(documents) and in_pieces(documents):
-        raise refusal(
+    if segment_ids is not None and shapes.readable(segment_ids) and in_pieces(segment_ids):
+        raise usage_error(
             "attend(documents=...)",
             "a document in several pieces",
             "positions are counted along tokens that stand side by side",

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
-from whence.attention.attend import Arguments, Documents, attend
+from whence.attention.attend import Arguments, SegmentIds, attend
 from whence.attention.cache import KVCache
-from whence.attention.layout import count_tokens, key_mask
+from whence.attention.layout import count_tokens, resolve_key_mask
 from whence.attention.rules import require_cache, require_settings
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position, require_built
 from whence.position.composition import Sum
 from whence.position.no_position import NoPosition
@@ -22,16 +22,16 @@ class Attention(nn.Module):
     """Multi-head attention with any Position.
 
     Args:
-        width: width of the input and output.
+        embed_dim: width of the input and output.
         heads: query heads.
         position: what position does; parts that act on embeddings are applied to this layer's input. A model that
             applies them once at its own input gives its layers the rest: ``position=inner(position)``.
-        key_heads: key-value heads, a divisor of ``heads``; by default as many.
-        head_width: width of a query or key; ``width // heads`` by default.
-        value_width: width of a value; ``head_width`` by default.
+        num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
+        head_dim: width of a query or key; ``width // heads`` by default.
+        value_dim: width of a value; ``head_dim`` by default.
         norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
         bias: whether the projections have a bias.
-        causal, window, scale, temperature, dropout, backend, skip_far: as in ``attend``; dropout acts in training mode
+        causal, window, scale, temperature, dropout, backend, skip_blocks: as in ``attend``; dropout acts in training mode
             only.
 
     >>> import torch
@@ -42,13 +42,13 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
         heads: int,
         position: Position | None = None,
         *,
-        key_heads: int | None = None,
-        head_width: int | None = None,
-        value_width: int | None = None,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
         norm: str = "none",
         bias: bool = False,
         causal: bool = True,
@@ -57,24 +57,24 @@ class Attention(nn.Module):
         temperature: float = 1.0,
         dropout: float = 0.0,
         backend: str = "auto",
-        skip_far: bool = True,
+        skip_blocks: bool = True,
     ) -> None:
         super().__init__()
-        key_heads = heads if key_heads is None else key_heads
-        require_width("Attention", "width", width)
-        for name, count in (("heads", heads), ("key_heads", key_heads)):
+        num_kv_heads = heads if num_kv_heads is None else num_kv_heads
+        require_width("Attention", "embed_dim", embed_dim)
+        for name, count in (("heads", heads), ("num_kv_heads", num_kv_heads)):
             require_integer("Attention", name, count, high=MOST_HEADS)
-        for name, size in (("head_width", head_width), ("value_width", value_width)):
+        for name, size in (("head_dim", head_dim), ("value_dim", value_dim)):
             if size is not None:
                 require_width("Attention", name, size)
         require_settings(
             "Attention", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout,
-            backend=backend, skip_far=skip_far,
+            backend=backend, skip_blocks=skip_blocks,
         )  # fmt: skip
         require_flag("Attention", "bias", bias)
         require_choice("Attention", "norm", norm, ("none", "rms"))
         if position is not None and not isinstance(position, Position):
-            raise refusal(
+            raise usage_error(
                 "Attention(position=...)",
                 type(position).__name__,
                 "position is a whence.Position",
@@ -82,34 +82,34 @@ class Attention(nn.Module):
             )
         if position is not None:
             require_built(position)
-        if heads % key_heads != 0:
-            raise refusal(
-                "Attention(key_heads=...)",
-                f"{key_heads} for {heads} heads",
-                "key_heads divides heads",
+        if heads % num_kv_heads != 0:
+            raise usage_error(
+                "Attention(num_kv_heads=...)",
+                f"{num_kv_heads} for {heads} heads",
+                "num_kv_heads divides heads",
                 "choose a divisor",
             )
-        if head_width is None and width % heads != 0:
-            raise refusal(
+        if head_dim is None and embed_dim % heads != 0:
+            raise usage_error(
                 "Attention(width, heads)",
-                f"{width} and {heads}",
+                f"{embed_dim} and {heads}",
                 "heads divides width",
-                "choose a divisor or pass head_width",
+                "choose a divisor or pass head_dim",
             )
-        self.heads, self.key_heads = heads, key_heads
-        self.head_width = width // heads if head_width is None else head_width
-        self.value_width = self.head_width if value_width is None else value_width
+        self.heads, self.num_kv_heads = heads, num_kv_heads
+        self.head_dim = embed_dim // heads if head_dim is None else head_dim
+        self.value_dim = self.head_dim if value_dim is None else value_dim
         self.position = NoPosition() if position is None else position
         self.causal, self.window, self.dropout = causal, window, dropout
-        self.backend, self.skip_far = backend, skip_far
+        self.backend, self.skip_blocks = backend, skip_blocks
         self.scale, self.temperature = scale, temperature
-        require_table("Attention", width, heads, max(self.head_width, self.value_width))
-        self.queries = nn.Linear(width, heads * self.head_width, bias=bias)
-        self.keys = nn.Linear(width, key_heads * self.head_width, bias=bias)
-        self.values = nn.Linear(width, key_heads * self.value_width, bias=bias)
-        self.out = nn.Linear(heads * self.value_width, width, bias=bias)
-        self.query_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_width) if norm == "rms" else nn.Identity()
+        require_table("Attention", embed_dim, heads, max(self.head_dim, self.value_dim))
+        self.queries = nn.Linear(embed_dim, heads * self.head_dim, bias=bias)
+        self.keys = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=bias)
+        self.values = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias=bias)
+        self.out = nn.Linear(heads * self.value_dim, embed_dim, bias=bias)
+        self.query_norm = nn.RMSNorm(self.head_dim) if norm == "rms" else nn.Identity()
+        self.key_norm = nn.RMSNorm(self.head_dim) if norm == "rms" else nn.Identity()
 
     _inside: Position
 
@@ -117,7 +117,7 @@ class Attention(nn.Module):
         super().__setattr__(name, value)
         if name == "position" and isinstance(value, Position):
             # what attend gets, found once; kept beside the registered module, so that no parameter appears twice
-            self.__dict__["_inside"] = inner(value)
+            self.__dict__["_inside"] = without_embedding(value)
 
     def forward(
         self,
@@ -127,14 +127,14 @@ class Attention(nn.Module):
         positions: Tensor | None = None,
         memory_positions: Tensor | None = None,
         lengths: Tensor | None = None,
-        padding: Tensor | None = None,
-        documents: Documents | None = None,
+        key_mask: Tensor | None = None,
+        segment_ids: SegmentIds | None = None,
         cache: KVCache | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """x ``[B, T, width]`` attends to itself, or to memory ``[B, S, width]``; an output like x.
 
-        ``lengths``, ``padding`` and ``documents`` describe the keys, as in ``attend``.
+        ``lengths``, ``key_mask`` and ``segment_ids`` describe the keys, as in ``attend``.
         """
         shapes.require_sequences("Attention", "x", x, self.queries)
         if memory is not None:
@@ -142,14 +142,14 @@ class Attention(nn.Module):
         require_cache("Attention", cache)
         require_flag("Attention", "return_weights", return_weights)
         if memory is None and memory_positions is not None:
-            raise refusal(
+            raise usage_error(
                 "Attention(memory_positions=...)",
                 "positions and no memory",
                 "memory_positions are those of the tokens of memory",
                 "pass memory, or positions for x",
             )
         if memory is not None and self.causal and (positions is None or memory_positions is None):
-            raise refusal(
+            raise usage_error(
                 "Attention(x, memory)",
                 "causal=True and no positions",
                 "a memory of other tokens has no order with x unless it is said",
@@ -158,16 +158,16 @@ class Attention(nn.Module):
         if positions is not None and memory is None:
             memory_positions = positions
         if self.position.at_input():
-            x = self._embedded(x, memory, positions, lengths, padding, documents, cache)
+            x = self._embedded(x, memory, positions, lengths, key_mask, segment_ids, cache)
         source = x if memory is None else memory
         q = self.query_norm(self._split(self.queries(x), self.heads))
-        k = self.key_norm(self._split(self.keys(source), self.key_heads))
-        v = self._split(self.values(source), self.key_heads)
+        k = self.key_norm(self._split(self.keys(source), self.num_kv_heads))
+        v = self._split(self.values(source), self.num_kv_heads)
         how: Arguments = {
             "position": self._inside, "causal": self.causal, "window": self.window, "q_positions": positions,
-            "k_positions": memory_positions, "lengths": lengths, "padding": padding, "documents": documents,
+            "k_positions": memory_positions, "lengths": lengths, "key_mask": key_mask, "segment_ids": segment_ids,
             "scale": self.scale, "temperature": self.temperature, "dropout": self.dropout if self.training else 0.0,
-            "cache": cache, "backend": self.backend, "skip_far": self.skip_far,
+            "cache": cache, "backend": self.backend, "skip_blocks": self.skip_blocks,
         }  # fmt: skip
         if return_weights:
             mixed, weights = attend(q, k, v, return_weights=True, **how)
@@ -181,12 +181,12 @@ class Attention(nn.Module):
         memory: Tensor | None,
         positions: Tensor | None,
         lengths: Tensor | None,
-        padding: Tensor | None,
-        documents: Documents | None,
+        key_mask: Tensor | None,
+        segment_ids: SegmentIds | None,
         cache: KVCache | None,
     ) -> Tensor:
         if memory is not None:
-            raise refusal(
+            raise usage_error(
                 "Attention(x, memory)",
                 "a position that acts on embeddings",
                 "x and memory are embedded where they are made",
@@ -196,8 +196,8 @@ class Attention(nn.Module):
         if positions is not None:
             places = shapes.positions("positions", positions, batch, rows, device)
         else:
-            real = key_mask(lengths, padding, batch, rows, device)
-            docs = None if documents is None else shapes.documents(documents, batch, rows, device)  # type: ignore[arg-type]
+            real = resolve_key_mask(lengths, key_mask, batch, rows, device)
+            docs = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
             places = (
                 count_tokens(real, docs, rows, device)
                 if cache is None
@@ -211,11 +211,11 @@ class Attention(nn.Module):
         return x.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
-def inner(position: Position) -> Position:
+def without_embedding(position: Position) -> Position:
     """A position without the parts that act on embeddings: what a layer inside a model needs."""
     if not isinstance(position, Position):
         got = type(position).__name__
-        raise refusal("inner(position)", got, "position is a whence.Position", "subclass whence.Position")
+        raise usage_error("inner(position)", got, "position is a whence.Position", "subclass whence.Position")
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):
         return position

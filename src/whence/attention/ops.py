@@ -9,21 +9,23 @@ from torch import Tensor
 
 from whence.attention import blockwise_kernel
 from whence.attention.toeplitz import Span
-from whence.errors import refusal
+from whence.errors import usage_error
 
 _ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? factor, Tensor? bias, Tensor? sink, Tensor? real, Tensor? q_documents, "
-    "Tensor? k_documents, int offset, bool causal, int? window, float scale, float temperature, float dropout, Tensor? seed"
+    "Tensor q, Tensor k, Tensor v, Tensor? score_scale, Tensor? bias, Tensor? sink, Tensor? real, Tensor? q_segment_ids, "
+    "Tensor? k_segment_ids, int offset, bool causal, int? window, float scale, float temperature, float dropout, Tensor? seed"
 )
 
 
 def _unpack(
     q: Tensor, k: Tensor, arguments: tuple[Any, ...]
 ) -> tuple[Span, blockwise_kernel.Tables, blockwise_kernel.Settings]:
-    factor, bias, sink, real, q_docs, k_docs, offset, causal, window, scale, temperature, dropout, seed = arguments
+    score_scale, bias, sink, real, q_segments, k_segments, offset, causal, window, scale, temperature, dropout, seed = (
+        arguments
+    )
     return (
         Span(q.shape[2], k.shape[2], offset, causal, window),
-        blockwise_kernel.Tables(factor, bias, sink, real, q_docs, k_docs),
+        blockwise_kernel.Tables(score_scale, bias, sink, real, q_segments, k_segments),
         blockwise_kernel.Settings(scale, temperature, dropout, 0 if seed is None else int(seed)),
     )
 
@@ -55,8 +57,8 @@ def tiled_backward(
 
 @tiled_backward.register_fake
 def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    factor, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
-    tables = [(factor, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
+    score_scale, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
+    tables = [(score_scale, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
     learnt = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *learnt  # contiguous, whatever came
 
@@ -81,7 +83,7 @@ def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[An
     """The gradients in plain operations on whole matrices, through which autograd can go on."""
     offset, causal, window, scale, temperature, dropout = ctx.settings
     if dropout > 0:
-        raise refusal(
+        raise usage_error(
             "backward(create_graph=True) through attend(backend='blockwise')",
             f"dropout={dropout}",
             "the second derivative would need the dropped weights again",
@@ -101,12 +103,12 @@ def by_matrices(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    factor: Tensor | None,
+    score_scale: Tensor | None,
     bias: Tensor | None,
     sink: Tensor | None,
     real: Tensor | None,
-    q_documents: Tensor | None,
-    k_documents: Tensor | None,
+    q_segment_ids: Tensor | None,
+    k_segment_ids: Tensor | None,
     *,
     span: Span,
     scale: float,
@@ -118,7 +120,7 @@ def by_matrices(
     index = torch.arange(span.queries, device=q.device)[:, None] - torch.arange(span.keys, device=q.device)
     entry, distance = index + span.keys - 1, index + span.offset
     z = scale * (q @ k.transpose(-1, -2))
-    z = z if factor is None else z * factor[:, entry]
+    z = z if score_scale is None else z * score_scale[:, entry]
     z = z if bias is None else z + bias[:, entry]
     visible = torch.ones_like(distance, dtype=torch.bool)[None]
     if span.causal:
@@ -127,8 +129,8 @@ def by_matrices(
         visible = visible & (distance.abs() < span.window)
     if real is not None:
         visible = visible & real[:, None, :]
-    if q_documents is not None and k_documents is not None:
-        visible = visible & (q_documents[:, :, None] == k_documents[:, None, :])
+    if q_segment_ids is not None and k_segment_ids is not None:
+        visible = visible & (q_segment_ids[:, :, None] == k_segment_ids[:, None, :])
     visible = visible[:, None]
     z = (z / temperature).masked_fill(~visible, -torch.inf)
     if sink is not None:

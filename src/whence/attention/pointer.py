@@ -27,8 +27,8 @@ from torch.nn import functional as F
 from whence import shapes
 from whence.attention import reference
 from whence.attention.attend import autocasting, prepare
-from whence.attention.layout import count_tokens, key_mask
-from whence.errors import refusal
+from whence.attention.layout import count_tokens, resolve_key_mask
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 from whence.validation import require_flag, require_integer, require_table, require_width
@@ -38,7 +38,7 @@ class PointerAttention(nn.Module):
     """Where in a history to point.
 
     Args:
-        width: width of an item.
+        embed_dim: width of an item.
         position: what position does to the scores, for one head; ``None`` for nothing. It has no sink, because all of a
             pointer's weight lies on the history.
         bias: whether the two projections have a bias.
@@ -49,28 +49,28 @@ class PointerAttention(nn.Module):
     tensor([[0.3333, 0.3333, 0.3333, 0.0000]])
     """
 
-    def __init__(self, width: int, position: Position | None = None, *, bias: bool = True) -> None:
+    def __init__(self, embed_dim: int, position: Position | None = None, *, bias: bool = True) -> None:
         super().__init__()
-        require_table("PointerAttention", require_width("PointerAttention", "width", width), width)
+        require_table("PointerAttention", require_width("PointerAttention", "embed_dim", embed_dim), embed_dim)
         require_flag("PointerAttention", "bias", bias)
         position = NoPosition() if position is None else position
         if not isinstance(position, Position) or position.effects & {"sink", "embed"}:
             effects = "" if not isinstance(position, Position) else " with " + "/".join(sorted(position.effects))
-            raise refusal(
+            raise usage_error(
                 "PointerAttention(position=...)",
                 type(position).__name__ + effects,
                 "a pointer's position acts on the scores of one query, and all its weight lies on the history",
                 "give a Position without sink and embed; embeddings belong to the model around the pointer",
             )
         if position.heads not in (None, 1):
-            raise refusal(
+            raise usage_error(
                 "PointerAttention(position=...)",
                 f"{type(position).__name__} for {position.heads} heads",
                 "a pointer has one head",
                 "build it with heads=1",
             )
-        self.queries = nn.Linear(width, width, bias=bias)
-        self.keys = nn.Linear(width, width, bias=bias)
+        self.queries = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.keys = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.position = position
 
     def forward(
@@ -78,18 +78,18 @@ class PointerAttention(nn.Module):
         encoded: Tensor,
         *,
         lengths: Tensor | None = None,
-        padding: Tensor | None = None,
+        key_mask: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
         """Log-weights ``[B, S]`` over items ``[B, S, width]``, -inf on padding; in at least float32.
 
-        ``lengths`` or ``padding`` (True where real, on any side) say which items count. ``positions``, ``[S]`` or
+        ``lengths`` or ``key_mask`` (True where real, on any side) say which items count. ``positions``, ``[S]`` or
         ``[B, S]``, are by default counted from the first real item; the query stands where the last real item does and
         sees no item at a later position.
         """
         shapes.require_sequences("PointerAttention", "encoded", encoded, self.queries)
         batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
-        real = key_mask(lengths, padding, batch, length, device)
+        real = resolve_key_mask(lengths, key_mask, batch, length, device)
         shapes.require_real("PointerAttention", real)
         if positions is None:
             places = count_tokens(real, None, length, device).clamp(min=0)  # left padding, which is hidden anyway
@@ -103,7 +103,7 @@ class PointerAttention(nn.Module):
             # the last item sees all others behind it: causal also lets mechanisms in that know the past only
             call = prepare(
                 q, k, k, position=self.position, causal=True, q_positions=places.gather(1, at[:, None]),
-                k_positions=places, padding=real, backend="reference",
+                k_positions=places, key_mask=real, backend="reference",
             )  # fmt: skip
             found = reference.logits_of(
                 call.q, call.k, position=call.position, layout=call.layout, scale=call.scale,
@@ -116,40 +116,40 @@ class Gate(nn.Module):
     """The logit of generating instead of copying: ``p_gen = sigmoid(gate(...))``.
 
     Args:
-        widths: of the parts it looks at; each has weights of its own.
-        hidden: units of a layer in between, with GELU; ``None`` for none.
+        dims: of the parts it looks at; each has weights of its own.
+        hidden_dim: units of a layer in between, with GELU; ``None`` for none.
 
     >>> Gate(6, 4, 3)(torch.ones(2, 6), torch.ones(2, 4), torch.ones(2, 3)).shape
     torch.Size([2])
     """
 
-    def __init__(self, *widths: int, hidden: int | None = None) -> None:
+    def __init__(self, *dims: int, hidden_dim: int | None = None) -> None:
         super().__init__()
-        for width in widths:
-            require_width("Gate", "widths", width)
-        if not widths:
-            raise refusal("Gate()", "no widths", "a gate looks at something", "give the width of each part")
-        total = sum(widths)
-        if hidden is not None:
-            require_table("Gate", total, require_width("Gate", "hidden", hidden))
-        self.widths = widths
+        for dim in dims:
+            require_width("Gate", "dims", dim)
+        if not dims:
+            raise usage_error("Gate()", "no dims", "a gate looks at something", "give the width of each part")
+        total = sum(dims)
+        if hidden_dim is not None:
+            require_table("Gate", total, require_width("Gate", "hidden_dim", hidden_dim))
+        self.dims = dims
         self.layers = (
             nn.Sequential(nn.Linear(total, 1))
-            if hidden is None
-            else nn.Sequential(nn.Linear(total, hidden), nn.GELU(), nn.Linear(hidden, 1))
+            if hidden_dim is None
+            else nn.Sequential(nn.Linear(total, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, 1))
         )
 
     def forward(self, *parts: Tensor) -> Tensor:
-        """Parts ``[..., width]``, one for each of ``widths``: logits ``[...]``."""
-        fit = len(parts) == len(self.widths) and all(
+        """Parts ``[..., width]``, one for each of ``dims``: logits ``[...]``."""
+        fit = len(parts) == len(self.dims) and all(
             shapes.is_number(x) and x.ndim and x.shape[-1] == n and x.shape[:-1] == parts[0].shape[:-1]
-            for x, n in zip(parts, self.widths, strict=False)
+            for x, n in zip(parts, self.dims, strict=False)
         )
         if not fit:
-            raise refusal(
+            raise usage_error(
                 "Gate(...)",
                 ", ".join(shapes.described(x) for x in parts) or "nothing",
-                f"it takes {shapes.many(len(self.widths), 'tensor')} [..., width] of the widths {list(self.widths)}",
+                f"it takes {shapes.many(len(self.dims), 'tensor')} [..., width] of the widths {list(self.dims)}",
                 "give one tensor for each width",
             )
         for x in parts:
@@ -168,7 +168,7 @@ def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
     require_integer("onto_vocabulary", "size", size)
     both = shapes.is_whole(items) and shapes.is_real(log_weights) and items.device == log_weights.device
     if not both or items.shape != log_weights.shape or log_weights.ndim != 2:
-        raise refusal(
+        raise usage_error(
             "onto_vocabulary(log_weights, items)",
             f"{shapes.described(log_weights)} and {shapes.described(items)}",
             "each weight has one word: two tensors [batch, length], the second of whole numbers",
@@ -176,7 +176,7 @@ def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
         )
     words = items.long()
     if not shapes.tracing() and bool(((words < 0) | (words >= size)).any()):
-        raise refusal(
+        raise usage_error(
             "onto_vocabulary(items)",
             f"words from {int(words.min())} to {int(words.max())}",
             f"a word lies between 0 and {size - 1}",
@@ -203,7 +203,7 @@ def mix(scores: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
     fits = real and scores.ndim == copied.ndim == 2
     fits = fits and len(scores) == len(copied) and scores.shape[1] <= copied.shape[1]
     if not fits or gate.shape != scores.shape[:1]:
-        raise refusal(
+        raise usage_error(
             "mix(scores, copied, gate)",
             ", ".join(shapes.described(x) for x in (scores, copied, gate)),
             "these are [batch, vocabulary], [batch, at least the vocabulary] and [batch]",
@@ -228,7 +228,7 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.logaddexp(a, b.masked_fill(never, 0.0)).masked_fill(never, -torch.inf)
 
 
-def last_item(encoded: Tensor, *, lengths: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+def last_item(encoded: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
     """The last real item ``[B, width]`` of each sequence ``[B, S, width]``: what the pointer asks from.
 
     >>> last_item(torch.arange(6.0).reshape(2, 3, 1), lengths=torch.tensor([2, 3])).tolist()
@@ -236,20 +236,20 @@ def last_item(encoded: Tensor, *, lengths: Tensor | None = None, padding: Tensor
     """
     if not shapes.is_number(encoded) or encoded.ndim != 3 or 0 in encoded.shape:
         rule = "encoded is a tensor [batch, length, width] with at least one item"
-        raise refusal("last_item(encoded)", shapes.described(encoded), rule, "give it these axes")
+        raise usage_error("last_item(encoded)", shapes.described(encoded), rule, "give it these axes")
     batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
-    real = key_mask(lengths, padding, batch, length, device)
+    real = resolve_key_mask(lengths, key_mask, batch, length, device)
     shapes.require_real("last_item", real)
     return _pick(encoded, _last(real, batch, length, device))
 
 
-def pointer_parameters(width: int, positions: int, *, bias: bool = True) -> int:
+def pointer_parameters(embed_dim: int, positions: int, *, bias: bool = True) -> int:
     """How many numbers a ``PointerAttention`` with ``Recency(positions)`` learns.
 
     >>> pointer_parameters(64, 150, bias=False), pointer_parameters(64, 150)
     (8342, 8470)
     """
-    return 2 * width * width + (2 * width if bias else 0) + positions
+    return 2 * embed_dim * embed_dim + (2 * embed_dim if bias else 0) + positions
 
 
 def _last(real: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.attention.layout import Layout
 from whence.position.base import Position, Rows
-from whence.position.evaluate import content, evaluate, values
+from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
 
 
 def attend(
@@ -38,7 +38,7 @@ def attend(
 
     kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
     out = kept @ v.to(rows.q.dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)
-    more = values(position, kept, rows, tuple(out.shape))
+    more = evaluate_value_bias(position, kept, rows, tuple(out.shape))
     return (out if more is None else out + more), weights
 
 
@@ -60,11 +60,11 @@ def logits_of(q: Tensor, k: Tensor, *, position: Position, layout: Layout, scale
     scores = scale * (q @ k.transpose(-1, -2))
     rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, scale)
 
-    term = content(position, rows)
+    term = evaluate_content_bias(position, rows)
     logits = scores if term is None else scores + term
-    factor = evaluate(position, "factor", distance, heads, layout.length_of)
-    if factor is not None:
-        logits = logits * factor.transpose(0, 1)
+    score_scale = evaluate(position, "score_scale", distance, heads, layout.length_of)
+    if score_scale is not None:
+        logits = logits * score_scale.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, layout.length_of)
     if bias is not None:
         logits = logits + bias.transpose(0, 1)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from whence import shapes
 from whence.attention.layout import Layout
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.evaluate import evaluate
 
@@ -87,7 +87,7 @@ class FirstDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Tensor:
-        raise refusal(
+        raise usage_error(
             "attend(backend='sdpa')",
             "a second derivative",
             "torch's fused kernel has a first one only",

@@ -25,7 +25,7 @@ class Support:
 SUPPORT: dict[str, Support] = {
     "reference": Support(
         "reference",
-        frozenset({"factor", "bias", "content", "values", "sink"}),
+        frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"}),
         True,
         "quadratic",
         "CPU, GPU",
@@ -36,7 +36,7 @@ SUPPORT: dict[str, Support] = {
     ),
     "blockwise": Support(
         "blockwise",
-        frozenset({"factor", "bias", "content", "values", "sink"}),
+        frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"}),
         False,
         "linear",
         "CPU, GPU",
@@ -47,7 +47,7 @@ SUPPORT: dict[str, Support] = {
     ),
     "triton": Support(
         "triton",
-        frozenset({"factor", "bias", "sink"}),
+        frozenset({"score_scale", "bias", "sink"}),
         False,
         "linear",
         "NVIDIA GPU",

@@ -14,7 +14,7 @@ import torch
 
 from whence.checks import caches, hooks, layers
 from whence.checks.bench import TOKENS, Bench, Skip, Wrong
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.position.base import Position, require_built
 
 
@@ -111,7 +111,7 @@ def check(position: Position) -> Report:
     """
     if not isinstance(position, Position):
         got = type(position).__name__
-        raise refusal(
+        raise usage_error(
             "check(position)", got, "position is a whence.Position", "pass an instance, as in check(Alibi(4))"
         )
     require_built(position)

@@ -43,26 +43,24 @@ class Bench:
             if p.requires_grad and not bool(p.any()):  # at zero a parameter hides what it multiplies
                 torch.nn.init.normal_(p, std=0.1)
         self.heads = _heads(self.position)
-        self.head_width = next(
-            (w for part in position.parts if (w := getattr(part, "head_width", None)) is not None), 8
+        self.head_dim = next((w for part in position.parts if (w := getattr(part, "head_dim", None)) is not None), 8)
+        self.value_dim = next(
+            (w for part in position.parts if (w := getattr(part, "value_dim", None)) is not None), self.head_dim
         )
-        self.value_width = next(
-            (w for part in position.parts if (w := getattr(part, "value_width", None)) is not None), self.head_width
-        )
-        self.width = next(
-            (int(w) for part in position.at_input() if (w := getattr(part, "width", None)) is not None), 12
+        self.embed_dim = next(
+            (int(w) for part in position.at_input() if (w := getattr(part, "embed_dim", None)) is not None), 12
         )
         self.layer = self.new_layer()
-        self.x = torch.randn(2, TOKENS, self.width, dtype=torch.float64)
+        self.x = torch.randn(2, TOKENS, self.embed_dim, dtype=torch.float64)
 
-    def new_layer(self, key_heads: int | None = None) -> Attention:
+    def new_layer(self, num_kv_heads: int | None = None) -> Attention:
         return Attention(
-            self.width,
+            self.embed_dim,
             self.heads,
             self.position,
-            key_heads=key_heads,
-            head_width=self.head_width,
-            value_width=self.value_width,
+            num_kv_heads=num_kv_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
             backend="reference",
         ).double()
 
@@ -94,7 +92,7 @@ class Bench:
             raise Skip("a rotation by the length of the sequence is refused with padding or several texts in a row")
 
     def arguments(
-        self, hook: str, positions: Tensor, dtype: torch.dtype, key_heads: int | None = None
+        self, hook: str, positions: Tensor, dtype: torch.dtype, num_kv_heads: int | None = None
     ) -> dict[str, Any]:
         """Fixed arguments for embed, rotate, content or values of tokens at positions ``[B or 1, T]``."""
         generator = torch.Generator().manual_seed(0)
@@ -104,16 +102,16 @@ class Bench:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
         if hook == "embed":
-            return {"x": normal(batch, rows, self.width), "positions": positions.clone()}
-        q = normal(batch, self.heads, rows, self.head_width)
-        k = normal(batch, key_heads or self.heads, rows, self.head_width)
+            return {"x": normal(batch, rows, self.embed_dim), "positions": positions.clone()}
+        q = normal(batch, self.heads, rows, self.head_dim)
+        k = normal(batch, num_kv_heads or self.heads, rows, self.head_dim)
         if hook == "rotate":
             return {"q": q, "k": k, "q_positions": positions.clone(), "k_positions": positions.clone()}
-        scale = self.head_width**-0.5
+        scale = self.head_dim**-0.5
         scores = scale * (q @ k.mT)
         visible = (positions[:, :, None] >= positions[:, None, :])[:, None]
         about = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale)
-        if hook == "content":
+        if hook == "content_bias":
             return {"rows": about}
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)
         return {"weights": weights, "rows": about}
@@ -150,7 +148,7 @@ def _heads(position: Position) -> int:
         return position.heads
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
-        for hook in ("factor", "bias", "sink"):
+        for hook in ("score_scale", "bias", "sink"):
             out = call(part, hook, distance=probe, length=length_for(part, probe))
             if isinstance(out, Tensor) and out.ndim == 2:
                 return out.shape[0]

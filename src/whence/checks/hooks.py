@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from whence.attention import attend
-from whence.attention.module import inner
+from whence.attention.module import without_embedding
 from whence.checks.bench import FLOATS, TOKENS, Bench, Wrong, call, close, length_for, named
 from whence.derivatives import disagreement
 from whence.errors import WhenceError
 from whence.position.base import Position, Rows
 
 FAR = 4096
-OF_DISTANCE = {"factor", "bias"}
+OF_DISTANCE = {"score_scale", "bias"}
 
 
 def answers(bench: Bench) -> None:
@@ -53,7 +53,7 @@ def determinism(bench: Bench) -> None:
 def _arguments(bench: Bench, part: Position, hook: str) -> dict[str, Any]:
     """Arguments of any hook, in float64."""
     positions = torch.arange(TOKENS)
-    if hook not in ("factor", "bias", "sink"):
+    if hook not in ("score_scale", "bias", "sink"):
         return bench.arguments(hook, positions.expand(2, -1), torch.float64)
     places = positions.double()
     return {"position" if hook == "sink" else "distance": places, "length": length_for(part, places)}
@@ -93,9 +93,9 @@ def half_precision(bench: Bench) -> None:
             for part in position.parts:
                 for hook in sorted(part.effects & {"embed", "rotate"}):
                     _keeps_dtype(bench, part, hook, dtype, own, far)
-                for hook in sorted(part.effects & {"content", "values"}):
+                for hook in sorted(part.effects & {"content_bias", "value_bias"}):
                     _keeps_dtype(bench, part, hook, scores, own, far)
-                for hook in sorted(part.effects & {"factor", "bias", "sink"}):
+                for hook in sorted(part.effects & {"score_scale", "bias", "sink"}):
                     _of_places(bench, part, hook, torch.arange(TOKENS, dtype=scores))
     _layer_in_half(bench)
 
@@ -120,7 +120,7 @@ def _keeps_dtype(bench: Bench, part: Position, hook: str, dtype: torch.dtype, ow
             if isinstance(tensor, Tensor) and tensor.dtype != dtype:
                 raise Wrong(f"with parameters of {own} it returned {tensor.dtype} for {dtype}", hook=name)
         found.append((positions, arguments, out))
-    if hook in ("content", "values"):
+    if hook in ("content_bias", "value_bias"):
         return
     exact = copy.deepcopy(part).double()
     for positions, arguments, out in found:
@@ -176,7 +176,7 @@ def far_distances(bench: Bench) -> None:
     for dtype in (torch.float32, torch.float64):
         position = copy.deepcopy(bench.position).to(dtype)
         for part in position.parts:
-            for hook in sorted(part.effects & {"factor", "bias", "sink"}):
+            for hook in sorted(part.effects & {"score_scale", "bias", "sink"}):
                 places = torch.arange(FAR, dtype=dtype)
                 whole = _of_places(bench, part, hook, places)
                 if not bench.position.causal_only and hook != "sink":
@@ -195,12 +195,12 @@ def far_distances(bench: Bench) -> None:
     if bench.one_text_only:
         return
     generator = torch.Generator().manual_seed(0)
-    sizes = (3, bench.head_width), (FAR, bench.head_width), (FAR, bench.value_width)
+    sizes = (3, bench.head_dim), (FAR, bench.head_dim), (FAR, bench.value_dim)
     q, k, v = (torch.randn(1, bench.heads, *size, generator=generator, dtype=torch.float64) for size in sizes)
     with torch.no_grad():
         outs = [
             attend(
-                q.clone(), k.clone(), v.clone(), position=inner(bench.position), causal=True, backend=backend,
+                q.clone(), k.clone(), v.clone(), position=without_embedding(bench.position), causal=True, backend=backend,
                 q_positions=torch.arange(FAR - 3, FAR), k_positions=torch.arange(FAR),
             )
             for backend in ("blockwise", "reference")
@@ -219,4 +219,4 @@ def supplied(bench: Bench) -> None:
         reach = torch.arange(0 if part.causal_only else -40, 41, dtype=torch.float64)
         found = disagreement(part, reach)
         if found is not None:
-            raise Wrong(f"{type(part).__name__}: {found}", hook=named(part, "rates"))
+            raise Wrong(f"{type(part).__name__}: {found}", hook=named(part, "parameter_gradients"))

@@ -70,9 +70,11 @@ def forward_mode(bench: Bench) -> None:
         if wanted is None:
             leaves = [bench.x.clone().requires_grad_(True), *(p.clone().requires_grad_(True) for p in weights.values())]
             out = run(leaves[0], dict(zip(weights, leaves[1:], strict=True)))
-            rates = torch.autograd.grad((out * direction).sum(), leaves, materialize_grads=True)
+            parameter_gradients = torch.autograd.grad((out * direction).sum(), leaves, materialize_grads=True)
             along = [tangents[0], *tangents[1].values()]
-            backwards = sum(((rate * t).sum() for rate, t in zip(rates, along, strict=True)), torch.zeros(()))
+            backwards = sum(
+                ((rate * t).sum() for rate, t in zip(parameter_gradients, along, strict=True)), torch.zeros(())
+            )
             close("forward-mode and reverse-mode derivatives", (found * direction).sum(), backwards)
             wanted = found
         close(f"forward-mode derivatives of {backend} and reference", found, wanted)
@@ -93,31 +95,31 @@ def shift(bench: Bench) -> None:
 
 def left_padding(bench: Bench) -> None:
     bench.require_one_text()
-    padded = torch.cat([torch.ones(2, 3, bench.width, dtype=torch.float64), bench.x], 1)
+    padded = torch.cat([torch.ones(2, 3, bench.embed_dim, dtype=torch.float64), bench.x], 1)
     real = torch.arange(TOKENS + 3) >= 3
-    out = bench.run(padded, padding=real.expand(2, -1))[:, 3:]
+    out = bench.run(padded, key_mask=real.expand(2, -1))[:, 3:]
     close("left-padded and unpadded", out, bench.run(bench.x))
 
 
 def right_padding(bench: Bench) -> None:
     bench.require_one_text()
-    padded = torch.cat([bench.x, torch.ones(2, 2, bench.width, dtype=torch.float64)], 1)
+    padded = torch.cat([bench.x, torch.ones(2, 2, bench.embed_dim, dtype=torch.float64)], 1)
     out = bench.run(padded, lengths=torch.tensor([TOKENS, TOKENS]))[:, :TOKENS]
     close("right-padded and unpadded", out, bench.run(bench.x))
 
 
 def packing(bench: Bench) -> None:
     bench.require_one_text()
-    documents = torch.tensor([0] * 4 + [1] * 5)
+    segment_ids = torch.tensor([0] * 4 + [1] * 5)
     separate = torch.cat([bench.run(bench.x[:, :4]), bench.run(bench.x[:, 4:])], 1)
-    close("packed and separate", bench.run(bench.x, documents=documents), separate)
+    close("packed and separate", bench.run(bench.x, segment_ids=segment_ids), separate)
 
 
 def rows_of_a_batch(bench: Bench) -> None:
     """Each row of a batch is what it is alone, where rows stand at positions of their own."""
     at = torch.stack([torch.arange(TOKENS), torch.arange(TOKENS) + 5])
     for part in bench.position.parts:
-        for hook in sorted(part.effects & {"embed", "rotate", "content", "values"}):
+        for hook in sorted(part.effects & {"embed", "rotate", "content_bias", "value_bias"}):
             _hook_by_rows(bench, part, hook, at)
     for backend in ("reference", "blockwise"):
         bench.layer.backend = backend
@@ -155,12 +157,12 @@ def _ragged(bench: Bench, at: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
         return
     whole = [bench.run(x[row : row + 1])[0] for row in range(2)]
     pads = 0, 3
-    padded = torch.ones(2, TOKENS + 3, bench.width, dtype=torch.float64)
+    padded = torch.ones(2, TOKENS + 3, bench.embed_dim, dtype=torch.float64)
     for row, pad in enumerate(pads):
         padded[row, pad : pad + TOKENS] = x[row]
     index = torch.arange(TOKENS + 3)
     real = torch.stack([(index >= pad) & (index < pad + TOKENS) for pad in pads])
-    together = bench.run(padded, padding=real)
+    together = bench.run(padded, key_mask=real)
     for row, pad in enumerate(pads):
         yield f"row {row} of a batch padded unevenly", together[row, pad : pad + TOKENS], whole[row]
     lengths = TOKENS, 5
@@ -168,8 +170,8 @@ def _ragged(bench: Bench, at: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     for row, n in enumerate(lengths):
         yield f"row {row} of lengths {lengths}", together[row, :n], bench.run(x[row : row + 1, :n])[0]
     cuts = 4, 7
-    documents = torch.stack([(torch.arange(TOKENS) >= cut).long() for cut in cuts])
-    together = bench.run(x, documents=documents)
+    segment_ids = torch.stack([(torch.arange(TOKENS) >= cut).long() for cut in cuts])
+    together = bench.run(x, segment_ids=segment_ids)
     for row, cut in enumerate(cuts):
         texts = [bench.run(text)[0] for text in (x[row : row + 1, :cut], x[row : row + 1, cut:])]
         yield f"row {row} of rows packed differently", together[row], torch.cat(texts)
@@ -202,8 +204,8 @@ def grouped_queries(bench: Bench) -> None:
             close("grouped and repeated keys", k.repeat_interleave(share, 1), all_k, hook=where)
     few_layer = bench.new_layer(groups)
     state = bench.layer.state_dict()
-    for name, width in (("keys.weight", bench.head_width), ("values.weight", bench.value_width)):
-        one = state[name].unflatten(0, (bench.heads, width))[::share]
+    for name, embed_dim in (("keys.weight", bench.head_dim), ("values.weight", bench.value_dim)):
+        one = state[name].unflatten(0, (bench.heads, embed_dim))[::share]
         state[name] = one.flatten(0, 1)
         full = one.repeat_interleave(share, 0).flatten(0, 1)
         bench.layer.get_parameter(name).data.copy_(full)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 HELP = "Train the same small model with several positions on the same tasks and seeds, and write a report to send on."
 EXAMPLES = """Examples:
@@ -16,7 +16,7 @@ whence compare
 
 whence compare --task retrieval --position none --position rotary --seeds 5
 
-whence compare --position none --position "Rotary() + Epar(learn=True)"
+whence compare --position none --position "Rotary() + Epar(learnable=True)"
 
 whence compare --config mine.toml --jobs 2
 
@@ -37,12 +37,12 @@ def from_file(context: typer.Context, path: Path | None) -> Path | None:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise refusal("--config", f"no file {path}", "it names a TOML file", "check the path") from None
+        raise usage_error("--config", f"no file {path}", "it names a TOML file", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise refusal("--config", f"{path.name}: {error}", "it is a TOML file", "correct that line") from None
+        raise usage_error("--config", f"{path.name}: {error}", "it is a TOML file", "correct that line") from None
     unknown = sorted(set(found) - set(known))
     if unknown:
-        raise refusal(
+        raise usage_error(
             "--config", f"{', '.join(unknown)} in {path.name}", f"it knows {', '.join(known)}", "rename or drop it"
         )
     single = {name: [found[name]] for name in ("task", "position") if isinstance(found.get(name), str)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 
 
 def require_picture(path: Path) -> None:
@@ -15,6 +15,8 @@ def require_picture(path: Path) -> None:
         raise missing_extra("drawing", "plot", "matplotlib") from error
     endings = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
-        raise refusal("--out", str(path), f"a picture ends in one of {', '.join(sorted(endings))}", "name it so")
+        raise usage_error("--out", str(path), f"a picture ends in one of {', '.join(sorted(endings))}", "name it so")
     if path.is_dir() or not path.parent.is_dir():
-        raise refusal("--out", str(path), "it is a file in a folder that is there", "make the folder, or name another")
+        raise usage_error(
+            "--out", str(path), "it is a file in a folder that is there", "make the folder, or name another"
+        )

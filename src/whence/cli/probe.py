@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whence.errors import MissingExtra, refusal
+from whence.errors import MissingExtra, usage_error
 
 HELP = "See a pretrained model's positional bias, and where it comes from; write a report to send on."
 EXAMPLES = """Examples:
@@ -166,7 +166,7 @@ def chosen_parts(only: list[str] | None) -> set[str]:
     """The parts of a probe that are worked on."""
     unknown = [name for name in only or () if name not in PARTS]
     if unknown:
-        raise refusal(
+        raise usage_error(
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
     return set(only) if only else {"ask", "explain"}

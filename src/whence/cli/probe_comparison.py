@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 PAGE = "comparison.html"
 
@@ -17,9 +17,11 @@ def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence
     from whence.report.probe.comparison import comparison_page, overall, task_answer
 
     if len(folders) != 2:
-        raise refusal("whence report", f"{len(folders)} folders", "two probes are compared", "name two folders")
+        raise usage_error("whence report", f"{len(folders)} folders", "two probes are compared", "name two folders")
     if labels and (len(labels) != 2 or labels[0] == labels[1]):
-        raise refusal("whence report --label", repr(list(labels)), "each probe has a name of its own", "pass it twice")
+        raise usage_error(
+            "whence report --label", repr(list(labels)), "each probe has a name of its own", "pass it twice"
+        )
     first, second = (one_probe(folder) for folder in folders)
     said = " ".join(["whence report", *map(str, folders), *(f'--label "{label}"' for label in labels)])
     found = compare_probes(first, second, labels, said)
@@ -35,7 +37,7 @@ def one_probe(folder: Path) -> Path:
     """The folder of a probe: itself, or the only one in it."""
     found = [folder] if (folder / "plan.json").exists() else sorted(path.parent for path in folder.glob("*/plan.json"))
     if len(found) != 1:
-        raise refusal(
+        raise usage_error(
             "whence report",
             f"{folder} with {len(found)} probes",
             "two probes are compared, and each folder holds one",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.plugins import is_reference
 from whence.probe import plan as plans
 from whence.probe.plan import Asked, Plan
@@ -41,11 +41,11 @@ def planned(
 ) -> tuple[Plan, str]:
     """The plan that the options ask for, and the name of its size."""
     if quick and (full or model or endpoint):
-        raise refusal("whence probe --quick", "another model or size", "it has its own", "leave the others out")
+        raise usage_error("whence probe --quick", "another model or size", "it has its own", "leave the others out")
     if not quick and not model:
-        raise refusal("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
+        raise usage_error("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
     if endpoint and (layers or revision):
-        raise refusal(
+        raise usage_error(
             "whence probe --endpoint", "--layers or --revision", "an endpoint shows its answers alone", "leave it out"
         )
     own_only = (tasks or files) and all(is_reference(name) for name in tasks or ())
@@ -89,7 +89,7 @@ def chosen(
         known = {one.task: one for one in asked}
         unknown = [name for name in tasks or () if name not in known and not is_reference(name)]
         if unknown:
-            raise refusal(
+            raise usage_error(
                 "whence probe --task",
                 ", ".join(unknown),
                 f"this plan has {', '.join(known)}",
@@ -102,7 +102,7 @@ def chosen(
     if slots is not None:
         places = numbers("--slots", slots, 1)
         if places == (1,):
-            raise refusal("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
+            raise usage_error("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
         given: dict[str, Any] = {"places": places[0]} if len(places) == 1 else {"at": tuple(p - 1 for p in places)}
         asked = tuple(dataclasses.replace(one, **given) for one in asked)
     return tuple(dataclasses.replace(one, items=items) for one in asked) if items else asked
@@ -124,7 +124,7 @@ def counted_and_files(given: Sequence[str] | None) -> tuple[int | None, list[str
     counts = [one for one in given or () if re.fullmatch(r"[+-]?\d+", one)]
     files = [one for one in given or () if one not in counts]
     if len(counts) > 1 or any(int(one) < 1 for one in counts):
-        raise refusal("whence probe --items", " and ".join(counts), "it is one number of at least 1", "give one")
+        raise usage_error("whence probe --items", " and ".join(counts), "it is one number of at least 1", "give one")
     return int(counts[0]) if counts else None, files
 
 
@@ -136,7 +136,7 @@ def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= least for part in parts) or len(set(parts)) < len(parts):
-        raise refusal(
+        raise usage_error(
             f"whence probe {option}", repr(text), f"it is whole numbers from {least} on, each once", "write 1,3,5"
         )
     return tuple(int(part) for part in parts)

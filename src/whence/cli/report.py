@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from whence.cli import probe as probing
-from whence.errors import refusal
+from whence.errors import usage_error
 
 HELP = (
     "Write the report of the studies or probes in a folder again, from their records alone. "
@@ -49,14 +49,14 @@ def report_folder(folder: Path, out: Path | None) -> None:
     """The pages of one folder: of its studies and of each of its probes."""
     folders, probes = kept_in(folder, "study.json"), kept_in(folder, "plan.json")
     if not folders and not probes:
-        raise refusal(
+        raise usage_error(
             "whence report",
             f"no study.json and no plan.json in {folder}",
             "a study's folder holds the one, a probe's the other",
             "run a study or a probe first",
         )
     if out is not None and len(probes) + bool(folders) > 1:
-        raise refusal(
+        raise usage_error(
             "whence report --out", f"{len(probes)} probes in {folder}", "each has a page of its own", "name one folder"
         )
     for probe in probes:

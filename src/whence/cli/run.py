@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.lab.experiment import Experiment, perform
 from whence.lab.study import Study
 from whence.plugins import STUDIES, entry_points
@@ -48,7 +48,7 @@ accelerate launch --num_processes 4 -m whence run mine"""
 def studies(folder: Annotated[Path, typer.Option(help="where studies are")] = Path("studies")) -> None:
     found = all_files(folder)
     if not found:
-        raise refusal(
+        raise usage_error(
             "whence studies", f"no Python file in {folder}", "studies are files in a folder", "name it with --folder"
         )
     for name, path in found.items():
@@ -73,13 +73,13 @@ def run(
     experiments = [one for one in made if isinstance(one, Experiment)]
     if experiments:
         if jobs is not None:
-            raise refusal(
+            raise usage_error(
                 "whence run --jobs", str(jobs), f"{path.name} holds experiments, which run one by one", "leave it out"
             )
         run_experiments(experiments, out, quick)
         return
     if quick:
-        raise refusal("whence run --quick", path.name, "only experiments have a quick form", "leave it out")
+        raise usage_error("whence run --quick", path.name, "only experiments have a quick form", "leave it out")
     compared = [one for one in made if isinstance(one, Study)]
     title = compared[0].question if len(compared) == 1 else f"{study}: {len(compared)} studies"
     run_all(compared, out, jobs, title)
@@ -101,7 +101,9 @@ def find_study(name: str, folder: Path) -> Path:
     path = Path(name) if name.endswith(".py") else known.get(name)
     if path is None or not path.exists():
         names = ", ".join(known) or "none; whence-papers has some"
-        raise refusal("whence run", f"no study {name}", f"the studies are: {names}", "name one of them, or a file.py")
+        raise usage_error(
+            "whence run", f"no study {name}", f"the studies are: {names}", "name one of them, or a file.py"
+        )
     return path
 
 
@@ -120,7 +122,7 @@ def maker_in(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple
     found = [names[name] for name in ("studies", "experiments") if callable(names.get(name))]
     if len(found) != 1:
         got = f"{path.name} with {len(found)} of studies() and experiments()"
-        raise refusal("whence run", got, "a study file defines one of them", "write it")
+        raise usage_error("whence run", got, "a study file defines one of them", "write it")
     return found[0], tuple(names["SCALES"]) if "scale" in inspect.signature(found[0]).parameters else ()
 
 
@@ -132,7 +134,9 @@ def made_in(path: Path, scale: str | None = None) -> list[Study | Experiment]:
             return list(make())
     if scale not in sizes:
         got = f"{scale!r} for {path.name}"
-        raise refusal("whence run --scale", got, f"its sizes are: {', '.join(sizes) or 'one only'}", "name one of them")
+        raise usage_error(
+            "whence run --scale", got, f"its sizes are: {', '.join(sizes) or 'one only'}", "name one of them"
+        )
     with telling_where(path):
         return list(make(scale))
 
@@ -146,11 +150,11 @@ def telling_where(path: Path) -> Iterator[None]:
         raise
     except SyntaxError as error:
         got = f"{path.name}, line {error.lineno}: {error.msg}"
-        raise refusal("whence run", got, "a study file is Python", "correct it") from error
+        raise usage_error("whence run", got, "a study file is Python", "correct it") from error
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         got = f"{path.name}{f', line {lines[-1]}' if lines else ''}: {type(error).__name__}: {error}"
-        raise refusal("whence run", got, "a study file makes its studies without an error", "correct it") from error
+        raise usage_error("whence run", got, "a study file makes its studies without an error", "correct it") from error
 
 
 def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:

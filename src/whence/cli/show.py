@@ -12,13 +12,13 @@ EXAMPLES = """Examples:
 
 whence show alibi
 
-whence show "Rotary() + Epar(learn=True)" --heads 4 --out both.png"""
+whence show "Rotary() + Epar(learnable=True)" --heads 4 --out both.png"""
 
 
 def show(
     position: Annotated[str, typer.Argument(help="a short name or an expression")],
     heads: Annotated[int, typer.Option(min=1)] = 4,
-    width: Annotated[int, typer.Option(help="of a head", min=2)] = 16,
+    head_dim: Annotated[int, typer.Option(help="Head dimension.", min=2)] = 16,
     context: Annotated[int, typer.Option(help="the length it is made for", min=2)] = 64,
     out: Annotated[Path, typer.Option(help="the picture")] = Path("position.png"),
 ) -> None:
@@ -27,6 +27,6 @@ def show(
     from whence.lab.arms import Fit, arm
 
     require_picture(out)
-    made = arm(position).build(Fit(heads, width, heads * width, context, causal=True))
+    made = arm(position).build(Fit(heads, head_dim, heads * head_dim, context, causal=True))
     draw(made).savefig(out)
     print(f"{made}\npicture: {out}")

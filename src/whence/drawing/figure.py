@@ -10,7 +10,7 @@ from whence.drawing.ink import header, panels_of
 from whence.drawing.oscillation import draw_oscillation
 from whence.drawing.panels import draw_effect, draw_pattern, draw_sink
 from whence.drawing.stage import effect_of, set_stage
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 from whence.position.base import Position
 from whence.position.rotary import Rotary
 from whence.validation import require_integer
@@ -22,7 +22,7 @@ ROW_INCHES, WIDTH_INCHES, HEADER_INCHES = 3.1, 11.0, 0.62
 
 
 def show(
-    position: Position, *, length: int = 128, heads: int | None = None, head_width: int | None = None, seed: int = 0
+    position: Position, *, length: int = 128, heads: int | None = None, head_dim: int | None = None, seed: int = 0
 ) -> Figure:
     """Draw a mechanism: its effect over distance and over queries and keys, and fixed content with and without it.
 
@@ -32,7 +32,7 @@ def show(
         position: the mechanism, or a sum of several.
         length: tokens drawn; fewer where a learned table ends before.
         heads: query heads; by default those the mechanism is made for, else 4.
-        head_width: width of a head; by default what the mechanism is made for, else 64 for rotary and 16 for others.
+        head_dim: width of a head; by default what the mechanism is made for, else 64 for rotary and 16 for others.
         seed: of the content.
 
     >>> from whence import Alibi
@@ -45,17 +45,17 @@ def show(
         raise missing_extra("whence.show", "plot", "matplotlib") from error
     if not isinstance(position, Position):
         got = type(position).__name__
-        raise refusal("show(position)", got, "position is a whence.Position", "subclass whence.Position")
+        raise usage_error("show(position)", got, "position is a whence.Position", "subclass whence.Position")
     # a picture holds a number for each pair of tokens
     require_integer("show", "length", length, low=8, high=4096, remedy="try length=128")
     if heads is not None:
         require_integer("show", "heads", heads, high=256, remedy="leave it out, or give the number of query heads")
-    if head_width is not None:
-        require_integer("show", "head_width", head_width, high=4096, remedy="leave it out, or give the width of a head")
+    if head_dim is not None:
+        require_integer("show", "head_dim", head_dim, high=4096, remedy="leave it out, or give the width of a head")
     require_integer("show", "seed", seed, low=0, remedy="give a whole number, or leave it out")
 
     with torch.no_grad():
-        stage = set_stage(position, length, heads, head_width, seed)
+        stage = set_stage(position, length, heads, head_dim, seed)
         only_sink = position.effects == {"sink"}
         rotaries = [part for part in stage.position.parts if isinstance(part, Rotary)]
         rows = 2 + ("sink" in position.effects and not only_sink) + len(rotaries)

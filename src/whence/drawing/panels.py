@@ -35,12 +35,12 @@ def draw_effect(panels: list[Axes], stage: Stage, effect: Effect) -> None:
 
 def _note(stage: Stage, curves: Tensor) -> str:
     """What a reader must know before taking a curve for the mechanism's last word."""
-    if stage.position.effects <= {"values"}:
+    if stage.position.effects <= {"value_bias"}:
         return "acts on values only" if stage.position.effects else "no effect"
     if not _learns(stage, sink=False):
         return ""
     known = curves[curves.isfinite()]
-    flat = "factor" not in stage.position.effects and float(known.max() - known.min()) < NEARLY_FLAT
+    flat = "score_scale" not in stage.position.effects and float(known.max() - known.min()) < NEARLY_FLAT
     return "learnable; nearly flat, as initialised" if flat else "learnable; present values"
 
 

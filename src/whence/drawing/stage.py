@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.attention.attend import attend
 from whence.attention.layout import Layout, resolve
-from whence.attention.module import inner
+from whence.attention.module import without_embedding
 from whence.position import evaluate
 from whence.position.base import Position, Rows
 from whence.position.rotary import Rotary
@@ -44,8 +44,8 @@ class Stage:
         """Tokens at 0, 1, 2, ...; each sees those the mechanism is defined for."""
         x = self.direction[None, :, None, :].expand(-1, -1, self.length, -1)
         return resolve(
-            x, x, causal=self.causal, window=None, q_positions=None, k_positions=None, lengths=None, padding=None,
-            documents=None, needs_positions=True,
+            x, x, causal=self.causal, window=None, q_positions=None, k_positions=None, lengths=None, key_mask=None,
+            segment_ids=None, needs_positions=True,
         )  # fmt: skip
 
 
@@ -70,70 +70,72 @@ class Effect:
         return int(spread.argsort()[len(spread) // 2])
 
 
-def set_stage(position: Position, length: int, heads: int | None, head_width: int | None, seed: int) -> Stage:
+def set_stage(position: Position, length: int, heads: int | None, head_dim: int | None, seed: int) -> Stage:
     frozen = copy.deepcopy(position).double().cpu().eval().requires_grad_(False)
-    heads, head_width = _sizes(frozen, heads, head_width)
+    heads, head_dim = _sizes(frozen, heads, head_dim)
     for part in frozen.at_input():
         length = min(length, getattr(part, "max_length", length))
     own = torch.Generator().manual_seed(seed)
     levels = 1 + 0.4 * torch.randn(length, generator=own, dtype=torch.float64)  # first: the same for all head counts
-    signs = torch.randint(0, 2, (heads, head_width), generator=own).double() * 2 - 1
+    signs = torch.randint(0, 2, (heads, head_dim), generator=own).double() * 2 - 1
     # one key that matters in each quarter: any half of the tokens holds two, so none shows in a mean by distance
     levels[[length * eighth // 8 for eighth in (1, 3, 5, 7)]] = 4.0
     # entries of width ** -1/4: with the scale width ** -1/2 the score of the direction with itself is 1
-    return Stage(frozen, heads, length, position.causal_only, signs * head_width**-0.25, levels)
+    return Stage(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels)
 
 
-def _sizes(position: Position, heads: int | None, head_width: int | None) -> tuple[int, int]:
+def _sizes(position: Position, heads: int | None, head_dim: int | None) -> tuple[int, int]:
     """Heads and head width that suit all parts, where the caller names none."""
     heads = position.heads if heads is None else heads
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
         length = {None: None, "context": part.context, "query": probe + 1, "sequence": 3}[part.length]
-        for hook in part.effects & {"factor", "bias", "sink"} if heads is None else ():
+        for hook in part.effects & {"score_scale", "bias", "sink"} if heads is None else ():
             answer = getattr(part, hook)(probe, length)
             heads = len(answer) if getattr(answer, "ndim", 0) == 2 else heads
-        if head_width is None:
-            head_width = getattr(part, "head_width", None)
+        if head_dim is None:
+            head_dim = getattr(part, "head_dim", None)
     for part in position.at_input():
         width = getattr(part, "width", None)
         if width is not None:
-            heads = heads or (width // head_width if head_width else next(n for n in (4, 3, 2, 1) if width % n == 0))
-            head_width = head_width or width // heads
-    for part in position.parts if head_width is None else ():
+            heads = heads or (width // head_dim if head_dim else next(n for n in (4, 3, 2, 1) if width % n == 0))
+            head_dim = head_dim or width // heads
+    for part in position.parts if head_dim is None else ():
         if isinstance(part, Rotary):  # a searched scaling is for one width, a partial rotation for at least its own
-            head_width = 2 * len(part.scaling.short) if isinstance(part.scaling, LongRope) else max(64, part.width or 0)
-    return heads or 4, head_width or 16
+            head_dim = (
+                2 * len(part.scaling.short) if isinstance(part.scaling, LongRope) else max(64, part.rotary_dim or 0)
+            )
+    return heads or 4, head_dim or 16
 
 
 def effect_of(stage: Stage) -> Effect:
     layout, hooks = stage.layout(), stage.position.effects
     distance = layout.distance().double()
-    factor = evaluate.evaluate(stage.position, "factor", distance, stage.heads, layout.length_of)
+    score_scale = evaluate.evaluate(stage.position, "score_scale", distance, stage.heads, layout.length_of)
     bias = evaluate.evaluate(stage.position, "bias", distance, stage.heads, layout.length_of)
-    if not hooks & {"factor", "bias"} or hooks & {"embed", "rotate", "content"}:
-        values, label = _logits(stage, layout, factor, bias) - 1, "change of the logit\nfor the same content"
-    elif factor is None:
+    if not hooks & {"score_scale", "bias"} or hooks & {"embed", "rotate", "content_bias"}:
+        values, label = _logits(stage, layout, score_scale, bias) - 1, "change of the logit\nfor the same content"
+    elif score_scale is None:
         assert bias is not None
         values, label = bias, "added to the logit"
     elif bias is None:
-        values, label = factor, "factor on the score"
+        values, label = score_scale, "factor on the score"
     else:
-        values, label = factor + bias, "logit of a score of 1"
+        values, label = score_scale + bias, "logit of a score of 1"
     values = values[:, 0]
     return Effect(values.masked_fill(~(layout.visible() & values.isfinite()), torch.nan), label)
 
 
-def _logits(stage: Stage, layout: Layout, factor: Tensor | None, bias: Tensor | None) -> Tensor:
+def _logits(stage: Stage, layout: Layout, score_scale: Tensor | None, bias: Tensor | None) -> Tensor:
     """Logits ``[H, 1, T, S]`` of scores of 1; attend itself only hands out what the softmax makes of them."""
     x = stage.content(torch.ones_like(stage.levels))
     places = layout.q_positions, layout.k_positions
     q, k = stage.position.rotate(x, x, *places)
     scale = x.shape[-1] ** -0.5
     logits = scores = scale * (q @ k.mT)
-    if "content" in stage.position.effects:
-        logits = logits + stage.position.content(Rows(q, k, scores, *places, layout.visible()[:, None], scale))
-    logits = logits.transpose(0, 1) * (1 if factor is None else factor)
+    if "content_bias" in stage.position.effects:
+        logits = logits + stage.position.content_bias(Rows(q, k, scores, *places, layout.visible()[:, None], scale))
+    logits = logits.transpose(0, 1) * (1 if score_scale is None else score_scale)
     return logits if bias is None else logits + bias
 
 
@@ -141,10 +143,10 @@ def pattern_weights(stage: Stage) -> tuple[Tensor, Tensor]:
     """Causal attention over the pattern without the mechanism ``[T, S]`` and with it ``[H, T, S]``."""
     ones = torch.ones_like(stage.levels)
     score = torch.full((stage.length, stage.length), -torch.inf, dtype=torch.float64).triu(1) + stage.levels
-    value_width = max(getattr(part, "value_width", 1) for part in stage.position.parts)
-    values = torch.zeros(1, stage.heads, stage.length, value_width, dtype=torch.float64)
+    value_dim = max(getattr(part, "value_dim", 1) for part in stage.position.parts)
+    values = torch.zeros(1, stage.heads, stage.length, value_dim, dtype=torch.float64)
     _, weights = attend(
-        stage.content(ones), stage.content(stage.levels), values, position=inner(stage.position), causal=True,
+        stage.content(ones), stage.content(stage.levels), values, position=without_embedding(stage.position), causal=True,
         backend="reference", return_weights=True,
     )  # fmt: skip
     return torch.softmax(score, -1), weights[0]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf import adapters
 from whence.hf.causality_check import attending_layers, prove
 from whence.hf.devices import execution_device
@@ -141,28 +141,28 @@ def _require_given(asked: str, model: Any, position: object) -> None:
     if isinstance(position, Position):
         _require_fit(position)
     elif not callable(position):
-        raise refusal(
+        raise usage_error(
             asked,
             f"position={type(position).__name__}",
             "position is a whence.Position, or a function that makes one for a layer's number",
             "subclass whence.Position",
         )
     if not isinstance(model, nn.Module):
-        raise refusal(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
+        raise usage_error(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
     held = [name for name, module in model.named_modules() if adapters.unwrapped(module._modules.get(KEY))]
     if held:
-        raise refusal(
+        raise usage_error(
             asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
         )
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
         if not any(WATCHERS in module.__dict__ for module in model.modules()):
-            raise refusal(
+            raise usage_error(
                 asked,
                 "a model that shares its config object with another model, to which a position is attached",
                 "the config says how its models attend, so detaching one would change the other",
                 "build the second model from copy.deepcopy(config)",
             )
-        raise refusal(
+        raise usage_error(
             asked,
             "a model that is being captured",
             "its end would take the position out of use",
@@ -174,17 +174,17 @@ def _require_fit(position: object) -> None:
     """Refuse what cannot act inside a layer, or not with a cache."""
     asked = "attach(position=...)"
     if not isinstance(position, Position):
-        raise refusal(
+        raise usage_error(
             asked, type(position).__name__, "the function gives a whence.Position", "subclass whence.Position"
         )
     for part in position.parts:
         name = type(part).__name__
         if "embed" in part.effects:
-            raise refusal(
+            raise usage_error(
                 asked, name, "a position inside a model's layers acts on queries and keys", "use one that does"
             )
         if part.length == "sequence":
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{name} with length='sequence'",
                 "a model generates with a cache, and each new token would change every earlier weight",
@@ -207,14 +207,14 @@ def _find_rotation(
     attachment.rotary_layers = [layer for layer, module in modules.items() if id(module) in note.turning]
     name = f"{type(model).__name__} ({model.config.model_type})"
     if not keep_rotary and inside:
-        raise refusal(
+        raise usage_error(
             "attach(keep_rotary=False)",
             f"{name}, whose layers {inside} compute their rotation inside the attention module",
             "only a rotation that is handed to the attention module can be taken away",
             "leave keep_rotary out",
         )
     if not keep_rotary and not attachment.rotary_layers:
-        raise refusal(
+        raise usage_error(
             "attach(keep_rotary=False)",
             f"{name}, whose layers {sorted(modules)} do not rotate queries and keys",
             "there is a rotation to take away",
@@ -223,7 +223,7 @@ def _find_rotation(
     rotated = [] if not keep_rotary else sorted({*attachment.rotary_layers, *inside})
     both = [layer for layer in rotated if "rotate" in attachment.positions[layer].effects]
     if both:
-        raise refusal(
+        raise usage_error(
             asked,
             f"a position that rotates in layers {both}, on top of the model's own rotation",
             "queries and keys turn once",

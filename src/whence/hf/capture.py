@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.hf.adapters import base_of
 from whence.hf.causality_check import attending_layers
 from whence.hf.interface import KEY, Attending, Switch, watch
@@ -40,7 +40,7 @@ def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None
     asked = "capture(...)"
     for watcher in watchers:
         if not isinstance(watcher, Watching):
-            raise refusal(
+            raise usage_error(
                 asked,
                 type(watcher).__name__,
                 "watchers are those of whence.hf",

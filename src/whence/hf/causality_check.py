@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.hf.devices import execution_device
 from whence.hf.interface import Attending, not_a_decoder, watch
 from whence.hf.quantised import rows_apart
@@ -37,14 +37,14 @@ def attending_layers(asked: str, model: Any) -> dict[int, nn.Module]:
     finally:
         end()
     if unnumbered:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{type(model).__name__} ({model.config.model_type}), whose {type(unnumbered[0]).__name__} serves several layers",
             "every layer has an attention module of its own, with a layer_idx",
             "use a model of another family, such as llama, qwen3 or gpt2",
         )
     if not seen:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{type(model).__name__} ({model.config.model_type}), no layer of which calls the attention interface",
             "a model is attached to and captured through transformers' attention interface",
@@ -63,7 +63,7 @@ def prove(asked: str, model: Any, modules: dict[int, nn.Module]) -> None:
         end()
     idle = [layer for layer, module in modules.items() if id(module) not in ran]
     if idle:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{type(model).__name__} ({model.config.model_type}), in which layers {idle} do not attend",
             "every chosen layer runs",

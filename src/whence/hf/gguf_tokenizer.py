@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.packages import needed
 
 #: names of special tokens in transformers, and of their numbers in the file
@@ -37,7 +37,7 @@ def tokenizer_of(gguf: Path) -> Any:
         made = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     wrong = [f"{name} {getattr(made, name)!r}" for name, token in special.items() if getattr(made, name) != token]
     if wrong:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{', '.join(wrong)} from transformers {transformers.__version__}",
             f"the file says {', '.join(f'{name} {token!r}' for name, token in special.items())}",
@@ -70,5 +70,5 @@ def _said(gguf: Path, asked: str) -> dict[str, Any]:
     if said.get("model") == BYTE_LEVEL and "merges" not in said:
         missing.append("merges")
     if missing:
-        raise refusal(asked, f"a file without {', '.join(missing)}", "it holds its tokenizer", "take a whole model")
+        raise usage_error(asked, f"a file without {', '.join(missing)}", "it holds its tokenizer", "take a whole model")
     return said

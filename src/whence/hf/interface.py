@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from whence import shapes
 from whence.attention.attend import attend
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.hf.adapters import unwrapped
 from whence.hf.devices import bring_into_memory
 from whence.hf.masks import Sight, sight_mask, sight_of
@@ -54,7 +54,7 @@ class Attending:
         else:
             q = self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
         # weights do not depend on the values, so one column of them is enough, unless a part adds to the output
-        v = self.v if "values" in self.position.effects else self.v[..., :1]
+        v = self.v if "value_bias" in self.position.effects else self.v[..., :1]
         told = self.sight.of_rows(self.own, self.ids, rows, keys)
         told |= {"position": self.position, "scale": self.scale}
         return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **told)[1]
@@ -82,14 +82,14 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function of transformers' interface. A window comes with the mask, which knows it too."""
     if position_bias is not None:
-        raise refusal(
+        raise usage_error(
             f"an attached {type(module).__name__}",
             f"position_bias of shape {list(position_bias.shape)}",
             "this family adds a bias of its own for every query and key, and attend forms no dense bias",
             "use a family whose positions are rotary, learned or absent, such as llama, gpt2 or smollm3",
         )
     if cache is not None:
-        raise refusal(
+        raise usage_error(
             f"an attached {type(module).__name__}",
             "a paged cache",
             "attend reads keys and values that lie in one tensor",
@@ -143,7 +143,7 @@ def require_decoder(asked: str, model: Any) -> None:
 
 
 def not_a_decoder(asked: str, got: str) -> WhenceError:
-    return refusal(
+    return usage_error(
         asked,
         got,
         "decoder-only language models are supported; encoders and encoder-decoders are not",
@@ -158,7 +158,7 @@ class Switch:
         transformers = needed("transformers", asked)
         name = type(model).__name__
         if not isinstance(model, transformers.PreTrainedModel):
-            raise refusal(asked, name, "the model is one of transformers", "load it with whence.hf.load")
+            raise usage_error(asked, name, "the model is one of transformers", "load it with whence.hf.load")
         require_decoder(asked, model)
         transformers.AttentionInterface.register(KEY, attention)
         transformers.AttentionMaskInterface.register(KEY, sight_mask)
@@ -173,7 +173,7 @@ class Switch:
                 config._attn_implementation_internal = implementation
         if any(part.config._attn_implementation_internal != KEY for part in parts if part not in beside):
             self.back()
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{name} ({model.config.model_type}), which computes its attention itself",
                 "a model is attached to and captured through transformers' attention interface",

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def chosen_layers(
@@ -18,13 +18,13 @@ def chosen_layers(
     wanted = list(range(total)) if layers is None else list(layers)
     of_layers = asked.replace("...", "layers=...")
     if not wanted:
-        raise refusal(of_layers, "none", "at least one layer is chosen", "leave it out for all")
+        raise usage_error(of_layers, "none", "at least one layer is chosen", "leave it out for all")
     if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in wanted):
-        raise refusal(of_layers, str(wanted), f"the model has the layers 0 to {total - 1}", "choose among them")
+        raise usage_error(of_layers, str(wanted), f"the model has the layers 0 to {total - 1}", "choose among them")
     numbers = sorted({n % total for n in wanted})
     missing = [n for n in numbers if n not in attending]
     if missing:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{type(model).__name__} ({model.config.model_type}), whose layers {missing} have no attention, or do not "
             "call it through transformers' attention interface",

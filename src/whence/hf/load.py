@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.convert import FETCH_SMOLLM2, convert, smollm2_folder
 from whence.hf.packages import needed
 from whence.hf.state_io import saved_positions
@@ -46,7 +46,7 @@ def load(
     options: dict[str, Any] = {}
     if revision is not None:
         if Path(source).exists():
-            raise refusal(asked, f"revision={revision}", "files on this machine have none", "leave it out")
+            raise usage_error(asked, f"revision={revision}", "files on this machine have none", "leave it out")
         options["revision"] = revision
     placed: dict[str, Any] = {}
     if device_map is not None:
@@ -57,14 +57,14 @@ def load(
         model, loaded = kind.from_pretrained(source, dtype=dtype, output_loading_info=True, **options, **placed)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:  # transformers' one error for a name it does not know and a hub it cannot reach
-        raise refusal(
+        raise usage_error(
             asked,
             str(error).splitlines()[0].rstrip("."),
             "a model is smollm2, a folder that save_pretrained wrote, a GGUF file or a name on the hub",
             "give one of these",
         ) from error
     if missing := sorted(loaded["missing_keys"]):
-        raise refusal(
+        raise usage_error(
             asked,
             f"a checkpoint without {len(missing)} weights of {type(model).__name__}, such as {missing[0]}",
             "weights that a checkpoint lacks are random",
@@ -89,7 +89,7 @@ def _model_class(asked: str, transformers: Any, source: str, **options: Any) -> 
         return transformers.AutoModelForCausalLM
     if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         return transformers.AutoModelForImageTextToText
-    raise refusal(
+    raise usage_error(
         asked,
         f"a {config.model_type} model",
         "a causal language model is loaded, or a multimodal model with one inside",
@@ -103,11 +103,11 @@ def _source(asked: str, name: str | Path) -> str:
     if str(name) == "smollm2" and not path.exists():
         path = smollm2_folder()
         if not path.exists():
-            raise refusal(asked, f"no folder {path}", "it is fetched and converted once", FETCH_SMOLLM2)
+            raise usage_error(asked, f"no folder {path}", "it is fetched and converted once", FETCH_SMOLLM2)
     if path.suffix == ".gguf":
         path = convert(path)
     if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):
-        raise refusal(
+        raise usage_error(
             asked, "no such folder", "a path leads to a folder or a GGUF file that is there", "check the path"
         )
     if (path / SUMS).is_file():

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class Logits(nn.Module):
-    """``Logits(model)(tokens, padding=real)``: logits ``[B, T, vocabulary]`` without a cache."""
+    """``Logits(model)(tokens, key_mask=real)``: logits ``[B, T, vocabulary]`` without a cache."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
-        return self.model(input_ids=tokens, attention_mask=padding, use_cache=False).logits
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        return self.model(input_ids=tokens, attention_mask=key_mask, use_cache=False).logits

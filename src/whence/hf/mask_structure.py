@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 
 PLACES = 1 << 22  # entries of a mask that are evaluated together
 
@@ -26,22 +26,22 @@ class Structure:
     """What a mask function means. A slot is an index into the cache, padding included."""
 
     window: int | None = None
-    documents: Tensor | None = None  # [B, T] numbers of packed texts, where queries and keys are the same tokens
+    segment_ids: Tensor | None = None  # [B, T] numbers of packed texts, where queries and keys are the same tokens
     chunks: tuple[Tensor, Tensor] | None = None  # [B or 1, T] and [B or 1, S]: a query sees keys of its own chunk
 
     @property
     def plain(self) -> bool:
-        return self.window is None and self.documents is None and self.chunks is None
+        return self.window is None and self.segment_ids is None and self.chunks is None
 
     def segments(self) -> tuple[Tensor, Tensor] | None:
         """Numbers of queries and keys: a query sees keys of the same number. None when one number would do for all."""
         if self.chunks is None:
-            return None if self.documents is None else (self.documents, self.documents)
-        if self.documents is None:
+            return None if self.segment_ids is None else (self.segment_ids, self.segment_ids)
+        if self.segment_ids is None:
             return self.chunks
         q_chunks, k_chunks = self.chunks
         many = k_chunks.shape[-1] + 1  # more than there are chunks
-        return self.documents * many + q_chunks, self.documents * many + k_chunks
+        return self.segment_ids * many + q_chunks, self.segment_ids * many + k_chunks
 
     def visible(self, q_slots: Tensor, k_slots: Tensor, rows: Tensor) -> Tensor:
         """Which keys some queries see, ``[B or 1, n, S]``."""
@@ -144,8 +144,8 @@ def _with_documents(asked: Asked, structure: Structure) -> Structure:
     if structure.chunks is not None:
         chunk = structure.chunks[0]
         ends = ends & (chunk[:, 1:] == chunk[:, :-1])
-    documents = torch.nn.functional.pad(ends.long().cumsum(-1), (1, 0))
-    return Structure(structure.window, documents, structure.chunks)
+    segment_ids = torch.nn.functional.pad(ends.long().cumsum(-1), (1, 0))
+    return Structure(structure.window, segment_ids, structure.chunks)
 
 
 def _agrees(asked: Asked, structure: Structure) -> bool:
@@ -168,7 +168,7 @@ def _refuse_bidirectional(asked: Asked) -> None:
     """An encoder's tokens see those that come after them."""
     seen = asked.entries(asked.q_slots[:1, None], asked.k_slots[None])[:, 0]
     if bool((seen & (asked.k_slots > asked.q_slots[0])).any()):
-        raise refusal(
+        raise usage_error(
             "an attached model",
             f"a mask of {getattr(asked.config, 'model_type', 'its own')} in which a token sees later ones",
             "decoder-only language models are supported; encoders and encoder-decoders are not",
@@ -177,7 +177,7 @@ def _refuse_bidirectional(asked: Asked) -> None:
 
 
 def _refused(asked: Asked, why: str) -> WhenceError:
-    return refusal(
+    return usage_error(
         "an attached model",
         f"a mask of {getattr(asked.config, 'model_type', 'its own')} that is {why}",
         "attend masks by causality, a window, chunks, padding and packed texts",

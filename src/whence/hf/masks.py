@@ -21,7 +21,7 @@ from torch import Tensor
 from whence import shapes
 from whence.attention.attend import Arguments
 from whence.attention.layout import count_tokens
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.mask_structure import Asked, MaskFunction, Structure, recognise, recognise_while_tracing
 from whence.position.base import Position
 
@@ -43,32 +43,32 @@ class Sight:
     _judged: tuple[Tensor | None, Tensor | None] | None = field(default=None, repr=False)
 
     @property
-    def documents(self) -> Tensor | None:
-        return self.structure.documents
+    def segment_ids(self) -> Tensor | None:
+        return self.structure.segment_ids
 
     def arguments(self, position: Position, ids: Tensor | None) -> Arguments:
         """How ``attend`` is told where everything stands."""
-        common: Arguments = {"causal": True, "window": self.structure.window, "padding": self.real}
+        common: Arguments = {"causal": True, "window": self.structure.window, "key_mask": self.real}
         segments = self.structure.segments()
         unusual = self.unusual(position, ids)
         counted_alike = self.first is None or not position.relative or shapes.tracing()  # by attend as by ``places``
         if self.whole and unusual is None and self.structure.chunks is None and counted_alike:
             # attend counts the tokens of each text itself, which leaves its fast paths open while a compiler traces
-            return common if segments is None else {**common, "documents": segments[0]}
+            return common if segments is None else {**common, "segment_ids": segments[0]}
         q_places, k_places = self.places(position, ids)
         if segments is not None:
-            common["documents"] = (_shared(segments[0]), _shared(segments[1]))
+            common["segment_ids"] = (_shared(segments[0]), _shared(segments[1]))
         return {**common, "q_positions": q_places, "k_positions": k_places}
 
     def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
         """The same for some of the queries and the first of the keys: ``rows`` is ``[n]``, or ``[B, n]``."""
         q_places, k_places = self.places(position, ids)
         told: Arguments = {"causal": True, "window": self.structure.window}
-        told["padding"] = None if self.real is None else self.real[:, :keys]
+        told["key_mask"] = None if self.real is None else self.real[:, :keys]
         told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
         segments = self.structure.segments()
         if segments is not None:
-            told["documents"] = (_shared(_taken(segments[0], rows)), _shared(segments[1][:, :keys]))
+            told["segment_ids"] = (_shared(_taken(segments[0], rows)), _shared(segments[1][:, :keys]))
         return told
 
     def reach(self, rows: Tensor) -> int:
@@ -84,10 +84,10 @@ class Sight:
         unusual = self.unusual(position, ids)
         if unusual is not None:
             return unusual, unusual
-        if position.relative or (self.first is None and self.documents is None):
+        if position.relative or (self.first is None and self.segment_ids is None):
             return self.q_slots, self.k_slots
-        if self.documents is not None:
-            counted = count_tokens(self.real, self.documents, len(self.q_slots), self.q_slots.device).clamp(min=0)
+        if self.segment_ids is not None:
+            counted = count_tokens(self.real, self.segment_ids, len(self.q_slots), self.q_slots.device).clamp(min=0)
             return counted, counted
         assert self.first is not None
         return (self.q_slots - self.first).clamp(min=0), (self.k_slots - self.first).clamp(min=0)
@@ -111,7 +111,7 @@ class Sight:
 
     def _judge(self, ids: Tensor) -> Tensor | None:
         if ids.ndim != 2:
-            raise refusal(
+            raise usage_error(
                 "an attached model(position_ids=...)",
                 f"ids of shape {list(ids.shape)}",
                 "a token of a text has one position",
@@ -120,8 +120,8 @@ class Sight:
         real = self.real_queries()
         doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
-        if self.documents is not None:  # packed texts are those whose ids begin anew
-            usual = [count_tokens(self.real, self.documents, len(self.q_slots), ids.device)]
+        if self.segment_ids is not None:  # packed texts are those whose ids begin anew
+            usual = [count_tokens(self.real, self.segment_ids, len(self.q_slots), ids.device)]
         agree = [((ids == expected) | ~doubtful).all() for expected in usual]
         if shapes.tracing():  # no number may be read, so the compiled program looks at them when it runs
             torch._assert_async(torch.stack(agree).any(), COMPILED_IDS)
@@ -129,21 +129,21 @@ class Sight:
         if any(bool(one) for one in agree):
             return None
         if not self.whole:
-            raise refusal(
+            raise usage_error(
                 "an attached model(position_ids=...)",
                 "ids that skip, together with a cache",
                 "a cache keeps keys and not their ids, so distances are counted in its slots",
                 "leave position_ids out, or call the model without a cache",
             )
-        if self.documents is not None:
-            raise refusal(
+        if self.segment_ids is not None:
+            raise usage_error(
                 "an attached model(position_ids=...)",
                 "ids that skip, and no attention_mask",
                 "transformers then takes every gap for the beginning of another packed text, which counts from 0",
                 "pass attention_mask=torch.ones_like(input_ids) for one text, or ids that begin at 0 in every text",
             )
         if not self.structure.plain:
-            raise refusal(
+            raise usage_error(
                 "an attached model(position_ids=...)",
                 "ids that skip, in a model with a window or chunks",
                 "its mask counts tokens and not ids",
@@ -151,7 +151,7 @@ class Sight:
             )
         highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
         if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
-            raise refusal(
+            raise usage_error(
                 "an attached model(position_ids=...)",
                 "ids that do not rise",
                 "a query sees keys of lower ids",
@@ -198,14 +198,14 @@ def sight_of(mask: Tensor | None, queries: int, keys: int) -> Sight:
     sight = getattr(mask, "sight", None)
     if not isinstance(sight, Sight):
         got = "no mask" if mask is None else f"a mask of shape {list(mask.shape)} made elsewhere"
-        raise refusal(
+        raise usage_error(
             "an attached model(attention_mask=...)",
             got,
             "causality, window and padding are read from masks that transformers makes for it",
             "give a mask [batch, length] that says which tokens are real, or none",
         )
     if (len(sight.q_slots), len(sight.k_slots)) != (queries, keys):
-        raise refusal(
+        raise usage_error(
             "an attached model",
             f"{queries} queries and {keys} keys with a mask for {len(sight.q_slots)} and {len(sight.k_slots)}",
             "layers that share a mask hold the same tokens",

@@ -18,7 +18,7 @@ class Softcap(Position):
         super().__init__()
         self.cap = cap
 
-    def content(self, rows: Rows) -> Tensor:
+    def content_bias(self, rows: Rows) -> Tensor:
         return self.cap * torch.tanh(rows.scores / self.cap) - rows.scores
 
 

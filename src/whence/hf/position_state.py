@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf import adapters, settings
 from whence.hf.interface import KEY
 from whence.position.base import Position
@@ -67,7 +67,7 @@ def require_same(asked: str, name: str, saved: dict[str, Any], position: Positio
     if differs is None and saved["keep_rotary"] != own["keep_rotary"]:
         differs = f"a position saved with keep_rotary={saved['keep_rotary']}, while it is {own['keep_rotary']} here"
     if differs is not None:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{name}: {differs}",
             "weights belong to the settings they were trained with",

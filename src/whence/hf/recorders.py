@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.interface import Attending
 
 
@@ -23,7 +23,7 @@ class Watching:
 
     def __getitem__(self, layer: int) -> Tensor:
         if layer not in self.layers:
-            raise refusal(
+            raise usage_error(
                 f"{type(self).__name__}[{layer}]",
                 f"results for the layers {sorted(self.layers)}",
                 "a layer is seen when it is chosen and the model has run",
@@ -105,7 +105,7 @@ class BySegment(OfRows):
     def kept(self, weights: Tensor) -> Tensor:
         keys = weights.shape[-1]
         if self.segments.shape[-1] != keys:
-            raise refusal(
+            raise usage_error(
                 "BySegment(segments=...)",
                 f"{self.segments.shape[-1]} numbers for {keys} keys",
                 "every key has the number of its segment",
@@ -122,9 +122,9 @@ def chosen(rows: Tensor, attending: Attending) -> Tensor:
     """Numbers of queries, counted from the first; those that are not there are refused."""
     count = attending.q.shape[2]
     if bool(((rows < -count) | (rows >= count)).any()):
-        raise refusal("rows=...", str(rows.tolist()), f"this forward has {count} queries", "give numbers of theirs")
+        raise usage_error("rows=...", str(rows.tolist()), f"this forward has {count} queries", "give numbers of theirs")
     if rows.ndim == 2 and rows.shape[0] != attending.q.shape[0]:
-        raise refusal(
+        raise usage_error(
             "rows=...",
             f"rows for {rows.shape[0]} sequences",
             f"the batch has {attending.q.shape[0]}",

@@ -61,7 +61,7 @@ def reduce_all(watchers: Sequence[OfAllRows], layer: int, attending: Attending) 
     """Show one layer's attention to all of them, a block of rows at a time."""
     batch, heads, count, _ = attending.q.shape
     sight, keys = attending.sight, attending.k.shape[2]
-    texts = batch if sight.real is not None or sight.documents is not None else 1
+    texts = batch if sight.real is not None or sight.segment_ids is not None else 1
     wide = torch.promote_types(attending.q.dtype, torch.float32)
     totals = [attending.q.new_zeros(batch, heads, keys, dtype=wide) for _ in watchers]
     counts = [attending.q.new_zeros(texts, 1, keys, dtype=wide) for _ in watchers]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from whence import position as mechanisms
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.position.base import Position
 from whence.position.composition import Sum
 from whence.position.rotary_scaling import Scaling
@@ -78,7 +78,7 @@ def build(asked: str, told: Described, classes: Sequence[type[Position]] = ()) -
         return Sum(*(build(asked, part, classes) for part in told["parts"]))
     kind = _class_of(asked, told["class"], classes)
     known = {name: _value(asked, value) for name, value in told["settings"].items()}
-    known |= {"learn": bool(told["parameters"])}
+    known |= {"learnable": bool(told["parameters"])}
     names = inspect.signature(kind.__init__).parameters
     try:
         with torch.random.fork_rng(devices=[]):  # initial values are drawn and then replaced
@@ -87,7 +87,7 @@ def build(asked: str, told: Described, classes: Sequence[type[Position]] = ()) -
     except (TypeError, WhenceError) as error:
         differs = str(error)
     if differs:
-        raise refusal(
+        raise usage_error(
             asked,
             f"a {told['class']} that cannot be built from its settings ({differs.rstrip('.')})",
             "every argument of the constructor without a default is kept in an attribute of its name",
@@ -111,11 +111,11 @@ def decode(asked: str, name: str, data: Tensor) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError):
         whole, version = False, None
     if not whole:
-        raise refusal(
+        raise usage_error(
             asked, f"{name}, which is damaged", "it holds the settings as JSON", "save the model again, or copy it anew"
         )
     if version != 1:
-        raise refusal(
+        raise usage_error(
             asked, f"{name} of format {version}", "this version of whence reads format 1", "install a newer version"
         )
     return record
@@ -183,7 +183,7 @@ def _value(asked: str, plain: Any) -> Any:
     if isinstance(scaling, type) and issubclass(scaling, Scaling):
         fields = {name: _value(asked, one) for name, one in plain["fields"].items()}
         return scaling(**{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
-    raise refusal(
+    raise usage_error(
         asked,
         f"a setting of type {plain.get('dataclass') or plain.get('object') or next(iter(plain), 'unknown')}",
         "positions are built from plain values",
@@ -196,7 +196,7 @@ def _class_of(asked: str, name: str, classes: Sequence[type[Position]]) -> type[
     found = own.get(name) or getattr(mechanisms, name, None)
     if isinstance(found, type) and issubclass(found, Position):
         return found
-    raise refusal(
+    raise usage_error(
         asked,
         f"a position of class {name}",
         "mechanisms of whence are found by name, and classes of one's own are passed",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.hf import settings
 from whence.hf.attach import Attachment, Given, attach
 from whence.hf.devices import bring_into_memory, execution_device
@@ -109,12 +109,12 @@ def attach_saved(
     asked = f'attach_saved("{folder}")'
     saved = _read(asked, Path(folder).expanduser())
     if not saved:
-        raise refusal(
+        raise usage_error(
             asked, "a folder without positions", "a model with positions was saved there", "call attach for new ones"
         )
     records = {layer: one.record for layer, one in saved.items() if one.record is not None}
     if len(records) < len(saved):
-        raise refusal(
+        raise usage_error(
             asked,
             "positions without settings",
             "they were saved by a version of whence that did not save settings",
@@ -122,7 +122,7 @@ def attach_saved(
         )
     rotary = {bool(record["keep_rotary"]) for record in records.values()}
     if len(rotary) > 1:
-        raise refusal(
+        raise usage_error(
             asked,
             "layers with and without the model's rotation",
             "one call attaches alike",
@@ -147,7 +147,7 @@ def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Sav
         without, spare = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
         got = [f"no position for layers {without}"] if without else []
         got += [f"positions for layers {spare}, where none is attached"] if spare else []
-        raise refusal(
+        raise usage_error(
             asked,
             " and ".join(got),
             "the folder holds the positions that are attached",
@@ -161,7 +161,7 @@ def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Sav
             lost, extra = sorted(set(own) - set(one.tensors)), sorted(set(one.tensors) - set(own))
             got = [f"no {one.name}.{name}" for name in lost[:1]]
             got += [f"{one.name}.{name}, which the attached position does not have" for name in extra[:1]]
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{' and '.join(got)} in {one.file}",
                 "the folder holds the positions that are attached",
@@ -169,7 +169,7 @@ def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Sav
             )
         for name, tensor in one.tensors.items():
             if tensor.shape != own[name].shape:
-                raise refusal(
+                raise usage_error(
                     asked,
                     f"{one.name}.{name} of shape {list(tensor.shape)} for {list(own[name].shape)}",
                     "shapes are as they were",
@@ -182,13 +182,13 @@ def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Sav
 def _read(asked: str, folder: Path) -> dict[int, Saved]:
     """All positions in a folder, by layer. Several files may hold the same ones, but not different ones."""
     if not folder.is_dir():
-        raise refusal(asked, "no such folder", "a model was saved there", "check the path")
+        raise usage_error(asked, "no such folder", "a model was saved there", "check the path")
     found: dict[int, Saved] = {}
     for path in sorted(folder.glob("*.safetensors")):
         for layer, one in _in_file(asked, path).items():
             other = found.setdefault(layer, one)
             if other is not one and not _alike(other, one):
-                raise refusal(
+                raise usage_error(
                     asked,
                     f"different positions for layer {layer} in {other.file} and {one.file}",
                     "a folder holds one model",
@@ -225,7 +225,7 @@ def _opened(asked: str, path: Path) -> Any:
 
 
 def _damaged(asked: str, path: Path) -> WhenceError:
-    return refusal(
+    return usage_error(
         asked, f"{path}, which is truncated or damaged", "it is a whole safetensors file", "save or copy it again"
     )
 
@@ -260,7 +260,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 def _require_attached(asked: str, model: Any) -> dict[int, Position]:
     positions = attached_positions(model)
     if not positions:
-        raise refusal(
+        raise usage_error(
             asked, "a model without positions", "positions are attached to it", "call attach, or attach_saved"
         )
     for position in positions.values():

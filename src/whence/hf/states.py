@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.hf.layers import block_of
 from whence.hf.recorders import Watching
 
@@ -81,7 +81,7 @@ class Turned(OfStates):
         for layer, module in modules.items():
             home: Any = sys.modules[type(module).__module__]
             if not hasattr(home, "apply_rotary_pos_emb"):
-                raise refusal(
+                raise usage_error(
                     "Turned()",
                     type(model).__name__,
                     "the model's family turns queries and keys by apply_rotary_pos_emb",

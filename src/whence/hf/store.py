@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 
 SUMS = "checksums.json"
 
@@ -58,6 +58,6 @@ def require_whole(asked: str, folder: Path, mend: str) -> None:
         path = folder / name
         if not path.is_file() or checksum(path) != wanted:
             state = "changed" if path.is_file() else "missing"
-            raise refusal(
+            raise usage_error(
                 asked, f"{path}, which is {state}", "a converted model is as it was written", f"delete {folder}; {mend}"
             )

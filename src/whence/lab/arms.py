@@ -1,10 +1,10 @@
 """An arm of a study: a position mechanism written as text, so that a spec can be hashed, stored and typed in a shell.
 
     Rotary()                              a mechanism by its name, with settings
-    Rotary() + Epar(learn=True)           several together
+    Rotary() + Epar(learnable=True)           several together
     alibi                                 a short name for a common one
 
-What a mechanism needs to know of the model (heads, head_width, width, context) is filled in where it is not given.
+What a mechanism needs to know of the model (heads, head_dim, width, context) is filled in where it is not given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import whence.position as mechanisms
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 
 #: short names for the shell; the text stands in the record
@@ -33,7 +33,7 @@ SHORT = {
     "fire": "Fire()",
     "cope": "Cope()",
     "sandwich": "Sandwich()",
-    "epar": "Epar(learn=True)",
+    "epar": "Epar(learnable=True)",
     "power": "PowerPrior(alpha=0.1)",
     "recency": "Recency()",
     "stablemask": "StableMask()",
@@ -49,8 +49,8 @@ class Fit:
     """What of a model a mechanism may have to fit."""
 
     heads: int
-    head_width: int
-    width: int
+    head_dim: int
+    embed_dim: int
     context: int
     causal: bool
 
@@ -92,10 +92,10 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _unreadable(text: str) -> Exception:
-    return refusal(
+    return usage_error(
         f"position {text!r}",
         "no expression of mechanisms",
-        "a position is a short name, or mechanisms with settings joined by +, like Rotary() + Epar(learn=True)",
+        "a position is a short name, or mechanisms with settings joined by +, like Rotary() + Epar(learnable=True)",
         f"use one of {', '.join(SHORT)}, or the name of a class in whence.position",
     )
 
@@ -114,7 +114,7 @@ def _sum(node: ast.expr, text: str, fit: Fit) -> Position:
     kind, settings = _call(node, text)
     wanted = inspect.signature(kind).parameters
     known = {
-        "heads": fit.heads, "head_width": fit.head_width, "width": fit.width, "context": fit.context,
+        "heads": fit.heads, "head_dim": fit.head_dim, "embed_dim": fit.embed_dim, "context": fit.context,
         "max_length": LONGEST * fit.context + 1,
     }  # fmt: skip
     for name, value in known.items():
@@ -137,7 +137,7 @@ def _call(node: ast.expr, text: str) -> tuple[type[Position], dict[str, Any]]:
         raise _unreadable(text)
     kind = getattr(mechanisms, node.func.id, None)
     if not (inspect.isclass(kind) and issubclass(kind, Position)):
-        raise refusal(
+        raise usage_error(
             f"position {text!r}",
             f"no mechanism {node.func.id}",
             "a mechanism is a class of whence.position",
@@ -146,7 +146,7 @@ def _call(node: ast.expr, text: str) -> tuple[type[Position], dict[str, Any]]:
     settings: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg not in inspect.signature(kind).parameters:
-            raise refusal(
+            raise usage_error(
                 f"position {text!r}",
                 f"a setting {keyword.arg!r}",
                 f"{node.func.id} has {', '.join(inspect.signature(kind).parameters)}",
@@ -155,7 +155,7 @@ def _call(node: ast.expr, text: str) -> tuple[type[Position], dict[str, Any]]:
         try:
             settings[keyword.arg] = ast.literal_eval(keyword.value)
         except ValueError:
-            raise refusal(
+            raise usage_error(
                 f"position {text!r}",
                 f"{keyword.arg}={ast.unparse(keyword.value)}",
                 "a setting is a number, a word in quotes, True, False, None or a list of them",

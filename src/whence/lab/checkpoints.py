@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 
 
 def _safetensors() -> Any:
@@ -38,7 +38,7 @@ def weights_in(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save(
-    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: dict[str, Any], *,
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any], *,
     best: Mapping[str, Tensor] | None = None, write: bool = True,
 ) -> None:  # fmt: skip
     """Replace a checkpoint in one step: a reader sees the old one or the new one, whenever the writer is killed.
@@ -48,7 +48,7 @@ def save(
     """
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    both: Any = get_state_dict(model, optimiser, options=_options(cpu_offload=True))  # the first process gets them
+    both: Any = get_state_dict(model, optimizer, options=_options(cpu_offload=True))  # the first process gets them
     tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in both[0].items()}
     for weight, values in both[1].get("state", {}).items():
         tensors |= {f"optimiser.{weight}.{name}": torch.as_tensor(value) for name, value in values.items()}
@@ -59,7 +59,7 @@ def save(
         _write(path, tensors, {"progress": json.dumps(progress)})
 
 
-def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any] | None:
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     """Put a checkpoint back into a model and its optimiser; the progress noted with it, or None where there is none.
 
     Its ``best`` are the best weights so far, where others than the last are kept.
@@ -77,14 +77,14 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict
             progress = json.loads(file.metadata()["progress"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  a file is no mapping
     except Exception as error:
-        raise refusal(
+        raise usage_error(
             "resuming a run",
             f"a broken checkpoint {path.name} ({type(error).__name__})",
             "a checkpoint is read whole or not at all",
             "delete that file to begin the run anew",
         ) from None
     state: Any = get_optimizer_state_dict(
-        model, optimiser, options=_options()
+        model, optimizer, options=_options()
     )  # its settings: no checkpoint changes those
     state["state"] = {}
     for key, tensor in tensors.items():
@@ -94,7 +94,7 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict
     weights = {key.removeprefix("model."): t for key, t in tensors.items() if key.startswith("model.")}
     set_model_state_dict(model, weights, options=_options())
     # not strict: a weight that no answer depends on has no numbers yet, and so none in the file
-    set_optimizer_state_dict(model, optimiser, state, options=replace(_options(), strict=False))
+    set_optimizer_state_dict(model, optimizer, state, options=replace(_options(), strict=False))
     mine = f"random.{_rank()}."
     if f"{mine}cpu" in tensors:  # with more processes than before, the new ones keep their fresh randomness
         torch.set_rng_state(tensors[f"{mine}cpu"])
@@ -136,15 +136,15 @@ def about(path: Path, asked: str) -> dict[str, Any]:
     """What was written beside final weights; a file that is missing, broken or without it is named."""
     mend = "give the weights of a finished run, weights/*.safetensors in a study's folder"
     if not path.is_file():
-        raise refusal(asked, f"no file {path}", "it names trained weights", mend)
+        raise usage_error(asked, f"no file {path}", "it names trained weights", mend)
     try:
         with _safetensors().safe_open(path, framework="pt") as file:
             return json.loads((file.metadata() or {})["about"])
     except KeyError:
-        raise refusal(asked, f"{path.name} without its spec", "weights are kept with their spec", mend) from None
+        raise usage_error(asked, f"{path.name} without its spec", "weights are kept with their spec", mend) from None
     except Exception as error:
         got = f"{path.name}, which cannot be read ({type(error).__name__})"
-        raise refusal(asked, got, "it is a whole safetensors file", mend) from None
+        raise usage_error(asked, got, "it is a whole safetensors file", mend) from None
 
 
 def load_weights(path: Path, model: nn.Module) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.lab.arms import Arm, arm
 from whence.lab.study import Budget, Decision, Study
 
@@ -18,19 +18,19 @@ POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 QUESTIONS: dict[str, dict[str, Any]] = {
     "sources": {
         "question": "Does it tell where a piece of text comes from?",
-        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 200, "batch": 32, "rate": 2e-3, "evaluate_every": 50},
         "settings": {},
     },
     "topics": {
         "question": "How well does it predict the next byte of prose, also in longer texts than it was trained on?",
-        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 250, "batch": 16, "rate": 3e-3, "evaluate_every": 125},
         "settings": {"context": 64, "blocks": 32},
     },
     "retrieval": {
         "question": "Does it find the value of a key, also in longer lists than it was trained on?",
-        "model": {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0},
+        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 400, "batch": 32, "rate": 3e-3, "evaluate_every": 100},
         "settings": {"pairs": 4, "keys": 32, "values": 8, "items": 128},
     },
@@ -81,7 +81,7 @@ def _study(task: str, arms: tuple[Arm, ...], seeds: tuple[int, ...], steps: int 
     from whence.lab.tasks import TASKS
 
     if task not in TASKS:
-        raise refusal("compare(task=...)", repr(task), f"a task is one of {', '.join(TASKS)}", "choose one of them")
+        raise usage_error("compare(task=...)", repr(task), f"a task is one of {', '.join(TASKS)}", "choose one of them")
     asked = QUESTIONS.get(task, {})
     budget = {"steps": 300, "batch": 16, "rate": 1e-3} | asked.get("budget", {})
     if steps is not None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("experiment", "quick", "spec", "given", "environment", "seconds", "results")
@@ -102,7 +102,9 @@ def refuse_misfit(record: Results, path: Path, spec: dict[str, Any], marks: dict
         got, rule = f"{path}, computed from other {', '.join(marks)}", "its numbers come from the record beside it"
     else:
         return
-    raise refusal("run", got, rule, "move the file away or choose another --out, and its numbers are computed again")
+    raise usage_error(
+        "run", got, rule, "move the file away or choose another --out, and its numbers are computed again"
+    )
 
 
 def fingerprint(results: Results) -> str:

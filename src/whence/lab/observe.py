@@ -48,12 +48,12 @@ def observed(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
     examples = []
     for batch in task.examples(EXAMPLES):
         tokens = batch.tokens[:, :LONGEST]
-        padding = None if batch.padding is None else batch.padding[:, :LONGEST]
-        maps = attention_maps(model, tokens, padding)[:, 0]  # type: ignore[arg-type]
+        key_mask = None if batch.key_mask is None else batch.key_mask[:, :LONGEST]
+        maps = attention_maps(model, tokens, key_mask)[:, 0]  # type: ignore[arg-type]
         examples.append(
             {
                 "tokens": task.decode(tokens[0]),
-                "padding": None if task.pad is None else (tokens[0] == task.pad).tolist(),  # marked, hidden or not
+                "key_mask": None if task.pad is None else (tokens[0] == task.pad).tolist(),  # marked, hidden or not
                 "maps": [[_packed(head) for head in layer] for layer in maps],
             }
         )
@@ -61,11 +61,11 @@ def observed(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
     batch = task.evaluation(split)[0]
     rows = slice(0, max(1, 4096 // batch.tokens.shape[1]))
     some = batch.each(lambda tensor: tensor[rows])
-    weights = attention_maps(model, some.tokens, some.padding).mean(2)  # type: ignore[arg-type]
-    return {"seed": run.seed, "examples": examples, "mass": mass_by_distance(weights, some.padding)}
+    weights = attention_maps(model, some.tokens, some.key_mask).mean(2)  # type: ignore[arg-type]
+    return {"seed": run.seed, "examples": examples, "mass": mass_by_distance(weights, some.key_mask)}
 
 
-def mass_by_distance(weights: Tensor, padding: Tensor | None) -> dict[str, Any]:
+def mass_by_distance(weights: Tensor, key_mask: Tensor | None) -> dict[str, Any]:
     """The share of a row's attention that goes to each distance, ``|query - key|``, averaged over rows: ``[layers, B, T, T]``.
 
     >>> mass_by_distance(torch.eye(3).reshape(1, 1, 3, 3), None)
@@ -75,7 +75,7 @@ def mass_by_distance(weights: Tensor, padding: Tensor | None) -> dict[str, Any]:
     here = torch.arange(length)
     apart = (here[:, None] - here[None, :]).abs()
     # a padded query looks nowhere in particular
-    rows = torch.ones(weights.shape[1], length) if padding is None else padding.float()
+    rows = torch.ones(weights.shape[1], length) if key_mask is None else key_mask.float()
     counted = weights * rows[None, :, :, None]
     # in float64: so many small shares are added that their order would show
     sums = torch.zeros(len(weights), length, dtype=torch.float64)

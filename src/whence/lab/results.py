@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import MissingExtra, WhenceError, refusal
+from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import observations
@@ -26,7 +26,7 @@ def study_in(folder: Path) -> Study:
         about=kept.get("about", ""),
     )  # fmt: skip
     if study.hash != kept["hash"]:
-        raise refusal(
+        raise usage_error(
             "report",
             f"{folder.name}/study.json, whose spec does not have its hash",
             "a spec is never changed after a run",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, processes, tasks, training
 from whence.lab.processes import Notify, side_by_side
 from whence.lab.study import Run, Study
@@ -41,14 +41,14 @@ def folder_of(study: Study, base: Path) -> Path:
 def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambda run, progress: None) -> Outcome:
     """Run what has no record yet. Everything that can be refused is refused before anything is trained."""
     if jobs > 1 and processes.count() > 1:
-        raise refusal(
+        raise usage_error(
             "run_study",
             f"jobs={jobs} in {processes.count()} processes that train together",
             "either runs go side by side, or processes share one run",
             "leave out jobs",
         )
     if base.exists() and not base.is_dir():
-        raise refusal("run_study", f"the file {base}", "records go into a folder", "name one, new or old")
+        raise usage_error("run_study", f"the file {base}", "records go into a folder", "name one, new or old")
     folder = folder_of(study, base)
     task = require_sound(study)
     if processes.rank() == 0:
@@ -90,7 +90,7 @@ def require_sound(study: Study) -> tasks.Task:
     """Build the task and every arm's model once, so that a bad spec fails now and not after hours; the task."""
     task = task_for(study)
     if study.decision.split not in task.splits():
-        raise refusal(
+        raise usage_error(
             "study.decision",
             f"split {study.decision.split!r}",
             f"{study.task} has {', '.join(task.splits())}",
@@ -98,7 +98,9 @@ def require_sound(study: Study) -> tasks.Task:
         )
     if study.budget.patience is not None and task.validation is None:
         got = f"patience={study.budget.patience} on {study.task}"
-        raise refusal("study.budget", got, "only a task with a validation split can stop by it", "leave patience out")
+        raise usage_error(
+            "study.budget", got, "only a task with a validation split can stop by it", "leave patience out"
+        )
     for run in study.runs()[: len(study.arms)]:
         model_for(run, task)
     return task
@@ -118,7 +120,7 @@ def keep_spec(study: Study, folder: Path) -> None:
     if not path.exists():
         records.write(path, {"hash": study.hash, "spec": study.spec(), "about": study.about})
     elif records.read(path).get("hash") != study.hash:
-        raise refusal(
+        raise usage_error(
             "run", f"{path.parent.name}/study.json of another study", "a folder holds one study", "move it away"
         )
 
@@ -152,7 +154,7 @@ def task_for(study: Study) -> tasks.Task:
     task = tasks.load(study.task, **study.task_settings)
     metric = study.decision.metric or task.metric
     if metric != task.metric and type(task).tally is not tasks.Task.tally:
-        raise refusal(
+        raise usage_error(
             "study.decision",
             f"metric {metric!r}",
             f"{study.task} counts {task.metric} in a way of its own",
@@ -201,7 +203,7 @@ def execute(
         return record
     path = folder / run.file_name
     if path.exists():
-        raise refusal("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
+        raise usage_error("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
     if result["status"] == "done":
         name = f"{run.file_name.removesuffix('.json')}.safetensors"
         about = {

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.arms import Arm
 
 SCHEDULES = ("constant", "cosine")
-OPTIMISERS = ("Adam", "AdamW")
+OPTIMIZERS = ("Adam", "AdamW")
 PRECISIONS = ("no", "bf16")
 METRICS = ("accuracy", "perplexity")  # every evaluation counts what both need
 
@@ -23,16 +23,16 @@ class Budget:
 
     steps: int | None = None  # either steps ...
     epochs: int | None = None  # ... or whole passes over the training data
-    batch: int = 16
-    rate: float = 1e-3
-    optimiser: str = "AdamW"
+    batch_size: int = 16
+    lr: float = 1e-3
+    optimizer: str = "AdamW"
     weight_decay: float = 0.01
-    warmup: int = 0  # steps
+    warmup_steps: int = 0  # steps
     schedule: str = "constant"
-    clip: float | None = 1.0
-    accumulate: int = 1
-    precision: str = "no"
-    compiled: bool = False  # torch.compile: pays off in long runs on a GPU
+    max_grad_norm: float | None = 1.0
+    grad_accum_steps: int = 1
+    mixed_precision: str = "no"
+    compile: bool = False  # torch.compile: pays off in long runs on a GPU
     evaluate_every: int | None = None  # steps, or epochs if those are counted; None: at the end only
     patience: int | None = None  # evaluations without a better one before a run stops; it keeps its best weights
 
@@ -40,24 +40,26 @@ class Budget:
         if (self.steps is None) == (self.epochs is None):
             raise _refused("budget", f"steps={self.steps}, epochs={self.epochs}", "one of them counts", "give one")
         whole = {
-            name: getattr(self, name) for name in ("steps", "epochs", "batch", "accumulate", "evaluate_every", "patience")
+            name: getattr(self, name) for name in ("steps", "epochs", "batch_size", "grad_accum_steps", "evaluate_every", "patience")
         }  # fmt: skip
         for name, value in whole.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise _refused(f"budget.{name}", repr(value), "it is a whole number of at least 1", "give one")
-        for name in ("rate", "weight_decay", "clip"):
+        for name in ("lr", "weight_decay", "max_grad_norm"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) or (name == "clip" and value is None)) or isinstance(value, bool):
+            if not (isinstance(value, int | float) or (name == "max_grad_norm" and value is None)) or isinstance(value, bool):
                 raise _refused(f"budget.{name}", repr(value), "it is a number", "give one")
-        if not isinstance(self.warmup, int) or self.warmup < 0:
-            raise _refused("budget.warmup", repr(self.warmup), "it is a number of steps, at least 0", "give one")
-        if not self.rate > 0 or self.weight_decay < 0 or (self.clip is not None and not self.clip > 0):
-            got = f"rate={self.rate}, weight_decay={self.weight_decay}, clip={self.clip}"
-            raise _refused("budget", got, "rate and clip are above 0, weight decay is at least 0", "correct them")
+        if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
+            raise _refused(
+                "budget.warmup_steps", repr(self.warmup_steps), "it is a number of steps, at least 0", "give one"
+            )
+        if not self.lr > 0 or self.weight_decay < 0 or (self.max_grad_norm is not None and not self.max_grad_norm > 0):
+            got = f"lr={self.lr}, weight_decay={self.weight_decay}, max_grad_norm={self.max_grad_norm}"
+            raise _refused("budget", got, "lr and max_grad_norm are above 0, weight decay is at least 0", "correct them")
         if self.patience is not None and self.evaluate_every is None:
             got = f"patience={self.patience} without evaluate_every"
             raise _refused("budget", got, "patience counts evaluations on the way", "say how often to evaluate")
-        for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("mixed_precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise _refused(
                     f"budget.{name}", repr(getattr(self, name)), f"it is one of {', '.join(known)}", "choose"
@@ -155,4 +157,4 @@ class Run:
 
 
 def _refused(asked: str, got: str, rule: str, mend: str) -> Exception:
-    return refusal(asked, got, rule, mend)
+    return usage_error(asked, got, rule, mend)

@@ -20,7 +20,7 @@ from whence.lab import checkpoints
 from whence.lab.early_stopping import Choice
 from whence.lab.kernels import chosen_kernels
 from whence.lab.study import Budget
-from whence.lab.tasks import NOT_ASKED, Batch, Task, row_of
+from whence.lab.tasks import IGNORE_INDEX, Batch, Task, row_of
 
 #: steps after which processes that share a run agree on whether to save it
 TOGETHER = 20
@@ -53,19 +53,19 @@ def accelerator_for(budget: Budget) -> Any:
         raise missing_extra("training", "lab", "accelerate") from None
     # else all runs of a process have the precision of the first, and none after it is sharded; their group stays
     AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(mixed_precision=budget.precision, cpu=not torch.cuda.is_available())
+    return Accelerator(mixed_precision=budget.mixed_precision, cpu=not torch.cuda.is_available())
 
 
 def asked_of(batch: Batch) -> int:
     """How many answers a batch asks for."""
-    return int((batch.targets != NOT_ASKED).sum())
+    return int((batch.targets != IGNORE_INDEX).sum())
 
 
 def loss_of(task: Task, model: nn.Module, batch: Batch, asked: int) -> Tensor:
     """The surprise at a batch over the number of answers asked for in all of which it is a part."""
     logits = task.answers(model, batch).float()
     logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.flatten()
-    return F.cross_entropy(logits, targets, ignore_index=NOT_ASKED, reduction="sum") / asked
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum") / asked
 
 
 @torch.no_grad()
@@ -93,7 +93,7 @@ def share(batch: Batch, index: int, count: int) -> Batch:
     if len(mine.tokens) > 0:
         return mine
     first = row_of(batch, 0)
-    return replace(first, targets=torch.full_like(first.targets, NOT_ASKED))
+    return replace(first, targets=torch.full_like(first.targets, IGNORE_INDEX))
 
 
 def drawn(seed: int, number: int) -> torch.Generator:
@@ -108,19 +108,19 @@ class Schedule:
         self.budget = budget
         self.an_epoch = 0
         if budget.epochs is not None:
-            self.an_epoch = sum(1 for _ in task.epoch(budget.batch, drawn(0, 0)))
+            self.an_epoch = sum(1 for _ in task.epoch(budget.batch_size, drawn(0, 0)))
         self.steps = budget.steps if budget.steps is not None else self.an_epoch * (budget.epochs or 0)
         every = budget.evaluate_every
         self.every = None if every is None else every * (self.an_epoch or 1)
 
-    def rate(self, step: int) -> float:
+    def lr(self, step: int) -> float:
         b = self.budget
-        if step < b.warmup:
-            return b.rate * (step + 1) / b.warmup
+        if step < b.warmup_steps:
+            return b.lr * (step + 1) / b.warmup_steps
         if b.schedule == "constant":
-            return b.rate
-        done = (step - b.warmup) / max(1, self.steps - b.warmup)
-        return b.rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+            return b.lr
+        done = (step - b.warmup_steps) / max(1, self.steps - b.warmup_steps)
+        return b.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     def evaluates_after(self, step: int) -> bool:
         return step + 1 == self.steps or (self.every is not None and (step + 1) % self.every == 0)
@@ -130,10 +130,10 @@ def batches(task: Task, budget: Budget, schedule: Schedule, seed: int, first: in
     """The batches of all steps from ``first`` on."""
     if budget.epochs is None:
         for step in range(first, schedule.steps):
-            yield task.train_batch(budget.batch, drawn(seed, step))
+            yield task.train_batch(budget.batch_size, drawn(seed, step))
         return
     for epoch in range(first // schedule.an_epoch, budget.epochs):
-        for number, batch in enumerate(task.epoch(budget.batch, drawn(seed, epoch))):
+        for number, batch in enumerate(task.epoch(budget.batch_size, drawn(seed, epoch))):
             if epoch * schedule.an_epoch + number >= first:
                 yield batch
 
@@ -151,16 +151,16 @@ def train(
     """Train a model in place and give back its curves. A checkpoint in the file ``state`` is gone on from."""
     accelerator = accelerator_for(budget)
     processes, index = accelerator.num_processes, accelerator.process_index
-    kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimiser]
+    kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimizer]
     # where processes share a run, each may hold a part of the weights only: a copy is trained, and the model stays whole
     learner = model if accelerator.distributed_type == "NO" else copy.deepcopy(model)
-    optimiser = kind(learner.parameters(), lr=budget.rate, weight_decay=budget.weight_decay, fused=True)
+    optimizer = kind(learner.parameters(), lr=budget.lr, weight_decay=budget.weight_decay, fused=True)
     schedule = Schedule(task, budget)
-    ready, optimiser = accelerator.prepare(learner, optimiser)
-    stepped: Any = torch.compile(ready) if budget.compiled else ready
+    ready, optimizer = accelerator.prepare(learner, optimizer)
+    stepped: Any = torch.compile(ready) if budget.compile else ready
     # last of all before the loop: what was loaded until here may have drawn numbers of its own
     torch.manual_seed(seed + 1_000_000_007 * index)
-    before = checkpoints.load(state, ready, optimiser.optimizer) or {"step": 0, "losses": [], "evaluations": []}
+    before = checkpoints.load(state, ready, optimizer.optimizer) or {"step": 0, "losses": [], "evaluations": []}
     losses, evaluations, first = before["losses"], before["evaluations"], before["step"]
     choice = Choice(task, budget, evaluations, before.get("best"))
     ready.train()
@@ -171,18 +171,18 @@ def train(
     def keep(steps_done: int) -> None:
         progress = {"step": steps_done, "recent": recent, **curves}
         main = accelerator.is_main_process
-        checkpoints.save(state, ready, optimiser.optimizer, progress, best=choice.best, write=main)
+        checkpoints.save(state, ready, optimizer.optimizer, progress, best=choice.best, write=main)
 
     step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
         if choice.made:  # by an evaluation before this step, perhaps of a process that was killed after it
             step -= 1
             break
-        for group in optimiser.param_groups:
-            group["lr"] = schedule.rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.lr(step)
         asked, total = asked_of(batch), torch.zeros((), device=accelerator.device)
-        for part in range(budget.accumulate):
-            mine = share(share(batch, part, budget.accumulate), index, processes)
+        for part in range(budget.grad_accum_steps):
+            mine = share(share(batch, part, budget.grad_accum_steps), index, processes)
             with accelerator.autocast():
                 loss = loss_of(task, stepped, moved(mine, accelerator.device), asked)
             accelerator.backward(loss * processes)  # gradients of several processes are averaged
@@ -191,12 +191,14 @@ def train(
         if not math.isfinite(mean):
             keep(step)
             raise Diverged(step, f"the loss became {mean}", curves)
-        norm = accelerator.clip_grad_norm_(ready.parameters(), math.inf if budget.clip is None else budget.clip)
+        norm = accelerator.clip_grad_norm_(
+            ready.parameters(), math.inf if budget.max_grad_norm is None else budget.max_grad_norm
+        )
         if not math.isfinite(float(norm)):  # seen before the weights are spoiled, so every checkpoint is a good one
             keep(step)
             raise Diverged(step, f"the gradient became {float(norm)}", curves)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         recent.append(mean)
         values = None
         if schedule.evaluates_after(step):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from whence.attention import explain, inner
-from whence.errors import refusal
+from whence.attention import explain, without_embedding
+from whence.errors import usage_error
 from whence.models.spec import ModelSpec
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
@@ -34,7 +34,7 @@ def place(spec: ModelSpec, position: PerLayer | None) -> Placed:
     parts that act on embeddings are those of layer 0; other layers may bring the same kinds, which are left out.
 
     >>> from whence.position import Alibi, Sinusoidal
-    >>> spec = ModelSpec("decoder", vocabulary=10, layers=2)
+    >>> spec = ModelSpec("decoder", vocab_size=10, layers=2)
     >>> placed = place(spec, Sinusoidal(64) + Alibi(2))
     >>> [type(part).__name__ for part in placed.at_input], [type(part).__name__ for part in placed.layers]
     (['Sinusoidal'], ['Alibi', 'Alibi'])
@@ -42,13 +42,13 @@ def place(spec: ModelSpec, position: PerLayer | None) -> Placed:
     made = _made(spec, position)
     at_input = made[0].at_input()
     _require_one_input(made)
-    layers = tuple(inner(each) for each in made)
+    layers = tuple(without_embedding(each) for each in made)
     for each in dict.fromkeys(layers):  # a shared one is rehearsed once
         _rehearse(spec, each)
     places = torch.zeros(1, 1, dtype=torch.long)
     for part in at_input:
         with torch.no_grad():
-            part.embed(torch.zeros(1, 1, spec.width, device=_device(part)), places.to(_device(part)))
+            part.embed(torch.zeros(1, 1, spec.embed_dim, device=_device(part)), places.to(_device(part)))
     return Placed(at_input, layers)
 
 
@@ -58,7 +58,7 @@ def _made(spec: ModelSpec, position: PerLayer | None) -> list[Position]:
     if isinstance(position, Position):  # asked first, for a module can be called too
         return [copy.deepcopy(position) for _ in range(spec.layers)]
     if not callable(position):
-        raise refusal(
+        raise usage_error(
             "build(position=...)",
             type(position).__name__,
             "position is a whence.Position or a function from a layer's number to one",
@@ -67,7 +67,7 @@ def _made(spec: ModelSpec, position: PerLayer | None) -> list[Position]:
     made = [position(layer) for layer in range(spec.layers)]
     for layer, each in enumerate(made):
         if not isinstance(each, Position):
-            raise refusal(
+            raise usage_error(
                 "build(position=make)",
                 f"{type(each).__name__} from make({layer})",
                 "make(layer) returns a whence.Position",
@@ -82,7 +82,7 @@ def _require_one_input(made: list[Position]) -> None:
     for layer, each in enumerate(made):
         kinds = [type(part).__name__ for part in each.at_input()]
         if kinds and kinds != first:
-            raise refusal(
+            raise usage_error(
                 "build(position=make)",
                 f"{' + '.join(kinds)} from make({layer}) and {' + '.join(first) or 'nothing'} from make(0)",
                 "parts that act on embeddings act once, at the model's input, and are those of layer 0",
@@ -92,8 +92,8 @@ def _require_one_input(made: list[Position]) -> None:
 
 def _rehearse(spec: ModelSpec, position: Position) -> None:
     """Let ``attend`` look at what every forward pass will bring, so that its refusals come before any weight is made."""
-    q = torch.zeros(1, spec.heads, 1, spec.head_width, device=_device(position))
-    k = torch.zeros(1, spec.key_heads or spec.heads, 1, spec.head_width, device=q.device)
+    q = torch.zeros(1, spec.heads, 1, spec.head_dim, device=_device(position))
+    k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.head_dim, device=q.device)
     with torch.no_grad():
         explain(q, k, k, position=position, causal=spec.causal)
 

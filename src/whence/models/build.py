@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.models.assign_positions import PerLayer, place
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
@@ -26,16 +26,16 @@ def build(
             the same weights whatever their positions are; by default torch's own random numbers are used.
 
     >>> from whence.position import Alibi
-    >>> model = build(ModelSpec("decoder", vocabulary=50, layers=2), Alibi(2), seed=0)
+    >>> model = build(ModelSpec("decoder", vocab_size=50, layers=2), Alibi(2), seed=0)
     >>> model(torch.tensor([[3, 1, 4]])).shape
     torch.Size([1, 3, 50])
     """
     if not isinstance(spec, ModelSpec):
-        raise refusal("build(spec)", type(spec).__name__, "spec is a ModelSpec", "pass ModelSpec(**settings)")
+        raise usage_error("build(spec)", type(spec).__name__, "spec is a ModelSpec", "pass ModelSpec(**settings)")
     if seed is None:
         return _built(spec, position, backend, None)
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise refusal("build(seed=...)", repr(seed), "seed is a whole number", "give one, or leave it out")
+        raise usage_error("build(seed=...)", repr(seed), "seed is a whole number", "give one, or leave it out")
     with torch.random.fork_rng(devices=[]):
         return _built(spec, position, backend, seed)
 

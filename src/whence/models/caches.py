@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from whence.attention import KVCache
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 class Caches:
@@ -25,7 +25,7 @@ class Caches:
 
     def __init__(self, layers: int, *, capacity: int | None = None) -> None:
         if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-            raise refusal(
+            raise usage_error(
                 "Caches(layers)", repr(layers), "layers is a whole number of at least 1", "give the model's layers"
             )
         self.each = tuple(KVCache(capacity=capacity) for _ in range(layers))

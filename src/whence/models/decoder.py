@@ -22,7 +22,7 @@ class Output(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        start = nn.Linear(spec.width, spec.vocabulary, bias=spec.biases)  # for the start that torch gives it
+        start = nn.Linear(spec.embed_dim, spec.vocab_size, bias=spec.biases)  # for the start that torch gives it
         self.weight = None if spec.tied else nn.Parameter(start.weight)
         self.bias = nn.Parameter(start.bias) if spec.biases else None
 
@@ -42,19 +42,19 @@ class Decoder(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        padding: Tensor | None = None,
-        documents: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
         cache: Caches | None = None,
     ) -> Tensor:
         """Tokens ``[B, T]`` give scores ``[B, T, vocabulary]`` of the token after each.
 
         Args:
             tokens: with a cache, the new tokens only.
-            padding: ``[B, T]``, True where a token is real; on any side.
-            documents: ``[T]`` or ``[B, T]`` document numbers of packed texts.
+            key_mask: ``[B, T]``, True where a token is real; on any side.
+            segment_ids: ``[T]`` or ``[B, T]`` document numbers of packed texts.
             cache: what ``caches()`` made; the new tokens join it.
         """
-        x = self.body(tokens, padding=padding, documents=documents, cache=cache)
+        x = self.body(tokens, key_mask=key_mask, segment_ids=segment_ids, cache=cache)
         return self.output(x, self.body.embedding.weight)
 
     def caches(self, *, capacity: int | None = None) -> Caches:
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
             generator: where the draws come from; torch's own by default.
             stop: a token that ends a row. Rows that have ended are filled with it, and when all have, it is done.
         """
-        require_choice(steps, temperature, top_k, stop, self.spec.vocabulary)
+        require_choice(steps, temperature, top_k, stop, self.spec.vocab_size)
         self.body.require_tokens(prompt)
         text = new = prompt.long()
         ended = None

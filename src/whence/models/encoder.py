@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from whence.attention.layout import key_mask
+from whence.attention.layout import resolve_key_mask
 from whence.models.assign_positions import Placed
 from whence.models.body import Body
 from whence.models.spec import ModelSpec
@@ -15,9 +15,9 @@ class Classifier(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        assert spec.classes is not None
-        self.into = nn.Linear(spec.width, spec.hidden, bias=spec.biases)
-        self.out = nn.Linear(spec.hidden, spec.classes, bias=spec.biases)
+        assert spec.num_classes is not None
+        self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.biases)
+        self.out = nn.Linear(spec.ffn_dim, spec.num_classes, bias=spec.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.into(x).relu())
@@ -32,14 +32,14 @@ class Encoder(nn.Module):
         self.body = Body(spec, placed, backend)
         self.classifier = Classifier(spec)
 
-    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Tokens ``[B, T]`` give scores ``[B, classes]``.
 
-        ``padding`` is a bool ``[B, T]``, True where a token is real: attention then sees real tokens only, and only they
+        ``key_mask`` is a bool ``[B, T]``, True where a token is real: attention then sees real tokens only, and only they
         are averaged (a row without any averages to zeros). Without it every token counts, whatever it stands for.
         """
-        x = self.body(tokens, padding=padding)
-        real = key_mask(None, padding, tokens.shape[0], tokens.shape[1], tokens.device)
+        x = self.body(tokens, key_mask=key_mask)
+        real = resolve_key_mask(None, key_mask, tokens.shape[0], tokens.shape[1], tokens.device)
         return self.classifier(average(x, real))
 
 

@@ -16,10 +16,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.into = nn.Linear(spec.width, spec.hidden, bias=spec.biases)
+        self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.biases)
         self.activation = ACTIVATIONS[spec.activation]()
         self.dropout = nn.Dropout(spec.dropout)
-        self.out = nn.Linear(spec.hidden, spec.width, bias=spec.biases)
+        self.out = nn.Linear(spec.ffn_dim, spec.embed_dim, bias=spec.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.dropout(self.activation(self.into(x))))
@@ -37,46 +37,46 @@ class Layer(nn.Module):
         super().__init__()
         self.norm = spec.norm
         self.attention = Attention(
-            spec.width,
+            spec.embed_dim,
             spec.heads,
             position,
-            key_heads=spec.key_heads,
+            num_kv_heads=spec.num_kv_heads,
             bias=spec.biases,
             causal=spec.causal,
             dropout=spec.dropout,
             backend=backend,
         )
         self.feed_forward = FeedForward(spec)
-        self.attention_norm = nn.LayerNorm(spec.width)
-        self.feed_forward_norm = nn.LayerNorm(spec.width)
+        self.attention_norm = nn.LayerNorm(spec.embed_dim)
+        self.feed_forward_norm = nn.LayerNorm(spec.embed_dim)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
         self,
         x: Tensor,
         *,
-        padding: Tensor | None = None,
-        documents: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
         cache: KVCache | None = None,
         weights_into: list[Tensor] | None = None,
     ) -> Tensor:
         """x ``[B, T, width]`` gives an output like it; the attention weights join ``weights_into``, if it is given."""
         if self.norm == "pre":
-            x = x + self._attended(self.attention_norm(x), padding, documents, cache, weights_into)
+            x = x + self._attended(self.attention_norm(x), key_mask, segment_ids, cache, weights_into)
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self._attended(x, padding, documents, cache, weights_into))
+        x = self.attention_norm(x + self._attended(x, key_mask, segment_ids, cache, weights_into))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
     def _attended(
         self,
         x: Tensor,
-        padding: Tensor | None,
-        documents: Tensor | None,
+        key_mask: Tensor | None,
+        segment_ids: Tensor | None,
         cache: KVCache | None,
         weights_into: list[Tensor] | None,
     ) -> Tensor:
         wanted = weights_into is not None
-        answer = self.attention(x, padding=padding, documents=documents, cache=cache, return_weights=wanted)
+        answer = self.attention(x, key_mask=key_mask, segment_ids=segment_ids, cache=cache, return_weights=wanted)
         if weights_into is not None:
             answer, weights = answer
             weights_into.append(weights)

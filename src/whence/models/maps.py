@@ -14,20 +14,20 @@ from whence.models.encoder import Encoder
 from whence.models.eval_mode import still
 
 
-def attention_maps(model: Encoder | Decoder, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+def attention_maps(model: Encoder | Decoder, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """The attention weights of tokens ``[B, T]`` in every layer: ``[layers, B, heads, T, T]``.
 
     They are the weights the model uses without dropout, computed densely whatever backend it was built with. A row adds
     up to 1, or to less where a sink takes a share. A query that is padding has a row too; it means nothing.
 
     >>> from whence.models import ModelSpec, build
-    >>> model = build(ModelSpec("decoder", vocabulary=9, layers=3), seed=0)
+    >>> model = build(ModelSpec("decoder", vocab_size=9, layers=3), seed=0)
     >>> attention_maps(model, torch.tensor([[1, 2, 3, 4]])).shape
     torch.Size([3, 1, 2, 4, 4])
     """
     found: list[Tensor] = []
     with torch.no_grad(), still(model), dense(model.body):
-        model.body(tokens, padding=padding, weights_into=found)
+        model.body(tokens, key_mask=key_mask, weights_into=found)
     return torch.stack(found)
 
 

@@ -47,7 +47,7 @@ def parameter_table(model: Encoder | Decoder) -> ParameterTable:
     """The parameters of a model by part. One that several parts share counts where it comes first.
 
     >>> from whence.models import ModelSpec, build
-    >>> print(parameter_table(build(ModelSpec("encoder", vocabulary=5755, classes=3))))
+    >>> print(parameter_table(build(ModelSpec("encoder", vocab_size=5755, num_classes=3))))
     embedding              368,320
     layers                 119,440
       each of 4             29,860
@@ -70,8 +70,8 @@ def parameter_table(model: Encoder | Decoder) -> ParameterTable:
     parts.append(_part("final norm", [body.final_norm], seen))
     if isinstance(model, Encoder):
         inside = (
-            _part("hidden", [model.classifier.into], seen),
-            _part("classes", [model.classifier.out], seen),
+            _part("ffn_dim", [model.classifier.into], seen),
+            _part("num_classes", [model.classifier.out], seen),
         )
         parts.append(Part("classifier", sum(part.count for part in inside), inside))
     else:

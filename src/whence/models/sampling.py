@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
@@ -25,32 +25,32 @@ def choose(logits: Tensor, temperature: float, top_k: int | None, generator: tor
     return best.indices.gather(1, drawn)[:, 0]
 
 
-def require_choice(steps: int, temperature: float, top_k: int | None, stop: int | None, vocabulary: int) -> None:
+def require_choice(steps: int, temperature: float, top_k: int | None, stop: int | None, vocab_size: int) -> None:
     """Refuse what no choice can be made by."""
     if not _whole(steps, 0):
-        raise refusal(
+        raise usage_error(
             "generate(steps=...)", repr(steps), "steps is a whole number of at least 0", "give a number of tokens"
         )
     number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not number or not (math.isfinite(temperature) and temperature >= 0):
-        raise refusal(
+        raise usage_error(
             "generate(temperature=...)",
             repr(temperature),
             "temperature is a finite number of at least 0",
             "use 0 for the best token each time",
         )
-    if top_k is not None and not _whole(top_k, 1, vocabulary):
-        raise refusal(
+    if top_k is not None and not _whole(top_k, 1, vocab_size):
+        raise usage_error(
             "generate(top_k=...)",
             repr(top_k),
-            f"top_k is a whole number from 1 to the {vocabulary} tokens there are",
+            f"top_k is a whole number from 1 to the {vocab_size} tokens there are",
             "leave it out to draw from all",
         )
-    if stop is not None and not _whole(stop, 0, vocabulary - 1):
-        raise refusal(
+    if stop is not None and not _whole(stop, 0, vocab_size - 1):
+        raise usage_error(
             "generate(stop=...)",
             repr(stop),
-            f"stop is a token, 0 to {vocabulary - 1}",
+            f"stop is a token, 0 to {vocab_size - 1}",
             "leave it out to generate every step",
         )
 

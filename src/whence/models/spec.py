@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 CHOICES = {
     "kind": ("encoder", "decoder"),
@@ -24,13 +24,13 @@ class ModelSpec:
 
     Args:
         kind: ``"encoder"`` (bidirectional, a class for each text) or ``"decoder"`` (causal, a next token).
-        vocabulary: number of tokens.
-        classes: number of classes; an encoder has them, a decoder has none.
-        width: width of a token's vector.
-        heads: query heads, a divisor of ``width``.
-        key_heads: key-value heads, a divisor of ``heads``; by default as many.
+        vocab_size: number of tokens.
+        num_classes: number of classes; an encoder has them, a decoder has none.
+        embed_dim: width of a token's vector.
+        heads: query heads, a divisor of ``embed_dim``.
+        num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
         layers: number of layers.
-        hidden: hidden units of each feed-forward network, and of an encoder's classifier.
+        ffn_dim: hidden units of each feed-forward network, and of an encoder's classifier.
         dropout: probability of dropping a number; ``layer.py`` and ``body.py`` say where.
         norm: ``"pre"`` normalises what a sublayer reads, ``"post"`` what the residual sum gives.
         activation: of the feed-forward networks; the classifier's is always ReLU.
@@ -40,19 +40,19 @@ class ModelSpec:
         initial: ``"torch"``, each module's own start, or ``"scaled"``, small normal numbers; see ``initial.py``.
 
     >>> from dataclasses import asdict
-    >>> spec = ModelSpec("decoder", vocabulary=100, layers=2)
-    >>> spec.head_width, spec.ends_in_norm, ModelSpec(**asdict(spec)) == spec
+    >>> spec = ModelSpec("decoder", vocab_size=100, layers=2)
+    >>> spec.head_dim, spec.ends_in_norm, ModelSpec(**asdict(spec)) == spec
     (32, True, True)
     """
 
     kind: str
-    vocabulary: int
-    classes: int | None = None
-    width: int = 64
+    vocab_size: int
+    num_classes: int | None = None
+    embed_dim: int = 64
     heads: int = 2
-    key_heads: int | None = None
+    num_kv_heads: int | None = None
     layers: int = 4
-    hidden: int = 100
+    ffn_dim: int = 100
     dropout: float = 0.1
     norm: str = "pre"
     activation: str = "relu"
@@ -64,7 +64,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise refusal(
+                raise usage_error(
                     f"ModelSpec({name}=...)",
                     repr(getattr(self, name)),
                     f"{name} is one of {', '.join(choices)}",
@@ -76,7 +76,7 @@ class ModelSpec:
         self._require_kind()
         number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
         if not number or not 0 <= self.dropout < 1:
-            raise refusal(
+            raise usage_error(
                 "ModelSpec(dropout=...)",
                 repr(self.dropout),
                 "dropout is a number of at least 0 and below 1",
@@ -84,9 +84,9 @@ class ModelSpec:
             )
 
     @property
-    def head_width(self) -> int:
+    def head_dim(self) -> int:
         """Width of a query, a key and a value."""
-        return self.width // self.heads
+        return self.embed_dim // self.heads
 
     @property
     def causal(self) -> bool:
@@ -99,13 +99,13 @@ class ModelSpec:
         return self.causal if self.final_norm is None else self.final_norm
 
     def _require_counts(self) -> None:
-        optional = {"classes", "key_heads"}
-        for name in ("vocabulary", "classes", "width", "heads", "key_heads", "layers", "hidden"):
+        optional = {"num_classes", "num_kv_heads"}
+        for name in ("vocab_size", "num_classes", "embed_dim", "heads", "num_kv_heads", "layers", "ffn_dim"):
             value = getattr(self, name)
             if value is None and name in optional:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise refusal(
+                raise usage_error(
                     f"ModelSpec({name}=...)",
                     repr(value),
                     f"{name} is a whole number of at least 1",
@@ -113,18 +113,18 @@ class ModelSpec:
                 )
 
     def _require_divisors(self) -> None:
-        if self.width % self.heads != 0:
-            raise refusal(
-                "ModelSpec(width=..., heads=...)",
-                f"{self.width} and {self.heads}",
+        if self.embed_dim % self.heads != 0:
+            raise usage_error(
+                "ModelSpec(embed_dim=..., heads=...)",
+                f"{self.embed_dim} and {self.heads}",
                 "heads divides width",
                 "choose a divisor",
             )
-        if self.key_heads is not None and self.heads % self.key_heads != 0:
-            raise refusal(
-                "ModelSpec(key_heads=...)",
-                f"{self.key_heads} for {self.heads} heads",
-                "key_heads divides heads",
+        if self.num_kv_heads is not None and self.heads % self.num_kv_heads != 0:
+            raise usage_error(
+                "ModelSpec(num_kv_heads=...)",
+                f"{self.num_kv_heads} for {self.heads} heads",
+                "num_kv_heads divides heads",
                 "choose a divisor",
             )
 
@@ -132,22 +132,24 @@ class ModelSpec:
         for name in ("biases", "tied", "final_norm"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name == "final_norm"):
-                raise refusal(f"ModelSpec({name}=...)", repr(value), f"{name} is True or False", "choose one of them")
+                raise usage_error(
+                    f"ModelSpec({name}=...)", repr(value), f"{name} is True or False", "choose one of them"
+                )
 
     def _require_kind(self) -> None:
-        if self.kind == "encoder" and self.classes is None:
-            raise refusal(
+        if self.kind == "encoder" and self.num_classes is None:
+            raise usage_error(
                 "ModelSpec(kind='encoder')", "no classes", "an encoder ends in a classifier", "pass classes=2 or more"
             )
-        if self.kind == "decoder" and self.classes is not None:
-            raise refusal(
+        if self.kind == "decoder" and self.num_classes is not None:
+            raise usage_error(
                 "ModelSpec(kind='decoder')",
-                f"classes={self.classes}",
+                f"classes={self.num_classes}",
                 "a decoder predicts tokens",
                 "leave classes out, or choose kind='encoder'",
             )
         if self.kind == "encoder" and self.tied:
-            raise refusal(
+            raise usage_error(
                 "ModelSpec(kind='encoder')",
                 "tied=True",
                 "an encoder has no output over the vocabulary to tie",

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.position.base import Position, Rate, Rates
+from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.parameter import Quantity
 from whence.validation import require_choice, require_flag, require_number
 
@@ -38,7 +38,7 @@ class Alibi(Position):
         heads: number of query heads.
         form: ``"causal"`` (keys at or before the query, as published) or ``"symmetric"`` (both sides, by ``|distance|``).
         scale: multiplies every slope.
-        learn: let the slopes learn; they stay above zero.
+        learnable: let the slopes learn; they stay above zero.
         slope: slopes of your own, one a head.
 
     >>> import torch
@@ -56,25 +56,25 @@ class Alibi(Position):
         *,
         form: str = "causal",
         scale: float = 1.0,
-        learn: bool = False,
+        learnable: bool = False,
         slope: list[float] | None = None,
     ) -> None:
         super().__init__(heads=heads)
         self.form = require_choice("Alibi", "form", form, ("causal", "symmetric"))
         self.scale = require_number("Alibi", "scale", scale, low=0, remedy="use 1, as published")
-        require_flag("Alibi", "learn", learn)
-        self.slope = Quantity("slope", slopes(heads) if slope is None else slope, heads=heads, learn=learn)
+        require_flag("Alibi", "learnable", learnable)
+        self.slope = Quantity("slope", slopes(heads) if slope is None else slope, heads=heads, learnable=learnable)
         self.causal_only = form == "causal"
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         return -self.scale * self.slope() * distance.abs()
 
-    def rates(self, distance: Tensor, length: Any) -> Rates:
+    def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients:
         slope = self.slope()
         by_slope = -self.scale * distance.abs()
-        return Rates(None, slope.detach() * by_slope, (Rate(slope, "bias", by_slope),))
+        return HookGradients(None, slope.detach() * by_slope, (ParameterGradient(slope, "bias", by_slope),))
 
-    def slope_of_bias(self) -> Tensor:
+    def bias_slope(self) -> Tensor:
         return -self.scale * self.slope()
 
     def settings(self) -> Iterator[tuple[str, object]]:

@@ -30,19 +30,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.validation import require_choice, require_heads, require_integer, shown
 
 if TYPE_CHECKING:
     from whence.position.composition import Sum
 
-HOOKS = ("embed", "rotate", "factor", "bias", "content", "values", "sink")
+HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink")
 LENGTHS = ("context", "query", "sequence")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some query rows against all keys: what a ``content`` or ``values`` hook may look at.
+    """Some query rows against all keys: what a ``content_bias`` or ``values`` hook may look at.
 
     B batch, H query heads, T query rows, S keys, D key width. Positions have a batch axis of B, or of 1 when all
     sequences of the batch share them.
@@ -63,22 +63,22 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Rate:
+class ParameterGradient:
     """How fast a factor or bias changes with one of the numbers that shape it."""
 
     number: Tensor  # one number, or one a head (``[heads, 1]``), that learns
-    hook: str  # "factor" or "bias"
+    hook: str  # "score_scale" or "bias"
     table: Tensor | None  # the derivative at each distance, ``[n]`` or ``[heads, n]``
     # None instead of a table: the number multiplies the whole factor and is never 0
 
 
 @dataclass(frozen=True)
-class Rates:
-    """The answers of ``factor`` and ``bias`` together with their derivatives; see ``Position.rates``."""
+class HookGradients:
+    """The answers of ``score_scale`` and ``bias`` together with their derivatives; see ``Position.parameter_gradients``."""
 
-    factor: Tensor | None
+    score_scale: Tensor | None
     bias: Tensor | None
-    each: tuple[Rate, ...]
+    each: tuple[ParameterGradient, ...]
 
 
 class Position(nn.Module):
@@ -106,8 +106,11 @@ class Position(nn.Module):
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
-        if {"factor", "bias"} & cls.__dict__.keys():  # what a parent supplies for its own hooks is not true of new ones
-            for supplied in ("rates", "slope_of_bias", "decay_of_factor"):
+        if {
+            "score_scale",
+            "bias",
+        } & cls.__dict__.keys():  # what a parent supplies for its own hooks is not true of new ones
+            for supplied in ("parameter_gradients", "bias_slope", "score_scale_decay"):
                 if supplied not in cls.__dict__:
                     setattr(cls, supplied, getattr(Position, supplied))
 
@@ -130,7 +133,7 @@ class Position(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in HOOKS:
             # hooks are looked up on the class, so a function, parameter or module of that name would have no effect
-            raise refusal(
+            raise usage_error(
                 f"{type(self).__name__}.{name} = ...",
                 shown(value),
                 f"{name} is a hook, and an instance cannot replace a hook of its class",
@@ -147,7 +150,7 @@ class Position(nn.Module):
         """Change q ``[B, H, T, D]`` and k ``[B, G, S, D]`` at positions ``[B or 1, T]`` and ``[B or 1, S]``."""
         return q, k
 
-    def factor(self, distance: Tensor, length: Any) -> Tensor | None:
+    def score_scale(self, distance: Tensor, length: Any) -> Tensor | None:
         """What multiplies the score at each distance: ``[n]`` or ``[heads, n]``."""
         return None
 
@@ -155,11 +158,11 @@ class Position(nn.Module):
         """What is added to the score at each distance: ``[n]`` or ``[heads, n]``."""
         return None
 
-    def content(self, rows: Rows) -> Tensor | None:
+    def content_bias(self, rows: Rows) -> Tensor | None:
         """What is added to the score before the factor, where it depends on q or k: ``[B, H, T, S]``."""
         return None
 
-    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
+    def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         """What is added to the output, given the weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
         return None
 
@@ -169,8 +172,8 @@ class Position(nn.Module):
 
     # --- optional: what makes a fused kernel faster; ``whence.check`` holds them against the hooks -------------------
 
-    def rates(self, distance: Tensor, length: Any) -> Rates | None:
-        """``factor`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
+    def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients | None:
+        """``score_scale`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
 
         With them a kernel sums up the numbers' gradients in registers; without, it forms the gradient of the whole
         table and autograd goes on from there, which is as exact. Only the numbers need record gradients, and a
@@ -178,11 +181,11 @@ class Position(nn.Module):
         """
         return None
 
-    def slope_of_bias(self) -> Tensor | None:
+    def bias_slope(self) -> Tensor | None:
         """The number, or ``[heads, 1]``, that times the distance is all of the bias for distances of at least 0."""
         return None
 
-    def decay_of_factor(self, length: Any) -> tuple[Tensor, Tensor, Tensor] | None:
+    def score_scale_decay(self, length: Any) -> tuple[Tensor, Tensor, Tensor] | None:
         """Floor, span and fall, each a number or ``[heads, 1]`` and fall at least 0, where
         ``floor + span * exp(-fall * distance)`` is all of the factor for distances of at least 0."""
         return None
@@ -199,7 +202,7 @@ class Position(nn.Module):
         return (self,)
 
     @property
-    def learnable(self) -> bool:
+    def trainable(self) -> bool:
         """Whether any parameter asks for a gradient."""
         return any(p.requires_grad for p in self.parameters())
 
@@ -216,7 +219,7 @@ class Position(nn.Module):
         from whence.position.composition import Sum  # here, since Sum is itself a Position
 
         if not isinstance(other, Position):
-            raise refusal(
+            raise usage_error(
                 f"{type(self).__name__} + ...",
                 type(other).__name__,
                 "only a Position adds to a Position",
@@ -225,7 +228,7 @@ class Position(nn.Module):
         return Sum(self, other)
 
     def __radd__(self, other: object) -> Sum:
-        raise refusal(
+        raise usage_error(
             f"... + {type(self).__name__}",
             type(other).__name__,
             "only a Position adds to a Position",
@@ -238,7 +241,7 @@ class Position(nn.Module):
             shown.insert(0, f"heads={self.heads}")
         if self.length is not None:
             shown.append(f"length={self.length!r}" + (f", context={self.context}" if self.length == "context" else ""))
-        if self.learnable:
+        if self.trainable:
             shown.append("learnable")
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -247,7 +250,7 @@ def require_built(part: Position) -> None:
     """Refuse a mechanism whose own constructor did not run that of Position."""
     if "_parameters" not in part.__dict__ or "heads" not in part.__dict__:
         name = type(part).__name__
-        raise refusal(
+        raise usage_error(
             name, "no attribute heads", "Position.__init__ sets it", f"call super().__init__() in {name}.__init__"
         )
 
@@ -271,4 +274,14 @@ def render(value: object) -> str:
     return "<" + " x ".join(str(n) for n in value.shape) + ">"
 
 
-__all__ = ["HOOKS", "LENGTHS", "Position", "Rate", "Rates", "Rows", "WhenceError", "render", "require_built"]
+__all__ = [
+    "HOOKS",
+    "LENGTHS",
+    "HookGradients",
+    "ParameterGradient",
+    "Position",
+    "Rows",
+    "WhenceError",
+    "render",
+    "require_built",
+]

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position, Rows, require_built
 
 
@@ -19,7 +19,7 @@ class Sum(Position):
     def __init__(self, *positions: Position) -> None:
         for position in positions:
             if not isinstance(position, Position):
-                raise refusal(
+                raise usage_error(
                     "Sum(...)",
                     type(position).__name__,
                     "only a Position adds to a Position",
@@ -28,7 +28,7 @@ class Sum(Position):
             require_built(position)
         parts = tuple(part for position in positions for part in position.parts)
         if not parts:
-            raise refusal("Sum()", "nothing", "a sum has at least one part", "use NoPosition()")
+            raise usage_error("Sum()", "nothing", "a sum has at least one part", "use NoPosition()")
         super().__init__(heads=_one_head_count(parts))
         _refuse_impossible(parts)
         self.members = nn.ModuleList(parts)
@@ -53,8 +53,8 @@ class Sum(Position):
             q, k = part.rotate(q, k, q_positions, k_positions)
         return q, k
 
-    def factor(self, distance: Tensor, length: Any) -> Tensor | None:
-        return self._together("factor", distance, length)
+    def score_scale(self, distance: Tensor, length: Any) -> Tensor | None:
+        return self._together("score_scale", distance, length)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor | None:
         return self._together("bias", distance, length)
@@ -68,14 +68,14 @@ class Sum(Position):
         for part in self.parts:
             if hook in part.effects:
                 out = getattr(part, hook)(places, part.context if part.length == "context" else length)
-                total = out if total is None else total * out if hook == "factor" else total + out
+                total = out if total is None else total * out if hook == "score_scale" else total + out
         return total
 
-    def content(self, rows: Rows) -> Tensor | None:
-        return _total([part.content(rows) for part in self.parts if "content" in part.effects])
+    def content_bias(self, rows: Rows) -> Tensor | None:
+        return _total([part.content_bias(rows) for part in self.parts if "content_bias" in part.effects])
 
-    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
-        return _total([part.values(weights, rows) for part in self.parts if "values" in part.effects])
+    def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        return _total([part.value_bias(weights, rows) for part in self.parts if "value_bias" in part.effects])
 
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
@@ -96,7 +96,7 @@ def _one_head_count(parts: tuple[Position, ...]) -> int | None:
     counts = {part.heads: type(part).__name__ for part in parts if part.heads is not None}
     if len(counts) > 1:
         got = " and ".join(f"{name} for {heads} heads" for heads, name in counts.items())
-        raise refusal(
+        raise usage_error(
             _names(parts),
             got,
             "parts that act in one attention have one number of heads",
@@ -107,7 +107,7 @@ def _one_head_count(parts: tuple[Position, ...]) -> int | None:
 
 def _refuse_impossible(parts: tuple[Position, ...]) -> None:
     if len({id(part) for part in parts}) < len(parts):
-        raise refusal(
+        raise usage_error(
             _names(parts),
             "the same object twice",
             "a part takes part once",
@@ -115,25 +115,25 @@ def _refuse_impossible(parts: tuple[Position, ...]) -> None:
         )
     sinks = [part for part in parts if "sink" in part.effects]
     if len(sinks) > 1:
-        raise refusal(
+        raise usage_error(
             _names(parts),
             f"{len(sinks)} parts with a sink",
             "a row has one extra logit",
             "keep one of " + " and ".join(type(part).__name__ for part in sinks),
         )
-    for attribute, of in (("head_width", parts), ("value_width", parts), ("width", _at_input(parts))):
+    for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _at_input(parts))):
         _require_one_width(attribute, of, parts)
     # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
-    head_widths = [part.head_width for part in parts if getattr(part, "head_width", None) is not None]
-    head_width = head_widths[0] if head_widths else None
+    head_dims = [part.head_dim for part in parts if getattr(part, "head_dim", None) is not None]
+    head_dim = head_dims[0] if head_dims else None
     for part in parts:
-        turning = getattr(part, "width", None) if "rotate" in part.effects else None
-        if head_width is not None and turning is not None and turning > head_width:
-            raise refusal(
+        turning = getattr(part, "rotary_dim", None) if "rotate" in part.effects else None
+        if head_dim is not None and turning is not None and turning > head_dim:
+            raise usage_error(
                 _names(parts),
-                f"a rotation of {turning} columns for heads of width {head_width}",
+                f"a rotation of {turning} columns for heads of width {head_dim}",
                 "a rotation turns columns that are there",
-                f"build it with width={head_width} or less",
+                f"build it with rotary_dim={head_dim} or less",
             )
 
 
@@ -147,5 +147,5 @@ def _require_one_width(attribute: str, of: tuple[Position, ...], parts: tuple[Po
     }
     if len(widths) > 1:
         got = " and ".join(f"{name} for width {width}" for width, name in widths.items())
-        seen = {"head_width": "queries", "value_width": "values", "width": "input"}[attribute]
-        raise refusal(_names(parts), got, f"all parts see the same {seen}", f"build them with the same {attribute}")
+        seen = {"head_dim": "queries", "value_dim": "values", "embed_dim": "input"}[attribute]
+        raise usage_error(_names(parts), got, f"all parts see the same {seen}", f"build them with the same {attribute}")

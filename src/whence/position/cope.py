@@ -23,7 +23,7 @@ class Cope(Position):
     """A score term for how many keys, as the query itself counts them, lie between key and query.
 
     Args:
-        head_width: width D of a query head.
+        head_dim: width D of a query head.
         positions: rows of the table e; counts stop at ``positions - 1``.
         heads: one table a head; ``None`` for one table shared by all heads.
 
@@ -37,16 +37,16 @@ class Cope(Position):
 
     causal_only = True
 
-    def __init__(self, head_width: int, *, positions: int = 64, heads: int | None = None) -> None:
+    def __init__(self, head_dim: int, *, positions: int = 64, heads: int | None = None) -> None:
         super().__init__(heads=heads)
         remedy = "give the width of one query head"
-        self.head_width = require_width("Cope", "head_width", head_width, remedy=remedy)
+        self.head_dim = require_width("Cope", "head_dim", head_dim, remedy=remedy)
         self.positions = require_integer("Cope", "positions", positions, low=2, remedy="try positions=64")
-        shape = (positions, head_width) if heads is None else (heads, positions, head_width)
+        shape = (positions, head_dim) if heads is None else (heads, positions, head_dim)
         self.e = nn.Parameter(torch.empty(require_table("Cope", *shape)))
         nn.init.normal_(self.e, std=0.02)
 
-    def content(self, rows: Rows) -> Tensor:
+    def content_bias(self, rows: Rows) -> Tensor:
         count = self.count(rows)
         below = count.floor()
         dtype = torch.promote_types(rows.q.dtype, self.e.dtype)
@@ -68,5 +68,5 @@ class Cope(Position):
         return sums.gather(-1, back).clamp(max=self.positions - 1)
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "head_width", self.head_width
+        yield "head_dim", self.head_dim
         yield "positions", self.positions

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.position.base import LENGTHS, Position, Rate, Rates
+from whence.position.base import LENGTHS, HookGradients, ParameterGradient, Position
 from whence.position.parameter import Quantity
 from whence.validation import require_choice, require_flag
 
@@ -30,11 +30,11 @@ class Epar(Position):
         alpha: strength, above 0.
         beta: decay, at least 0.
         gamma: how much of the score decays, at least 0.
-        learn: let the parameters learn inside those bounds.
+        learnable: let the parameters learn inside those bounds.
         length: ``"context"``, ``"query"`` or ``"sequence"``; see ``Position``.
         context: the L of ``length="context"``.
 
-    >>> Epar(context=100).factor(torch.tensor([0.0, 100.0]), 100)
+    >>> Epar(context=100).score_scale(torch.tensor([0.0, 100.0]), 100)
     tensor([1.0000, 0.7893])
     """
 
@@ -49,21 +49,21 @@ class Epar(Position):
         alpha: Number = 1.0,
         beta: Number = 1.0,
         gamma: Number = 0.5,
-        learn: bool = False,
+        learnable: bool = False,
         length: str = "context",
         context: int | None = 4096,
     ) -> None:
         require_choice("Epar", "length", length, LENGTHS)
         super().__init__(heads=heads, length=length, context=context)
         self.form = require_choice("Epar", "form", form, ("basic", "enhanced"))
-        require_flag("Epar", "learn", learn)
-        self.alpha = Quantity("alpha", alpha, heads=heads, learn=learn, zero_allowed=False)
-        self.beta = Quantity("beta", beta, heads=heads, learn=learn)
-        checked = Quantity("gamma", gamma, heads=heads, learn=learn)
+        require_flag("Epar", "learnable", learnable)
+        self.alpha = Quantity("alpha", alpha, heads=heads, learnable=learnable, zero_allowed=False)
+        self.beta = Quantity("beta", beta, heads=heads, learnable=learnable)
+        checked = Quantity("gamma", gamma, heads=heads, learnable=learnable)
         if form == "enhanced":
             self.gamma = checked
 
-    def factor(self, distance: Tensor, length: Any) -> Tensor:
+    def score_scale(self, distance: Tensor, length: Any) -> Tensor:
         decay = torch.exp(-self.beta() * (distance.abs() / length))
         if self.form == "basic":
             return self.alpha() * decay
@@ -71,22 +71,28 @@ class Epar(Position):
         lowest = self.alpha() / (1 + gamma)
         return lowest + lowest * gamma * decay
 
-    def rates(self, distance: Tensor, length: Any) -> Rates:
+    def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients:
         alpha, beta = self.alpha(), self.beta()
         gamma = self.gamma() if self.form == "enhanced" else None
         with torch.no_grad():
             far = distance.abs() / length
             decay = torch.exp(-beta * far)
-            strength = Rate(alpha, "factor", None)
+            strength = ParameterGradient(alpha, "score_scale", None)
             if gamma is None:
-                return Rates(alpha * decay, None, (strength, Rate(beta, "factor", -alpha * (far * decay))))
+                return HookGradients(
+                    alpha * decay, None, (strength, ParameterGradient(beta, "score_scale", -alpha * (far * decay)))
+                )
             lowest = alpha / (1 + gamma)
             span = lowest * gamma
             by_gamma = lowest / (1 + gamma) * (decay - 1)
-            each = strength, Rate(beta, "factor", -span * (far * decay)), Rate(gamma, "factor", by_gamma)
-            return Rates(lowest + span * decay, None, each)
+            each = (
+                strength,
+                ParameterGradient(beta, "score_scale", -span * (far * decay)),
+                ParameterGradient(gamma, "score_scale", by_gamma),
+            )
+            return HookGradients(lowest + span * decay, None, each)
 
-    def decay_of_factor(self, length: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def score_scale_decay(self, length: Any) -> tuple[Tensor, Tensor, Tensor]:
         alpha, fall = self.alpha(), self.beta() / length
         if self.form == "basic":
             return torch.zeros_like(alpha), alpha, fall

@@ -16,7 +16,7 @@ LengthOf = Callable[[Position], Any]
 
 
 def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
-    """A ``factor``, ``bias`` or ``sink`` of all parts together, as ``[heads or 1, *places.shape]`` in the dtype of places.
+    """A ``score_scale``, ``bias`` or ``sink`` of all parts together, as ``[heads or 1, *places.shape]`` in the dtype of places.
 
     ``None`` when no part has the hook. Where rows of a batch that share their positions have lengths of their own, the
     answer has the batch of the lengths. Factors multiply, biases add; a sum holds one sink at most.
@@ -33,34 +33,36 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
         out = hook_outputs.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
         out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
         before = total
-        total = out if before is None else before * out if hook == "factor" else before + out
+        total = out if before is None else before * out if hook == "score_scale" else before + out
     return total
 
 
-def content(position: Position, rows: Rows) -> Tensor | None:
+def evaluate_content_bias(position: Position, rows: Rows) -> Tensor | None:
     """The content terms of all parts together, like the scores; None when no part has one."""
     total: Tensor | None = None
     for part in position.parts:
-        if "content" in part.effects:
-            term = hook_outputs.like(type(part).__name__, "content", part.content(rows), tuple(rows.scores.shape))
+        if "content_bias" in part.effects:
+            term = hook_outputs.like(
+                type(part).__name__, "content_bias", part.content_bias(rows), tuple(rows.scores.shape)
+            )
             term = term.to(rows.scores.dtype)
             total = term if total is None else total + term
     return total
 
 
-def values(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, ...]) -> Tensor | None:
+def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, ...]) -> Tensor | None:
     """The value terms of all parts together, of the wanted shape; None when no part has one."""
     total: Tensor | None = None
     for part in position.parts:
-        if "values" in part.effects:
-            term = hook_outputs.like(type(part).__name__, "values", part.values(weights, rows), wanted).to(
+        if "value_bias" in part.effects:
+            term = hook_outputs.like(type(part).__name__, "value_bias", part.value_bias(weights, rows), wanted).to(
                 weights.dtype
             )
             total = term if total is None else total + term
     return total
 
 
-def table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
+def evaluate_table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
     """A factor or bias at 1-D distances as ``[heads or 1, n]``, where no length differs per query."""
     return evaluate(position, hook, distance, heads, lambda part: one_length(part, sequence))
 

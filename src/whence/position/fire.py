@@ -25,7 +25,7 @@ class Fire(Position):
 
     Args:
         heads: number of query heads.
-        width: hidden units of the network.
+        hidden_dim: hidden units of the network.
         c: where the logarithm bends; learnable, its sign does not matter.
         threshold: positions below it are normalised by it; a learnable multiplier, 1 at the start, goes with it.
         length: ``"query"`` as published: the normaliser is the query's own position. ``"context"`` puts ``context - 1``
@@ -45,7 +45,7 @@ class Fire(Position):
         self,
         heads: int,
         *,
-        width: int = 32,
+        hidden_dim: int = 32,
         c: float = 0.1,
         threshold: float = 512.0,
         length: str = "query",
@@ -53,13 +53,13 @@ class Fire(Position):
     ) -> None:
         require_choice("Fire", "length", length, LENGTHS)
         super().__init__(heads=heads, length=length, context=context)
-        self.width = require_width("Fire", "width", width, remedy="try width=32")
-        require_table("Fire", heads, width)
+        self.hidden_dim = require_width("Fire", "hidden_dim", hidden_dim, remedy="try hidden_dim=32")
+        require_table("Fire", heads, hidden_dim)
         remedy = "give a positive number"
         self.threshold = float(require_number("Fire", "threshold", threshold, above=0, remedy=remedy))
         self.c = nn.Parameter(torch.tensor(float(require_number("Fire", "c", c, above=0, remedy=remedy))))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
-        self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, heads))
+        self.network = nn.Sequential(nn.Linear(1, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, heads))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         share = self.share(distance, length).to(self.c.dtype)
@@ -79,6 +79,6 @@ class Fire(Position):
         return torch.log1p(self.c.abs() * x)
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "width", self.width
+        yield "hidden_dim", self.hidden_dim
         yield "c", self.c.abs()
         yield "threshold", (self.multiplier * self.threshold).abs()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import Position, Rate, Rates
+from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.parameter import Quantity
 from whence.validation import require_choice, require_flag, require_numbers
 
@@ -34,7 +34,7 @@ class Kerple(Position):
             ``"power"`` evenly, rising: the middles of ``heads`` equal parts. The authors draw from the same ranges.
         r2: scale (log) or exponent (power). By default the middles of (0, 1) or (0, 2), falling, so that no head
             starts with both the strongest and the steepest kernel.
-        learn: let r1 and r2 learn inside their bounds.
+        learnable: let r1 and r2 learn inside their bounds.
 
     >>> Kerple(2, r1=1.0, r2=1.0).bias(torch.tensor([0.0, 1.0, -3.0]), None).detach()
     tensor([[-0.0000, -0.6931, -1.3863],
@@ -44,18 +44,24 @@ class Kerple(Position):
     needs_heads = True
 
     def __init__(
-        self, heads: int, *, form: str = "log", r1: Number | None = None, r2: Number | None = None, learn: bool = True
+        self,
+        heads: int,
+        *,
+        form: str = "log",
+        r1: Number | None = None,
+        r2: Number | None = None,
+        learnable: bool = True,
     ) -> None:
         super().__init__(heads=heads)
         self.form = require_choice("Kerple", "form", form, ("log", "power"))
-        require_flag("Kerple", "learn", learn)
+        require_flag("Kerple", "learnable", learnable)
         middles = [(h + 0.5) / heads for h in range(heads)]
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
         r1 = [top1 * m for m in middles] if r1 is None else r1
         r2 = [top2 * m for m in reversed(middles)] if r2 is None else r2
-        self.r1 = Quantity("r1", r1, heads=heads, learn=learn, zero_allowed=False, largest=LARGEST_R1)
+        self.r1 = Quantity("r1", r1, heads=heads, learnable=learnable, zero_allowed=False, largest=LARGEST_R1)
         kind = Quantity if form == "log" else Exponent
-        self.r2 = kind("r2", r2, heads=heads, learn=learn, zero_allowed=False)
+        self.r2 = kind("r2", r2, heads=heads, learnable=learnable, zero_allowed=False)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         far = distance.abs()
@@ -65,7 +71,7 @@ class Kerple(Position):
         power = torch.where(here, 1.0, far) ** self.r2()  # the slope of |d|**r2 at 0 is infinite for r2 < 1
         return -self.r1() * torch.where(here, 0.0, power)
 
-    def rates(self, distance: Tensor, length: Any) -> Rates:
+    def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients:
         r1, r2 = self.r1(), self.r2()
         with torch.no_grad():
             far = distance.abs()
@@ -76,7 +82,9 @@ class Kerple(Position):
                 log = torch.where(here, 1.0, far).log()
                 by_r1 = -torch.where(here, 0.0, torch.exp(r2 * log))
                 by_r2 = r1 * by_r1 * log
-            return Rates(None, r1 * by_r1, (Rate(r1, "bias", by_r1), Rate(r2, "bias", by_r2)))
+            return HookGradients(
+                None, r1 * by_r1, (ParameterGradient(r1, "bias", by_r1), ParameterGradient(r2, "bias", by_r2))
+            )
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
@@ -87,14 +95,14 @@ class Kerple(Position):
 class Exponent(Quantity):
     """A ``Quantity`` that also has a top: above 0 and at most 2, whatever an optimiser does to ``raw``."""
 
-    def __init__(self, name: str, value: Number, *, heads: int, learn: bool, zero_allowed: bool) -> None:
-        if learn:
-            remedy = "give a number inside that range, or learn=False"
+    def __init__(self, name: str, value: Number, *, heads: int, learnable: bool, zero_allowed: bool) -> None:
+        if learnable:
+            remedy = "give a number inside that range, or learnable=False"
             require_numbers(name, value, heads, above=FLOOR, below=2, remedy=remedy)
         else:
             require_numbers(name, value, heads, above=0, high=2)
-        super().__init__(name, value, heads=heads, learn=False, zero_allowed=zero_allowed)
-        if learn:
+        super().__init__(name, value, heads=heads, learnable=False, zero_allowed=zero_allowed)
+        if learnable:
             start = self.fixed
             del self.fixed
             self.raw = nn.Parameter(torch.logit((2 - start) / (2 - FLOOR)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence import shapes
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.validation import require_integer, require_std, require_table, require_width
 
@@ -26,7 +26,7 @@ class Learned(Position):
     is there left to PyTorch's own index error.
 
     Args:
-        width: the width of the input.
+        embed_dim: the width of the input.
         max_length: number of positions in the table.
         std: standard deviation of the normal distribution the table starts from.
 
@@ -36,24 +36,24 @@ class Learned(Position):
 
     relative = False
 
-    def __init__(self, width: int, max_length: int, *, std: float = 0.02) -> None:
+    def __init__(self, embed_dim: int, max_length: int, *, std: float = 0.02) -> None:
         super().__init__()
-        self.width = require_width("Learned", "width", width)
+        self.embed_dim = require_width("Learned", "embed_dim", embed_dim)
         self.max_length = require_integer("Learned", "max_length", max_length)
         require_std("Learned", std)
-        self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, width)) * std)
+        self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, embed_dim)) * std)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        if x.shape[-1] != self.width:
-            raise refusal(
-                f"Learned({self.width}, ...)",
+        if x.shape[-1] != self.embed_dim:
+            raise usage_error(
+                f"Learned({self.embed_dim}, ...)",
                 f"an input of width {x.shape[-1]}",
                 "both widths are one",
                 "build it with the input's width",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
         if index.numel() and shapes.readable(index) and int(index.max()) >= self.max_length:
-            raise refusal(
+            raise usage_error(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",
                 f"its table ends at position {self.max_length - 1}",
@@ -62,5 +62,5 @@ class Learned(Position):
         return (x + F.embedding(index.clamp(min=0), self.table)).to(x.dtype)
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "width", self.width
+        yield "embed_dim", self.embed_dim
         yield "max_length", self.max_length

@@ -26,19 +26,19 @@ class Quantity(nn.Module):
         value: float | Sequence[float] | Tensor,
         *,
         heads: int | None,
-        learn: bool,
+        learnable: bool,
         zero_allowed: bool = True,
         largest: float = LARGEST_NUMBER,
     ) -> None:
         super().__init__()
-        if zero_allowed and not learn:
+        if zero_allowed and not learnable:
             values = require_numbers(name, value, heads, low=0, largest=largest)
         else:
-            remedy = "give a number inside that range" + (", or learn=False" if zero_allowed else "")
+            remedy = "give a number inside that range" + (", or learnable=False" if zero_allowed else "")
             values = require_numbers(name, value, heads, above=0, largest=largest, remedy=remedy)
         full = torch.tensor(values * heads if heads is not None and len(values) == 1 else values)
         shaped = full.reshape(-1, 1) if heads is not None else full.reshape(())
-        if learn:
+        if learnable:
             self.raw: Tensor | None = nn.Parameter(shaped + torch.log(-torch.expm1(-shaped)))  # the inverse of softplus
         else:
             self.register_buffer("fixed", shaped)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import Position, Rate, Rates
+from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.parameter import Quantity
 from whence.position.sink import per_head
 from whence.validation import require_flag
@@ -36,25 +36,25 @@ class PowerPrior(Position):
         heads: one alpha and beta a head; ``None`` for one pair for all heads.
         alpha: scale, a free number whose sign does not matter.
         beta: exponent, above 0 also under learning.
-        learn: let both learn.
+        learnable: let both learn.
 
-    >>> PowerPrior(alpha=0.5, beta=2.0, learn=False).bias(torch.tensor([0.0, 1.0, -4.0]), None)
+    >>> PowerPrior(alpha=0.5, beta=2.0, learnable=False).bias(torch.tensor([0.0, 1.0, -4.0]), None)
     tensor([-0.0000, -0.2500, -4.0000])
     """
 
     decays = True
 
     def __init__(
-        self, heads: int | None = None, *, alpha: Number = 1.0, beta: Number = 1.0, learn: bool = True
+        self, heads: int | None = None, *, alpha: Number = 1.0, beta: Number = 1.0, learnable: bool = True
     ) -> None:
         super().__init__(heads=heads)
         start = per_head("alpha", alpha, heads, largest=1e30)  # the bias stops at HIGHEST, so alpha cannot overflow it
-        require_flag("PowerPrior", "learn", learn)
-        if learn:
+        require_flag("PowerPrior", "learnable", learnable)
+        if learnable:
             self.alpha = nn.Parameter(start)
         else:
             self.register_buffer("alpha", start)
-        self.beta = Quantity("beta", beta, heads=heads, learn=learn, zero_allowed=False)
+        self.beta = Quantity("beta", beta, heads=heads, learnable=learnable, zero_allowed=False)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         x, beta = (self.alpha * distance).abs(), self.beta()
@@ -67,7 +67,7 @@ class PowerPrior(Position):
         power = torch.where(huge, math.exp(HIGHEST), power)
         return -torch.where(none, 0.0, power)
 
-    def rates(self, distance: Tensor, length: Any) -> Rates:
+    def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients:
         alpha, beta = self.alpha, self.beta()
         with torch.no_grad():
             x = (alpha * distance).abs()
@@ -78,7 +78,11 @@ class PowerPrior(Position):
             power = torch.exp(torch.where(none, -torch.inf, exponent.clamp(max=HIGHEST)))
             moving = torch.where(huge, 0.0, power)
             by_alpha = -beta * moving / torch.where(alpha == 0, 1.0, alpha)
-            return Rates(None, -power, (Rate(alpha, "bias", by_alpha), Rate(beta, "bias", -moving * log)))
+            return HookGradients(
+                None,
+                -power,
+                (ParameterGradient(alpha, "bias", by_alpha), ParameterGradient(beta, "bias", -moving * log)),
+            )
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "alpha", self.alpha

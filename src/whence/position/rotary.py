@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
 from whence.validation import require_base, require_choice, require_even, require_integer, shown
@@ -37,7 +37,7 @@ class Rotary(Position):
     Args:
         base: sets the slowest frequency.
         layout: ``"half"`` or ``"interleaved"``; which columns make a pair.
-        width: how many leading columns turn, the others pass through; ``None`` for the whole head.
+        rotary_dim: how many leading columns turn, the others pass through; ``None`` for the whole head.
         scaling: one of ``whence.position.rotary_scaling``, or ``None`` for the plain frequencies.
         length: only for ``DynamicNtk`` and ``LongRope``: ``"context"``, or ``"sequence"``, each sequence's largest
             position + 1, after which the same distance turns differently in a longer sequence.
@@ -53,20 +53,20 @@ class Rotary(Position):
         *,
         base: float = 10000.0,
         layout: str = "half",
-        width: int | None = None,
+        rotary_dim: int | None = None,
         scaling: Scaling | None = None,
         length: str | None = None,
         context: int | None = None,
     ) -> None:
         super().__init__(length=_length(scaling, length, context), context=context)
         require_choice("Rotary", "layout", layout, ("half", "interleaved"))
-        if width is not None:
-            require_even("Rotary", "width", width, remedy="columns turn in pairs, so give an even number")
+        if rotary_dim is not None:
+            require_even("Rotary", "rotary_dim", rotary_dim, remedy="columns turn in pairs, so give an even number")
         if self.length == "sequence":
             self.relative = False  # moving all positions changes the largest one, and with it the frequencies
         self.base = require_base("Rotary", base)
         self.layout = layout
-        self.width = width
+        self.rotary_dim = rotary_dim
         self.scaling = scaling
 
     @property
@@ -74,21 +74,26 @@ class Rotary(Position):
         """What multiplies cos and sin; scores take it squared."""
         return 1.0 if self.scaling is None else self.scaling.attention
 
-    def turning(self, head_width: int) -> int:
+    def turning(self, head_dim: int) -> int:
         """How many of a head's columns turn."""
-        width = head_width if self.width is None else self.width
-        if width % 2:
-            raise refusal("Rotary", f"a head width of {width}", "columns turn in pairs", "give an even width=")
-        if width > head_width:
-            got = f"a head width of {head_width}"
-            raise refusal(
-                f"Rotary(width={width})", got, "no more columns turn than there are", "lower width, or leave it out"
+        rotary_dim = head_dim if self.rotary_dim is None else self.rotary_dim
+        if rotary_dim % 2:
+            raise usage_error(
+                "Rotary", f"a head width of {rotary_dim}", "columns turn in pairs", "give an even rotary_dim="
             )
-        return width
+        if rotary_dim > head_dim:
+            got = f"a head width of {head_dim}"
+            raise usage_error(
+                f"Rotary(rotary_dim={rotary_dim})",
+                got,
+                "no more columns turn than there are",
+                "lower rotary_dim, or leave it out",
+            )
+        return rotary_dim
 
-    def frequencies(self, width: int, length: Any, *, dtype: torch.dtype, device: Any = None) -> Tensor:
+    def frequencies(self, rotary_dim: int, length: Any, *, dtype: torch.dtype, device: Any = None) -> Tensor:
         """Angle per position step of each pair: ``[width/2]``, or ``[B, width/2]`` for lengths ``[B, 1]``."""
-        exponent = torch.arange(0, width, 2, dtype=dtype, device=device) / width
+        exponent = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
         if self.scaling is None:
             return torch.pow(self.base, -exponent)
         return self.scaling.frequencies(exponent, self.base, length)
@@ -104,7 +109,7 @@ class Rotary(Position):
         return self._turn(q, q_positions, frequencies), self._turn(k, k_positions, frequencies)
 
     def _turn(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-        width = 2 * frequencies.shape[-1]
+        rotary_dim = 2 * frequencies.shape[-1]
         angle = positions[:, None, :, None] * frequencies
         if torch.compiler.is_compiling() and not shapes.exporting() and not angle.requires_grad:
             cos, sin = torch.ops.whence.cos_sin.default(angle)
@@ -112,19 +117,19 @@ class Rotary(Position):
             cos, sin = angle.cos(), angle.sin()
         cos, sin = cos * self.attention_factor, sin * self.attention_factor
         if self.layout == "half":
-            first, second = x[..., : width // 2], x[..., width // 2 : width]
+            first, second = x[..., : rotary_dim // 2], x[..., rotary_dim // 2 : rotary_dim]
             turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         else:
-            first, second = x[..., 0:width:2], x[..., 1:width:2]
+            first, second = x[..., 0:rotary_dim:2], x[..., 1:rotary_dim:2]
             turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
         turned = turned.to(x.dtype)
-        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+        return turned if rotary_dim == x.shape[-1] else torch.cat((turned, x[..., rotary_dim:]), dim=-1)
 
     def settings(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base
         yield "layout", self.layout
-        if self.width is not None:
-            yield "width", self.width
+        if self.rotary_dim is not None:
+            yield "rotary_dim", self.rotary_dim
         if self.scaling is not None:
             yield "scaling", self.scaling
 
@@ -132,13 +137,13 @@ class Rotary(Position):
 def _length(scaling: Scaling | None, length: str | None, context: int | None) -> str | None:
     name = "None" if scaling is None else type(scaling).__name__
     if scaling is not None and not isinstance(scaling, Scaling):
-        raise refusal(
+        raise usage_error(
             "Rotary(scaling=...)", name, "scaling is a Scaling", "take one from whence.position.rotary_scaling"
         )
     if scaling is None or not scaling.needs_length:
         if length is not None or context is not None:
             got = f"length={shown(length)}, context={shown(context)}"
-            raise refusal(
+            raise usage_error(
                 f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
             )
         return None
@@ -146,14 +151,16 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
         require_choice("Rotary", "length", length, LENGTHS)
     if length == "query":
         rule = "a key turns once for all queries, so its angle cannot follow the query's length"
-        raise refusal(f"Rotary(scaling={name})", "length='query'", rule, "choose length='context' or length='sequence'")
+        raise usage_error(
+            f"Rotary(scaling={name})", "length='query'", rule, "choose length='context' or length='sequence'"
+        )
     if length in (None, "context"):
         remedy = "pass context=32768, or choose length='sequence'"
         require_integer("Rotary", "context", context, remedy=remedy)  # type: ignore[arg-type]
     return length or "context"
 
 
-def oscillation(rotary: Rotary, distance: Tensor, head_width: int) -> Tensor:
+def oscillation(rotary: Rotary, distance: Tensor, head_dim: int) -> Tensor:
     """The score of two vectors of ones at each distance, over that of the unturned vectors: like ``distance``.
 
     It is the mean of ``cos(distance * frequency)`` times the attention factor squared; columns that do not turn count
@@ -162,11 +169,11 @@ def oscillation(rotary: Rotary, distance: Tensor, head_width: int) -> Tensor:
     >>> oscillation(Rotary(), torch.tensor([0.0, 1.0, 2.0]), 64)
     tensor([1.0000, 0.9662, 0.8845])
     """
-    width = rotary.turning(head_width)
+    rotary_dim = rotary.turning(head_dim)
     distance = distance.to(torch.promote_types(distance.dtype, torch.float32))
     length: Any = rotary.context
     if rotary.length == "sequence":
         length = (distance.abs().amax() + 1).reshape(1, 1)
-    frequencies = rotary.frequencies(width, length, dtype=distance.dtype, device=distance.device).reshape(-1)
+    frequencies = rotary.frequencies(rotary_dim, length, dtype=distance.dtype, device=distance.device).reshape(-1)
     turned = rotary.attention_factor**2 * torch.cos(distance[..., None] * frequencies).mean(-1)
-    return (turned * width + (head_width - width)) / head_width
+    return (turned * rotary_dim + (head_dim - rotary_dim)) / head_dim

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.validation import require_flag, require_integer, require_number, shown
 
 LARGEST_FACTOR = 1e6
@@ -74,13 +74,13 @@ class DynamicNtk(Scaling):
         self._require_lengths(self.factor, self.original)
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
-        width = 2 * exponent.shape[-1]
-        if width < 4:
-            got = f"a rotary width of {width}"
-            raise refusal("DynamicNtk", got, "it needs two frequencies", "use a width of at least 4")
+        rotary_dim = 2 * exponent.shape[-1]
+        if rotary_dim < 4:
+            got = f"a rotary width of {rotary_dim}"
+            raise usage_error("DynamicNtk", got, "it needs two frequencies", "use a width of at least 4")
         longest = length.clamp(min=self.original) if isinstance(length, Tensor) else max(length, self.original)
         stretch = self.factor * longest / self.original - (self.factor - 1)
-        return torch.pow(base * stretch ** (width / (width - 2)), -exponent)
+        return torch.pow(base * stretch ** (rotary_dim / (rotary_dim - 2)), -exponent)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class LongRope(Scaling):
         for name in ("short", "long"):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
-                raise refusal(
+                raise usage_error(
                     f"LongRope({name}=...)", shown(given), "it is a tuple of numbers", "give width / 2 numbers"
                 )
             for value in given:
@@ -196,7 +196,7 @@ class LongRope(Scaling):
             require_number("LongRope", "attention_factor", self.attention_factor, above=0, remedy=remedy)
         if len(self.short) != len(self.long) or not self.short:
             got = f"{len(self.short)} short and {len(self.long)} long divisors"
-            raise refusal("LongRope", got, "both are equally many numbers above 0", "give width / 2 numbers each")
+            raise usage_error("LongRope", got, "both are equally many numbers above 0", "give width / 2 numbers each")
 
     @property
     def attention(self) -> float:
@@ -205,10 +205,10 @@ class LongRope(Scaling):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
-        width, count = 2 * exponent.shape[-1], len(self.short)
-        if width != 2 * count:
+        rotary_dim, count = 2 * exponent.shape[-1], len(self.short)
+        if rotary_dim != 2 * count:
             rule = f"its {count} divisors are for a width of {2 * count}"
-            raise refusal("LongRope", f"a rotary width of {width}", rule, "give width / 2 numbers")
+            raise usage_error("LongRope", f"a rotary width of {rotary_dim}", rule, "give width / 2 numbers")
         short, long = (torch.tensor(v, dtype=exponent.dtype, device=exponent.device) for v in (self.short, self.long))
         if isinstance(length, Tensor):
             return torch.pow(base, -exponent) / torch.where(length > self.original, long, short)

@@ -1,10 +1,10 @@
 """Sandwich: the inner product of sinusoidal encodings as a bias (Chi, Fan, Rudnicky & Ramadge 2022, arXiv 2212.10356).
 
-    bias_h(d) = sum over i = 0 .. width/2 - 1 of cos(d / base^(2i / width)),  divided by 8h / heads,  h = 1 .. heads
+    bias_h(d) = sum over i = 0 .. dim / 2 - 1 of cos(d / base^(2i / dim)),  divided by 8h / heads,  h = 1 .. heads
 
 The sum is what is left of ``p_m . p_n`` for two sinusoidal encodings, and falls about logarithmically with distance.
 It starts at i = 0 and nothing is taken off it, as the sinusoidal encodings themselves have it. Other code starts at
-i = 1, or subtracts ``width / 2`` so that distance 0 has bias 0: the second is a constant for each head, which a softmax
+i = 1, or subtracts ``dim / 2`` so that distance 0 has bias 0: the second is a constant for each head, which a softmax
 does not notice but an extra logit (a sink) does.
 """
 
@@ -25,30 +25,30 @@ class Sandwich(Position):
 
     Args:
         heads: number of query heads.
-        width: dimensions of the encoding whose inner product this is, an even number; the paper settles on 128. It is
+        dim: dimensions of the encoding whose inner product this is, an even number; the paper settles on 128. It is
             not the width of the model.
         base: the longest wavelength over ``2 pi``, as in the sinusoidal encoding.
 
-    >>> Sandwich(2, width=4).bias(torch.tensor([0.0, 1.0, 100.0]), None)
+    >>> Sandwich(2, dim=4).bias(torch.tensor([0.0, 1.0, 100.0]), None)
     tensor([[0.5000, 0.3851, 0.3507],
             [0.2500, 0.1925, 0.1753]])
     """
 
     needs_heads = True
 
-    def __init__(self, heads: int, *, width: int = 128, base: float = 10000.0) -> None:
+    def __init__(self, heads: int, *, dim: int = 128, base: float = 10000.0) -> None:
         super().__init__(heads=heads)
-        self.width = require_even("Sandwich", "width", width, high=2**16, remedy="try width=128, the paper's")
+        self.dim = require_even("Sandwich", "dim", dim, high=2**16, remedy="try dim=128, the paper's")
         self.base = require_base("Sandwich", base, above=0, remedy="try base=10000.0, the paper's")
         self.ratios = [8 * h / heads for h in range(1, heads + 1)]
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         # made anew in the precision of the distances: a stored table would stay as coarse as it was made
-        i = torch.arange(self.width // 2, dtype=distance.dtype, device=distance.device)
-        total = torch.cos(distance[:, None] * self.base ** (-2 * i / self.width)).sum(-1)
+        i = torch.arange(self.dim // 2, dtype=distance.dtype, device=distance.device)
+        total = torch.cos(distance[:, None] * self.base ** (-2 * i / self.dim)).sum(-1)
         ratio = torch.tensor(self.ratios, dtype=distance.dtype, device=distance.device)
         return total / ratio[:, None]
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "width", self.width
+        yield "dim", self.dim
         yield "base", self.base

@@ -16,22 +16,22 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position, Rows
 from whence.validation import require_choice, require_integer, require_std, require_table, require_width
 
-ACTS_ON = {"keys and values": {"content", "values"}, "keys": {"content"}, "values": {"values"}}
+ACTS_ON = {"keys and values": {"content_bias", "value_bias"}, "keys": {"content_bias"}, "values": {"value_bias"}}
 
 
 class Shaw(Position):
     """A learnable vector for each clipped offset, added to keys and to values.
 
     Args:
-        head_width: width of a query head.
+        head_dim: width of a query head.
         clip: offsets beyond this share one vector on each side.
         acts_on: ``"keys and values"`` as published, ``"keys"`` or ``"values"``.
         heads: tables of their own for so many heads; ``None`` for tables that all heads share, as published.
-        value_width: width of a value head; ``None`` for ``head_width``.
+        value_dim: width of a value head; ``None`` for ``head_dim``.
         std: standard deviation of the normal distribution the tables start from.
 
     >>> shaw = Shaw(8, clip=2)
@@ -41,44 +41,44 @@ class Shaw(Position):
 
     def __init__(
         self,
-        head_width: int,
+        head_dim: int,
         *,
         clip: int = 16,
         acts_on: str = "keys and values",
         heads: int | None = None,
-        value_width: int | None = None,
+        value_dim: int | None = None,
         std: float = 0.02,
     ) -> None:
         super().__init__(heads=heads)
-        value_width = head_width if value_width is None else value_width
-        self.head_width = require_width("Shaw", "head_width", head_width)
-        self.value_width = require_width("Shaw", "value_width", value_width)
+        value_dim = head_dim if value_dim is None else value_dim
+        self.head_dim = require_width("Shaw", "head_dim", head_dim)
+        self.value_dim = require_width("Shaw", "value_dim", value_dim)
         self.clip = require_integer("Shaw", "clip", clip)
         self.acts_on = require_choice("Shaw", "acts_on", acts_on, ACTS_ON)
         require_std("Shaw", std)
-        require_table("Shaw", heads or 1, 2 * clip + 1, max(head_width, value_width))
+        require_table("Shaw", heads or 1, 2 * clip + 1, max(head_dim, value_dim))
         shape = (2 * clip + 1,) if heads is None else (heads, 2 * clip + 1)
-        if "content" in self.effects:
-            self.key_table = nn.Parameter(torch.randn(*shape, head_width) * std)
-        if "values" in self.effects:
-            self.value_table = nn.Parameter(torch.randn(*shape, value_width) * std)
+        if "content_bias" in self.effects:
+            self.key_table = nn.Parameter(torch.randn(*shape, head_dim) * std)
+        if "value_bias" in self.effects:
+            self.value_table = nn.Parameter(torch.randn(*shape, value_dim) * std)
 
     @property
     def effects(self) -> frozenset[str]:
         return frozenset(ACTS_ON[self.acts_on])
 
-    def content(self, rows: Rows) -> Tensor | None:
-        if "content" not in self.effects:
+    def content_bias(self, rows: Rows) -> Tensor | None:
+        if "content_bias" not in self.effects:
             return None
-        if rows.q.shape[-1] != self.head_width:
+        if rows.q.shape[-1] != self.head_dim:
             got = f"queries of width {rows.q.shape[-1]}"
-            raise refusal(f"Shaw({self.head_width})", got, "both widths are one", "build it with the width of a head")
+            raise usage_error(f"Shaw({self.head_dim})", got, "both widths are one", "build it with the width of a head")
         dtype = torch.promote_types(rows.q.dtype, self.key_table.dtype)
         by_offset = rows.scale * (rows.q.to(dtype) @ self.key_table.to(dtype).mT)  # [B, H, T, 2 * clip + 1]
         return picked(by_offset, self._index(rows)).to(rows.scores.dtype)
 
-    def values(self, weights: Tensor, rows: Rows) -> Tensor | None:
-        if "values" not in self.effects:
+    def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        if "value_bias" not in self.effects:
             return None
         dtype = torch.promote_types(weights.dtype, self.value_table.dtype)
         by_offset = summed(weights.to(dtype), self._index(rows), 2 * self.clip + 1)
@@ -92,11 +92,11 @@ class Shaw(Position):
         return offset.long().clamp(-self.clip, self.clip) + self.clip
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "head_width", self.head_width
+        yield "head_dim", self.head_dim
         yield "clip", self.clip
         yield "acts_on", self.acts_on
-        if "values" in self.effects and self.value_width != self.head_width:
-            yield "value_width", self.value_width
+        if "value_bias" in self.effects and self.value_dim != self.head_dim:
+            yield "value_dim", self.value_dim
 
 
 def by_products(x: Tensor) -> bool:

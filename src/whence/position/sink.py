@@ -27,20 +27,20 @@ class Sink(Position):
     Args:
         heads: number of query heads.
         value: the logit, one number or one a head; any sign.
-        learn: let it learn; ``Sink(heads, value=0.0, learn=False)`` is softmax off by one.
+        learnable: let it learn; ``Sink(heads, value=0.0, learnable=False)`` is softmax off by one.
 
-    >>> Sink(2, value=[0.0, -1.0], learn=False).sink(torch.arange(3.0), None)
+    >>> Sink(2, value=[0.0, -1.0], learnable=False).sink(torch.arange(3.0), None)
     tensor([[ 0.,  0.,  0.],
             [-1., -1., -1.]])
     """
 
     needs_heads = True
 
-    def __init__(self, heads: int, *, value: Number = 0.0, learn: bool = True) -> None:
+    def __init__(self, heads: int, *, value: Number = 0.0, learnable: bool = True) -> None:
         super().__init__(heads=heads)
         start = per_head("value", value, heads)
-        require_flag("Sink", "learn", learn)
-        if learn:
+        require_flag("Sink", "learnable", learnable)
+        if learnable:
             self.value = nn.Parameter(start)
         else:
             self.register_buffer("value", start)

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.validation import require_base, require_choice, require_number, require_width
 
 LAYOUTS = ("interleaved", "concatenated")
 
 
-def sinusoid(positions: Tensor, width: int, base: float = 10000.0, layout: str = "interleaved") -> Tensor:
+def sinusoid(positions: Tensor, embed_dim: int, base: float = 10000.0, layout: str = "interleaved") -> Tensor:
     """Sines and cosines of positions of any shape: ``[..., width]``, in float64 for float64 positions, else in float32.
 
     Args:
         positions: whole or fractional positions.
-        width: number of columns; an odd one leaves out the last cosine.
+        embed_dim: number of columns; an odd one leaves out the last cosine.
         base: the slowest wavelength comes near ``2 * pi * base``.
         layout: ``"interleaved"`` (sin, cos, sin, cos, ...) or ``"concatenated"`` (all sines, then all cosines).
 
@@ -34,18 +34,18 @@ def sinusoid(positions: Tensor, width: int, base: float = 10000.0, layout: str =
     require_choice("sinusoid", "layout", layout, LAYOUTS)
     # half precision cannot tell neighbours apart beyond a few hundred positions
     dtype = torch.promote_types(positions.dtype, torch.float32)
-    exponent = torch.arange(0, width, 2, dtype=dtype, device=positions.device) / width
+    exponent = torch.arange(0, embed_dim, 2, dtype=dtype, device=positions.device) / embed_dim
     angle = positions.to(dtype)[..., None] * torch.pow(base, -exponent)
     if layout == "concatenated":
-        return torch.cat((angle.sin(), angle.cos()), dim=-1)[..., :width]
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
+        return torch.cat((angle.sin(), angle.cos()), dim=-1)[..., :embed_dim]
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :embed_dim]
 
 
 class Sinusoidal(Position):
     """Adds fixed sines and cosines of the position to the input.
 
     Args:
-        width: the width of the input.
+        embed_dim: the width of the input.
         base: sets the slowest wavelength; 10000 as published.
         scale: multiplies the sines and cosines before they are added.
 
@@ -56,24 +56,24 @@ class Sinusoidal(Position):
 
     relative = False
 
-    def __init__(self, width: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
+    def __init__(self, embed_dim: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__()
-        self.width = require_width("Sinusoidal", "width", width, remedy="give the input's width")
+        self.embed_dim = require_width("Sinusoidal", "embed_dim", embed_dim, remedy="give the input's width")
         self.base = require_base("Sinusoidal", base)
         self.scale = require_number("Sinusoidal", "scale", scale, remedy="use 1, as published")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        if x.shape[-1] != self.width:
-            raise refusal(
-                f"Sinusoidal({self.width})",
+        if x.shape[-1] != self.embed_dim:
+            raise usage_error(
+                f"Sinusoidal({self.embed_dim})",
                 f"an input of width {x.shape[-1]}",
                 "both widths are one",
                 "build it with the input's width",
             )
         positions = positions.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        return (x + self.scale * sinusoid(positions, self.width, self.base)).to(x.dtype)
+        return (x + self.scale * sinusoid(positions, self.embed_dim, self.base)).to(x.dtype)
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "width", self.width
+        yield "embed_dim", self.embed_dim
         yield "base", self.base
         yield "scale", self.scale

@@ -31,7 +31,7 @@ class StableMask(Position):
         heads: number of query heads.
         context: the N of the sum, the length trained on.
         gamma: decay, at least 0, one number or one a head; ALiBi's slopes by default.
-        learn: let gamma learn; it stays above 0.
+        learnable: let gamma learn; it stays above 0.
 
     >>> StableMask(1, context=4, gamma=0.0).sink(torch.arange(5.0), 4).exp()
     tensor([[3., 2., 1., 0., 1.]])
@@ -43,11 +43,11 @@ class StableMask(Position):
     needs_heads = True
 
     def __init__(
-        self, heads: int, *, context: int, gamma: float | Sequence[float] | None = None, learn: bool = False
+        self, heads: int, *, context: int, gamma: float | Sequence[float] | None = None, learnable: bool = False
     ) -> None:
         super().__init__(heads=heads, length="context", context=context)
-        require_flag("StableMask", "learn", learn)
-        self.gamma = Quantity("gamma", slopes(heads) if gamma is None else gamma, heads=heads, learn=learn)
+        require_flag("StableMask", "learnable", learnable)
+        self.gamma = Quantity("gamma", slopes(heads) if gamma is None else gamma, heads=heads, learnable=learnable)
 
     def sink(self, position: Tensor, length: Any) -> Tensor:
         gamma = self.gamma()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.validation import require_choice, require_integer, require_std
 
@@ -45,7 +45,7 @@ def first_distances(form: str, buckets: int, max_distance: int) -> list[int]:
     remedy = "use 32, as published"
     require_integer("T5Bias", "buckets", buckets, low=2 * sides, high=MOST_BUCKETS, remedy=remedy)
     if buckets % sides:
-        raise refusal("T5Bias(buckets=...)", repr(buckets), "both sides have equally many buckets", remedy)
+        raise usage_error("T5Bias(buckets=...)", repr(buckets), "both sides have equally many buckets", remedy)
     exact = buckets // sides // 2  # distances that have a bucket of their own
     remedy = "use 128, as published, or fewer buckets"
     require_integer("T5Bias", "max_distance", max_distance, low=exact + 1, remedy=remedy)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position, Rows
 from whence.position.sinusoidal import sinusoid
 from whence.validation import require_base, require_even, require_std, require_table, require_width
@@ -28,51 +28,51 @@ class TransformerXL(Position):
 
     Args:
         heads: number of query heads.
-        head_width: width of a query head.
-        width: width of the sinusoid, even; ``None`` for ``heads * head_width``.
+        head_dim: width of a query head.
+        embed_dim: width of the sinusoid, even; ``None`` for ``heads * head_dim``.
         base: sets the sinusoid's slowest wavelength.
         std: standard deviation of the normal distribution that u, v and W start from.
 
     >>> TransformerXL(2, 8)
-    TransformerXL(heads=2, head_width=8, width=16, base=10000, learnable)
+    TransformerXL(heads=2, head_dim=8, embed_dim=16, base=10000, learnable)
     """
 
     needs_heads = True
 
     def __init__(
-        self, heads: int, head_width: int, *, width: int | None = None, base: float = 10000.0, std: float = 0.02
+        self, heads: int, head_dim: int, *, embed_dim: int | None = None, base: float = 10000.0, std: float = 0.02
     ) -> None:
         super().__init__(heads=heads)
         remedy = "give the width of a query head"
-        self.head_width = require_width("TransformerXL", "head_width", head_width, remedy=remedy)
-        width = heads * head_width if width is None else width
+        self.head_dim = require_width("TransformerXL", "head_dim", head_dim, remedy=remedy)
+        embed_dim = heads * head_dim if embed_dim is None else embed_dim
         remedy = "each sine has its cosine, so give an even number"
-        self.width = require_even("TransformerXL", "width", width, remedy=remedy)
+        self.embed_dim = require_even("TransformerXL", "embed_dim", embed_dim, remedy=remedy)
         self.base = require_base("TransformerXL", base)
         require_std("TransformerXL", std)
-        require_table("TransformerXL", heads, head_width, width)
-        self.u = nn.Parameter(torch.randn(heads, head_width) * std)
-        self.v = nn.Parameter(torch.randn(heads, head_width) * std)
-        self.projection = nn.Parameter(torch.randn(heads * head_width, width) * std)
+        require_table("TransformerXL", heads, head_dim, embed_dim)
+        self.u = nn.Parameter(torch.randn(heads, head_dim) * std)
+        self.v = nn.Parameter(torch.randn(heads, head_dim) * std)
+        self.projection = nn.Parameter(torch.randn(heads * head_dim, embed_dim) * std)
 
-    def content(self, rows: Rows) -> Tensor:
-        heads, width = rows.q.shape[1], rows.q.shape[-1]
-        if (heads, width) != (self.heads, self.head_width):
-            got = f"{heads} heads of width {width}"
+    def content_bias(self, rows: Rows) -> Tensor:
+        heads, embed_dim = rows.q.shape[1], rows.q.shape[-1]
+        if (heads, embed_dim) != (self.heads, self.head_dim):
+            got = f"{heads} heads of width {embed_dim}"
             rule = "heads and widths are those it was built for"
-            raise refusal(f"TransformerXL({self.heads}, {self.head_width})", got, rule, "build it for this attention")
+            raise usage_error(f"TransformerXL({self.heads}, {self.head_dim})", got, rule, "build it for this attention")
         # angles lose their meaning below float32
         dtype = torch.promote_types(torch.promote_types(rows.q.dtype, self.v.dtype), torch.float32)
         by_key = torch.einsum("hd,bhsd->bhs", self.u.to(dtype), rows.k.to(dtype))[:, :, None, :]
-        project = self.projection.to(dtype).reshape(heads, width, self.width)
+        project = self.projection.to(dtype).reshape(heads, embed_dim, self.embed_dim)
         asked = torch.einsum("bhtd,hdw->bhtw", rows.q.to(dtype) + self.v.to(dtype)[:, None, :], project)
         return (rows.scale * (by_key + self._by_distance(asked, rows, dtype))).to(rows.scores.dtype)
 
     def _by_distance(self, asked: Tensor, rows: Rows, dtype: torch.dtype) -> Tensor:
         """``asked_i . r_{i-j}`` for ``asked`` ``[B, H, T, width]``: ``[B, H, T, S]``."""
         origin = rows.k_positions[:, :1]  # only differences count, and small angles have exact sines
-        q_angles = sinusoid((rows.q_positions - origin).to(dtype), self.width, self.base, "concatenated")
-        k_angles = sinusoid((rows.k_positions - origin).to(dtype), self.width, self.base, "concatenated")
+        q_angles = sinusoid((rows.q_positions - origin).to(dtype), self.embed_dim, self.base, "concatenated")
+        k_angles = sinusoid((rows.k_positions - origin).to(dtype), self.embed_dim, self.base, "concatenated")
         sin, cos = q_angles[:, None].chunk(2, dim=-1)
         for_sin, for_cos = asked.chunk(2, dim=-1)
         # sin(a - b) = sin a cos b - cos a sin b and cos(a - b) = sin a sin b + cos a cos b, gathered by sin b and cos b
@@ -80,6 +80,6 @@ class TransformerXL(Position):
         return query @ k_angles[:, None].mT
 
     def settings(self) -> Iterator[tuple[str, object]]:
-        yield "head_width", self.head_width
-        yield "width", self.width
+        yield "head_dim", self.head_dim
+        yield "embed_dim", self.embed_dim
         yield "base", self.base

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.tasks import CLOSED_BOOK, ORACLE
 from whence.statistics import proportion, summary
 
@@ -24,7 +24,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     The average has no interval where all items gave the same: one of no width would claim a certainty they do not show.
     """
     if score not in VALUES:
-        raise refusal("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
+        raise usage_error("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
     records = list(records)
     values = _by_place(records, VALUES[score])
     places, table = by_item(records, score)
@@ -50,7 +50,7 @@ def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int]
     values = _by_place(records, VALUES[score])
     places = sorted(where for where in values if isinstance(where, int))
     if len(places) < 2:
-        raise refusal("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
+        raise usage_error("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
     items = sorted(set.intersection(*(set(values[place]) for place in places)))
     rows = [[float(values[place][item]) for place in places] for item in items]
     return places, torch.tensor(rows, dtype=torch.float64)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.tasks.prompts import Span
 
 
@@ -44,7 +44,9 @@ class WeightTimes(Emphasis):
 
     def __post_init__(self) -> None:
         if not self.times > 0:
-            raise refusal("WeightTimes", f"times={self.times}", "a weight is multiplied by a number above 0", "try 2")
+            raise usage_error(
+                "WeightTimes", f"times={self.times}", "a weight is multiplied by a number above 0", "try 2"
+            )
 
     def on_bias(self, bias: Tensor) -> Tensor:
         changed = bias.clone()
@@ -69,7 +71,9 @@ EMPHASES: dict[str, type[Emphasis]] = {"weight": WeightTimes, "score": ScoreTime
 def emphasis(multiplied: str) -> type[Emphasis]:
     """One of the two, by what it multiplies."""
     if multiplied not in EMPHASES:
-        raise refusal("emphasis", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "take one of them")
+        raise usage_error(
+            "emphasis", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "take one of them"
+        )
     return EMPHASES[multiplied]
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.probe.tasks.prompts import Prompt
 
 ASKED = "whence probe --endpoint"
@@ -64,9 +64,9 @@ class Endpoint:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise refusal(ASKED, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
+            raise usage_error(ASKED, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise refusal(
+            raise usage_error(
                 ASKED,
                 "an address with a user, a password or a query",
                 "the address is written into every record",
@@ -113,7 +113,7 @@ class Endpoint:
             found = self._answer(prompt.text, longest, stop)
             for name in ("served_as", "fingerprint"):
                 if found[name] != expected[name]:
-                    raise refusal(
+                    raise usage_error(
                         ASKED,
                         f"an answer with {name} {found[name]!r} after {expected[name]!r}",
                         "a folder holds the answers of one model",
@@ -144,7 +144,7 @@ class Endpoint:
                 if attempt < self.attempts:
                     self.sleep(min(LONGEST_WAIT, again.after if again.after is not None else wait))
                     wait *= 2
-        raise refusal(
+        raise usage_error(
             ASKED,
             f"{last} from {self.url}{self.path} in {self.attempts} attempts",
             "a server answers each request",
@@ -175,7 +175,7 @@ class Endpoint:
             404: "check the address and the model's id" + ("" if self.chat else ", or pass --chat"),
         }
         moved = "give the address itself" if 300 <= error.code < 400 else "correct the request"
-        return refusal(
+        return usage_error(
             ASKED,
             f"HTTP {error.code} from {self.url}{self.path}" + (f": {said}" if said else ""),
             "the server accepts the request",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.results import where_run
 from whence.probe import explaining, run_folder
 from whence.probe.curves import chosen_slots, curve
@@ -30,7 +30,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         chosen = chosen_slots(own) if task["paired"] else {}
         tasks.append({**task, "curves": [curve(own, score) for score in scores], "chosen": chosen})
     if not tasks:
-        raise refusal(
+        raise usage_error(
             "report",
             f"{folder.name}, which has no complete task",
             "a curve needs the records of every slot",

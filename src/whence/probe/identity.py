@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.probe.checksums import checksum, text_checksum, weights_checksum
 from whence.probe.endpoint import Endpoint
@@ -38,7 +38,7 @@ def identify(subject: Subject | Endpoint) -> dict[str, Any]:
     config = model.config
     weights = weights_checksum(model, lambda name: KEY in name.split("."))
     if len(weights.get("unread", ())) == weights["tensors"]:
-        raise refusal(
+        raise usage_error(
             "a probe", "a model without data in its weights", "the weights are read for their checksum", "load it"
         )
     settings = config.to_diff_dict()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import likelihood
 from whence.probe.emphasis import Emphasis, ScoreTimes, emphasis
 from whence.probe.states import causal
@@ -29,7 +29,7 @@ def answer_follows(
         multiplied: ``"weight"`` or ``"score"``, as ``whence.probe.emphasis`` has them.
     """
     if not task.paired:
-        raise refusal("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
+        raise usage_error("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
     kind = emphasis(multiplied)
     middle, chosen = task.slots // 2, spread(task.slots, min(slots, task.slots))
     prompts = [subject.framed(task.prompt(item, middle)) for item in task.items[:items]]
@@ -104,7 +104,7 @@ def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tens
     """
     start, end = span
     if not 0 < shift <= start < end <= tokens:
-        raise refusal(
+        raise usage_error(
             "arms",
             f"a span from {start} to {end} of {tokens} tokens, moved by {shift}",
             "the span lies inside and is moved no further than the beginning",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.emphasis import Emphasis, ScoreTimes, keys_under
 from whence.probe.subject import Subject, batch_of
 from whence.probe.tasks.prompts import Prompt
@@ -61,7 +61,7 @@ def branches(subject: Subject, prompts: Sequence[Prompt], scored: int = SCORED) 
     """For each prompt the answer and its rivals, tokenised as whole texts would be, so that no boundary is invented."""
     for prompt in prompts:
         if not prompt.rivals:
-            raise refusal("contest", "an answer without rivals", "it is held against at least one", "add a rival")
+            raise usage_error("contest", "an answer without rivals", "it is held against at least one", "add a rival")
     made = [_branching(rows, scored) for rows in _tokenised(subject, prompts)]
     for one in made:
         subject.require_room("contest", one.longest)
@@ -73,7 +73,7 @@ def _branching(rows: list[list[int]], scored: int) -> Branches:
     while all(len(row) > shared for row in rows) and len({row[shared] for row in rows}) == 1:
         shared += 1
     if any(len(row) == shared for row in rows):
-        raise refusal(
+        raise usage_error(
             "contest", "an answer with which all others begin", "each differs from the others", "take other rivals"
         )
     return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
@@ -107,7 +107,7 @@ class Reading:
 
     def __init__(self, subject: Subject, made: Sequence[Branches]) -> None:
         if not subject.takes_branches:
-            raise refusal(
+            raise usage_error(
                 "Reading",
                 f"{subject.name}, a model with windows, without explicit positions or with a Position attached",
                 "answers that share a forward need a mask and positions of their own",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import generation, likelihood, metrics, run_folder
 from whence.probe.arrays import rows
 from whence.probe.endpoint import Endpoint
@@ -84,7 +84,7 @@ def made_tasks(plan: Plan) -> list[Task]:
     for asked, task in zip(plan.asked, tasks, strict=True):
         asked.spread(task)
         if "likelihood" in plan.scores and any(not item.rivals for item in task.items):
-            raise refusal(
+            raise usage_error(
                 f"the task {asked.label}",
                 "items without rivals",
                 "the likelihood of an answer is held against wrong ones",
@@ -159,7 +159,7 @@ def judged(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
 
 def require_own(record: dict[str, Any], piece: Piece, plan: Plan, path: Path) -> dict[str, Any]:
     if run_folder.require_plan(record, plan, path).get("task_hash") != piece.task.hash:
-        raise refusal(
+        raise usage_error(
             "measure",
             f"{path.name} with other questions",
             "a record belongs to its data; a needle lies in the help topics, which differ between versions of Python",
@@ -168,7 +168,7 @@ def require_own(record: dict[str, Any], piece: Piece, plan: Plan, path: Path) ->
     rows = record.get("rows")
     items = [row.get("item") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     if items != list(range(piece.first, piece.last)):
-        raise refusal(
+        raise usage_error(
             "measure",
             f"{path.name} without the items {piece.first} to {piece.last - 1}",
             "a record is written whole",

@@ -6,7 +6,7 @@ import re
 import string
 from collections.abc import Sequence
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -43,5 +43,5 @@ def right(metric: str, output: str, answers: Sequence[str]) -> bool:
     """The score of an output by the name of its metric."""
     known = {"value": value_occurs, "subspan": best_subspan}
     if metric not in known:
-        raise refusal("right", repr(metric), f"the metrics are {', '.join(known)}", "take one of them")
+        raise usage_error("right", repr(metric), f"the metrics are {', '.join(known)}", "take one of them")
     return known[metric](output, answers)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.results import where_run
 from whence.probe import run_folder
 from whence.probe.curves import LEVEL, by_item, curve
@@ -33,12 +33,12 @@ NOT_SETTINGS = ("model", "asked", "identity", "scores")  # of a plan; they are s
 def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
     """What a page about two probes shows, as plain JSON, from their records alone. A difference is second less first."""
     if first.resolve() == second.resolve():
-        raise refusal("report", f"{first} twice", "a comparison needs two probes", "name two folders")
+        raise usage_error("report", f"{first} twice", "a comparison needs two probes", "name two folders")
     sides = [run_folder.plan_in(folder) for folder in (first, second)]
     require_same_items(first, second, *(about["tasks"] for _, about in sides))
     shared = [one for one in measures(sides[0][0].scores) if one in measures(sides[1][0].scores)]
     if not shared:
-        raise refusal(
+        raise usage_error(
             "report",
             f"{first.name} by {', '.join(sides[0][0].scores)} and {second.name} by {', '.join(sides[1][0].scores)}",
             "a comparison needs a score that both have",
@@ -49,7 +49,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
         both = [read_task(plan, task, folder) for (plan, _), folder in zip(sides, (first, second), strict=True)]
         for folder, own in zip((first, second), both, strict=True):
             if own is None:
-                raise refusal(
+                raise usage_error(
                     "report",
                     f"{folder.name}, which lacks records of {task['task']}",
                     "both probes are complete",
@@ -97,7 +97,7 @@ def require_same_items(
                 wrong.append(f"{name} with different {words}{shown}")
                 break
     if wrong:
-        raise refusal(
+        raise usage_error(
             "report",
             "; ".join(wrong),
             "two probes are compared on the same tasks, items and slots",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import content_hash
 from whence.plugins import is_reference
 from whence.probe.likelihood import SCORED
@@ -46,7 +46,7 @@ class Asked:
         """The task; one's own must ask what it asked when the plan was made."""
         made = task(self.task, self.items, **self.settings)
         if self.questions and self.questions != asks(made):
-            raise refusal(
+            raise usage_error(
                 f"the task {self.label}",
                 "other questions than its plan has",
                 "a plan belongs to its questions",
@@ -62,7 +62,7 @@ class Asked:
         """The places of the gold."""
         beyond = [place for place in self.at if not 0 <= place < made.slots]
         if beyond:
-            raise refusal(
+            raise usage_error(
                 f"the task {self.label}",
                 f"slot {beyond[0] + 1}",
                 f"it has the slots 1 to {made.slots}",
@@ -95,27 +95,27 @@ class Plan:
     def __post_init__(self) -> None:
         unknown = [one.task for one in self.asked if not is_known(one.task)]
         if not self.asked or unknown:
-            raise refusal(
+            raise usage_error(
                 "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
             )
         wrong = [score for score in self.scores if score not in SCORES]
         if not self.scores or wrong:
-            raise refusal(
+            raise usage_error(
                 "a plan", f"scores {wrong}" if wrong else "no scores", f"they are {', '.join(SCORES)}", "name some"
             )
         if self.dtype not in DTYPES:
-            raise refusal("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
+            raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
         if len({one.label for one in self.asked}) < len(self.asked):
-            raise refusal(
+            raise usage_error(
                 "a plan",
                 "a task twice",
                 "each has its records under its name",
                 "name it once, or several lengths of it",
             )
         if any(len(one.at) == 1 or len(set(one.at)) < len(one.at) for one in self.asked):
-            raise refusal("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
+            raise usage_error("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
         if self.endpoint is not None and self.scores != ("generation",):
-            raise refusal(
+            raise usage_error(
                 "a plan with an endpoint",
                 f"scores {', '.join(self.scores)}",
                 "an endpoint writes answers and shows no likelihoods",
@@ -124,7 +124,7 @@ class Plan:
         least = {"chunk": self.chunk, "scored": self.scored}
         low = [f"{name}={value}" for name, value in least.items() if value < 1]
         if low:
-            raise refusal("a plan", ", ".join(low), "these are at least 1", "raise them")
+            raise usage_error("a plan", ", ".join(low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
         """All fields, but those that came later only where they are set: plans from before keep their hashes."""
@@ -162,7 +162,7 @@ def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, .
     fixed = [one.task for one in asked if one.task not in LENGTHS]
     if fixed:
         chosen = ", ".join(name for name in LENGTHS if name in TASKS)
-        raise refusal("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
+        raise usage_error("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
     return tuple(
         dataclasses.replace(
             one,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 VECTORS = 512  # unit vectors in one forward
 LINEAR = 0.05  # how far, of an output's length, a projection may be from linear: 8-bit inputs stay within 0.02
@@ -54,7 +54,7 @@ def _require_linear(projection: Any, matrix: Tensor, zero: Tensor, dtype: torch.
     wanted = x.float() @ matrix.T
     got = (projection(x.to(device)).float() - zero).cpu()
     if not bool(((got - wanted).norm(dim=1) <= LINEAR * wanted.norm(dim=1)).all()):
-        raise refusal(
+        raise usage_error(
             f"projection_matrix({type(projection).__name__})",
             "outputs that are not linear in the input",
             "scores are split through the matrix of a projection",

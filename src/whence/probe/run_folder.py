@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.endpoint import Endpoint
 from whence.probe.identity import difference, same_model
 from whence.probe.plan import Asked, Plan
@@ -46,14 +46,14 @@ def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[T
         model = subject.about | ({"unexplained": reason} if reason else {})
         records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about})
     elif records.read(path).get("plan") != plain(plan):
-        raise refusal("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
+        raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
     return folder
 
 
 def identified(plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan of one model; a plan that is another model's already is refused."""
     if plan.identity is not None and plan.identity != identity:
-        raise refusal(
+        raise usage_error(
             "a probe",
             f"{plan.model} with {difference(plan.identity, identity)}",
             "a plan belongs to one model",
@@ -66,7 +66,9 @@ def plan_for(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan in a folder that more is to be written to: of the same questions and the same model, or refused."""
     there = require_identity(folder, identity)
     if plain(dataclasses.replace(there, identity=plan.identity)) != plain(plan):
-        raise refusal("a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another")
+        raise usage_error(
+            "a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another"
+        )
     return there
 
 
@@ -74,14 +76,14 @@ def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
     """The plan in a folder, if it is this model's; records of an unknown model are read and never added to."""
     there = plan_in(folder)[0]
     if there.identity is None:
-        raise refusal(
+        raise usage_error(
             "a probe",
             f"{folder.name}, whose model's identity is unknown",
             "records from before identities are read and never added to",
             "probe anew; the new records get a folder of their own",
         )
     if not same_model(there.identity, identity):
-        raise refusal(
+        raise usage_error(
             "a probe",
             f"{folder.name} for a model with {difference(there.identity, identity)}",
             "a folder holds the records of one model",
@@ -119,7 +121,7 @@ def plan_in(folder: Path) -> tuple[Plan, dict[str, Any]]:
     except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        raise refusal(
+        raise usage_error(
             "report",
             f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
             "it is written by the probe and never changed",
@@ -148,11 +150,11 @@ def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
 def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
     """A record that belongs to the plan; any other is refused by its name."""
     if record.get("plan") != plan.hash:
-        raise refusal(
+        raise usage_error(
             "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
         )
     if plan.identity is not None and not same_model(record.get("identity") or {}, plan.identity):
-        raise refusal(
+        raise usage_error(
             "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
         )
     return record

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.states import attention_modules
 from whence.probe.subject import Subject
 
@@ -25,7 +25,7 @@ def scaled(subject: Subject, channel: int, times: float, layers: Sequence[int]) 
     modules = attention_modules(subject)
     width = int(subject.model.config.get_text_config().hidden_size)
     if not 0 <= channel < width or not set(layers) <= set(modules):
-        raise refusal(
+        raise usage_error(
             "scaled",
             f"channel {channel} in layers {list(layers)}",
             f"there are {width} channels and {len(modules)} layers",
@@ -50,7 +50,7 @@ def _changed(module: nn.Module, forward: Callable[..., Any], channel: int, times
     def call(*given: Any, **named: Any) -> Any:
         cache = named.get("past_key_values")
         if cache is None:
-            raise refusal(
+            raise usage_error(
                 "a scaled model",
                 "a forward without a cache",
                 "the prompt is read into a cache, and the answering rows follow",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.python_texts import topics
 from whence.probe.likelihood import additive
 from whence.probe.projections import is_projection
@@ -35,7 +35,9 @@ def plain_texts(subject: Subject, count: int, tokens: int) -> Tensor:
     found = subject.tokenizer(text, add_special_tokens=False)["input_ids"]
     step = min(tokens, (len(found) - tokens) // max(1, count - 1))
     if step < 1:
-        raise refusal("plain_texts", f"{count} texts of {tokens} tokens", f"there are {len(found)}", "ask for fewer")
+        raise usage_error(
+            "plain_texts", f"{count} texts of {tokens} tokens", f"there are {len(found)}", "ask for fewer"
+        )
     return torch.tensor([found[start : start + tokens] for start in range(0, count * step, step)])
 
 
@@ -62,7 +64,7 @@ def each_text(
         at = torch.arange(tokens) if positions is None else positions
         told = {"attention_mask": seen[None, None].to(subject.device), "position_ids": at[None].to(subject.device)}
     else:
-        raise refusal(
+        raise usage_error(
             "each_text(positions=..., visible=...)",
             f"{subject.name}, a model with windows or without explicit positions",
             "both are handed to the model",
@@ -87,7 +89,7 @@ def mean_states(subject: Subject, texts: Tensor, **told: Tensor | None) -> Tenso
     for states in each_text(subject, texts, **told):
         total = states.double() if total is None else total + states.double()
     if total is None:
-        raise refusal("mean_states", "no texts", "a mean has at least one", "give some")
+        raise usage_error("mean_states", "no texts", "a mean has at least one", "give some")
     return (total / len(texts)).cpu()
 
 
@@ -108,7 +110,7 @@ def attention_modules(subject: Subject) -> dict[int, nn.Module]:
     """The attention modules by layer, of a model whose queries and keys have projections of their own."""
     found = _projecting(subject)
     if not found:
-        raise refusal(
+        raise usage_error(
             "attention_modules",
             f"a {subject.about.get('type', 'model')}",
             "queries, keys and values have projections of their own",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError, missing_extra, refusal
+from whence.errors import WhenceError, missing_extra, usage_error
 from whence.probe.tasks.prompts import Prompt, Span
 
 QUICK = "quick"
@@ -117,7 +117,9 @@ class Subject:
         """What the chat template puts before a prompt and after it, up to the beginning of the answer."""
         asked = "a chat template"
         if not getattr(self.tokenizer, "chat_template", None):
-            raise refusal(asked, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out")
+            raise usage_error(
+                asked, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out"
+            )
         # a template that knows of thinking aloud is asked for the answer itself
         text = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": PLACEHOLDER}],
@@ -127,7 +129,7 @@ class Subject:
         )
         before, found, after = text.partition(PLACEHOLDER)
         if not found or PLACEHOLDER in after:
-            raise refusal(
+            raise usage_error(
                 asked, "a message that it leaves out or repeats", "a prompt stands in it once", "leave --chat out"
             )
         return before, after
@@ -190,7 +192,7 @@ class Subject:
 
     def require_room(self, asked: str, tokens: int) -> None:
         if self.longest is not None and tokens > self.longest:
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{tokens} tokens",
                 f"{self.name} has {self.longest} positions",
@@ -206,7 +208,7 @@ def token_span(offsets: Sequence[Span], start: int, end: int) -> Span:
     """
     inside = [index for index, (first, last) in enumerate(offsets) if last > start and first < end and last > first]
     if not inside:
-        raise refusal("token_span", f"characters {start} to {end}", "some token lies in them", "check the text")
+        raise usage_error("token_span", f"characters {start} to {end}", "some token lies in them", "check the text")
     return inside[0], inside[-1] + 1
 
 
@@ -263,7 +265,7 @@ def _present(asked: str, device: str) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # torch's errors for a wrong name and for a missing device
         reason = str(error).splitlines()[0].rstrip(".")
-        raise refusal(asked, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
+        raise usage_error(asked, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
 
 
 def _checked(subject: Subject) -> Subject:
@@ -286,7 +288,7 @@ def _wrong_layers(subject: Subject, why: str) -> WhenceError:
     try:
         hf.attention_layers(subject.model)
     except WhenceError:
-        return refusal(
+        return usage_error(
             "whence probe --layers",
             f"a {subject.model.config.model_type} model",
             "its attention cannot be captured, so it is measured by its curves alone",

@@ -39,7 +39,7 @@ COMPOSED: tuple[Entry, ...] = (
     ),
     Entry(
         "Alibi + Sink",
-        lambda h, d: p.Alibi(h) + p.Sink(h, value=[2.0, 1.0, 0.0, -1.0] if h == 4 else 0.0, learn=False),
+        lambda h, d: p.Alibi(h) + p.Sink(h, value=[2.0, 1.0, 0.0, -1.0] if h == 4 else 0.0, learnable=False),
         "a penalty on distance, and one more logit in the row that takes attention and gives nothing",
         "a bias and an extra logit act in different places, so they add up",
     ),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.statistics.corrections import bonferroni
 from whence.statistics.permutation import Rearrangement, permutation, smallest_p, smallest_paired_p
 from whence.statistics.permutation import paired as sign_flips
@@ -111,15 +111,19 @@ def compare(
 def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, paired: bool) -> dict[str, list[float]]:
     if not isinstance(arms, Mapping) or not arms:
         got = f"{len(arms)} arms" if isinstance(arms, Mapping) else f"a {type(arms).__name__}"
-        raise refusal("compare(arms)", got, "arms maps names to results", "pass a dict with a list for each arm")
+        raise usage_error("compare(arms)", got, "arms maps names to results", "pass a dict with a list for each arm")
     if baseline not in arms:
-        raise refusal("compare(baseline=...)", repr(baseline), f"the arms are {', '.join(arms)}", "name one of them")
+        raise usage_error(
+            "compare(baseline=...)", repr(baseline), f"the arms are {', '.join(arms)}", "name one of them"
+        )
     values = {name: checked(f"compare(arms[{name!r}])", own) for name, own in arms.items()}
     made = len(arms) - 1
     if made == 0:
-        raise refusal("compare(arms)", f"{baseline!r} alone", "a baseline is compared to something", "add another arm")
+        raise usage_error(
+            "compare(arms)", f"{baseline!r} alone", "a baseline is compared to something", "add another arm"
+        )
     if not isinstance(m, int) or m < made:
-        raise refusal(
+        raise usage_error(
             "compare(m=...)",
             repr(m),
             f"m counts all comparisons of the study, and {made} {'is' if made == 1 else 'are'} made here",
@@ -127,7 +131,7 @@ def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pa
         )
     for name, own in values.items():
         if paired and len(own) != len(values[baseline]):
-            raise refusal(
+            raise usage_error(
                 f"compare(arms[{name!r}], paired=True)",
                 f"{len(own)} values against {len(values[baseline])} of {baseline!r}",
                 "a pair is two results of one seed",

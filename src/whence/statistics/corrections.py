@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Real
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def bonferroni(p: float, m: int) -> float:
@@ -19,7 +19,7 @@ def bonferroni(p: float, m: int) -> float:
     """
     _checked_p("bonferroni(p)", p)
     if not isinstance(m, int) or m < 1:
-        raise refusal("bonferroni(m)", repr(m), "m is a whole number of at least 1", "count the comparisons")
+        raise usage_error("bonferroni(m)", repr(m), "m is a whole number of at least 1", "count the comparisons")
     return float(min(1.0, p * m))
 
 
@@ -43,4 +43,4 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 def _checked_p(asked: str, p: float) -> None:
     if not isinstance(p, Real) or not 0 <= p <= 1:
-        raise refusal(asked, repr(p), "a p-value lies between 0 and 1", "pass the p of a test")
+        raise usage_error(asked, repr(p), "a p-value lies between 0 and 1", "pass the p of a test")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.statistics.samples import Summary, checked, checked_level, rounding, t_interval
 
 
@@ -30,7 +30,7 @@ def share_over_groups(right: Sequence[float], asked: Sequence[float], level: flo
     checked_level("share_over_groups(level=...)", level)
     if len(right) != len(asked) or min(asked) <= 0:
         got = f"{len(right)} and {len(asked)} numbers, the least asked {min(asked):g}"
-        raise refusal("share_over_groups", got, "every group was asked something", "give both counts of each group")
+        raise usage_error("share_over_groups", got, "every group was asked something", "give both counts of each group")
     n, total = len(asked), math.fsum(asked)
     share = math.fsum(right) / total
     if n == 1:

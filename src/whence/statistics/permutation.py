@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 from whence.statistics.samples import Plain, checked, mean_of, rounding
 from whence.statistics.two_samples import differences
 
@@ -139,9 +139,9 @@ def _tie(steps: list[float], values: list[float]) -> float:
 
 def _checked_draws(name: str, draws: int) -> None:
     if not isinstance(draws, int) or draws < 1:
-        raise refusal(f"{name}(draws=...)", repr(draws), "it is a whole number of at least 1", "try 100000")
+        raise usage_error(f"{name}(draws=...)", repr(draws), "it is a whole number of at least 1", "try 100000")
 
 
 def _checked_count(asked: str, n: int) -> None:
     if not isinstance(n, int) or n < 1:
-        raise refusal(asked, repr(n), "it is a whole number of at least 1", "count the seeds")
+        raise usage_error(asked, repr(n), "it is a whole number of at least 1", "count the seeds")

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any
 
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 
 LARGEST = 1e300  # beyond it a difference or a spread may leave the range of a float
 
@@ -92,9 +92,11 @@ def proportion(successes: int, n: int, level: float = 0.95) -> Proportion:
     """
     checked_level("proportion(level=...)", level)
     if not isinstance(n, Integral) or n < 1:
-        raise refusal("proportion(n)", repr(n), "n is a whole number of at least 1", "count the examples of the run")
+        raise usage_error(
+            "proportion(n)", repr(n), "n is a whole number of at least 1", "count the examples of the run"
+        )
     if not isinstance(successes, Integral) or not 0 <= successes <= n:
-        raise refusal(
+        raise usage_error(
             "proportion(successes)",
             repr(successes),
             f"it is a whole number from 0 to n = {n}",
@@ -149,10 +151,10 @@ def checked(asked: str, values: Sequence[float], *, least: int = 1) -> list[floa
         found = list(values)
     except TypeError:
         got = f"{values!r}, a {type(values).__name__}"
-        raise refusal(asked, got, "it is a sequence of numbers, one for each seed", "put it in a list") from None
+        raise usage_error(asked, got, "it is a sequence of numbers, one for each seed", "put it in a list") from None
     for place, value in enumerate(found):
         if not _is_finite(value):
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{value if isinstance(value, Real) else repr(value)} at place {place}",
                 "every value is a finite number",
@@ -160,7 +162,7 @@ def checked(asked: str, values: Sequence[float], *, least: int = 1) -> list[floa
             )
     if len(found) < least:
         needed = "at least one value is needed" if least == 1 else f"at least {least} values are needed"
-        raise refusal(asked, "no values" if not found else "one value", needed, "add the results of more seeds")
+        raise usage_error(asked, "no values" if not found else "one value", needed, "add the results of more seeds")
     return [float(value) for value in found]
 
 
@@ -173,4 +175,4 @@ def _is_finite(value: object) -> bool:
 
 def checked_level(asked: str, level: float) -> None:
     if not isinstance(level, Real) or not 0 < level < 1:
-        raise refusal(asked, repr(level), "a confidence level lies between 0 and 1", "try 0.95")
+        raise usage_error(asked, repr(level), "a confidence level lies between 0 and 1", "try 0.95")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.statistics.samples import (
     Interval,
     Plain,
@@ -121,7 +121,7 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
 def differences(asked: str, a: list[float], b: list[float]) -> list[float]:
     """a[i] - b[i], for which both sides must have the same seeds."""
     if len(a) != len(b):
-        raise refusal(
+        raise usage_error(
             asked,
             f"{len(a)} and {len(b)} values",
             "a pair is two results of one seed",

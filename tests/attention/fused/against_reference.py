@@ -8,7 +8,7 @@ from whence import attend
 from whence.attention.layout import resolve
 from whence.position.evaluate import evaluate
 
-PLACES = ("q_positions", "k_positions", "lengths", "padding", "documents", "window")
+PLACES = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
 
 
 def stirred(position):
@@ -25,9 +25,9 @@ def randoms(*shapes, dtype=torch.float32, device="cpu", seed=2):
     return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
 
 
-def inputs(batch, heads, groups, queries, keys, width, value_width, **about):
+def inputs(batch, heads, groups, queries, keys, width, value_dim, **about):
     """q, k, v, and what is sent back for the output."""
-    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_width), (heads, queries, value_width))
+    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_dim), (heads, queries, value_dim))
     return randoms(*((batch, *size) for size in sizes), **about)
 
 
@@ -62,12 +62,12 @@ def eager(position, tensors, upstream, given, *, view=as_they_are):
     scores = (q @ k.transpose(-1, -2)) * given.get("scale", q.shape[3] ** -0.5)
     sink = None
     if position is not None:
-        places = {"factor": layout.measured(torch.float32), "bias": layout.measured(torch.float32)}
+        places = {"score_scale": layout.measured(torch.float32), "bias": layout.measured(torch.float32)}
         for hook, distance in places.items():
             effect = evaluate(position, hook, distance, heads, layout.length_of)
             if effect is not None:
                 effect = effect.transpose(0, 1).to(dtype)
-                scores = scores * effect if hook == "factor" else scores + effect
+                scores = scores * effect if hook == "score_scale" else scores + effect
         sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     scores = scores.masked_fill(~layout.visible()[:, None], -torch.inf)
     if sink is not None:
@@ -102,7 +102,7 @@ def assert_within(found, exact, plain, dtype, tensors=3, slack=1):
 
 def exact_and_plain(position, tensors, upstream, given, *, view=as_they_are):
     """The float64 reference on the same numbers, and what the same formula gives in the dtype of the tensors."""
-    given = {name: value for name, value in given.items() if name != "skip_far"}
+    given = {name: value for name, value in given.items() if name != "skip_blocks"}
     wide = None if position is None else copy.deepcopy(position).double()
     exact = run(wide, [x.double() for x in tensors], upstream.double(), given, view=view, backend="reference")
     return exact, eager(position, tensors, upstream, given, view=view)

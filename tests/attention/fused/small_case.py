@@ -9,10 +9,10 @@ def main() -> None:
     torch.manual_seed(0)
     positions = [
         None,
-        whence.Alibi(4, learn=True),
-        whence.Epar(4, learn=True, context=64),
+        whence.Alibi(4, learnable=True),
+        whence.Epar(4, learnable=True, context=64),
         whence.T5Bias(4),
-        whence.Epar(4, learn=True, context=64) + whence.T5Bias(4) + whence.Sink(4),
+        whence.Epar(4, learnable=True, context=64) + whence.T5Bias(4) + whence.Sink(4),
         whence.PowerPrior(4),
     ]
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]

@@ -17,24 +17,26 @@ pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
 
 MECHANISMS = {
     "none": lambda h: None,
-    "Epar": lambda h: Epar(h, context=40, learn=True),
-    "Epar, one for all heads": lambda h: Epar(None, form="basic", context=40, learn=True),
-    "Alibi": lambda h: Alibi(h, form="symmetric", learn=True),
+    "Epar": lambda h: Epar(h, context=40, learnable=True),
+    "Epar, one for all heads": lambda h: Epar(None, form="basic", context=40, learnable=True),
+    "Alibi": lambda h: Alibi(h, form="symmetric", learnable=True),
     "Alibi, fixed": lambda h: Alibi(h, form="symmetric"),
     "T5Bias": lambda h: T5Bias(h, std=1.0),
     "T5Bias, both sides": lambda h: T5Bias(h, form="bidirectional", std=1.0),
     "PowerPrior": lambda h: PowerPrior(h, alpha=0.1, beta=0.8),
     "Kerple": lambda h: Kerple(h, form="log"),
     "Kerple, power": lambda h: Kerple(h, form="power"),
-    "Epar + T5Bias": lambda h: Epar(h, context=40, learn=True) + T5Bias(h, form="bidirectional", std=1.0),
-    "Epar + PowerPrior": lambda h: Epar(h, context=40, learn=True) + PowerPrior(h, alpha=0.1, beta=0.8),
-    "Epar + Epar": lambda h: Epar(h, context=40, learn=True) + Epar(h, context=9, learn=True),  # two scale: dense
-    "Epar + fixed Alibi": lambda h: Epar(h, context=40, learn=True) + Alibi(h, form="symmetric"),
-    "Kerple + Alibi": lambda h: Kerple(h) + Alibi(h, form="symmetric", learn=True),  # three rates of a bias
-    "Alibi + Sink": lambda h: Alibi(h, form="symmetric", learn=True) + Sink(h),
+    "Epar + T5Bias": lambda h: Epar(h, context=40, learnable=True) + T5Bias(h, form="bidirectional", std=1.0),
+    "Epar + PowerPrior": lambda h: Epar(h, context=40, learnable=True) + PowerPrior(h, alpha=0.1, beta=0.8),
+    "Epar + Epar": lambda h: (
+        Epar(h, context=40, learnable=True) + Epar(h, context=9, learnable=True)
+    ),  # two scale: dense
+    "Epar + fixed Alibi": lambda h: Epar(h, context=40, learnable=True) + Alibi(h, form="symmetric"),
+    "Kerple + Alibi": lambda h: Kerple(h) + Alibi(h, form="symmetric", learnable=True),  # three rates of a bias
+    "Alibi + Sink": lambda h: Alibi(h, form="symmetric", learnable=True) + Sink(h),
     "Sink": lambda h: Sink(h),
-    "StableMask": lambda h: StableMask(h, context=64, learn=True),
-    "Rotary + Epar + Sink": lambda h: Rotary() + Epar(h, context=40, learn=True) + Sink(h),
+    "StableMask": lambda h: StableMask(h, context=64, learnable=True),
+    "Rotary + Epar + Sink": lambda h: Rotary() + Epar(h, context=40, learnable=True) + Sink(h),
 }
 
 
@@ -50,14 +52,14 @@ def masks(name, batch, queries, keys):
         given["scale"] = -0.3
     if "lengths" in name:
         given["lengths"] = (keys - 41 * torch.arange(batch)).clamp(min=0)
-    if "padding" in name:
-        given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 37
+    if "key_mask" in name:
+        given["key_mask"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 37
     if "holes" in name:
-        given["padding"] = torch.rand(batch, keys, generator=torch.Generator().manual_seed(3)) > 0.4
+        given["key_mask"] = torch.rand(batch, keys, generator=torch.Generator().manual_seed(3)) > 0.4
         given["q_positions"] = torch.arange(keys)  # counted, padding would take no position, and tables need a run
-    if "documents" in name:
+    if "segment_ids" in name:
         runs = (torch.arange(keys) // 29).expand(batch, -1)
-        given["documents"] = runs if queries == keys else (runs[:, -queries:], runs)
+        given["segment_ids"] = runs if queries == keys else (runs[:, -queries:], runs)
     return given
 
 
@@ -81,13 +83,13 @@ CASES = [
     ("none", "both sides", OVER),
     ("none", "window", LONG),
     ("none", "lengths, both sides", PAIR),
-    ("none", "documents", BLOCK),
+    ("none", "segment_ids", BLOCK),
     ("Epar", "causal", ONE),
     ("Epar", "causal", SHORT),
     ("Epar", "causal", EVEN),
     ("Epar", "both sides", PAIR),
     ("Epar", "window", LONG),
-    ("Epar", "padding", PAIR),
+    ("Epar", "key_mask", PAIR),
     ("Epar", "causal", LATER),
     ("Epar, one for all heads", "scaled", OVER),
     ("Alibi", "causal", LONG),
@@ -97,8 +99,8 @@ CASES = [
     ("Alibi, fixed", "causal", OVER),
     ("T5Bias", "causal", LONG),
     ("T5Bias", "window", OVER),
-    ("T5Bias", "documents", PAIR),
-    ("T5Bias", "padding", PAIR),
+    ("T5Bias", "segment_ids", PAIR),
+    ("T5Bias", "key_mask", PAIR),
     ("T5Bias", "causal", LATER),
     ("T5Bias", "window", EARLIER),
     ("T5Bias, both sides", "both sides", EVEN),
@@ -140,15 +142,15 @@ def test_forward_and_gradients(mechanism, mask, shape):
 # --- effects that come apart into a part of the row and a part of the key, in half precision ---------------------------
 
 APART = {
-    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.01, 0.08, 0.7, 40.0], learn=True),
-    "a gentle slope and a sink": lambda h: Alibi(h, slope=[0.02, 0.05, 0.01, 0.03], learn=True) + Sink(h),
-    "decays from slow to sudden": lambda h: Epar(h, context=40, beta=[1e-4, 2.0, 60.0, 9000.0], learn=True),
-    "a decay to nothing": lambda h: Epar(h, form="basic", context=40, alpha=3.0, beta=1.5, learn=True),
+    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.01, 0.08, 0.7, 40.0], learnable=True),
+    "a gentle slope and a sink": lambda h: Alibi(h, slope=[0.02, 0.05, 0.01, 0.03], learnable=True) + Sink(h),
+    "decays from slow to sudden": lambda h: Epar(h, context=40, beta=[1e-4, 2.0, 60.0, 9000.0], learnable=True),
+    "a decay to nothing": lambda h: Epar(h, form="basic", context=40, alpha=3.0, beta=1.5, learnable=True),
     "a decay, fixed": lambda h: Epar(h, context=20, gamma=4.0),
 }
 
 
-@pytest.mark.parametrize("mask, groups", [("causal", 4), ("causal", 2), ("window, scaled", 4), ("documents", 2)])
+@pytest.mark.parametrize("mask, groups", [("causal", 4), ("causal", 2), ("window, scaled", 4), ("segment_ids", 2)])
 @pytest.mark.parametrize("mechanism", APART)
 def test_effects_of_row_and_key_apart(mechanism, mask, groups):
     *tensors, upstream = inputs(1, 4, groups, 100, 100, 16, 16, dtype=torch.float16)
@@ -168,8 +170,8 @@ DECODED = [
     ("none", "both sides", 16),
     ("Epar", "causal", 1),
     ("Epar + T5Bias", "window", 3),
-    ("T5Bias", "documents", 16),
-    ("Alibi + Sink", "padding", 3),
+    ("T5Bias", "segment_ids", 16),
+    ("Alibi + Sink", "key_mask", 3),
     ("Epar + PowerPrior", "lengths, scaled", 16),
     ("StableMask", "window", 1),
     ("Alibi", "documents, window", 3),
@@ -187,7 +189,7 @@ def test_decoding(mechanism, mask, queries):
 def test_decoding_with_more_rows_than_one_program_takes():
     # 16 queries of 12 heads that share their keys: too many for one tile of the splitting kernel
     *tensors, upstream = inputs(1, 12, 1, 16, 70, 16, 16)
-    compare(stirred(Epar(12, context=40, learn=True)), tensors, upstream, masks("causal", 1, 16, 70))
+    compare(stirred(Epar(12, context=40, learnable=True)), tensors, upstream, masks("causal", 1, 16, 70))
 
 
 @pytest.mark.parametrize("window", [None, 13])
@@ -218,10 +220,10 @@ HALF = [
     ("Epar", "causal", LONG),
     ("Alibi", "causal", LONG),  # a slope, where nothing but the slope acts and all keys are in the past
     ("Alibi", "window", OVER),
-    ("Alibi", "documents", PAIR),
+    ("Alibi", "segment_ids", PAIR),
     ("Alibi", "causal", LATER),
     ("Alibi", "both sides", OVER),
-    ("Alibi + Sink", "padding", PAIR),
+    ("Alibi + Sink", "key_mask", PAIR),
     ("Alibi + Sink", "scaled, window", OVER),
     ("Epar + T5Bias", "both sides", ODD),
     ("PowerPrior", "window, both sides", LONG),
@@ -242,7 +244,7 @@ def test_half_precision(mechanism, mask, shape):
     "width, dtype", [(80, torch.float32), (80, torch.float16), (136, torch.float16), (256, torch.float32)]
 )
 def test_wide_heads(width, dtype):
-    position = stirred(Epar(1, context=40, learn=True) + T5Bias(1, std=1.0))
+    position = stirred(Epar(1, context=40, learnable=True) + T5Bias(1, std=1.0))
     *tensors, upstream = inputs(1, 1, 1, 70, 70, width, width - 24, dtype=dtype)
     compare(position, tensors, upstream, {"causal": True})
 
@@ -260,7 +262,7 @@ def deterministic():
 ORDERED = [
     ("T5Bias", "causal", LONG),
     ("T5Bias", "window", EARLIER),
-    ("T5Bias", "padding", PAIR),
+    ("T5Bias", "key_mask", PAIR),
     ("T5Bias, both sides", "both sides", EVEN),
     ("T5Bias, both sides", "documents, window, both sides", PAIR),
     ("Epar + T5Bias", "causal", ODD),
@@ -337,7 +339,7 @@ ALONE = {
     },
     "queries of another document": {
         "causal": True, "q_positions": torch.arange(70), "k_positions": torch.arange(70),
-        "documents": (torch.arange(70) // 20, torch.arange(70) // 20 * 2),
+        "segment_ids": (torch.arange(70) // 20, torch.arange(70) // 20 * 2),
     },
 }  # fmt: skip
 
@@ -345,7 +347,7 @@ ALONE = {
 @pytest.mark.parametrize("sink", [False, True], ids=["no sink", "a sink"])
 @pytest.mark.parametrize("case", ALONE)
 def test_rows_that_see_nothing(case, sink):
-    position = Epar(2, context=40, learn=True) + T5Bias(2, form="bidirectional", std=1.0)
+    position = Epar(2, context=40, learnable=True) + T5Bias(2, form="bidirectional", std=1.0)
     position = stirred(position + Sink(2) if sink else position)
     *tensors, upstream = inputs(2, 2, 1, 70, 70, 16, 16)
     found = compare(position, tensors, upstream, ALONE[case])
@@ -431,7 +433,7 @@ def test_any_strides(layout):
     tensors = randoms(*shapes)
     width = view(*tensors)[2].shape[-1]
     (upstream,) = randoms((2, 2, 70, width), seed=5)
-    compare(stirred(Epar(2, context=40, learn=True)), tensors, upstream, {"causal": True}, view=view)
+    compare(stirred(Epar(2, context=40, learnable=True)), tensors, upstream, {"causal": True}, view=view)
 
 
 @pytest.mark.parametrize("queries", [3, 70])
@@ -444,7 +446,7 @@ def test_a_gradient_without_strides(queries):
 
 @pytest.mark.parametrize("wanted", ["q", "k", "v", "parameters"])
 def test_only_some_gradients_are_wanted(wanted):
-    position = stirred(Epar(2, context=40, learn=True) + T5Bias(2, std=1.0) + Sink(2)).requires_grad_(
+    position = stirred(Epar(2, context=40, learnable=True) + T5Bias(2, std=1.0) + Sink(2)).requires_grad_(
         wanted == "parameters"
     )
     *tensors, upstream = inputs(*SHORT[:6], 24)
@@ -458,7 +460,7 @@ def test_only_some_gradients_are_wanted(wanted):
 
 
 def test_without_gradients_the_answer_is_the_same():
-    position = stirred(Epar(2, context=40, learn=True) + PowerPrior(2, alpha=0.1, beta=0.8))
+    position = stirred(Epar(2, context=40, learnable=True) + PowerPrior(2, alpha=0.1, beta=0.8))
     *tensors, _ = inputs(*SHORT)
     given = {"position": position, "causal": True, "backend": "triton"}
     with torch.no_grad():
@@ -487,7 +489,7 @@ def drops(position, q, k, given):
 DROPPED = [
     ("none", "both sides", 40, False),
     ("Epar", "causal", 70, False),
-    ("T5Bias", "documents", 40, False),
+    ("T5Bias", "segment_ids", 40, False),
     ("T5Bias", "causal", 70, True),
     ("Alibi + Sink", "window", 70, False),
     ("Epar + T5Bias", "causal", 3, False),
@@ -540,11 +542,11 @@ def test_dropout_drops_the_share_it_says_and_anew_each_time():
 # --- leaving out keys that cannot matter ------------------------------------------------------------------------------------
 
 STEEP = {
-    "Alibi": lambda: Alibi(2, slope=[1.2, 0.7], learn=True),
-    "Alibi + Sink": lambda: Alibi(2, slope=[1.2, 0.7], learn=True) + Sink(2),
+    "Alibi": lambda: Alibi(2, slope=[1.2, 0.7], learnable=True),
+    "Alibi + Sink": lambda: Alibi(2, slope=[1.2, 0.7], learnable=True) + Sink(2),
     "PowerPrior": lambda: PowerPrior(2, alpha=[1.2, -0.7], beta=[1.0, 1.1]),
     "T5Bias + PowerPrior": lambda: T5Bias(2, std=1.0) + PowerPrior(2, alpha=[1.2, 0.7], beta=[1.0, 1.1]),
-    "Epar + Alibi": lambda: Epar(2, context=40, learn=True) + Alibi(2, slope=[1.2, 0.7]),
+    "Epar + Alibi": lambda: Epar(2, context=40, learnable=True) + Alibi(2, slope=[1.2, 0.7]),
 }
 
 
@@ -581,23 +583,23 @@ def small(dtype, length=150, keys=None):
 def test_leaving_out_far_keys_changes_nothing(mechanism, dtype, reached):
     tensors, upstream = small(dtype)
     position = STEEP[mechanism]()
-    found = compare(position, tensors, upstream, {"causal": True, "skip_far": True})
+    found = compare(position, tensors, upstream, {"causal": True, "skip_blocks": True})
     assert len(reached) == 1 and int(reached[0].min()) < 100  # something was left out
-    everything = run(position, tensors, upstream, {"causal": True, "skip_far": False}, backend="triton")
+    everything = run(position, tensors, upstream, {"causal": True, "skip_blocks": False}, backend="triton")
     assert len(reached) == 1
     for a, b in zip(found, everything, strict=True):
         # the same sums in the same blocks, less what is below the last digit
         torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("case", ["later", "documents", "window", "deterministic"])
+@pytest.mark.parametrize("case", ["later", "segment_ids", "window", "deterministic"])
 def test_leaving_out_far_keys_with_a_mask(case, reached, request):
     tensors, upstream = small(torch.float32, 150, 180 if case == "later" else 150)
     given = {"causal": True}
     if case == "later":
         given |= {"q_positions": torch.arange(30, 180), "k_positions": torch.arange(180)}
-    if case == "documents":
-        given["documents"] = torch.arange(150) // 110
+    if case == "segment_ids":
+        given["segment_ids"] = torch.arange(150) // 110
     if case == "window":
         given["window"] = 120
     if case == "deterministic":
@@ -635,7 +637,7 @@ def test_far_keys_stay_where_a_query_does_not_see_its_own(dtype):
     # the bound is reckoned from a query's own key; another document hides it here, and only far keys are left
     tensors, upstream = small(dtype, 260)
     given = {"causal": True, "q_positions": torch.arange(260), "k_positions": torch.arange(260)}
-    given["documents"] = ((torch.arange(260) >= 130).long(), (torch.arange(260) < 100).long())
+    given["segment_ids"] = ((torch.arange(260) >= 130).long(), (torch.arange(260) < 100).long())
     # a slope's gradient weighs what rounding leaves of a row by its distances, all of which are large here
     found = compare(STEEP["Alibi"](), tensors, upstream, given, slack=4)
     assert (found[0][:, :, 130:] != 0).any(-1).all()
@@ -646,11 +648,11 @@ def test_an_endless_bias_of_the_own_key_leaves_nothing_out():
         def bias(self, distance, length):
             return super().bias(distance, length).masked_fill(distance < 80, -torch.inf)
 
-        rates = Position.rates
-        slope_of_bias = Position.slope_of_bias
+        parameter_gradients = Position.parameter_gradients
+        bias_slope = Position.bias_slope
 
     tensors, upstream = small(torch.float32)
-    found = compare(Blind(2, slope=[1.2, 0.7], learn=True), tensors, upstream, {"causal": True})
+    found = compare(Blind(2, slope=[1.2, 0.7], learnable=True), tensors, upstream, {"causal": True})
     assert (found[0][:, :, 80:] != 0).any(-1).all()
 
 

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 DEVICE = "cuda"
 HALVES = (torch.bfloat16, torch.float16)
-TAKEN = {"factor", "bias", "sink", "rotate"}
+TAKEN = {"score_scale", "bias", "sink", "rotate"}
 HEADS, WIDTH = 4, 64
 
 MECHANISMS = {
@@ -29,15 +29,15 @@ MECHANISMS = {
     for entry in CATALOGUE
     if entry.make(2, 8).effects <= TAKEN and entry.make(2, 8).length != "query"
 } | {
-    "Alibi, learnt": lambda h, d: Alibi(h, form="symmetric", learn=True),
+    "Alibi, learnt": lambda h, d: Alibi(h, form="symmetric", learnable=True),
     "T5Bias, both sides": lambda h, d: T5Bias(h, form="bidirectional", std=1.0),
-    "Epar + T5Bias": lambda h, d: Epar(h, context=64, learn=True) + T5Bias(h, form="bidirectional", std=1.0),
-    "Epar + PowerPrior": lambda h, d: Epar(h, context=64, learn=True) + PowerPrior(h, alpha=0.1, beta=0.8),
-    "Alibi + Sink": lambda h, d: Alibi(h, learn=True) + Sink(h),
-    "Rotary + Epar + Sink": lambda h, d: Rotary() + Epar(h, context=64, learn=True) + Sink(h),
-    "Kerple + Alibi": lambda h, d: Kerple(h) + Alibi(h, form="symmetric", learn=True),
+    "Epar + T5Bias": lambda h, d: Epar(h, context=64, learnable=True) + T5Bias(h, form="bidirectional", std=1.0),
+    "Epar + PowerPrior": lambda h, d: Epar(h, context=64, learnable=True) + PowerPrior(h, alpha=0.1, beta=0.8),
+    "Alibi + Sink": lambda h, d: Alibi(h, learnable=True) + Sink(h),
+    "Rotary + Epar + Sink": lambda h, d: Rotary() + Epar(h, context=64, learnable=True) + Sink(h),
+    "Kerple + Alibi": lambda h, d: Kerple(h) + Alibi(h, form="symmetric", learnable=True),
 }
-MASKS = ("causal", "both sides", "window", "lengths", "documents", "left padding", "later queries")
+MASKS = ("causal", "both sides", "window", "lengths", "segment_ids", "left padding", "later queries")
 
 
 def arguments(mask, batch, queries, keys):
@@ -49,9 +49,9 @@ def arguments(mask, batch, queries, keys):
     if mask == "lengths":
         given["lengths"] = (keys - 90 * torch.arange(batch)).clamp(min=0)
     if mask == "left padding":
-        given["padding"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 77
-    if mask == "documents":
-        given["documents"] = torch.arange(keys) // 83
+        given["key_mask"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 77
+    if mask == "segment_ids":
+        given["segment_ids"] = torch.arange(keys) // 83
     return {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
 
 
@@ -97,9 +97,9 @@ def test_every_mechanism_under_every_mask(name, mask):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink"])
-@pytest.mark.parametrize("width, value_width", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
-def test_widths(width, value_width, name, dtype):
-    check(name, (1, 2, 1, 200, 200, width, value_width), {"causal": True}, dtype)
+@pytest.mark.parametrize("width, value_dim", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
+def test_widths(width, value_dim, name, dtype):
+    check(name, (1, 2, 1, 200, 200, width, value_dim), {"causal": True}, dtype)
 
 
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 111, 128, 129, 1000])
@@ -115,8 +115,8 @@ def test_long_texts_have_tiles_of_their_own(name):
 
 
 APART = {
-    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.003, 0.6, 2.0, 60.0], learn=True),
-    "decays from slow to sudden": lambda h: Epar(h, context=300, beta=[1e-4, 3.0, 900.0, 1e5], learn=True),
+    "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.003, 0.6, 2.0, 60.0], learnable=True),
+    "decays from slow to sudden": lambda h: Epar(h, context=300, beta=[1e-4, 3.0, 900.0, 1e5], learnable=True),
 }
 
 
@@ -188,7 +188,7 @@ def test_more_keys_than_a_32_bit_number_can_count():
         for head in (0, heads - 1):
             distance = torch.arange(keys - 1, -1, -1, device=DEVICE).double()
             scores = (k[0, head].float() @ q[0, head, 0].float()).double() * width**-0.5
-            weights = torch.softmax(scores * position.double().factor(distance, keys)[head], -1)
+            weights = torch.softmax(scores * position.double().score_scale(distance, keys)[head], -1)
             position.float()
             exact = sum(
                 w.float() @ x.float() for w, x in zip(weights.split(1 << 20), v[0, head].split(1 << 20), strict=True)
@@ -227,7 +227,7 @@ def test_more_rows_and_gradients_than_a_32_bit_number_can_count():
 def test_a_compiled_layer_is_the_eager_one(name):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    layer = whence.Attention(256, HEADS, built(name), key_heads=2, backend="triton").to(DEVICE, torch.bfloat16)
+    layer = whence.Attention(256, HEADS, built(name), num_kv_heads=2, backend="triton").to(DEVICE, torch.bfloat16)
     layer.position.float()
     x = torch.randn(2, 200, 256, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     wanted = [x, *layer.parameters()]
@@ -255,7 +255,7 @@ ORDERED = [
     ("T5Bias", "lengths", 80),
     ("T5Bias, both sides", "both sides", 64),
     ("Epar + T5Bias", "window", 128),
-    ("Epar + T5Bias", "documents", 64),
+    ("Epar + T5Bias", "segment_ids", 64),
     ("Epar + PowerPrior", "causal", 64),
     ("Alibi + Sink", "left padding", 64),
     ("Recency", "later queries", 256),
@@ -316,9 +316,9 @@ def test_dropout_drops_its_share_and_the_same_in_the_gradient(name):
 
 
 STEEP = {
-    "Alibi": lambda: Alibi(2, slope=[0.5, 0.1], learn=True),
+    "Alibi": lambda: Alibi(2, slope=[0.5, 0.1], learnable=True),
     "PowerPrior": lambda: PowerPrior(2, alpha=[0.5, -0.1], beta=[1.0, 1.1]),
-    "Epar + Alibi + Sink": lambda: Epar(2, context=64, learn=True) + Alibi(2, slope=[0.5, 0.1]) + Sink(2),
+    "Epar + Alibi + Sink": lambda: Epar(2, context=64, learnable=True) + Alibi(2, slope=[0.5, 0.1]) + Sink(2),
 }
 
 
@@ -328,8 +328,8 @@ def test_leaving_out_far_keys_changes_nothing(mechanism, dtype):
     *tensors, upstream = inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
     position = STEEP[mechanism]().to(DEVICE)
     poison()
-    found = compare(position, tensors, upstream, {"causal": True, "skip_far": True})
-    everything = run(position, tensors, upstream, {"causal": True, "skip_far": False}, backend="triton")
+    found = compare(position, tensors, upstream, {"causal": True, "skip_blocks": True})
+    everything = run(position, tensors, upstream, {"causal": True, "skip_blocks": False}, backend="triton")
     for a, b in zip(found, everything, strict=True):
         size = b.double().square().mean().sqrt()
         assert (a.double() - b.double()).square().mean().sqrt() <= 16 * torch.finfo(torch.float32).eps * size

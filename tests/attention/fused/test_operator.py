@@ -29,23 +29,23 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     q, k, v = random(2, HEADS, queries, 16), random(2, 1, keys, 16), random(2, 1, keys, 8)
     if layout is not None:
         q, k, v = (layout(t).detach().requires_grad_(grad) for t in (q, k, v))
-    held = [name in effects for name in ("factor", "bias")]
+    held = [name in effects for name in ("score_scale", "bias")]
     table = random(HEADS, entries + 2 * MARGIN, sum(held)) if any(held) else None
     slope = random(HEADS) if "slope" in effects else None
     sink = random(2, HEADS, queries) if "sink" in effects else None
-    numbers = rates = None
+    numbers = parameter_gradients = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
-        numbers, rates = random(HEADS, 4), torch.randn(HEADS, entries + 2 * MARGIN, 4)
+        numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * MARGIN, 4)
         table = None if table is None else table.detach()
-    real = q_documents = k_documents = None
+    real = q_segment_ids = k_segment_ids = None
     if masks:
         real = torch.arange(keys) < torch.tensor([[keys], [15]])
-        k_documents = (torch.arange(keys) // 10)[None]
-        q_documents = k_documents[:, offset:]
+        k_segment_ids = (torch.arange(keys) // 10)[None]
+        q_segment_ids = k_segment_ids[:, offset:]
     decay = torch.rand(HEADS, 3) if "decay" in effects else None
     seed = torch.tensor(3) if dropout else None
     return (
-        q, k, v, table, slope, sink, numbers, rates, real, q_documents, k_documents, decay, seed, held,
+        q, k, v, table, slope, sink, numbers, parameter_gradients, real, q_segment_ids, k_segment_ids, decay, seed, held,
         held if numbers is None else [False, False], [2, 1] if numbers is not None else [0, 0], numbers is not None,
         first, offset, causal, window, 0.25, 1.3, dropout, "skip" in effects,
     )  # fmt: skip
@@ -61,16 +61,16 @@ def turned(t):
 
 CHECKED = {
     "no table": {},
-    "factor": {"effects": ("factor",)},
-    "factor, bias and sink": {"effects": ("factor", "bias", "sink")},
-    "few numbers": {"effects": ("factor", "bias", "numbers")},
-    "a decay": {"effects": ("factor", "numbers", "decay")},
+    "score_scale": {"effects": ("score_scale",)},
+    "factor, bias and sink": {"effects": ("score_scale", "bias", "sink")},
+    "few numbers": {"effects": ("score_scale", "bias", "numbers")},
+    "a decay": {"effects": ("score_scale", "numbers", "decay")},
     "a slope": {"effects": ("slope", "sink")},
     "leaving out far keys": {"effects": ("bias", "skip")},
     "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
-    "both sides": {"effects": ("factor", "bias"), "causal": False},
-    "few queries": {"effects": ("factor", "bias", "sink"), "queries": 3},
-    "no gradient": {"effects": ("factor", "bias"), "grad": False},
+    "both sides": {"effects": ("score_scale", "bias"), "causal": False},
+    "few queries": {"effects": ("score_scale", "bias", "sink"), "queries": 3},
+    "no gradient": {"effects": ("score_scale", "bias"), "grad": False},
     "heads last": {"effects": ("bias",), "layout": heads_last},
     "width not together": {"effects": ("bias",), "layout": turned},
 }
@@ -90,7 +90,7 @@ def test_the_fused_operator_keeps_torchs_rules(case):
 @pytest.mark.parametrize("layout", [None, heads_last, turned], ids=["contiguous", "heads last", "width not together"])
 def test_gradients_have_the_strides_the_operator_announces(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
-    given = arguments(effects=("factor", "bias", "sink"), grad=False, layout=layout)
+    given = arguments(effects=("score_scale", "bias", "sink"), grad=False, layout=layout)
     answers = torch.ops.whence.fused(*given)
     whole = [torch.ones_like(answers[0]), *answers, *given]
     real = torch.ops.whence.fused_backward(*whole, [True, False, True, False])
@@ -114,7 +114,7 @@ def test_a_second_derivative_is_refused_aloud():
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("make", [lambda: Epar(HEADS, context=9, learn=True), lambda: T5Bias(HEADS, std=1.0)])
+@pytest.mark.parametrize("make", [lambda: Epar(HEADS, context=9, learnable=True), lambda: T5Bias(HEADS, std=1.0)])
 def test_gradients_under_activation_checkpointing(make, reentrant):
     # what is saved may be unpacked once only
     position = stirred(make())
@@ -145,9 +145,9 @@ def fresh_compiler():
 
 COMPILED = {
     "no position": (lambda: None, {"causal": True, "window": 7}),
-    "few numbers": (lambda: Epar(HEADS, context=9, learn=True) + PowerPrior(HEADS, alpha=0.1), {"causal": True}),
+    "few numbers": (lambda: Epar(HEADS, context=9, learnable=True) + PowerPrior(HEADS, alpha=0.1), {"causal": True}),
     "dense": (lambda: T5Bias(HEADS, std=1.0) + Sink(HEADS), {"causal": True, "lengths": torch.tensor([20, 11])}),
-    "fixed": (lambda: Alibi(HEADS), {"causal": True, "documents": torch.arange(20) // 8}),
+    "fixed": (lambda: Alibi(HEADS), {"causal": True, "segment_ids": torch.arange(20) // 8}),
 }
 
 
@@ -180,7 +180,7 @@ def test_it_compiles_to_one_operator():
         return graph.forward
 
     q, k, v, _ = inputs(1, HEADS, 1, 20, 20, 16, 16)
-    position = Epar(HEADS, context=9, learn=True)
+    position = Epar(HEADS, context=9, learnable=True)
     torch.compile(
         lambda: attend(q, k, v, position=position, causal=True, backend="triton"), fullgraph=True, backend=spy
     )()
@@ -224,7 +224,7 @@ CLOSED = {
         lambda: ({"position": Shaw(16)}, tokens()),
         "it has no content and no values effect",
     ),
-    "content": (lambda: ({"position": Cope(16)}, tokens()), "it has no content effect"),
+    "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "it has no content effect"),
     "a length for each query": (
         lambda: ({"position": Epar(HEADS, length="query")}, tokens()),
         "Epar has length='query', so a distance weighs differently for each query",

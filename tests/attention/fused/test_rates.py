@@ -10,7 +10,7 @@ from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bi
 from whence.attention.fused import backend
 from whence.attention.layout import resolve
 from whence.derivatives import disagreement
-from whence.position.base import Rate, Rates
+from whence.position.base import HookGradients, ParameterGradient
 from whence.position.catalogue import CATALOGUE
 
 HEADS, LENGTH = 3, 50
@@ -19,10 +19,10 @@ HEADS, LENGTH = 3, 50
 def mechanisms():
     """Every mechanism of the catalogue, and every other form that has derivatives or a slope of its own."""
     yield from ((entry.name, entry.make(HEADS, 8)) for entry in CATALOGUE)
-    yield "Alibi, learnt", Alibi(HEADS, learn=True)
-    yield "Alibi, symmetric and scaled", Alibi(HEADS, form="symmetric", scale=2.5, learn=True)
-    yield "Epar, one for all heads", Epar(None, context=64, learn=True)
-    yield "Epar, sequence length", Epar(HEADS, length="sequence", learn=True)
+    yield "Alibi, learnt", Alibi(HEADS, learnable=True)
+    yield "Alibi, symmetric and scaled", Alibi(HEADS, form="symmetric", scale=2.5, learnable=True)
+    yield "Epar, one for all heads", Epar(None, context=64, learnable=True)
+    yield "Epar, sequence length", Epar(HEADS, length="sequence", learnable=True)
     yield "PowerPrior, one for all heads", PowerPrior(None, alpha=0.2, beta=1.3)
     yield "PowerPrior of a negative alpha", PowerPrior(HEADS, alpha=[-0.3, -1.0, -2.0], beta=[0.5, 1.0, 2.0])
     yield "PowerPrior, beyond its lowest", PowerPrior(HEADS, alpha=1e5, beta=[3.0, 5.0, 9.0])
@@ -46,23 +46,23 @@ def length_of(position):
     return position.context if position.length == "context" else LENGTH if position.length else None
 
 
-LEARNING = [name for name, position in overriding("rates").items() if position.learnable]
+LEARNING = [name for name, position in overriding("parameter_gradients").items() if position.trainable]
 
 
 def prepared(name, stir):
     torch.manual_seed(0)
-    position = overriding("rates")[name].double()
+    position = overriding("parameter_gradients")[name].double()
     return stirred(position) if stir and "beyond" not in name else position
 
 
 @pytest.mark.parametrize("stir", [False, True], ids=["at its start", "later"])
-@pytest.mark.parametrize("name", overriding("rates"))
+@pytest.mark.parametrize("name", overriding("parameter_gradients"))
 def test_the_answers_that_come_with_the_rates_are_the_hooks(name, stir):
     position = prepared(name, stir)
     for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         distance, length = distances(position).to(dtype), length_of(position)
-        found = position.to(dtype).rates(distance, length)
-        for hook in ("factor", "bias"):
+        found = position.to(dtype).parameter_gradients(distance, length)
+        for hook in ("score_scale", "bias"):
             answer, expected = getattr(found, hook), getattr(position, hook)(distance, length)
             assert (answer is None) == (expected is None)
             if answer is not None:
@@ -80,14 +80,14 @@ def test_each_rate_is_what_autograd_finds(name, stir):
     position = prepared(name, stir)
     wanted = list(position.parameters())
     distance, length = distances(position), length_of(position)
-    rates = position.rates(distance, length).each
-    assert rates and all(rate.hook in position.effects for rate in rates)
-    for hook in ("factor", "bias"):
+    parameter_gradients = position.parameter_gradients(distance, length).each
+    assert parameter_gradients and all(rate.hook in position.effects for rate in parameter_gradients)
+    for hook in ("score_scale", "bias"):
         if hook not in position.effects:
             continue
         answer = getattr(position, hook)(distance, length)
         through = torch.zeros(answer.shape, dtype=answer.dtype)
-        for rate in rates:
+        for rate in parameter_gradients:
             if rate.hook != hook:
                 continue
             assert rate.number.requires_grad and rate.number.shape in {(), (HEADS, 1)}
@@ -112,30 +112,30 @@ def jacobian(answer, wanted):
 @pytest.mark.parametrize("name", LEARNING)
 def test_the_rates_name_every_number_that_learns(name):
     # a number left out would silently get no gradient at all
-    position = overriding("rates")[name]
-    rates = position.rates(distances(position).float(), length_of(position)).each
-    total = sum(rate.number.sum() for rate in rates)
+    position = overriding("parameter_gradients")[name]
+    parameter_gradients = position.parameter_gradients(distances(position).float(), length_of(position)).each
+    total = sum(rate.number.sum() for rate in parameter_gradients)
     grads = torch.autograd.grad(total, list(position.parameters()), allow_unused=True)
     assert all(g is not None and (g != 0).all() for g in grads)
 
 
-@pytest.mark.parametrize("name", overriding("rates"))
+@pytest.mark.parametrize("name", overriding("parameter_gradients"))
 def test_rates_are_finite_in_float32(name):
-    position = overriding("rates")[name]
+    position = overriding("parameter_gradients")[name]
     distance = distances(position).float()
-    for rate in position.rates(distance, length_of(position)).each:
+    for rate in position.parameter_gradients(distance, length_of(position)).each:
         if rate.table is not None:
             assert torch.isfinite(rate.table).all()
             assert rate.table.shape in {(len(distance),), (HEADS, len(distance))}
 
 
-@pytest.mark.parametrize("name", overriding("slope_of_bias"))
+@pytest.mark.parametrize("name", overriding("bias_slope"))
 def test_the_slope_times_the_distance_is_the_bias(name):
-    position = stirred(overriding("slope_of_bias")[name].double())
+    position = stirred(overriding("bias_slope")[name].double())
     distance = DISTANCES[DISTANCES >= 0]
-    slope = position.slope_of_bias()
+    slope = position.bias_slope()
     torch.testing.assert_close(slope * distance, position.bias(distance, length_of(position)), rtol=1e-12, atol=0)
-    if position.learnable:  # it carries the gradient of the parameters behind it
+    if position.trainable:  # it carries the gradient of the parameters behind it
         wanted = list(position.parameters())
         weights = torch.linspace(-1, 1, HEADS * len(distance), dtype=torch.float64).view(HEADS, -1)
         pair = [
@@ -144,28 +144,28 @@ def test_the_slope_times_the_distance_is_the_bias(name):
         torch.testing.assert_close(*pair)
 
 
-@pytest.mark.parametrize("name", overriding("decay_of_factor"))
+@pytest.mark.parametrize("name", overriding("score_scale_decay"))
 def test_the_decay_is_the_factor(name):
-    position = stirred(overriding("decay_of_factor")[name].double())
+    position = stirred(overriding("score_scale_decay")[name].double())
     distance = DISTANCES[DISTANCES >= 0]
-    floor, span, fall = position.decay_of_factor(length_of(position))
+    floor, span, fall = position.score_scale_decay(length_of(position))
     found = floor + span * torch.exp(-fall * distance)
-    torch.testing.assert_close(found, position.factor(distance, length_of(position)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(found, position.score_scale(distance, length_of(position)), rtol=1e-12, atol=0)
     assert (fall >= 0).all()
 
 
 def test_a_wrong_decay_is_named_by_check():
     class Wrong(Epar):
-        def decay_of_factor(self, length):
-            floor, span, fall = super().decay_of_factor(length)
+        def score_scale_decay(self, length):
+            floor, span, fall = super().score_scale_decay(length)
             return floor, span, 2 * fall
 
     class Growing(Epar):
-        def decay_of_factor(self, length):
-            floor, span, fall = super().decay_of_factor(length)
+        def score_scale_decay(self, length):
+            floor, span, fall = super().score_scale_decay(length)
             return floor, span, -fall
 
-    for kind, said in ((Wrong, "decay_of_factor\\(\\) and factor\\(\\) differ"), (Growing, "fall under 0")):
+    for kind, said in ((Wrong, "score_scale_decay\\(\\) and factor\\(\\) differ"), (Growing, "fall under 0")):
         assert re.search(said, disagreement(kind(HEADS).double(), DISTANCES))
 
 
@@ -173,7 +173,7 @@ def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
     q = torch.zeros(1, HEADS, 9, 4)
     given = dict.fromkeys(PLACES)
     layouts = {causal: resolve(q, q, causal=causal, needs_positions=True, **given) for causal in (True, False)}
-    epar = Epar(HEADS, context=64, learn=True)
+    epar = Epar(HEADS, context=64, learnable=True)
     assert backend.decay_of(epar, layouts[True], HEADS, 9).shape == (HEADS, 3)
     assert backend.decay_of(Rotary() + epar, layouts[True], HEADS, 9) is not None
     assert backend.decay_of(epar, layouts[False], HEADS, 9) is None
@@ -198,26 +198,30 @@ def few(position, heads=HEADS):
 
 
 def test_factor_rates_come_first_then_bias_rates_then_the_scale():
-    factor, bias, numbers, rates = few(PowerPrior(HEADS, alpha=0.1, beta=0.8) + Epar(HEADS, context=64, learn=True))
-    assert [(rate.hook, rate.table is None) for rate in rates] == [
-        ("factor", False), ("factor", False), ("bias", False), ("bias", False), ("factor", True),
+    factor, bias, numbers, parameter_gradients = few(
+        PowerPrior(HEADS, alpha=0.1, beta=0.8) + Epar(HEADS, context=64, learnable=True)
+    )
+    assert [(rate.hook, rate.table is None) for rate in parameter_gradients] == [
+        ("score_scale", False), ("score_scale", False), ("bias", False), ("bias", False), ("score_scale", True),
     ]  # fmt: skip
     assert numbers.shape == (HEADS, 5) and numbers.requires_grad
-    assert not any(t.requires_grad for t in (factor, bias, *(r.table for r in rates if r.table is not None)))
+    assert not any(
+        t.requires_grad for t in (factor, bias, *(r.table for r in parameter_gradients if r.table is not None))
+    )
 
 
 def test_one_number_for_all_heads_is_given_to_each():
-    _, _, numbers, rates = few(PowerPrior(None, alpha=0.5, beta=1.5))
-    assert numbers.shape == (HEADS, 2) and all(rate.table.shape == (HEADS, 9) for rate in rates)
+    _, _, numbers, parameter_gradients = few(PowerPrior(None, alpha=0.5, beta=1.5))
+    assert numbers.shape == (HEADS, 2) and all(rate.table.shape == (HEADS, 9) for rate in parameter_gradients)
     torch.testing.assert_close(numbers[:, 0], torch.full((HEADS,), 0.5))
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
-    epar, fixed = Epar(HEADS, context=64, learn=True), Epar(HEADS, context=5, beta=2.0)
+    epar, fixed = Epar(HEADS, context=64, learnable=True), Epar(HEADS, context=5, beta=2.0)
     factor, _, _, alone = few(epar)
     whole, _, _, together = few(epar + fixed if first else fixed + epar)
-    other = fixed.factor(torch.arange(0.0, 9.0), 5)
+    other = fixed.score_scale(torch.arange(0.0, 9.0), 5)
     torch.testing.assert_close(whole, factor * other)
     for a, b in zip(alone, together, strict=True):
         assert (a.table is None) == (b.table is None)
@@ -226,9 +230,9 @@ def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
 
 
 NOT_FEW = {
-    "a part without rates": lambda: T5Bias(HEADS) + Alibi(HEADS, learn=True),
-    "two that scale the factor": lambda: Epar(HEADS, learn=True) + Epar(HEADS, learn=True, context=7),
-    "five tables": lambda: Kerple(HEADS) + PowerPrior(HEADS) + Alibi(HEADS, learn=True),
+    "a part without rates": lambda: T5Bias(HEADS) + Alibi(HEADS, learnable=True),
+    "two that scale the factor": lambda: Epar(HEADS, learnable=True) + Epar(HEADS, learnable=True, context=7),
+    "five tables": lambda: Kerple(HEADS) + PowerPrior(HEADS) + Alibi(HEADS, learnable=True),
     "nothing that learns": lambda: Epar(HEADS) + Alibi(HEADS),
     "only a sink learns": lambda: Alibi(HEADS) + Sink(HEADS),
 }
@@ -241,29 +245,29 @@ def test_dense_gradients_where_numbers_are_not_few(case):
 
 def test_without_recording_no_numbers_are_asked_for():
     with torch.no_grad():
-        assert few(Epar(HEADS, learn=True)) is None
+        assert few(Epar(HEADS, learnable=True)) is None
 
 
 def test_an_answer_of_a_wrong_shape_is_refused():
     class Wrong(Alibi):
-        def rates(self, distance, length):
-            return Rates(None, torch.zeros(2, 3), (Rate(self.slope(), "bias", -distance.abs()),))
+        def parameter_gradients(self, distance, length):
+            return HookGradients(None, torch.zeros(2, 3), (ParameterGradient(self.slope(), "bias", -distance.abs()),))
 
     with pytest.raises(WhenceError, match="Wrong"):
-        few(Wrong(HEADS, learn=True))
+        few(Wrong(HEADS, learnable=True))
 
 
 class ScaledAlibi(Alibi):
     """A parameter that the parent's derivatives know nothing of."""
 
-    def __init__(self, heads, *, learn):
-        super().__init__(heads, learn=learn)
+    def __init__(self, heads, *, learnable):
+        super().__init__(heads, learnable=learnable)
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
 
 
 class DoubledEpar(Epar):
     def __init__(self):
-        super().__init__(HEADS, context=16, learn=True)
+        super().__init__(HEADS, context=16, learnable=True)
         self.alpha.extra = torch.nn.Parameter(torch.tensor(0.7))
         self.alpha.forward = lambda: torch.nn.functional.softplus(self.alpha.raw) * self.alpha.extra
 
@@ -271,7 +275,7 @@ class DoubledEpar(Epar):
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    "make", [lambda: ScaledAlibi(HEADS, learn=False), lambda: ScaledAlibi(HEADS, learn=True), DoubledEpar]
+    "make", [lambda: ScaledAlibi(HEADS, learnable=False), lambda: ScaledAlibi(HEADS, learnable=True), DoubledEpar]
 )
 def test_a_parameter_that_a_subclass_adds_gets_its_gradient(make, dtype):
     q, k, v = (torch.randn(1, HEADS, 9, 16, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3))

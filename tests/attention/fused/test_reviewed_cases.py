@@ -8,7 +8,7 @@ from against_reference import compare, inputs
 
 from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
 from whence.attention.fused.backend import few_numbers
-from whence.position.base import Position, Rate, Rates
+from whence.position.base import HookGradients, ParameterGradient, Position
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -36,17 +36,17 @@ def test_views_of_one_memory_are_told_apart():
     close(*both(y[..., :8], y[..., :8], y, causal=True))
 
 
-@pytest.mark.parametrize("learn", [False, True])
-def test_a_new_bias_drops_what_its_parent_supplied(learn):
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_new_bias_drops_what_its_parent_supplied(learnable):
     class Bumpy(Alibi):
         def bias(self, distance, length):
             return super().bias(distance, length) + 3.0 * (distance == 5)
 
     q, k, v = (torch.randn(1, 2, 40, 16) for _ in range(3))
-    close(*both(q, k, v, position=Bumpy(2, learn=learn), causal=True))
+    close(*both(q, k, v, position=Bumpy(2, learnable=learnable), causal=True))
     halves = [t.half() for t in (q, k, v)]
-    close(*both(*halves, position=Bumpy(2, learn=learn), causal=True), allowed=3e-3)
-    assert Bumpy(2).rates(torch.arange(3.0), None) is None and Bumpy(2).slope_of_bias() is None
+    close(*both(*halves, position=Bumpy(2, learnable=learnable), causal=True), allowed=3e-3)
+    assert Bumpy(2).parameter_gradients(torch.arange(3.0), None) is None and Bumpy(2).bias_slope() is None
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -66,8 +66,8 @@ def test_positions_too_far_apart_are_refused():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
 def test_padding_stays_padding_whatever_numbers_documents(dtype):
     q, k, v = (torch.randn(2, 2, 40, 16) for _ in range(3))
-    documents = (torch.arange(40) // 20).to(dtype)
-    given = {"documents": documents, "lengths": torch.tensor([40, 10]), "causal": True, "position": Kerple(2)}
+    segment_ids = (torch.arange(40) // 20).to(dtype)
+    given = {"segment_ids": segment_ids, "lengths": torch.tensor([40, 10]), "causal": True, "position": Kerple(2)}
     close(*both(q, k, v, **given))
 
 
@@ -85,7 +85,7 @@ def test_a_table_from_elsewhere_keeps_its_gradient():
     found = []
     for backend in ("triton", "reference"):
         given.slopes = source * 2
-        out = attend(q, k, v, position=given + Alibi(2, learn=True), causal=True, backend=backend)
+        out = attend(q, k, v, position=given + Alibi(2, learnable=True), causal=True, backend=backend)
         found.append(torch.autograd.grad(out.square().sum(), source)[0])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
@@ -105,15 +105,17 @@ def test_a_key_that_is_no_number_is_not_left_out():
     k[0, 0, 0, 0] = torch.nan
     given = {"position": Alibi(1, slope=[3.0]), "causal": True, "backend": "triton"}
     rows = attend(q, k, v, **given).isnan().any(-1).sum()
-    assert rows == attend(q, k, v, skip_far=False, **given).isnan().any(-1).sum() == 200
+    assert rows == attend(q, k, v, skip_blocks=False, **given).isnan().any(-1).sum() == 200
 
 
 MIXED = {
-    "fixed, shared by heads, and a slope": lambda: Epar(context=40) + Alibi(2, learn=True),
+    "fixed, shared by heads, and a slope": lambda: Epar(context=40) + Alibi(2, learnable=True),
     "fixed, shared by heads, and two numbers": lambda: Epar(context=40) + Kerple(2),
     "fixed, shared by heads, and a table": lambda: Epar(context=40) + T5Bias(2),
-    "a learning factor and a fixed bias": lambda: Epar(2, learn=True, context=40) + PowerPrior(alpha=0.1, learn=False),
-    "learning, shared by heads": lambda: Epar(context=40, learn=True) + PowerPrior(alpha=0.1),
+    "a learning factor and a fixed bias": lambda: (
+        Epar(2, learnable=True, context=40) + PowerPrior(alpha=0.1, learnable=False)
+    ),
+    "learning, shared by heads": lambda: Epar(context=40, learnable=True) + PowerPrior(alpha=0.1),
 }
 
 
@@ -135,8 +137,8 @@ def test_numbers_that_shape_only_the_sink_are_no_rates():
         def sink(self, position, length):
             return self.level + 0 * position
 
-        def rates(self, distance, length):
-            return Rates(None, -0.1 * distance, ())
+        def parameter_gradients(self, distance, length):
+            return HookGradients(None, -0.1 * distance, ())
 
     assert few_numbers(Quiet(), torch.arange(9.0), 2, 9) is None
     *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
@@ -152,8 +154,10 @@ def test_rates_of_a_wrong_shape_are_named():
         def bias(self, distance, length):
             return -self.number * distance
 
-        def rates(self, distance, length):
-            return Rates(None, self.bias(distance, length), (Rate(self.number, "bias", -distance[:3]),))
+        def parameter_gradients(self, distance, length):
+            return HookGradients(
+                None, self.bias(distance, length), (ParameterGradient(self.number, "bias", -distance[:3]),)
+            )
 
     q = torch.randn(1, 2, 9, 16)
     with pytest.raises(Exception, match=r"Crooked\.rates"):
@@ -163,11 +167,11 @@ def test_rates_of_a_wrong_shape_are_named():
 def test_sinks_that_follow_the_positions_compile():
     torch._dynamo.reset()
     q, k, v = (torch.randn(2, 2, 20, 16, requires_grad=True) for _ in range(3))
-    padding = torch.arange(20) >= torch.tensor([[0], [4]])
-    position = StableMask(2, context=64, learn=True)
+    key_mask = torch.arange(20) >= torch.tensor([[0], [4]])
+    position = StableMask(2, context=64, learnable=True)
 
     def step(q, k, v):
-        return attend(q, k, v, position=position, causal=True, padding=padding, backend="triton")
+        return attend(q, k, v, position=position, causal=True, key_mask=key_mask, backend="triton")
 
     learnt = [q, k, v, *position.parameters()]
     eager = torch.autograd.grad(step(q, k, v).square().sum(), learnt)

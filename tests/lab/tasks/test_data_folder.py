@@ -211,8 +211,8 @@ def test_a_downloaded_sst2_is_a_task(folder, monkeypatch, tmp_path_factory):
     assert task.decode(batch.tokens) == ["good", "<unk>", "good", "<unk>"]
     assert batch.targets.tolist() == [1]
     rows = next(task.epoch(2, torch.Generator().manual_seed(0)))
-    assert rows.padding.sum(1).tolist() == [2 if label else 1 for label in rows.targets.tolist()]
-    assert load("sst2", mask_padding="none").evaluation("dev")[0].padding is None
+    assert rows.key_mask.sum(1).tolist() == [2 if label else 1 for label in rows.targets.tolist()]
+    assert load("sst2", mask_padding="none").evaluation("dev")[0].key_mask is None
     assert refused(load, "sst2", mask_padding="all") == (
         "load(\"sst2\") got mask_padding='all', but it is one of 'none', 'keys'; give one of them."
     )

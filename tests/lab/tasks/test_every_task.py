@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab.tasks import NOT_ASKED, TASKS, load
+from whence.lab.tasks import IGNORE_INDEX, TASKS, load
 
 EMBEDDED = [name for name, entry in TASKS.items() if entry.embedded]
 
@@ -62,7 +62,7 @@ def test_interface(tasks, name):
         assert batch.tokens.shape == (len(batch.tokens), length)
         assert batch.targets.shape == (batch.tokens.shape[:1] if task.classes else batch.tokens.shape)
         assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocabulary
-        asked = batch.targets[batch.targets != NOT_ASKED]
+        asked = batch.targets[batch.targets != IGNORE_INDEX]
         assert len(asked) and asked.min() >= 0 and asked.max() < (task.classes or task.vocabulary)
 
 

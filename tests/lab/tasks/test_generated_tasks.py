@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab.tasks import NOT_ASKED, load
+from whence.lab.tasks import IGNORE_INDEX, load
 
 
 def seeded(seed):
@@ -30,8 +30,8 @@ def test_retrieval_has_one_right_answer_at_the_last_place():
     task = load("retrieval", pairs=6, keys=48, values=5, items=64)
     for length, batch in all_batches(task):
         assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
-        assert batch.padding is None
-        assert (batch.targets[:, :-1] == NOT_ASKED).all()
+        assert batch.key_mask is None
+        assert (batch.targets[:, :-1] == IGNORE_INDEX).all()
         assert [solve_retrieval(row) for row in batch.tokens.tolist()] == batch.targets[:, -1].tolist()
 
 
@@ -48,7 +48,7 @@ def test_copy_asks_for_the_string_from_the_separator_on():
     for length, batch in all_batches(task):
         half = length // 2
         assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
-        assert (batch.targets[:, :half] == NOT_ASKED).all()
+        assert (batch.targets[:, :half] == IGNORE_INDEX).all()
         assert torch.equal(batch.targets[:, half:], batch.tokens[:, :half])
         assert (batch.tokens[:, half] == task.vocabulary - 1).all()
         # what is asked at a place is what stands at the next: a next-token model without a shift of its own
@@ -112,14 +112,14 @@ def test_the_heavier_side_wins(structure):
     task = load("votes", length=24, votes=5, structure=structure, items=64)
     for length, batch in all_batches(task):
         weights = task.weights(length - 1).tolist()
-        assert batch.tokens.shape == (len(batch.tokens), length) and (batch.targets[:, :-1] == NOT_ASKED).all()
+        assert batch.tokens.shape == (len(batch.tokens), length) and (batch.targets[:, :-1] == IGNORE_INDEX).all()
         for tokens, target in zip(batch.tokens, batch.targets[:, -1:], strict=True):
             *row, question = task.decode(tokens)
             assert question == "?" and len(row) - row.count(".") == 5
-            if target != NOT_ASKED:  # both sides weigh the same
+            if target != IGNORE_INDEX:  # both sides weigh the same
                 assert [solve_votes(row, weights)] == task.decode(target)
     targets = task.train_batch(2000, seeded(1)).targets[:, -1]
-    sides = targets[targets != NOT_ASKED].bincount()[2:]
+    sides = targets[targets != IGNORE_INDEX].bincount()[2:]
     assert sides.sum() > 1950 and (sides - 1000).abs().max() < 120  # no side is the better guess
 
 
@@ -141,7 +141,7 @@ def test_every_question_asks_about_what_stands_before_it():
             row = task.decode(tokens)
             asked = [place for place, sign in enumerate(row) if sign == "?"]
             assert len(asked) == 4 and asked[-1] == length - 1 and asked[0] >= (length - 1) // 2
-            answered = [place for place, target in enumerate(targets) if target != NOT_ASKED]
+            answered = [place for place, target in enumerate(targets) if target != IGNORE_INDEX]
             assert set(answered) <= set(asked) and len(answered) >= 3  # few have no vote before them
             for place in answered:
                 before = row[:place][::-1]
@@ -165,7 +165,7 @@ def test_a_question_nothing_answers_is_not_asked():
             row = task.decode(tokens[: place + 1])
             if row[-1] == "?":
                 empty = not {"+", "-"} & set(row)
-                assert (targets[place] == NOT_ASKED) == empty
+                assert (targets[place] == IGNORE_INDEX) == empty
 
 
 def test_shuffled_and_turned_votes_are_no_longer_decided_by_the_weights():

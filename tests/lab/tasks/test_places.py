@@ -2,7 +2,7 @@
 
 import torch
 
-from whence.lab.tasks import NOT_ASKED, load
+from whence.lab.tasks import IGNORE_INDEX, load
 
 
 def seeded(seed):
@@ -29,7 +29,7 @@ def test_places_has_one_right_answer_that_the_cue_decides():
     task = load("places", count=5, symbols=4, items=64)
     for length, batch in all_batches(task):
         assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
-        assert (batch.targets[:, :-1] == NOT_ASKED).all()
+        assert (batch.targets[:, :-1] == IGNORE_INDEX).all()
         assert [solve_places(row, 4) for row in batch.tokens.tolist()] == batch.targets[:, -1].tolist()
     batch = task.train_batch(3000, seeded(3))
     kinds = task.kinds(batch.tokens)

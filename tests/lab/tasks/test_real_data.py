@@ -61,7 +61,7 @@ def test_speeches_classify_as_in_the_study(classify):
     assert classify.context == 32 and classify.classes == 3
     batches = list(classify.epoch(16, seeded(0)))
     assert len(batches) == 131 and batches[0].tokens.shape == (16, 32)
-    assert all(batch.padding is None for batch in [*batches, *test])
+    assert all(batch.key_mask is None for batch in [*batches, *test])
     assert min(batch.tokens.min() for batch in test) == 0  # padded all the same
     first = test[0].tokens[0]
     assert classify.decode(first)[:5] == ["This", "afternoon", ",", "I", "spoke"]
@@ -82,9 +82,9 @@ def test_speeches_with_marked_padding(classify):
     masked = load("speeches_classify", mask_padding="keys")
     for plain, marked in zip(classify.evaluation("test"), masked.evaluation("test"), strict=True):
         assert torch.equal(plain.tokens, marked.tokens)
-        assert torch.equal(marked.padding, plain.tokens != 0)
-        assert marked.padding[:, 0].all()
-        assert (marked.padding.int().diff(dim=1) <= 0).all()  # padding is on the right
+        assert torch.equal(marked.key_mask, plain.tokens != 0)
+        assert marked.key_mask[:, 0].all()
+        assert (marked.key_mask.int().diff(dim=1) <= 0).all()  # padding is on the right
 
 
 def test_speeches_lm_blocks_overlap_as_in_the_study(lm):

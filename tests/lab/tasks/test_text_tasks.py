@@ -6,7 +6,7 @@ import torch
 from whence import WhenceError
 from whence.lab.data import python_texts
 from whence.lab.data.units import Bytes, Words
-from whence.lab.tasks import NOT_ASKED, load
+from whence.lab.tasks import IGNORE_INDEX, load
 from whence.lab.tasks.sources import SOURCES
 from whence.lab.tasks.windows import LanguageModelling
 
@@ -55,13 +55,13 @@ def test_the_same_tokens_are_scored_at_every_length(task):
     for split, length in task.splits().items():
         batches = task.evaluation(split)
         for batch in batches:
-            asked = batch.targets != NOT_ASKED
+            asked = batch.targets != IGNORE_INDEX
             assert (asked.sum(1) == task.context).all()
             assert asked[:, -task.context :].all()
             assert torch.equal(batch.targets[asked], batch.tokens[asked] + 1)
             # a longer input is the same text with more before it, and nothing missing in between
             assert torch.equal(batch.tokens, batch.tokens[:, :1] + torch.arange(length))
-        scored[split] = torch.cat([batch.targets[batch.targets != NOT_ASKED] for batch in batches]).tolist()
+        scored[split] = torch.cat([batch.targets[batch.targets != IGNORE_INDEX] for batch in batches]).tolist()
     assert scored["test"] == scored["2x"] == scored["4x"] == scored["8x"]
     assert len(set(scored["test"])) == len(scored["test"])  # no token twice
 
@@ -134,7 +134,7 @@ def test_sources_are_balanced_and_whole(sources):
     assert len(sources.train.labels) == sources.settings["train_items"] > 1500
     assert len(sources.tests["test"].labels) == sources.settings["test_items"] == 600
     assert (sources.train.tokens != 0).all()
-    assert sources.train_batch(4, seeded(0)).padding is None
+    assert sources.train_batch(4, seeded(0)).key_mask is None
 
 
 def test_sources_longer_inputs_read_on(sources):

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.parameter import Quantity
 
 #: task types by name, with the direction in which each pulls: 1 toward near keys, -1 toward far ones
@@ -56,7 +56,7 @@ class Reading:
 class Adapter(nn.Module, ABC):
     """Reads x ``[B, T, W]``, the mean of what each row has seen ``[B, T, W]`` and positions ``[T]``."""
 
-    width: int
+    embed_dim: int
 
     @abstractmethod
     def forward(self, x: Tensor, seen: Tensor, places: Tensor) -> Reading: ...
@@ -66,7 +66,7 @@ class TaskAware(Adapter):
     """Infers the task from what a row has seen and leans toward near keys, toward far keys, or on content.
 
     Args:
-        width: width of the input.
+        embed_dim: width of the input.
         context: the length that distances are measured in.
         types: task types with the direction of each, from -1 to 1.
         strength: where the one learnable scale of all slopes starts.
@@ -75,19 +75,19 @@ class TaskAware(Adapter):
     directions: Tensor
 
     def __init__(
-        self, width: int, context: int, *, types: Mapping[str, float] = TASK_TYPES, strength: float = 4.0
+        self, embed_dim: int, context: int, *, types: Mapping[str, float] = TASK_TYPES, strength: float = 4.0
     ) -> None:
         super().__init__()
         if context < 1 or not types:
-            raise refusal(
+            raise usage_error(
                 "TaskAware(context, types)", f"{context} and {len(types)} types", "there is one at least", "give one"
             )
         if not all(-1 <= direction <= 1 for direction in types.values()):
             rule = "a type leans from -1, all far, to 1, all near"  # beyond that its trust in content would be below 0
-            raise refusal("TaskAware(types)", repr(dict(types)), rule, "give such types, and a larger strength")
-        self.width, self.context, self.types = width, context, tuple(types)
-        self.weigh = nn.Linear(width, len(types))
-        self.strength = Quantity("strength", strength, heads=None, learn=True)
+            raise usage_error("TaskAware(types)", repr(dict(types)), rule, "give such types, and a larger strength")
+        self.embed_dim, self.context, self.types = embed_dim, context, tuple(types)
+        self.weigh = nn.Linear(embed_dim, len(types))
+        self.strength = Quantity("strength", strength, heads=None, learnable=True)
         self.register_buffer("directions", torch.tensor(list(types.values())))
 
     def forward(self, x: Tensor, seen: Tensor, places: Tensor) -> Reading:
@@ -105,15 +105,15 @@ class ContentAware(Adapter):
 
     levels: Tensor
 
-    def __init__(self, width: int, *, types: Mapping[str, float] = CONTENT_TYPES, strength: float = 4.0) -> None:
+    def __init__(self, embed_dim: int, *, types: Mapping[str, float] = CONTENT_TYPES, strength: float = 4.0) -> None:
         super().__init__()
         if not types or not all(0 <= level <= 1 for level in types.values()):
-            raise refusal(
+            raise usage_error(
                 "ContentAware(types)", repr(dict(types)), "types have an importance from 0 to 1", "give such types"
             )
-        self.width, self.types = width, tuple(types)
-        self.sort = nn.Linear(width, len(types))
-        self.strength = Quantity("strength", strength, heads=None, learn=True)
+        self.embed_dim, self.types = embed_dim, tuple(types)
+        self.sort = nn.Linear(embed_dim, len(types))
+        self.strength = Quantity("strength", strength, heads=None, learnable=True)
         self.register_buffer("levels", torch.tensor(list(types.values())))
 
     def forward(self, x: Tensor, seen: Tensor, places: Tensor) -> Reading:
@@ -128,15 +128,15 @@ class Fused(Adapter):
 
     def __init__(self, task: TaskAware, content: ContentAware) -> None:
         super().__init__()
-        if task.width != content.width:
-            raise refusal(
+        if task.embed_dim != content.embed_dim:
+            raise usage_error(
                 "Fused(task, content)",
-                f"widths {task.width} and {content.width}",
+                f"widths {task.embed_dim} and {content.embed_dim}",
                 "both read the same input",
                 "build them with one width",
             )
-        self.width, self.task, self.content = task.width, task, content
-        self.share = nn.Linear(self.width, 1)
+        self.embed_dim, self.task, self.content = task.embed_dim, task, content
+        self.share = nn.Linear(self.embed_dim, 1)
 
     def forward(self, x: Tensor, seen: Tensor, places: Tensor) -> Reading:
         by_task, by_content = self.task(x, seen, places), self.content(x, seen, places)
@@ -160,13 +160,13 @@ class PerRow(Adapter):
     t is a weight of the task and c the importance of the row's own token, both between 0 and 1, and f fuses them.
     """
 
-    def __init__(self, width: int, *, types: Mapping[str, float] = TASK_TYPES) -> None:
+    def __init__(self, embed_dim: int, *, types: Mapping[str, float] = TASK_TYPES) -> None:
         super().__init__()
-        self.width, self.types = width, tuple(types)
-        self.weigh = nn.Linear(width, len(types))
+        self.embed_dim, self.types = embed_dim, tuple(types)
+        self.weigh = nn.Linear(embed_dim, len(types))
         self.level = nn.Parameter(torch.zeros(len(types)))  # of each task type, before the sigmoid
-        self.rate = nn.Linear(width, 1)
-        self.share = nn.Linear(width, 1)
+        self.rate = nn.Linear(embed_dim, 1)
+        self.share = nn.Linear(embed_dim, 1)
 
     def forward(self, x: Tensor, seen: Tensor, places: Tensor) -> Reading:
         weights = self.weigh(seen).softmax(-1)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from whence.attention import attend, inner
-from whence.errors import refusal
+from whence.attention import attend, without_embedding
+from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 from whence_papers.epar.adapters import Adapter, Reading
@@ -21,8 +21,8 @@ class AdaptiveAttention(nn.Module):
     causally where attention is causal: the task is inferred from the mean of what a row has seen.
 
     Args:
-        width: width of the input and output.
-        heads: query heads, a divisor of ``width``.
+        embed_dim: width of the input and output.
+        heads: query heads, a divisor of ``embed_dim``.
         position: what position does to the scores; not a part that acts on embeddings.
         adapter: ``TaskAware``, ``ContentAware``, ``Fused`` or ``PerRow``; ``None`` for none.
         causal, temperature: as in ``attend``.
@@ -35,7 +35,7 @@ class AdaptiveAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
         heads: int,
         position: Position | None = None,
         adapter: Adapter | None = None,
@@ -44,29 +44,29 @@ class AdaptiveAttention(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        if heads < 1 or width % heads != 0:
-            raise refusal(
-                "AdaptiveAttention(width, heads)", f"{width} and {heads}", "heads divides width", "choose a divisor"
+        if heads < 1 or embed_dim % heads != 0:
+            raise usage_error(
+                "AdaptiveAttention(width, heads)", f"{embed_dim} and {heads}", "heads divides width", "choose a divisor"
             )
-        if adapter is not None and adapter.width != width:
-            raise refusal(
+        if adapter is not None and adapter.embed_dim != embed_dim:
+            raise usage_error(
                 "AdaptiveAttention(adapter=...)",
-                f"an adapter for width {adapter.width} with {width}",
+                f"an adapter for width {adapter.embed_dim} with {embed_dim}",
                 "an adapter reads the layer's input",
-                f"build it with width={width}",
+                f"build it with width={embed_dim}",
             )
         if position is not None and position.at_input():
-            raise refusal(
+            raise usage_error(
                 "AdaptiveAttention(position=...)",
                 "a part that acts on embeddings",
                 "embeddings are made outside of this layer",
-                "use inner(position) here and embed the input before",
+                "use without_embedding(position) here and embed the input before",
             )
-        self.heads, self.head_width = heads, width // heads
-        self.position = NoPosition() if position is None else inner(position)
+        self.heads, self.head_dim = heads, embed_dim // heads
+        self.position = NoPosition() if position is None else without_embedding(position)
         self.adapter = adapter
         self.causal, self.temperature = causal, temperature
-        self.queries, self.keys, self.values, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.queries, self.keys, self.values, self.out = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         """x ``[B, T, width]`` gives an output like it."""
@@ -90,7 +90,7 @@ class AdaptiveAttention(nn.Module):
             projection(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
             for projection in (self.queries, self.keys, self.values)
         )
-        scale = self.head_width**-0.5
+        scale = self.head_dim**-0.5
         if self.adapter is None:
             return q, k, v, scale, Reading()
         reading = self.adapter(x, seen_by(x, self.causal), torch.arange(x.shape[1], device=x.device))
@@ -133,7 +133,7 @@ class AdaptiveModel(nn.Module):
         vocabulary: int,
         adapter: Callable[[int], Adapter] | None = None,
         *,
-        width: int = 32,
+        embed_dim: int = 32,
         heads: int = 2,
         position: Position | None = None,
         causal: bool = True,
@@ -143,15 +143,15 @@ class AdaptiveModel(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.embedding = nn.Embedding(vocabulary, width)
-            made = None if adapter is None else adapter(width)
-            self.attention = AdaptiveAttention(width, heads, position, made, causal=causal, temperature=temperature)
-            self.output = nn.Linear(width, vocabulary)
+            self.embedding = nn.Embedding(vocabulary, embed_dim)
+            made = None if adapter is None else adapter(embed_dim)
+            self.attention = AdaptiveAttention(embed_dim, heads, position, made, causal=causal, temperature=temperature)
+            self.output = nn.Linear(embed_dim, vocabulary)
 
-    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Tokens ``[B, T]`` give scores ``[B, T, vocabulary]`` of the token after each."""
-        if padding is not None:
-            raise refusal(
+        if key_mask is not None:
+            raise usage_error(
                 "AdaptiveModel(padding=...)",
                 "a mask",
                 "this small model reads whole sequences",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.study import Budget
 from whence.lab.training import train
 from whence.position.epar import Epar
@@ -24,7 +24,7 @@ from whence_papers.epar.adaptive import AdaptiveModel
 from whence_papers.epar.places import KINDS, Places
 
 ADAPTERS = ("none", "row", "task", "content", "fused")
-BUDGET = Budget(steps=500, batch=32, rate=1e-2, weight_decay=0.0)
+BUDGET = Budget(steps=500, batch_size=32, lr=1e-2, weight_decay=0.0)
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Adapted:
 def maker(adapter: str, context: int) -> Callable[[int], Adapter] | None:
     """The adapter of a name for any width: none, the source's per-row form, task, content, or both fused, on keys."""
     if adapter not in ADAPTERS:
-        raise refusal(
+        raise usage_error(
             "maker(adapter)", repr(adapter), f"an adapter is one of {', '.join(ADAPTERS)}", "choose one of them"
         )
     makers: dict[str, Callable[[int], Adapter] | None] = {
         "none": None,
         "row": PerRow,
-        "task": lambda width: TaskAware(width, context),
+        "task": lambda embed_dim: TaskAware(embed_dim, context),
         "content": ContentAware,
-        "fused": lambda width: Fused(TaskAware(width, context), ContentAware(width)),
+        "fused": lambda embed_dim: Fused(TaskAware(embed_dim, context), ContentAware(embed_dim)),
     }
     return makers[adapter]
 
@@ -57,7 +57,7 @@ def maker(adapter: str, context: int) -> Callable[[int], Adapter] | None:
 def adapt(adapter: str = "fused", *, seed: int = 0, task: Places | None = None, budget: Budget = BUDGET) -> Adapted:
     """Train a model with learnable EPAR and an adapter; seconds on a CPU."""
     task = Places(count=10) if task is None else task
-    position = Epar(2, learn=True, context=task.context)
+    position = Epar(2, learnable=True, context=task.context)
     make = maker(adapter, task.context)
     model = AdaptiveModel(task.vocabulary, make, position=position, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def forced(model: AdaptiveModel, task_type: str) -> AdaptiveModel:
     changed = copy.deepcopy(model)
     found = [part for part in changed.modules() if isinstance(part, TaskAware)]
     if not found or task_type not in found[0].types:
-        raise refusal(
+        raise usage_error(
             "forced(model, task_type)",
             repr(task_type) if found else "a model without task types",
             "the type is one of a task-aware model's",

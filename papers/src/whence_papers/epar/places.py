@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least, one_of
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least, one_of
 from whence.lab.tasks.generated import Generated
 
 KINDS = ("near", "anywhere", "far")
@@ -73,7 +73,7 @@ class Places(Generated):
         asking = torch.full((rows, 1), self.vocabulary - 1)
         tokens = torch.cat([2 * self.symbols + kind, shown, asking], dim=1)
         answers = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
-        targets = torch.full_like(tokens, NOT_ASKED)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
         targets[:, -1:] = symbols.gather(1, answers.gather(1, kind))
         return Batch(tokens, targets)
 

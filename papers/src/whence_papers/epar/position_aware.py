@@ -11,7 +11,7 @@ from whence.position.epar import Epar
 
 
 def position_aware(
-    width: int,
+    embed_dim: int,
     heads: int = 1,
     *,
     form: str = "enhanced",
@@ -19,19 +19,19 @@ def position_aware(
     beta: float = 1.0,
     gamma: float = 0.5,
     temperature: float = 1.0,
-    learn: bool = False,
+    learnable: bool = False,
     causal: bool = False,
     length: str = "sequence",
     context: int | None = None,
     bias: bool = True,
 ) -> Attention:
-    """Attention under the basic or the enhanced position effect; with ``learn`` its numbers train, one set a head.
+    """Attention under the basic or the enhanced position effect; with ``learnable`` its numbers train, one set a head.
 
     >>> import torch
     >>> position_aware(8, form="basic")(torch.ones(1, 5, 8)).shape
     torch.Size([1, 5, 8])
     """
     effect = Epar(
-        heads, form=form, alpha=alpha, beta=beta, gamma=gamma, learn=learn, length=length, context=context
+        heads, form=form, alpha=alpha, beta=beta, gamma=gamma, learnable=learnable, length=length, context=context
     )  # fmt: skip
-    return Attention(width, heads, effect, causal=causal, temperature=temperature, bias=bias)
+    return Attention(embed_dim, heads, effect, causal=causal, temperature=temperature, bias=bias)

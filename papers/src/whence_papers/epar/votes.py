@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
-from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least, fixed_generator, one_of
+from whence.errors import usage_error
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least, fixed_generator, one_of
 from whence.lab.tasks.generated import Generated, without_repetition
 
 FILLER, QUESTION, MINUS, PLUS = 0, 1, 2, 3
@@ -52,7 +52,7 @@ class Votes(Generated):
         one_of(self.name, "structure", structure, STRUCTURES)
         one_of(self.name, "order", order, ORDERS)
         if votes % 2 == 0 or not 0 <= noise <= 1:
-            raise refusal(
+            raise usage_error(
                 'load("votes")',
                 f"votes={votes}, noise={noise}",
                 "votes are an odd number, noise a share",
@@ -99,7 +99,7 @@ class Votes(Generated):
         votes = self._placed(2 * sides - 1, places, amount).scatter(1, asked[:, :-1], 0)
         shown = self._placed(torch.where(turned, 1 - sides, sides) + MINUS, places, amount + 1)
         tokens = shown.scatter(1, asked, QUESTION)
-        targets = torch.full_like(tokens, NOT_ASKED)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
         for number in range(self.questions):
             targets.scatter_(1, asked[:, number : number + 1], self._answers(votes, weights, asked[:, number]))
         return Batch(tokens, targets)
@@ -125,7 +125,7 @@ class Votes(Generated):
         moved = torch.arange(amount) + amount - place[:, None]
         seen = weights.gather(1, moved.clamp(max=amount - 1)).masked_fill(moved >= amount, 0.0)
         total = (votes * seen).sum(1, keepdim=True)
-        return torch.where(total.abs() < TIE, NOT_ASKED, (total > 0).long() + MINUS)
+        return torch.where(total.abs() < TIE, IGNORE_INDEX, (total > 0).long() + MINUS)
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         return [".?-+"[token] for token in as_numbers(tokens)]

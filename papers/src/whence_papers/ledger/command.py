@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers import FOLDER
 
 if TYPE_CHECKING:
@@ -91,11 +91,13 @@ def chosen(sources: list[Source], names: list[str], ids: list[str]) -> list[Sour
     for name in names:
         if name not in known:
             rule = f"the sources are {', '.join(f'{one.name} ({one.number})' for one in sources)}"
-            raise refusal("whence claims --source", repr(name), rule, "name one of them")
+            raise usage_error("whence claims --source", repr(name), rule, "name one of them")
     all_ids = {claim.id for one in sources for claim in one.claims}
     for name in ids:
         if name not in all_ids:
-            raise refusal("whence claims --id", repr(name), f"there is no such claim{_near(name, all_ids)}", "name one")
+            raise usage_error(
+                "whence claims --id", repr(name), f"there is no such claim{_near(name, all_ids)}", "name one"
+            )
     kept = [one for one in sources if not names or one in [known[name] for name in names]]
     if ids:
         kept = [replace(one, claims=tuple(c for c in one.claims if c.id in ids)) for one in kept]
@@ -114,7 +116,9 @@ def verdicts(names: list[str]) -> tuple[str, ...]:
     plain = [name.replace("-", " ").lower() for name in names]
     for name in plain:
         if name not in SIGNS:
-            raise refusal("whence claims --verdict", repr(name), f"a verdict is one of {', '.join(SIGNS)}", "name one")
+            raise usage_error(
+                "whence claims --verdict", repr(name), f"a verdict is one of {', '.join(SIGNS)}", "name one"
+            )
     return tuple(plain) or tuple(SIGNS)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.ledger import experiments, probes, studies
 from whence_papers.ledger.computations import COMPUTATIONS
 from whence_papers.ledger.ledger import Claim
@@ -50,7 +50,7 @@ def evidence_of(claim: Claim, places: Places) -> Evidence:
             None, waits_for=f"a new record, since {path.name} is of other figures: `whence claims --update`"
         )
     if not isinstance(kept.get("found"), dict):
-        raise refusal("claims", f"{path.name} without found", "a record says what was found", "compute it again")
+        raise usage_error("claims", f"{path.name} without found", "a record says what was found", "compute it again")
     return Evidence(kept["found"], path.as_posix())
 
 
@@ -88,7 +88,7 @@ def computed(claim: Claim, places: Places) -> dict[str, Any]:
         if "argument" not in str(error):
             raise
         rule = "given holds what the computation is given"
-        raise refusal(f"claims/{claim.source}.toml, {claim.id},", str(error), rule, "correct that entry") from error
+        raise usage_error(f"claims/{claim.source}.toml, {claim.id},", str(error), rule, "correct that entry") from error
 
 
 def plain(value: Any) -> Any:

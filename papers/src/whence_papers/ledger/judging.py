@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.statistics import summary
 from whence_papers.ledger.evidence import Evidence, evidence_of
 from whence_papers.ledger.ledger import Check, Claim, Source
@@ -144,7 +144,7 @@ def _figure(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[f
     value = found.get(check.figure)
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-        raise refusal(
+        raise usage_error(
             f"claims/{claim.source}.toml, {claim.id},",
             f"no number {check.figure!r} in its evidence, which has {', '.join(found)}",
             "a check names a number that was found",

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 
 WAYS = ("compute", "read", "untestable", "waits_for")
 TEXTS = ("id", "claim", "where", "how")
@@ -92,7 +92,9 @@ def load(folder: Path, known: Mapping[str, tuple[str, ...]] | None = None) -> li
     """
     paths = sorted(folder.glob("*.toml"))
     if not paths:
-        raise refusal("claims", f"no .toml file in {folder}", "a ledger has one a source", "run it where claims/ is")
+        raise usage_error(
+            "claims", f"no .toml file in {folder}", "a ledger has one a source", "run it where claims/ is"
+        )
     sources = sorted((_source(path, known or {}) for path in paths), key=lambda source: source.number)
     seen: set[str] = set()
     for source in sources:
@@ -107,7 +109,7 @@ def _source(path: Path, known: Mapping[str, tuple[str, ...]]) -> Source:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise refusal(f"claims/{path.name}", str(error), "it is TOML", "correct that line") from None
+        raise usage_error(f"claims/{path.name}", str(error), "it is TOML", "correct that line") from None
     texts = {name: data.pop(name, None) for name in ("number", "title", "kind")}
     for name, text in texts.items():
         if not isinstance(text, str) or not text:
@@ -184,4 +186,4 @@ def _number(text: Any) -> float | None:
 
 
 def _bad(file: str, name: str | None, got: str, rule: str) -> WhenceError:
-    return refusal(f"claims/{file}" + (f", {name}," if name else ""), got, rule, "correct that entry")
+    return usage_error(f"claims/{file}" + (f", {name}," if name else ""), got, rule, "correct that entry")

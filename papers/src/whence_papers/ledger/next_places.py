@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab import results as lab
 from whence.statistics import smallest_p, summary
 from whence_papers.ledger.places import Places, Waiting
@@ -24,7 +24,7 @@ def runs_of(places: Places, study: str, *arms: str) -> tuple[dict[str, Records],
     for name in arms:
         if name not in known:
             rule = f"its arms are {', '.join(known)}"
-            raise refusal("claims", f"{name!r} in {study}", rule, "name one of them")
+            raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
         ended = lab.records_of(spec, known[name], folder)
         if len(ended) < len(spec.seeds):
             raise Waiting(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")

@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.report.comparison.tables import definitions, scrolling
 
 SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
@@ -45,7 +45,9 @@ def page(found: dict[str, Any]) -> str:
         found: plain JSON, as ``whence_papers.ledger.findings`` makes it, with ``command``, ``when`` and ``environment``.
     """
     if not found["sources"]:
-        raise refusal("page(found)", "no claims", "a page is about at least one", "ask for other sources or verdicts")
+        raise usage_error(
+            "page(found)", "no claims", "a page is about at least one", "ask for other sources or verdicts"
+        )
     shared = files("whence.report.comparison").joinpath("style.css").read_text("utf-8")
     own = files("whence.report.ledger")
     return PAGE.substitute(

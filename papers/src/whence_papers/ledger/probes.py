@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import curves, explaining, run_folder
 from whence.probe.findings import read_task
 from whence.statistics import proportion
@@ -34,7 +34,7 @@ def found_probe(places: Places, model: str, wanted: str, has: Callable[[Path], b
         raise Waiting(f"a probe of {model} with {wanted} in {base}/")
     if len(found) > 1:
         got = " and ".join(folder.name for folder in found)
-        raise refusal("claims", got, f"one probe of {model} has the records of {wanted}", "move the others away")
+        raise usage_error("claims", got, f"one probe of {model} has the records of {wanted}", "move the others away")
     return found[0]
 
 

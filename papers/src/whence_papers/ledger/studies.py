@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab import results as lab
 from whence.lab.study import Study
 from whence.statistics import Comparison, compare, smallest_p
@@ -34,7 +34,7 @@ def found_study(places: Places, name: str) -> tuple[Study, Path]:
         raise Waiting(f"the study {name} in {places.results}/")
     if len(folders) > 1:
         got = " and ".join(folder.relative_to(places.results).as_posix() for folder in folders)
-        raise refusal("claims", got, f"one study {name} has the records that count", "move the others away")
+        raise usage_error("claims", got, f"one study {name} has the records that count", "move the others away")
     return lab.study_in(folders[0]), folders[0]
 
 
@@ -43,7 +43,7 @@ def finished(study: Study, folder: Path, arm: str) -> dict[str, Any]:
     chosen = [one for one in study.arms if one.name == arm]
     if not chosen:
         got = f"{arm!r} in {study.name}"
-        raise refusal("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
+        raise usage_error("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
     found = lab.arm_of(study, chosen[0], folder)
     curves, gone = found["curves"], {str(one["seed"]) for one in found["diverged"]}
     if len(curves) < len(study.seeds):
@@ -57,7 +57,9 @@ def values_of(found: dict[str, Any], split: str, evaluation: int | None, factor:
     made = min((len(curve["evaluations"]) for curve in found["curves"].values()), default=place + 1)
     if place >= made:
         got = f"evaluation {evaluation} of {found['name']}, which has {made}"
-        raise refusal("claims", got, "a figure names an evaluation that the study makes", "correct the ledger's entry")
+        raise usage_error(
+            "claims", got, "a figure names an evaluation that the study makes", "correct the ledger's entry"
+        )
     return [factor * curve["evaluations"][place]["splits"][split] for curve in found["curves"].values()]
 
 
@@ -110,7 +112,9 @@ def against(
     spec, folder = found_study(places, study)
     if question and spec.question != question:
         got = f"{study} that asks {spec.question!r}"
-        raise refusal("claims", got, f"the ledger means the one that asks {question!r}", "correct the ledger's entry")
+        raise usage_error(
+            "claims", got, f"the ledger means the one that asks {question!r}", "correct the ledger's entry"
+        )
     factor = METRICS[metric][0]
     sides = {name: values_of(finished(spec, folder, name), split, None, factor) for name in (arm, *others)}
     told: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.tasks.base import fixed_generator
 from whence_papers.pointer.pointer_generator import PointerGenerator, Sources, Targets, Vocabulary, greedy_search
 
@@ -62,10 +62,10 @@ class Summaries:
                 rule = f"{setting} is at least {least}" + (
                     ", so that no text has a name twice" if setting == "names" else ""
                 )
-                raise refusal(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
+                raise usage_error(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
         self.marked, self.around, self.names = marked, around, names
         written = [word for pair in TOPICS.values() for word in pair]
-        self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
+        self.vocab_size = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
 
     def draw(self, rows: int, generator: torch.Generator) -> list[Pair]:
         """Training pairs, decided by the generator's state alone."""
@@ -78,8 +78,8 @@ class Summaries:
 
     def batch(self, pairs: Sequence[Pair]) -> tuple[Sources, Targets]:
         """Pairs in numbers."""
-        sources = self.vocabulary.sources([pair.text for pair in pairs])
-        return sources, self.vocabulary.targets([pair.summary for pair in pairs], sources)
+        sources = self.vocab_size.sources([pair.text for pair in pairs])
+        return sources, self.vocab_size.targets([pair.summary for pair in pairs], sources)
 
     def _pair(self, first: int, generator: torch.Generator) -> Pair:
         def below(n: int) -> int:
@@ -109,17 +109,17 @@ def train(
 ) -> list[dict[str, float]]:
     """Train in place on freshly drawn pairs: surprise and coverage loss of every step."""
     device = next(model.parameters()).device
-    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     generator = torch.Generator().manual_seed(seed)
     model.train()
     curve = []
     for _ in range(steps):
         sources, targets = task.batch(task.draw(batch, generator))
         loss = model.loss(sources.to(device), targets.to(device))
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimiser.step()
+        optimizer.step()
         curve.append({"surprise": loss.surprise.item(), "repeated": loss.repeated.item()})
     return curve
 
@@ -143,7 +143,7 @@ def judge(model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, lo
     exact = again = written = 0
     right, asked = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
     for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
-        words = task.vocabulary.text(hypothesis.words, beyond)
+        words = task.vocab_size.text(hypothesis.words, beyond)
         exact += tuple(words) == pair.summary
         again += len(words) - len(set(words))
         written += len(words)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import content_hash, data_file, data_folder
 from whence.lab.data.packages import needed
 from whence.lab.data.units import Words
@@ -59,7 +59,7 @@ def labelled(asked: str, name: str) -> tuple[list[str], list[int]]:
     for number, line in enumerate(speech_file(asked, name).splitlines(), start=1):
         label, tab, text = line.strip().partition("\t")
         if not tab or label not in ("0", "1", "2"):
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"line {number} of {name} starting with {line[:12]!r}",
                 "a line is a label 0, 1 or 2, a tab and a text",

@@ -14,14 +14,14 @@ from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
-MODEL = {"width": 64, "heads": 4, "layers": 1, "hidden": 128, "dropout": 0.3}
+MODEL = {"embed_dim": 64, "heads": 4, "layers": 1, "ffn_dim": 128, "dropout": 0.3}
 WITHOUT_FROM_END = {"reads": ["user", "time", "weekday", "duration", "ago"]}
 RECENCY = "Recency(max_length=64)"
 ARMS = (
     Arm("Recency", RECENCY),
     Arm("no position", "NoPosition()"),
-    Arm("ALiBi, learned slope", "Alibi(slope=[0.0625], learn=True)"),
-    Arm("EPAR", "Epar(learn=True)"),
+    Arm("ALiBi, learned slope", "Alibi(slope=[0.0625], learnable=True)"),
+    Arm("EPAR", "Epar(learnable=True)"),
     Arm("power prior", "PowerPrior(alpha=0.1)"),
     Arm("additive", "NoPosition()", {"pointer": "additive"}),
     Arm("no pointer", "NoPosition()", {"answers": "generate"}),
@@ -31,11 +31,11 @@ ARMS = (
 )
 PREDECESSOR = "LSTM pointer-generator"
 MODELS = (
-    Arm(PREDECESSOR, "NoPosition()", {"body": "lstm", "pointer": "additive", "hidden": 64}),
+    Arm(PREDECESSOR, "NoPosition()", {"body": "lstm", "pointer": "additive", "ffn_dim": 64}),
     Arm("Recency", RECENCY),
 )
 BUDGET = Budget(
-    epochs=8, batch=128, rate=2e-3, weight_decay=0.015, warmup=58, schedule="cosine", evaluate_every=1, patience=3
+    epochs=8, batch_size=128, lr=2e-3, weight_decay=0.015, warmup_steps=58, schedule="cosine", evaluate_every=1, patience=3
 )  # fmt: skip
 
 

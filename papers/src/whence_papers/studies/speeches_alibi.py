@@ -10,8 +10,10 @@ from whence.lab.arms import Arm, arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
-MODEL = {"width": 64, "heads": 2, "layers": 4, "hidden": 100, "dropout": 0.1}
-BUDGET = Budget(epochs=100, batch=16, rate=1e-4, optimiser="AdamW", weight_decay=0.1, clip=None, evaluate_every=10)
+MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
+BUDGET = Budget(
+    epochs=100, batch_size=16, lr=1e-4, optimizer="AdamW", weight_decay=0.1, max_grad_norm=None, evaluate_every=10
+)
 
 
 def studies() -> list[Study]:

@@ -9,8 +9,10 @@ from whence.lab.arms import arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
-MODEL = {"width": 64, "heads": 2, "layers": 4, "hidden": 100, "dropout": 0.1}
-BUDGET = Budget(steps=500, batch=16, rate=1e-3, optimiser="Adam", weight_decay=0.0, clip=None, evaluate_every=100)
+MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
+BUDGET = Budget(
+    steps=500, batch_size=16, lr=1e-3, optimizer="Adam", weight_decay=0.0, max_grad_norm=None, evaluate_every=100
+)
 
 
 def studies() -> list[Study]:

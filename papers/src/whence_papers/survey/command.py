@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def hypotheses(
@@ -32,7 +32,7 @@ def hypotheses(
     from whence_papers.survey.page import found_in
 
     if quick == bool(model):
-        raise refusal(
+        raise usage_error(
             "whence hypotheses", "both a model and --quick" if quick else "no model", "it tests one model", "name one"
         )
     tested = subject.load(model, device) if model else subject.quick_subject()

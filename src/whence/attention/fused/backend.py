@@ -14,8 +14,8 @@ from whence import hook_outputs
 from whence.attention.fused import ops
 from whence.attention.fused.packing import FEW_QUERIES, LOG2E, pack
 from whence.attention.layout import Layout
-from whence.position.base import Position, Rate, Rates
-from whence.position.evaluate import evaluate, one_length, table
+from whence.position.base import HookGradients, ParameterGradient, Position
+from whence.position.evaluate import evaluate, evaluate_table, one_length
 
 WIDEST = 256
 FARTHEST = 2**29  # kernels count distances in 32 bits
@@ -59,7 +59,7 @@ def attend(
     scale: float,
     temperature: float,
     dropout: float,
-    skip_far: bool,
+    skip_blocks: bool,
 ) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q."""
     assert layout.offset is not None
@@ -67,30 +67,32 @@ def attend(
     first, last = distances(layout, rows, keys)
     distance = torch.arange(first, last, device=q.device, dtype=torch.float32)
     slope = slope_of(position, layout, heads) if q.dtype != torch.float32 else None  # see slope_of
-    factor = bias = numbers = None
-    found: tuple[Rate, ...] = ()
+    score_scale = bias = numbers = None
+    found: tuple[ParameterGradient, ...] = ()
     if slope is None:
         few = few_numbers(position, distance, heads, keys)
         if few is None:
-            factor, bias = (table(position, hook, distance, heads, keys) for hook in ("factor", "bias"))
+            score_scale, bias = (
+                evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias")
+            )
         else:
-            factor, bias, numbers, found = few
-    narrow = q.dtype != torch.float32 and factor is not None and not factor.requires_grad
+            score_scale, bias, numbers, found = few
+    narrow = q.dtype != torch.float32 and score_scale is not None and not score_scale.requires_grad
     decay = decay_of(position, layout, heads, keys) if narrow else None
     unit = LOG2E / temperature
-    columns = [(t.expand(heads, -1), u) for t, u in ((factor, scale * unit), (bias, unit)) if t is not None]
+    columns = [(t.expand(heads, -1), u) for t, u in ((score_scale, scale * unit), (bias, unit)) if t is not None]
     sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if dropout > 0 else None
-    rates = [(rate.hook, rate.table) for rate in found if rate.table is not None]
+    parameter_gradients = [(rate.hook, rate.table) for rate in found if rate.table is not None]
     return ops.fused(
         q, k, v, pack([t for t, _ in columns], [u for _, u in columns]), slope, sink, numbers,
-        pack([t for _, t in rates], [1.0] * len(rates)), layout.real, layout.q_documents, layout.k_documents, decay, seed,
-        [t is not None for t in (factor, bias)], [t is not None and t.requires_grad for t in (factor, bias)],
-        [sum(hook == wanted for hook, _ in rates) for wanted in ("factor", "bias")], len(rates) < len(found),
+        pack([t for _, t in parameter_gradients], [1.0] * len(parameter_gradients)), layout.real, layout.q_segment_ids, layout.k_segment_ids, decay, seed,
+        [t is not None for t in (score_scale, bias)], [t is not None and t.requires_grad for t in (score_scale, bias)],
+        [sum(hook == wanted for hook, _ in parameter_gradients) for wanted in ("score_scale", "bias")], len(parameter_gradients) < len(found),
         first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout,
-        skip_far and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
+        skip_blocks and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
     )  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def can_skip(layout: Layout, rows: int, keys: int) -> bool:
     """Whether every query surely sees its own key, from which the bound is reckoned; and there is enough to skip."""
     assert layout.offset is not None
     own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
-    same_texts = layout.q_documents is layout.k_documents  # a pair of numberings may hide a query's own key
+    same_texts = layout.q_segment_ids is layout.k_segment_ids  # a pair of numberings may hide a query's own key
     return own and layout.real is None and same_texts and rows > FEW_QUERIES and keys > SKIPS_BEYOND
 
 
@@ -132,10 +134,10 @@ def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
 
     The kernel then adds the slope along a tile's keys and rows apart, which costs float32 its last two digits.
     """
-    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
-    if len(acting) != 1 or "factor" in acting[0].effects or not layout.causal:
+    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if len(acting) != 1 or "score_scale" in acting[0].effects or not layout.causal:
         return None
-    slope = acting[0].slope_of_bias()
+    slope = acting[0].bias_slope()
     return None if slope is None else slope.float().reshape(-1).expand(heads)
 
 
@@ -144,82 +146,92 @@ def decay_of(position: Position, layout: Layout, heads: int, sequence: int) -> T
 
     It repeats what the table says, within float32's rounding; a kernel may read either.
     """
-    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
+    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
     if len(acting) != 1 or "bias" in acting[0].effects or not layout.causal:
         return None
     with torch.no_grad():
-        decay = acting[0].decay_of_factor(one_length(acting[0], sequence))
+        decay = acting[0].score_scale_decay(one_length(acting[0], sequence))
         return None if decay is None else torch.stack([x.float().reshape(-1).expand(heads) for x in decay], -1)
 
 
 def few_numbers(
     position: Position, distance: Tensor, heads: int, sequence: int
-) -> tuple[Tensor | None, Tensor | None, Tensor, tuple[Rate, ...]] | None:
+) -> tuple[Tensor | None, Tensor | None, Tensor, tuple[ParameterGradient, ...]] | None:
     """Factor and bias ``[H or 1, n]`` without gradients, the numbers ``[H, N]`` that shape them, and each one's rate.
 
     None where nothing learns, a part gives no derivatives, or there are too many. Rates of the factor come first, then
     those of the bias, then the number that scales the whole factor.
     """
-    acting = [part for part in position.parts if part.effects & {"factor", "bias"}]
-    if not torch.is_grad_enabled() or not any(part.learnable for part in acting):
+    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if not torch.is_grad_enabled() or not any(part.trainable for part in acting):
         return None
     factors: list[Tensor] = []
     biases: list[Tensor] = []
-    rates: list[tuple[Rate, Position, int]] = []  # with the part, and the place of its own factor
+    parameter_gradients: list[
+        tuple[ParameterGradient, Position, int]
+    ] = []  # with the part, and the place of its own factor
     for part in acting:
-        if part.learnable:
-            own = part.rates(distance, one_length(part, sequence))
+        if part.trainable:
+            own = part.parameter_gradients(distance, one_length(part, sequence))
             if own is None or not covers_parameters(part, own):
                 return None
             name, n = type(part).__name__, distance.shape[0]
             own_tables = tuple(
                 None if answer is None else hook_outputs.per_head(name, hook, answer, heads, n)
-                for hook, answer in (("factor", own.factor), ("bias", own.bias))
+                for hook, answer in (("score_scale", own.score_scale), ("bias", own.bias))
             )
             each = own.each
         else:
             own_tables = (
-                table(part, "factor", distance, heads, sequence),
-                table(part, "bias", distance, heads, sequence),
+                evaluate_table(part, "score_scale", distance, heads, sequence),
+                evaluate_table(part, "bias", distance, heads, sequence),
             )
             each = ()
             if any(answer is not None and answer.requires_grad for answer in own_tables):
                 return None  # its gradient goes elsewhere than into parameters of its own
-        rates += [(rate, part, len(factors)) for rate in each]
+        parameter_gradients += [(rate, part, len(factors)) for rate in each]
         for known, answer in zip((factors, biases), own_tables, strict=True):
             if answer is not None:
                 known.append(answer.detach().float())
-    if not rates:
+    if not parameter_gradients:
         return None
-    scaling = [rate for rate, _, _ in rates if rate.table is None]
-    if len(rates) - len(scaling) > MOST_NUMBERS or len(scaling) > 1 or any(r.hook != "factor" for r in scaling):
+    scaling = [rate for rate, _, _ in parameter_gradients if rate.table is None]
+    if (
+        len(parameter_gradients) - len(scaling) > MOST_NUMBERS
+        or len(scaling) > 1
+        or any(r.hook != "score_scale" for r in scaling)
+    ):
         return None
     ordered = sorted(
         (
             _rate_of_all(rate, part, place, factors, heads, distance.shape[0])
-            for rate, part, place in rates
+            for rate, part, place in parameter_gradients
             if rate.table is not None
         ),
-        key=lambda rate: rate.hook != "factor",
+        key=lambda rate: rate.hook != "score_scale",
     )
     ordered += scaling
     numbers = torch.stack([rate.number.float().reshape(-1).expand(heads) for rate in ordered], -1)
-    factor = functools.reduce(torch.mul, factors) if factors else None
+    score_scale = functools.reduce(torch.mul, factors) if factors else None
     bias = functools.reduce(torch.add, biases) if biases else None
-    return factor, bias, numbers, tuple(ordered)
+    return score_scale, bias, numbers, tuple(ordered)
 
 
-def covers_parameters(part: Position, own: Rates) -> bool:
+def covers_parameters(part: Position, own: HookGradients) -> bool:
     """Whether each parameter that learns has a number of its own among the rates. A subclass may have added some."""
     learning = sum(parameter.requires_grad for parameter in part.parameters())
     return learning == sum(rate.number.requires_grad for rate in own.each)
 
 
-def _rate_of_all(rate: Rate, part: Position, place: int, factors: list[Tensor], heads: int, entries: int) -> Rate:
+def _rate_of_all(
+    rate: ParameterGradient, part: Position, place: int, factors: list[Tensor], heads: int, entries: int
+) -> ParameterGradient:
     """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
     assert rate.table is not None
-    whole = hook_outputs.per_head(type(part).__name__, "rates", rate.table.detach().float(), heads, entries)
-    if rate.hook == "factor":
-        for other, factor in enumerate(factors):
-            whole = whole if other == place else whole * factor
-    return Rate(rate.number, rate.hook, whole.expand(heads, -1))
+    whole = hook_outputs.per_head(
+        type(part).__name__, "parameter_gradients", rate.table.detach().float(), heads, entries
+    )
+    if rate.hook == "score_scale":
+        for other, score_scale in enumerate(factors):
+            whole = whole if other == place else whole * score_scale
+    return ParameterGradient(rate.number, rate.hook, whole.expand(heads, -1))

@@ -31,11 +31,11 @@ class Effects:
     """
 
     table: Tensor | None
-    factor: bool
+    score_scale: bool
     bias: bool
     slope: Tensor | None
     decay: Tensor | None
     sink: Tensor | None
     real: Tensor | None
-    q_documents: Tensor | None
-    k_documents: Tensor | None
+    q_segment_ids: Tensor | None
+    k_segment_ids: Tensor | None

@@ -38,7 +38,7 @@ SPREAD = 2  # programs for each processor
 )
 def split_kernel(
     Q, K, V, PARTS, TOPS, TOTALS, TABLE, SLOPE, Q_IDS, K_IDS,
-    heads, rows, keys, offset, first, window, stride, unit, q_b, q_h, q_t, width, low, high, each, splits, dropout, seed,
+    heads, rows, keys, offset, first, window, stride, unit, q_b, q_h, q_t, head_dim, low, high, each, splits, dropout, seed,
     SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     IDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
@@ -55,7 +55,7 @@ def split_kernel(
     inside = member < SHARE * rows
     wide = tl.arange(0, BD)
     at = Q + b.to(tl.int64) * q_b + h.to(tl.int64)[:, None] * q_h + row[:, None] * q_t + wide[None, :]
-    q = tl.load(at, mask=inside[:, None] & (wide < width)[None, :], other=0.0)
+    q = tl.load(at, mask=inside[:, None] & (wide < head_dim)[None, :], other=0.0)
     WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
     table = TABLE + ((h.to(tl.int64) * stride + PAD - first + offset + row) * WIDTH)[:, None]
     slope = tl.zeros([BM], tl.float32)
@@ -71,12 +71,12 @@ def split_kernel(
     for key0 in tl.range(begin, tl.minimum(high, begin + each), BN, num_stages=STAGES):
         key = key0 + tl.arange(0, BN)
         # asked for before the keys are waited for; a block overhangs the table by less than its margin
-        factor = 1.0
+        score_scale = 1.0
         bias = 0.0
         if FACTOR and BIAS:
-            factor, bias = read_two(table - key[None, :] * 2)
+            score_scale, bias = read_two(table - key[None, :] * 2)
         elif FACTOR:
-            factor = read_one(table - key[None, :])
+            score_scale = read_one(table - key[None, :])
         elif BIAS:
             bias = read_one(table - key[None, :])
         k = load_tile(K, b, g, key0, BN, BD)
@@ -87,7 +87,7 @@ def split_kernel(
             k_id = tl.load(K_IDS + b * keys + key, mask=key < keys, other=-1)[None, :]
         ok = seen(distance, key[None, :], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS) & inside[:, None]
         if FACTOR:
-            z = qk * factor
+            z = qk * score_scale
         else:
             z = qk * unit
         if BIAS:
@@ -116,7 +116,7 @@ def split_kernel(
 
 @triton.jit
 def join_kernel(
-    PARTS, TOPS, TOTALS, SINK, OUT, LSE, heads, rows, line_stride, splits, sink_unit, sink_b, sink_h, sink_t, o_b, o_h, o_t, width,
+    PARTS, TOPS, TOTALS, SINK, OUT, LSE, heads, rows, line_stride, splits, sink_unit, sink_b, sink_h, sink_t, o_b, o_h, o_t, head_dim,
     SINKED: tl.constexpr, BS: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64)
@@ -141,7 +141,7 @@ def join_kernel(
     parts = tl.load(PARTS + (place * splits + split)[:, None] * BE + e[None, :], mask=there[:, None], other=0.0)
     empty = total == 0.0
     out = tl.sum(parts * weight[:, None], 0) / tl.where(empty, 1.0, total)
-    tl.store(OUT + b * o_b + h * o_h + row * o_t + e, out.to(OUT.dtype.element_ty), mask=e < width)
+    tl.store(OUT + b * o_b + h * o_h + row * o_t + e, out.to(OUT.dtype.element_ty), mask=e < head_dim)
     tl.store(LSE + place // rows * line_stride + row, tl.where(empty, float("inf"), top + tl.log2(total)))
 
 
@@ -169,12 +169,12 @@ def decode(work: Work, out: Tensor, lse: Tensor) -> None:
     split_kernel[(work.batch * work.groups * splits,)](
         work.q, work.describe(work.k, tile.keys, work.wide), work.describe(work.v, tile.keys, work.value_wide),
         parts, tops, totals, work.table, work.slope, q_ids, k_ids, work.heads, work.rows, work.keys, s.offset, s.first,
-        s.window or 0, work.stride, work.unit, *work.q.stride()[:3], work.width, low, high, each, splits, s.dropout, s.seed,
+        s.window or 0, work.stride, work.unit, *work.q.stride()[:3], work.head_dim, low, high, each, splits, s.dropout, s.seed,
         BM=members, BN=tile.keys, STAGES=tile.stages, **work.flags, **tile.options,
     )  # fmt: skip
     sink = work.nothing.expand(1, 1, 1) if e.sink is None else e.sink
     join_kernel[(work.batch * work.heads * work.rows,)](
         parts, tops, totals, sink, out, lse, work.heads, work.rows, line(work.rows), splits, work.bias_unit, *sink.stride(),
-        *out.stride()[:3], work.value_width, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
+        *out.stride()[:3], work.value_dim, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
         BE=work.value_wide,
     )  # fmt: skip

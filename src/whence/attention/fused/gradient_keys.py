@@ -44,15 +44,15 @@ def keys_step(
         incline = (slope * (0 - column).to(tl.float32))[:, None]
     if DECAYS:
         if MASKED:  # a key after its row, which weighs nothing, must not overflow
-            factor = lowest + span * tl.exp2(-fall * tl.maximum(distance, 0).to(tl.float32))
+            score_scale = lowest + span * tl.exp2(-fall * tl.maximum(distance, 0).to(tl.float32))
         else:
             by_key = span * tl.exp2(-fall * (start - column).to(tl.float32))
-            factor = lowest + by_key[:, None] * tl.exp2(-fall * row.to(tl.float32))[None, :]
-        z = qk * factor
+            score_scale = lowest + by_key[:, None] * tl.exp2(-fall * row.to(tl.float32))[None, :]
+        z = qk * score_scale
     else:
         WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
         table = TABLE + (h.to(tl.int64) * stride + PAD - first + start) * WIDTH
-        z, factor = logits(qk, table, unit, incline, BN, BM, -1, FACTOR, BIAS, INCLINED)
+        z, score_scale = logits(qk, table, unit, incline, BN, BM, -1, FACTOR, BIAS, INCLINED)
     p = tl.exp2(z - lse[None, :])
     if MASKED:
         q_id = 0
@@ -72,7 +72,7 @@ def keys_step(
         dp = dp * keep
     dz = p * (dp - delta[None, :])
     if FACTOR:
-        dz = dz * factor
+        dz = dz * score_scale
     dk = tl.dot(dz.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 

@@ -21,7 +21,7 @@ from whence.attention.fused.scores import kept, key_bounds, load_tile, logits, s
 @triton.jit
 def queries_step(
     q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys, window, table,
-    rates, dense_factor, dense_bias, unit, slope, lse, delta, q_id, dropout, seed,
+    parameter_gradients, dense_factor, dense_bias, unit, slope, lse, delta, q_id, dropout, seed,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
     SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, IDS: tl.constexpr, DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr, DENSE_FACTOR: tl.constexpr, DENSE_BIAS: tl.constexpr, FACTOR_RATES: tl.constexpr,
@@ -39,7 +39,7 @@ def queries_step(
         lse = lse - slope * start.to(tl.float32)
         incline = (slope * (0 - column).to(tl.float32))[None, :]
     WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
-    z, factor = logits(qk, table + start * WIDTH, unit, incline, BM, BN, 1, FACTOR, BIAS, SLOPED)
+    z, score_scale = logits(qk, table + start * WIDTH, unit, incline, BM, BN, 1, FACTOR, BIAS, SLOPED)
     p = tl.exp2(z - lse[:, None])
     if MASKED:
         row = tl.arange(0, BM)
@@ -62,12 +62,23 @@ def queries_step(
         if FACTOR_RATES > 0:
             by_factor = dz * qk
         g0, g1, g2, g3 = contract(
-            by_factor, dz, rates + start * RATE_WIDTH, g0, g1, g2, g3, BM, BN, FACTOR_RATES, BIAS_RATES, RATE_WIDTH
+            by_factor,
+            dz,
+            parameter_gradients + start * RATE_WIDTH,
+            g0,
+            g1,
+            g2,
+            g3,
+            BM,
+            BN,
+            FACTOR_RATES,
+            BIAS_RATES,
+            RATE_WIDTH,
         )
     if SLOPE_GRAD:
         gs = weigh_by_distance(dz, start, gs, BM, BN)
     if FACTOR:
-        dz = dz * factor
+        dz = dz * score_scale
     acc = tl.dot(dz.to(k.dtype), k, acc, input_precision=PRECISION)
     return acc, g0, g1, g2, g3, gs, df, db
 
@@ -119,7 +130,7 @@ def queries_kernel(
     acc = tl.zeros([BM, BD], tl.float32)
     WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
     table = TABLE + (h.to(tl.int64) * stride + PAD - first) * WIDTH
-    rates = RATES + (h.to(tl.int64) * stride + PAD - first) * RATE_WIDTH
+    parameter_gradients = RATES + (h.to(tl.int64) * stride + PAD - first) * RATE_WIDTH
     dense = DENSE + pair * stride + PAD - first
     dense_bias = dense
     if DENSE_FACTOR and DENSE_BIAS:
@@ -152,7 +163,7 @@ def queries_kernel(
         for key0 in tl.range(low, full_low, BN, num_stages=STAGES):
             acc, g0, g1, g2, g3, gs, df, db = queries_step(
                 q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys,
-                window, table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
+                window, table, parameter_gradients, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
                 FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS,
                 FACTOR_RATES, BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, True,
             )  # fmt: skip
@@ -160,7 +171,7 @@ def queries_kernel(
         for key0 in tl.range(full_low, full_high, BN, num_stages=STAGES):
             acc, g0, g1, g2, g3, gs, df, db = queries_step(
                 q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys,
-                window, table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
+                window, table, parameter_gradients, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE,
                 FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS,
                 FACTOR_RATES, BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, False,
             )  # fmt: skip
@@ -169,7 +180,7 @@ def queries_kernel(
     for key0 in tl.range(full_high, high, BN, num_stages=STAGES):
         acc, g0, g1, g2, g3, gs, df, db = queries_step(
             q, grad, K, V, K_IDS, acc, g0, g1, g2, g3, gs, df, db, b, g, pair, row0, key0, offset, rows, keys, window,
-            table, rates, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE, FACTOR,
+            table, parameter_gradients, dense, dense_bias, unit, slope, lse, delta, q_id, dropout, seed, BM, BN, BD, BE, FACTOR,
             BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, DENSE_FACTOR, DENSE_BIAS, FACTOR_RATES,
             BIAS_RATES, RATE_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip

@@ -29,10 +29,10 @@ class Work:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, effects: Effects, settings: Settings) -> None:
         self.q, self.k, self.v = q, k, v
         self.effects, self.settings = effects, settings
-        self.batch, self.heads, self.rows, self.width = q.shape
-        self.groups, self.keys, self.value_width = k.shape[1], k.shape[2], v.shape[3]
+        self.batch, self.heads, self.rows, self.head_dim = q.shape
+        self.groups, self.keys, self.value_dim = k.shape[1], k.shape[2], v.shape[3]
         self.share = self.heads // self.groups
-        self.wide, self.value_wide = (max(16, power_of_two(w)) for w in (self.width, self.value_width))
+        self.wide, self.value_wide = (max(16, power_of_two(w)) for w in (self.head_dim, self.value_dim))
         self.widest = max(self.wide, self.value_wide)
         self.unit = settings.scale * LOG2E / settings.temperature
         self.bias_unit = LOG2E / settings.temperature
@@ -51,9 +51,9 @@ class Work:
     @cached_property
     def texts(self) -> Texts | None:
         e = self.effects
-        if e.real is None and e.q_documents is None:
+        if e.real is None and e.q_segment_ids is None:
             return None
-        return Texts(self.batch, self.rows, self.keys, self.q.device, e.real, e.q_documents, e.k_documents)
+        return Texts(self.batch, self.rows, self.keys, self.q.device, e.real, e.q_segment_ids, e.k_segment_ids)
 
     @cached_property
     def slope(self) -> Tensor:
@@ -67,7 +67,7 @@ class Work:
     def flags(self) -> dict[str, Any]:
         e, s = self.effects, self.settings
         return {
-            "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.factor,
+            "SHARE": self.share, "BD": self.wide, "BE": self.value_wide, "FACTOR": e.score_scale,
             "BIAS": e.bias, "SLOPED": e.slope is not None, "CAUSAL": s.causal,
             "WINDOWED": s.window is not None, "IDS": self.texts is not None, "DROPOUT": s.dropout > 0,
             "PRECISION": self.precision,
@@ -91,7 +91,7 @@ class Work:
         shape = (self.batch, self.heads, self.groups, self.rows, self.keys)
         return skipping.reach(
             q, k, shape, self.wide, s.offset, self.unit, self.table, None if e.slope is None else self.slope,
-            e.factor, self.stride - 2 * MARGIN, s.first,
+            e.score_scale, self.stride - 2 * MARGIN, s.first,
         )  # fmt: skip
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Work:
         out: Tensor,
         lse: Tensor,
         reach: Tensor,
-        rates: Tensor | None,
+        parameter_gradients: Tensor | None,
         how_many: tuple[int, int],
         amplitude: bool,
         dense: tuple[bool, bool],
@@ -146,7 +146,9 @@ class Work:
         """
         apart = deterministic and any(dense)  # dense gradients by a kernel of their own
         inside = dense if not apart else (False, False)
-        dq, delta, numbers, sums = self.queries(grad, out, lse, reach, rates, how_many, amplitude, inside, slope_grad)
+        dq, delta, numbers, sums = self.queries(
+            grad, out, lse, reach, parameter_gradients, how_many, amplitude, inside, slope_grad
+        )
         dk, dv = self.keys_and_values(grad, lse, delta, reach)
         found: list[Tensor] = []
         if sums is not None:
@@ -158,7 +160,7 @@ class Work:
 
     def _column_by_column(self, found: list[Tensor], dense: tuple[bool, bool]) -> Tensor:
         """Gradients of some columns, ``[H, entries]`` with or without margins, as one of the packed table."""
-        present = [d for d, there in zip(dense, (self.effects.factor, self.effects.bias), strict=True) if there]
+        present = [d for d, there in zip(dense, (self.effects.score_scale, self.effects.bias), strict=True) if there]
         whole = torch.zeros_like(self.table)
         for column, gradient in zip((c for c, wanted in enumerate(present) if wanted), found, strict=True):
             margin = (self.stride - gradient.shape[1]) // 2
@@ -178,7 +180,7 @@ class Work:
     def _back(self) -> float:
         """What turns a logit's gradient times the kernels' factor into one of q.k."""
         s = self.settings
-        return math.log(2) if self.effects.factor else s.scale / s.temperature
+        return math.log(2) if self.effects.score_scale else s.scale / s.temperature
 
     def queries(
         self,
@@ -186,7 +188,7 @@ class Work:
         out: Tensor,
         lse: Tensor,
         reach: Tensor,
-        rates: Tensor | None,
+        parameter_gradients: Tensor | None,
         how_many: tuple[int, int],
         amplitude: bool,
         dense: tuple[bool, bool],
@@ -198,7 +200,7 @@ class Work:
         blocks = ceil_div(self.rows, tile.rows)
         dq = torch.empty_like(self.q)
         delta = torch.zeros_like(lse) if self.ragged else torch.empty_like(lse)
-        counting = rates is not None or slope_grad or amplitude
+        counting = parameter_gradients is not None or slope_grad or amplitude
         numbers = lse.new_empty(self.batch, self.heads, blocks, NUMBERS) if counting else None
         sums = lse.new_zeros(sum(dense), self.batch, self.heads, stride) if any(dense) else None
         q_ids, k_ids, spans = self._ids_for(tile.rows, by_query=True)
@@ -206,11 +208,11 @@ class Work:
             self.describe(self.q, tile.rows, self.wide), self.describe(self.k, tile.keys, self.wide),
             self.describe(self.v, tile.keys, self.value_wide), self.describe(grad, tile.rows, self.value_wide),
             self.describe(out, tile.rows, self.value_wide), self.describe(dq, tile.rows, self.wide), lse, delta, self.table,
-            self.nothing if rates is None else rates, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
+            self.nothing if parameter_gradients is None else parameter_gradients, self.nothing if sums is None else sums, self.nothing if numbers is None else numbers,
             self.slope, q_ids, k_ids, spans, reach if reach.numel() else self.nothing, *self.counts,
             self.batch * self.heads * stride, self.unit, self._back, s.dropout, s.seed,
             BM=tile.rows, BN=tile.keys, SKIP=reach.numel() > 0, DENSE_FACTOR=dense[0], DENSE_BIAS=dense[1],
-            FACTOR_RATES=how_many[0], BIAS_RATES=how_many[1], RATE_WIDTH=1 if rates is None else rates.shape[2],
+            FACTOR_RATES=how_many[0], BIAS_RATES=how_many[1], RATE_WIDTH=1 if parameter_gradients is None else parameter_gradients.shape[2],
             SLOPE_GRAD=slope_grad, AMPLITUDE=amplitude, STAGES=tile.stages, **self.flags, **tile.options,
         )  # fmt: skip
         return dq, delta, numbers, sums
@@ -219,7 +221,7 @@ class Work:
         """dk and dv; delta comes from ``queries``."""
         e, s = self.effects, self.settings
         tile = tiling.keys_tile(
-            self.widest, self.q.element_size(), e.factor, e.decay is not None, e.slope is not None,
+            self.widest, self.q.element_size(), e.score_scale, e.decay is not None, e.slope is not None,
             self.texts is not None,
         )  # fmt: skip
         dk, dv = torch.empty_like(self.k), torch.empty_like(self.v)

@@ -17,7 +17,7 @@ from whence.attention.fused.packing import AMPLITUDE, LOG2E, NUMBERS, SLOPE, ali
 # columns of the table a gradient is wanted, if for any
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? numbers, Tensor? rates, "
-    "Tensor? real, Tensor? q_documents, Tensor? k_documents, Tensor? decay, Tensor? seed, bool[] held, bool[] dense, "
+    "Tensor? real, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? decay, Tensor? seed, bool[] held, bool[] dense, "
     "int[] rate_counts, bool amplitude, SymInt first, SymInt offset, bool causal, SymInt? window, float scale, "
     "float temperature, float dropout, bool skip"
 )
@@ -44,14 +44,14 @@ def _work(arguments: tuple[Any, ...]) -> Any:
     from whence.attention.fused.call import Effects, Settings
     from whence.attention.fused.launch import Work
 
-    q, k, v, table, slope, sink, _, _, real, q_docs, k_docs, decay, seed, held = arguments[: TENSORS + 1]
+    q, k, v, table, slope, sink, _, _, real, q_segments, k_segments, decay, seed, held = arguments[: TENSORS + 1]
     first, offset, causal, window, scale, temperature, dropout, skip = arguments[TENSORS + 4 :]
     settings = Settings(
         first, offset, causal, window, scale, temperature, dropout, 0 if seed is None else int(seed), skip
     )
-    factor, bias = held
+    score_scale, bias = held
     table = None if table is None else table.contiguous()  # a compiler may have laid it out otherwise
-    effects = Effects(table, factor, bias, slope, decay, sink, real, q_docs, k_docs)
+    effects = Effects(table, score_scale, bias, slope, decay, sink, real, q_segments, k_segments)
     return Work(aligned(q), aligned(k), aligned(v), effects, settings)
 
 
@@ -76,13 +76,13 @@ def _backward(grad: Tensor, out: Tensor, lse: Tensor, reach: Tensor, *rest: Any)
     where none is wanted."""
     *given, wanted = rest
     arguments = tuple(given)
-    q, k, v, _, _, sink, _, rates = arguments[:8]
+    q, k, v, _, _, sink, _, parameter_gradients = arguments[:8]
     _, dense, rate_counts, amplitude = arguments[TENSORS : TENSORS + 4]
     want_table, want_slope, want_sink, few = wanted
     with torch.cuda.device_of(q):
         work = _work(arguments)
         dq, dk, dv, delta, sums, d_table = work.backward(
-            aligned(grad), aligned(out), lse, reach, rates.contiguous() if few and rates is not None else None,
+            aligned(grad), aligned(out), lse, reach, parameter_gradients.contiguous() if few and parameter_gradients is not None else None,
             tuple(rate_counts) if few else (0, 0),
             amplitude and few, tuple(dense) if want_table else (False, False), want_slope,
             torch.are_deterministic_algorithms_enabled(),

@@ -24,14 +24,14 @@ def logits(qk, table, unit, incline, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
            FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr):  # fmt: skip
     """Logits in units of log 2 and the factor tile. ``incline`` is what a slope adds along the keys."""
     if FACTOR or BIAS:
-        factor, bias = factor_and_bias(table, ROWS, COLUMNS, SIGN, FACTOR, BIAS)
+        score_scale, bias = factor_and_bias(table, ROWS, COLUMNS, SIGN, FACTOR, BIAS)
         if FACTOR and BIAS:
-            z = qk * factor + bias
+            z = qk * score_scale + bias
         elif FACTOR:
-            z = qk * factor
+            z = qk * score_scale
         else:
             z = qk * unit + bias
-        return z, factor
+        return z, score_scale
     else:
         z = qk * unit
         if SLOPED:

@@ -19,13 +19,13 @@ class Texts:
         keys: int,
         device: torch.device,
         real: Tensor | None,
-        q_documents: Tensor | None,
-        k_documents: Tensor | None,
+        q_segment_ids: Tensor | None,
+        k_segment_ids: Tensor | None,
     ) -> None:
-        if q_documents is None or k_documents is None:
+        if q_segment_ids is None or k_segment_ids is None:
             queries, numbers = (torch.zeros(1, n, dtype=torch.int64, device=device) for n in (rows, keys))
         else:
-            queries, numbers = q_documents.long(), k_documents.long()
+            queries, numbers = q_segment_ids.long(), k_segment_ids.long()
         if real is not None:
             numbers = torch.where(real, numbers, PADDING)
         self.queries = queries.expand(batch, -1).contiguous()

@@ -106,8 +106,8 @@ def reach_kernel(LONGEST, SIZES, OWN, TABLE, SLOPE, REACH, batch, heads, rows, e
 
 
 def reach(
-    q: Any, k: Any, shape: tuple[int, int, int, int, int], width: int, offset: int, unit: float,
-    table: Tensor, slope: Tensor | None, factor: bool, entries: int, first: int,
+    q: Any, k: Any, shape: tuple[int, int, int, int, int], head_dim: int, offset: int, unit: float,
+    table: Tensor, slope: Tensor | None, score_scale: bool, entries: int, first: int,
 ) -> Tensor:  # fmt: skip
     """Whole numbers, ``[2 * heads + 1]``: the farthest distance each head needs, the heads in the order of it, a counter.
 
@@ -120,12 +120,12 @@ def reach(
     sizes, own = table.new_empty(2, batch * heads * rows, dtype=torch.float32)
     found = table.new_zeros(2 * heads + 1, dtype=torch.int32)
     lengths_kernel[(batch * heads * blocks,)](
-        q, k, longest, sizes, own, rows, keys, heads, heads // groups, BLOCK, width, offset
+        q, k, longest, sizes, own, rows, keys, heads, heads // groups, BLOCK, head_dim, offset
     )
     reach_kernel[(heads,)](
         longest, sizes, own, table, table if slope is None else slope, found, batch, heads, rows, entries,
         entries + 2 * MARGIN, first, math.copysign(1.0, unit), abs(unit) * LOOSER.value,
-        SPARE + math.log2(max(2, keys)), heads // groups, factor, slope is not None, 4096, power_of_two(heads), MARGIN,
+        SPARE + math.log2(max(2, keys)), heads // groups, score_scale, slope is not None, 4096, power_of_two(heads), MARGIN,
         FAR, num_warps=8,
     )  # fmt: skip
     return found

@@ -25,48 +25,48 @@ class Tile:
         return given if self.registers is None else given | {"maxnreg": self.registers}
 
 
-def forward_tile(width: int, bytes_each: int, tables: bool, rows: int) -> Tile:
+def forward_tile(head_dim: int, bytes_each: int, tables: bool, rows: int) -> Tile:
     if bytes_each == 4:
-        return Tile(64, 32, 4, 2) if width <= 64 else Tile(64, 32, 8, 1)
-    if width > 128:
+        return Tile(64, 32, 4, 2) if head_dim <= 64 else Tile(64, 32, 8, 1)
+    if head_dim > 128:
         return Tile(64, 64, 8, 2)
-    if width > 64 and rows > LONG:
+    if head_dim > 64 and rows > LONG:
         return Tile(128, 128, 8, 3)
-    return Tile(64, 64, 4, 2 if tables and width <= 64 else 3)
+    return Tile(64, 64, 4, 2 if tables and head_dim <= 64 else 3)
 
 
-def keys_tile(width: int, bytes_each: int, factor: bool, decay: bool, slope: bool, texts: bool) -> Tile:
+def keys_tile(head_dim: int, bytes_each: int, score_scale: bool, decay: bool, slope: bool, texts: bool) -> Tile:
     """``texts``: padding or packed documents are told apart in every block, for which the small tiles are not trusted."""
     if bytes_each == 4:
-        return Tile(32, 64, 4, 1) if width <= 64 else Tile(32, 64, 8, 1)
-    if width > 128:
+        return Tile(32, 64, 4, 1) if head_dim <= 64 else Tile(32, 64, 8, 1)
+    if head_dim > 128:
         return Tile(32, 64, 8, 2)
-    if width > 64:
+    if head_dim > 64:
         return Tile(32, 64, 4, 3) if decay and not texts else Tile(64, 64, 4, 2)
-    return Tile(32, 64, 4, 3) if (factor or slope) and not texts else Tile(64, 64, 4, 3, 168)
+    return Tile(32, 64, 4, 3) if (score_scale or slope) and not texts else Tile(64, 64, 4, 3, 168)
 
 
-def queries_tile(width: int, bytes_each: int, rates: int, dense: int) -> Tile:
+def queries_tile(head_dim: int, bytes_each: int, parameter_gradients: int, dense: int) -> Tile:
     if bytes_each == 4:
-        return Tile(64, 32, 4, 1) if width <= 64 else Tile(64, 32, 8, 1)
-    if width > 128:
+        return Tile(64, 32, 4, 1) if head_dim <= 64 else Tile(64, 32, 8, 1)
+    if head_dim > 128:
         return Tile(64, 32, 8, 2)
-    if width > 64:
-        return Tile(64, 64, 4, 2) if dense or rates else Tile(128, 64, 8, 3)
+    if head_dim > 64:
+        return Tile(64, 64, 4, 2) if dense or parameter_gradients else Tile(128, 64, 8, 3)
     if dense == 1:
         return Tile(64, 64, 4, 2, 168)
-    return Tile(64, 64, 4, 3, 168) if rates else Tile(64, 64, 4, 3)
+    return Tile(64, 64, 4, 3, 168) if parameter_gradients else Tile(64, 64, 4, 3)
 
 
-def tables_tile(width: int, bytes_each: int) -> Tile:
+def tables_tile(head_dim: int, bytes_each: int) -> Tile:
     if bytes_each == 4:
-        return Tile(64, 32, 4, 1) if width <= 64 else Tile(64, 32, 8, 1)
-    if width > 128:
+        return Tile(64, 32, 4, 1) if head_dim <= 64 else Tile(64, 32, 8, 1)
+    if head_dim > 128:
         return Tile(64, 64, 8, 1)
-    return Tile(128, 64, 8, 2) if width > 64 else Tile(64, 64, 4, 3)
+    return Tile(128, 64, 8, 2) if head_dim > 64 else Tile(64, 64, 4, 3)
 
 
-def decode_tile(rows: int, width: int, bytes_each: int) -> Tile:
-    if bytes_each == 4 or width > 128:
+def decode_tile(rows: int, head_dim: int, bytes_each: int) -> Tile:
+    if bytes_each == 4 or head_dim > 128:
         return Tile(rows, 32, 4, 2)
     return Tile(rows, 128, 4, 2) if rows <= 32 else Tile(rows, 64, 4, 3)

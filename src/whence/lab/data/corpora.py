@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import data_file
 
 WIKITEXT_PARTS = ("train", "valid", "test")
@@ -24,7 +24,7 @@ def books(asked: str, part: str, characters: int | None = None) -> str:
         with lzma.open(path, "rt", encoding="utf-8") as stream:
             return stream.read() if characters is None else stream.read(characters)
     except (lzma.LZMAError, EOFError):
-        raise refusal(asked, f"a broken {path.name}", "it is a whole xz file", "fetch it again") from None
+        raise usage_error(asked, f"a broken {path.name}", "it is a whole xz file", "fetch it again") from None
 
 
 def sentiment(asked: str, name: str) -> tuple[list[str], list[int]]:
@@ -36,7 +36,7 @@ def sentiment(asked: str, name: str) -> tuple[list[str], list[int]]:
             continue
         text, tab, label = line.rpartition("\t")
         if not tab or label.strip() not in ("0", "1"):
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"line {number} of {name} ending with {line[-12:]!r}",
                 "a line is a sentence, a tab and a label 0 or 1",

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from whence.errors import MissingExtra, WhenceError, refusal
+from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab.data.folder import data_folder
 from whence.lab.data.packages import needed
 
@@ -59,7 +59,7 @@ def fetch(name: str) -> list[Path]:
     """Download a data set into the folder of WHENCE_DATA; files that are there already stay as they are."""
     asked = f'fetch("{name}")'
     if name not in SETS:
-        raise refusal(asked, "an unknown name", f"it knows {', '.join(SETS)}", "give one of these")
+        raise usage_error(asked, "an unknown name", f"it knows {', '.join(SETS)}", "give one of these")
     return SETS[name](asked, data_folder(asked))
 
 
@@ -144,7 +144,7 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def _unreachable(asked: str, error: Exception) -> WhenceError:
-    return refusal(
+    return usage_error(
         asked,
         f"{type(error).__name__} from its server",
         "a download needs the network and the file of the known checksum",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 VARIABLE = "WHENCE_DATA"
 
@@ -33,7 +33,7 @@ def data_folder(asked: str, fill: str = "fill it") -> Path:
     """The folder that WHENCE_DATA names; ``asked`` says in the error who wanted it, and ``fill`` what it needs next."""
     named = os.environ.get(VARIABLE)
     if not named:
-        raise refusal(
+        raise usage_error(
             asked,
             f"no {VARIABLE}",
             "real data is read from the folder which that environment variable names",
@@ -48,7 +48,7 @@ def data_file(asked: str, data_set: str, path: str, otherwise: str | None = None
     if (folder / path).is_file():
         return folder / path
     mend = ORIGINS[data_set] + (f", or {otherwise}" if otherwise else "")
-    raise refusal(asked, f"no {path} in {folder}", f"{VARIABLE} names the folder that holds it", mend)
+    raise usage_error(asked, f"no {path} in {folder}", f"{VARIABLE} names the folder that holds it", mend)
 
 
 def content_hash(parts: Iterable[str | bytes]) -> str:

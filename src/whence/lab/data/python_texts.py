@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import held_out
 
 #: larger files take long to parse, and the small ones are text enough
@@ -37,7 +37,7 @@ def topics(asked: str) -> Parts:
     try:
         texts: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ImportError:
-        raise refusal(
+        raise usage_error(
             asked, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
         ) from None
     seen: set[str] = set()
@@ -63,7 +63,7 @@ def library(asked: str) -> tuple[Parts, Parts]:
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.glob("*.py") if path.stat().st_size <= LARGEST_FILE)
     if not files:
-        raise refusal(
+        raise usage_error(
             asked,
             "a Python without the sources of its library",
             "it reads them",

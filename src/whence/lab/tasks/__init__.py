@@ -6,11 +6,11 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.tasks.base import Batch, Task, row_of
 from whence.lab.tasks.books import Books
 from whence.lab.tasks.copying import Copying
-from whence.lab.tasks.metrics import NOT_ASKED, Tally
+from whence.lab.tasks.metrics import IGNORE_INDEX, MetricAccumulator
 from whence.lab.tasks.retrieval import Retrieval
 from whence.lab.tasks.sources import Sources
 from whence.lab.tasks.sst2 import Sst2
@@ -19,7 +19,7 @@ from whence.lab.tasks.wikitext import WikiText2, WikiText103
 from whence.plugins import TASKS as GROUP
 from whence.plugins import entry_points, is_reference, load_reference, parse_reference
 
-__all__ = ["Batch", "Entry", "NOT_ASKED", "TASKS", "Tally", "Task", "kind_of", "load", "row_of"]
+__all__ = ["Batch", "Entry", "IGNORE_INDEX", "TASKS", "MetricAccumulator", "Task", "kind_of", "load", "row_of"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def load(name: str, **settings: Any) -> Task:
     known = list(inspect.signature(make).parameters)
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
-        raise refusal(
+        raise usage_error(
             f'load("{name}")', f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it"
         )
     return make(**settings)
@@ -70,7 +70,7 @@ def kind_of(name: str) -> type[Task]:
         found = plugins[name].load()
     else:
         known = ", ".join([*TASKS, *plugins])
-        raise refusal(asked, "an unknown task", f"the tasks are {known}", "name one, or your own as module:Class")
+        raise usage_error(asked, "an unknown task", f"the tasks are {known}", "name one, or your own as module:Class")
     if not (inspect.isclass(found) and issubclass(found, Task) and not inspect.isabstract(found)):
-        raise refusal(asked, repr(found), "a task is a subclass of whence.lab.tasks.Task", "name a subclass")
+        raise usage_error(asked, repr(found), "a task is a subclass of whence.lab.tasks.Task", "name a subclass")
     return found

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.arms import Arm, Fit
-from whence.lab.tasks.metrics import NOT_ASKED as NOT_ASKED
-from whence.lab.tasks.metrics import Tally
+from whence.lab.tasks.metrics import IGNORE_INDEX as IGNORE_INDEX
+from whence.lab.tasks.metrics import MetricAccumulator
 from whence.models import ModelSpec, build
 
 #: at most so many tokens go into one evaluation batch, so that long inputs need no more memory than short ones
@@ -27,14 +27,14 @@ class Batch:
 
     tokens: Tensor  # [B, T] int64
     targets: Tensor  # [B] for classification; [B, T] otherwise, NOT_ASKED where nothing is asked
-    padding: Tensor | None = None  # [B, T] bool, True where a token is real; None when nothing is hidden
+    key_mask: Tensor | None = None  # [B, T] bool, True where a token is real; None when nothing is hidden
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # what else a task's own model reads, [B, ...] each
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Every tensor changed in the same way: moved to a device, or some of its rows."""
-        padding = None if self.padding is None else change(self.padding)
+        key_mask = None if self.key_mask is None else change(self.key_mask)
         extras = {name: change(extra) for name, extra in self.extras.items()}
-        return Batch(change(self.tokens), change(self.targets), padding, extras)
+        return Batch(change(self.tokens), change(self.targets), key_mask, extras)
 
 
 class Task(ABC):
@@ -66,22 +66,22 @@ class Task(ABC):
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         """The model of an arm, with weights that the seed decides; a task may bring another than whence.models has."""
         kind = "encoder" if self.kind == "classify" else "decoder"
-        given: dict[str, Any] = {"vocabulary": self.vocabulary, "kind": kind}
+        given: dict[str, Any] = {"vocab_size": self.vocabulary, "kind": kind}
         if kind == "encoder":
-            given["classes"] = self.classes
+            given["num_classes"] = self.classes
         require_known("study.model", settings, ModelSpec)
         spec = ModelSpec(**(given | dict(settings)))
-        fit = Fit(spec.heads, spec.width // spec.heads, spec.width, self.context, kind == "decoder")
+        fit = Fit(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, kind == "decoder")
         # build's own seed gives all arms of a seed the same weights but for what their positions bring
         return build(spec, lambda layer: arm.build(fit), seed=seed)
 
     def answers(self, model: nn.Module, batch: Batch) -> Tensor:
         """What a model says to a batch: scores before the softmax, or log-probabilities, which it leaves as they are."""
-        return model(batch.tokens, padding=batch.padding)
+        return model(batch.tokens, key_mask=batch.key_mask)
 
-    def tally(self) -> Tally:
+    def tally(self) -> MetricAccumulator:
         """What counts an evaluation's answers; it gives at least ``value``."""
-        return Tally(self.metric)
+        return MetricAccumulator(self.metric)
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
         """What of a trained model goes into the record beside its values, as plain JSON."""
@@ -110,7 +110,7 @@ class Task(ABC):
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
         """Everything once in random order; the last batch may be smaller."""
-        raise refusal(
+        raise usage_error(
             f"{self.name}.epoch",
             "a task that makes up its inputs",
             "an epoch goes once through a fixed training set",
@@ -140,7 +140,7 @@ class Task(ABC):
         """The length of a split's inputs; an unknown one is refused."""
         lengths = self.splits()
         if split not in lengths:
-            raise refusal(
+            raise usage_error(
                 f"{self.name}.evaluation",
                 f"the split {split!r}",
                 f"this task has {', '.join(lengths)}",
@@ -171,13 +171,13 @@ def batch_rows(length: int) -> int:
 def at_least(task: str, setting: str, got: int, least: int) -> None:
     """Refuse a setting that is too small to make a task of."""
     if got < least:
-        raise refusal(f'load("{task}")', f"{setting}={got}", f"it must be at least {least}", "give a larger one")
+        raise usage_error(f'load("{task}")', f"{setting}={got}", f"it must be at least {least}", "give a larger one")
 
 
 def one_of(task: str, setting: str, got: str, choices: tuple[str, ...]) -> None:
     """Refuse a setting that is none of its choices."""
     if got not in choices:
-        raise refusal(
+        raise usage_error(
             f'load("{task}")', f"{setting}={got!r}", f"it is one of {', '.join(map(repr, choices))}", "give one of them"
         )
 
@@ -202,4 +202,6 @@ def require_known(asked: str, settings: Mapping[str, Any], kind: type) -> None:
     known = [field.name for field in fields(kind)]
     unknown = [name for name in settings if name not in known]
     if unknown:
-        raise refusal(asked, f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it")
+        raise usage_error(
+            asked, f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it"
+        )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least
 from whence.lab.tasks.generated import Generated
 
 
@@ -40,7 +40,7 @@ class Copying(Generated):
         string = torch.randint(self.symbols, (rows, amount), generator=generator)
         separator = torch.full((rows, 1), self.symbols)
         tokens = torch.cat([string, separator, string[:, :-1]], dim=1)
-        targets = torch.cat([torch.full_like(string, NOT_ASKED), string], dim=1)
+        targets = torch.cat([torch.full_like(string, IGNORE_INDEX), string], dim=1)
         return Batch(tokens, targets)
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:

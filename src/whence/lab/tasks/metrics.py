@@ -1,4 +1,4 @@
-"""``Tally``: what an evaluation counts."""
+"""``MetricAccumulator``: what an evaluation counts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from whence.lab.tasks.base import Batch
 
 #: marks a place where no answer is asked; the value that torch's cross entropy leaves out
-NOT_ASKED = -100
+IGNORE_INDEX = -100
 
 
-class Tally:
+class MetricAccumulator:
     """Right answers and surprise over all that is asked; the metric makes one value of them."""
 
     def __init__(self, metric: str) -> None:
@@ -26,10 +26,10 @@ class Tally:
     def add(self, answers: Tensor, batch: Batch) -> None:
         """Count a batch, from the answers to it."""
         answers, targets = answers.reshape(-1, answers.shape[-1]), batch.targets.reshape(-1)
-        counts = targets != NOT_ASKED
+        counts = targets != IGNORE_INDEX
         self.asked += int(counts.sum())
         self.right += int(likeliest(answers, targets).sum())
-        self.surprise += float(F.cross_entropy(answers, targets, ignore_index=NOT_ASKED, reduction="sum"))
+        self.surprise += float(F.cross_entropy(answers, targets, ignore_index=IGNORE_INDEX, reduction="sum"))
 
     def result(self) -> dict[str, Any]:
         """The metric's value over all that was added, with what it was counted from."""
@@ -45,11 +45,11 @@ def likeliest(answers: Tensor, targets: Tensor) -> Tensor:
     text it is not the target's.
 
     >>> import torch
-    >>> likeliest(torch.tensor([[1.0, 3.0, 3.0]] * 3 + [[9.0, 0.0, 0.0]]), torch.tensor([0, 1, 2, NOT_ASKED])).tolist()
+    >>> likeliest(torch.tensor([[1.0, 3.0, 3.0]] * 3 + [[9.0, 0.0, 0.0]]), torch.tensor([0, 1, 2, IGNORE_INDEX])).tolist()
     [False, True, False, False]
     """
     own = answers.gather(-1, targets.clamp(min=0)[:, None])[:, 0]
-    right = (own == answers.amax(-1)) & (targets != NOT_ASKED)
+    right = (own == answers.amax(-1)) & (targets != IGNORE_INDEX)
     found = right.nonzero()[:, 0]
     right[found] = answers[found].argmax(-1) == targets[found]
     return right

@@ -1,7 +1,7 @@
 """Language modelling on any text, in the tokens of a pretrained model: what its fine-tuning learns from and is scored by.
 
 task = OwnText(tokenizer, train=..., test=..., context=256)
-train(whence.hf.Logits(model), task, Budget(steps=200, rate=1e-4), seed=0, state=Path("build/tuning.safetensors"))
+train(whence.hf.Logits(model), task, Budget(steps=200, lr=1e-4), seed=0, state=Path("build/tuning.safetensors"))
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
-from whence.lab.tasks.base import NOT_ASKED, Batch, as_numbers, at_least
+from whence.errors import usage_error
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least
 from whence.lab.tasks.generated import Generated, without_repetition
 
 
@@ -27,7 +27,7 @@ class Retrieval(Generated):
         at_least(self.name, "values", values, 2)
         at_least(self.name, "items", items, 1)
         if keys < 8 * pairs:
-            raise refusal(
+            raise usage_error(
                 'load("retrieval")',
                 f"keys={keys} with pairs={pairs}",
                 "the longest evaluation has 8 times the pairs and no key twice",
@@ -47,7 +47,7 @@ class Retrieval(Generated):
         asked = torch.randint(amount, (rows, 1), generator=generator)
         pairs = torch.stack([keys, values], dim=2).flatten(1)  # [B, 2 * amount]: k v k v ...
         tokens = torch.cat([pairs, keys.gather(1, asked)], dim=1)
-        targets = torch.full_like(tokens, NOT_ASKED)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
         targets[:, -1:] = values.gather(1, asked)
         return Batch(tokens, targets)
 

@@ -7,7 +7,7 @@ import platform
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data import python_texts
 from whence.lab.data.folder import content_hash
 from whence.lab.data.units import WORDS_AND_MARKS, Words
@@ -42,7 +42,7 @@ class Sources(Classification):
             _snippets([units.encode_words(text) for text in texts], context, lengths["8x"]) for texts in test_texts
         ]
         if not all(map(len, train + longest)):
-            raise refusal(
+            raise usage_error(
                 asked, f"context={context}", "every source needs a text 8 times as long", "give a smaller one"
             )
         per_train = min(map(len, train))

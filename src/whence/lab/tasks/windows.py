@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.units import Units
-from whence.lab.tasks.base import NOT_ASKED, Batch, Task, as_numbers, at_least, batch_rows, longer
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, Task, as_numbers, at_least, batch_rows, longer
 
 
 class LanguageModelling(Task):
@@ -71,7 +71,7 @@ class LanguageModelling(Task):
 
     def _enough(self, part: str, stream: Tensor, least: int) -> None:
         if len(stream) < least:
-            raise refusal(
+            raise usage_error(
                 f'load("{self.name}")',
                 f"{len(stream)} tokens of {part} text",
                 f"a context of {self.context} needs {least}",
@@ -89,5 +89,5 @@ def windows(stream: Tensor, starts: Tensor, length: int, history: int = 0) -> Ba
     places = starts[:, None] + torch.arange(length + 1)
     pieces = stream[places].long()  # streams are kept in small integers
     targets = pieces[:, 1:].clone()
-    targets[:, :history] = NOT_ASKED
+    targets[:, :history] = IGNORE_INDEX
     return Batch(pieces[:, :-1], targets)

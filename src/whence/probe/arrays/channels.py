@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.arrays.packages import scipy
 
 FITS = ("cubic", "segmented", "window")
@@ -41,11 +41,11 @@ class Channel:
 def fitted(curves: Tensor, fit: str) -> Tensor:
     """The fit through each curve after its beginning is left out and it is brought to 0..1."""
     if fit not in FITS:
-        raise refusal("fitted", f"fit={fit!r}", f"the fits are {', '.join(FITS)}", "take one of them")
+        raise usage_error("fitted", f"fit={fit!r}", f"the fits are {', '.join(FITS)}", "take one of them")
     tokens = curves.shape[0]
     kept = _unit(curves[round(LEFT_OUT[fit] * tokens) :].double())
     if len(kept) < 8:
-        raise refusal("fitted", f"{tokens} tokens", "a trend needs at least a dozen", "take longer texts")
+        raise usage_error("fitted", f"{tokens} tokens", "a trend needs at least a dozen", "take longer texts")
     if fit == "cubic":
         at = torch.linspace(-1, 1, len(kept), dtype=torch.float64)
         powers = at[:, None] ** torch.arange(4)
@@ -72,7 +72,7 @@ def roughness(curves: Tensor) -> Tensor:
     """The sum of squared second differences of each curve, brought to 0..1 and lightly smoothed: ``[channels]``."""
     kept = _unit(curves[round(SMOOTH_LEFT_OUT * len(curves)) :].double())
     if len(kept) < 2 * SAVGOL[0] + 3:
-        raise refusal("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
+        raise usage_error("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
     smooth = torch.from_numpy(scipy("channels", "signal").savgol_filter(kept.numpy(), *SAVGOL, axis=0))
     # a window of even width moves its middle by half a token, and the ends, which are filled in otherwise, do not move:
     # each join would be a kink

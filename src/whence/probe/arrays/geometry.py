@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 #: how much of the sum of squares the counted directions hold together
 ENERGY = 0.95
@@ -54,7 +54,7 @@ class Parts:
 def decompose(states: Tensor) -> Parts:
     """The two-way decomposition by means, in float64."""
     if states.dim() != 3 or min(states.shape[:2]) < 2:
-        raise refusal(
+        raise usage_error(
             "decompose",
             f"shape {tuple(states.shape)}",
             "it takes [contexts, tokens, width] with two or more contexts and tokens",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe.arrays.geometry import ENERGY, by_frequency
 
 #: directions that may be more than noise
@@ -22,7 +22,7 @@ def threshold(values: Tensor, shape: tuple[int, int], most: int = MOST) -> float
     """
     found = values.double().sort(descending=True).values[: min(shape)]
     if most < 1 or len(found) < 2 * most + 1:
-        raise refusal(
+        raise usage_error(
             "threshold", f"{len(found)} values and most={most}", "there are more than twice as many", "lower most"
         )
     first, step = found[most], found[most] - found[2 * most]

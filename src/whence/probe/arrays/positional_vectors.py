@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 #: the first tokens are sinks, and stay as they are when positional vectors are replaced
 KEPT = 4
@@ -29,7 +29,7 @@ class PositionalVectors:
 
 def positional_vectors(states: Tensor) -> PositionalVectors:
     if states.dim() != 4 or states.shape[0] < 2:
-        raise refusal(
+        raise usage_error(
             "positional_vectors",
             f"shape {tuple(states.shape)}",
             "it takes [samples, layers, tokens, width] with two or more samples",
@@ -44,7 +44,7 @@ def without(states: Tensor, found: PositionalVectors, part: str) -> Tensor:
     """The states with one part taken out: ``vector``, ``moving`` or ``content``."""
     taken = {"vector": found.vector, "moving": found.moving, "content": found.content}
     if part not in taken:
-        raise refusal("without", repr(part), f"the parts are {', '.join(taken)}", "take one of them")
+        raise usage_error("without", repr(part), f"the parts are {', '.join(taken)}", "take one of them")
     return states.double() - taken[part]
 
 
@@ -55,7 +55,7 @@ def replaced(states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float
     the positions that were trained. ``ratio=1, strength=1`` changes nothing.
     """
     if not ratio > 0:
-        raise refusal("replaced", f"ratio={ratio}", "positions are stretched by a number above 0", "try 2")
+        raise usage_error("replaced", f"ratio={ratio}", "positions are stretched by a number above 0", "try 2")
     tokens = states.shape[-2]
     at = (torch.arange(tokens, dtype=torch.float64, device=vector.device) / ratio).clamp(max=vector.shape[0] - 1)
     low = at.floor().long()
@@ -72,5 +72,5 @@ def nearest_inside(vector: Tensor, window: int) -> Tensor:
     """For each position beyond a window, the largest cosine to any position inside, ``[tokens - window]``, of one layer."""
     unit = torch.nn.functional.normalize(vector.double(), dim=-1)
     if not 0 < window < len(unit):
-        raise refusal("nearest_inside", f"window {window}", f"there are {len(unit)} positions", "take fewer")
+        raise usage_error("nearest_inside", f"window {window}", f"there are {len(unit)} positions", "take fewer")
     return (unit[window:] @ unit[:window].T).amax(-1)

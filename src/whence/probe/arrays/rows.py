@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 Span = tuple[int, int]
 
@@ -26,7 +26,7 @@ def slot_means(rows: Tensor, slots: Sequence[Span]) -> Tensor:
     [[[0.20000000298023224]]]
     """
     if any(not 0 <= start < end <= rows.shape[-1] for start, end in slots):
-        raise refusal("slot_means", f"slots {list(slots)}", f"there are {rows.shape[-1]} tokens", "check the spans")
+        raise usage_error("slot_means", f"slots {list(slots)}", f"there are {rows.shape[-1]} tokens", "check the spans")
     return torch.stack([rows[..., start:end].mean(-1) for start, end in slots], -1)
 
 
@@ -37,7 +37,9 @@ def regions(rows: Tensor, edge: float = EDGE) -> dict[str, Tensor]:
     """
     tokens = rows.shape[-1]
     if tokens < 4 or not 0 < edge < 0.5:
-        raise refusal("regions", f"{tokens} tokens and edge={edge}", "a prompt has two ends and a middle", "take more")
+        raise usage_error(
+            "regions", f"{tokens} tokens and edge={edge}", "a prompt has two ends and a middle", "take more"
+        )
     width = max(1, round(edge * (tokens - 1)))
     return {
         "sink": rows[..., 0],
@@ -74,7 +76,7 @@ def gold_and_profile(attention: Tensor, places: Sequence[int]) -> tuple[Tensor, 
         stands, whatever stands in it.
     """
     if len(places) != attention.shape[0] or len(set(places)) < 2:
-        raise refusal(
+        raise usage_error(
             "gold_and_profile",
             f"{attention.shape[0]} measurements at places {list(places)}",
             "each place has one, and the gold moves",

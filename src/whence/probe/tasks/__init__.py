@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.plugins import is_reference
 from whence.probe.tasks.documents import documents
 from whence.probe.tasks.items import own_items
@@ -35,7 +35,7 @@ def task(name: str, items: int, **settings: Any) -> Task:
     if is_reference(name):
         return own_task(name, items, **settings)
     if name not in TASKS:
-        raise refusal(
+        raise usage_error(
             "task", repr(name), f"the tasks are {', '.join(TASKS)}", "take one of them, or module:Name for your own"
         )
     made = TASKS[name](items, **settings)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import data_file
 from whence.probe.metrics import normalised
 from whence.probe.tasks.prompts import Item, Task, require_items
@@ -41,7 +41,7 @@ def made_of(
 ) -> Task:
     """The task from rows of the published form: ``question``, ``answers``, and ``ctxs`` with a title and a text."""
     if count < 2:
-        raise refusal("documents", f"{count} documents", "the gold has rivals", "take at least 2")
+        raise usage_error("documents", f"{count} documents", "the gold has rivals", "take at least 2")
     usable = [row for row in rows if _answer_in(_passage(row, words), row["answers"])]
     require_items("documents", len(usable), items)
     draw = random.Random(seed)
@@ -55,7 +55,7 @@ def made_of(
             if _apart(row, other, others, words):
                 others.append(other)
         if len(others) < count - 1:
-            raise refusal(
+            raise usage_error(
                 "documents", f"{count} documents", "no two may hold each other's answers", "take fewer documents"
             )
         made.append(

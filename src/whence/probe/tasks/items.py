@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.probe.metrics import normalised
 from whence.probe.tasks.prompts import Item, Task, require_items
 
@@ -36,7 +36,7 @@ def own_items(items: int | None, file: str, slots: int | None = None) -> Task:
     if slots is not None:
         most = 1 + len(numbered[0][1].others)
         if not 2 <= slots <= most:
-            raise refusal(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
+            raise usage_error(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
         numbered = [(line, _shortened(item, slots - 1)) for line, item in numbered]
     made = tuple(item for _, item in numbered)
     return Task(
@@ -92,12 +92,16 @@ def _read(path: Path) -> list[tuple[int, Item]]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split inside texts
     except OSError as error:
-        raise refusal(asked, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path") from None
+        raise usage_error(
+            asked, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path"
+        ) from None
     except UnicodeDecodeError as error:
-        raise refusal(asked, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it") from None
+        raise usage_error(
+            asked, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it"
+        ) from None
     found = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise refusal(asked, "no lines", "it has one item a line", "add some")
+        raise usage_error(asked, "no lines", "it has one item a line", "add some")
     first, pattern = found[0]
     for number, item in found:
         for name, own, same in (
@@ -196,4 +200,4 @@ def _is_text(value: object) -> bool:
 
 
 def _wrong(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:
-    return refusal(f"--items {path.name}, line {number},", got, rule, mend)
+    return usage_error(f"--items {path.name}, line {number},", got, rule, mend)

@@ -10,7 +10,7 @@ import random
 import uuid
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import data_file
 from whence.probe.tasks.prompts import Item, Task, require_items
 from whence.probe.tasks.published_files import read_rows
@@ -22,7 +22,7 @@ def generated(items: int, pairs: int = 10, seed: int = 0) -> Task:
     """Items with so many random pairs each; the seed decides them all."""
     require_items("key_value.generated", max(items, 0), items)
     if pairs < 2:
-        raise refusal("key_value.generated", f"{pairs} pairs", "the gold has rivals", "take at least 2")
+        raise usage_error("key_value.generated", f"{pairs} pairs", "the gold has rivals", "take at least 2")
     draw = random.Random(seed)
     made = []
     for _ in range(items):

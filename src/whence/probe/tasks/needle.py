@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.python_texts import paragraphs, topics
 from whence.probe.tasks.prompts import Item, Task, require_items
 
@@ -29,10 +29,10 @@ def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distrac
     """
     require_items("needle", max(items, 0), items)
     if pieces < 2 or words < 1:
-        raise refusal("needle", f"{pieces} pieces of {words} words", "a text has at least 2 of 1", "take more")
+        raise usage_error("needle", f"{pieces} pieces of {words} words", "a text has at least 2 of 1", "take more")
     most = min(pieces, len(NAMES)) - 1
     if not 0 <= distractors <= most:
-        raise refusal(
+        raise usage_error(
             "needle",
             f"distractors={distractors}",
             f"each is in a piece of its own and has a name of its own: 0 to {most} here",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from whence.errors import WhenceError, refusal
+from whence.errors import WhenceError, usage_error
 from whence.plugins import load_reference, parse_reference
 from whence.probe.tasks.prompts import Task, require_items
 
@@ -30,11 +30,11 @@ def own_task(text: str, items: int, **settings: Any) -> Task:
         except WhenceError:
             raise
         except Exception as error:
-            raise refusal(
+            raise usage_error(
                 asked, f"{type(error).__name__}: {error}", f"{name}(items) makes a task without an error", "correct it"
             ) from error
     else:
-        raise refusal(
+        raise usage_error(
             asked,
             f"{name} of {reference.module}, a {type(make).__name__}",
             "it is a class or a function there",
@@ -46,7 +46,7 @@ def own_task(text: str, items: int, **settings: Any) -> Task:
 def require_sound(asked: str, made: object, items: int) -> Task:
     """A task that can be asked: alike items with answers, and a prompt with a place for the question."""
     if not isinstance(made, Task):
-        raise refusal(asked, type(made).__name__, "it gives a whence.probe.tasks.Task", "return one")
+        raise usage_error(asked, type(made).__name__, "it gives a whence.probe.tasks.Task", "return one")
     require_items(asked, len(made.items), items)
     made = made.first(items)
     slots, rivals = len(made.items[0].others), len(made.items[0].rivals)
@@ -59,15 +59,17 @@ def require_sound(asked: str, made: object, items: int) -> Task:
         elif not item.answers:
             wrong = "no answers", "each item has at least one"
         if wrong:
-            raise refusal(f"{asked}, item {number},", *wrong, "correct the item")
+            raise usage_error(f"{asked}, item {number},", *wrong, "correct the item")
     if made.metric not in METRICS:
-        raise refusal(asked, f"the metric {made.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them")
+        raise usage_error(
+            asked, f"the metric {made.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them"
+        )
     if "{question}" not in made.tail:
-        raise refusal(asked, f"the tail {made.tail!r}", "the question stands there as {question}", "add it")
+        raise usage_error(asked, f"the tail {made.tail!r}", "the question stands there as {question}", "add it")
     try:
         made.prompt(made.items[0], 0)
     except (KeyError, IndexError, ValueError) as error:
-        raise refusal(
+        raise usage_error(
             asked,
             f"the tail {made.tail!r} and the label {made.label!r} ({type(error).__name__}: {error})",
             "braces stand around {question} in the tail and around {number} in the label, and are doubled elsewhere",

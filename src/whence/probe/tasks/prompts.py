@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.data.folder import content_hash
 
 Span = tuple[int, int]
@@ -72,7 +72,7 @@ class Task:
     def prompt(self, item: Item, place: int) -> Prompt:
         """The prompt with the gold in slot ``place``; the others keep their order."""
         if not 0 <= place <= len(item.others):
-            raise refusal(
+            raise usage_error(
                 f"{self.name}.prompt",
                 f"place {place}",
                 f"it has slots 0 to {len(item.others)}",
@@ -131,7 +131,7 @@ def spread(slots: int, count: int) -> tuple[int, ...]:
     ((0, 35, 70, 104, 139), (0, 1, 2), (0, 10, 19))
     """
     if slots < 2 or count < 2:
-        raise refusal(
+        raise usage_error(
             "spread", f"{count} places among {slots} slots", "a curve has two ends", "take two or more of each"
         )
     count = min(count, slots)
@@ -140,4 +140,4 @@ def spread(slots: int, count: int) -> tuple[int, ...]:
 
 def require_items(asked: str, found: int, wanted: int) -> None:
     if wanted < 1 or found < wanted:
-        raise refusal(asked, f"{wanted} items", f"there are {found}", "ask for at least 1 and no more than that")
+        raise usage_error(asked, f"{wanted} items", f"there are {found}", "ask for at least 1 and no more than that")

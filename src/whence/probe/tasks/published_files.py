@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 #: SHA-256 of what is inside the published archives
 CONTENT = {
@@ -23,7 +23,7 @@ def read_rows(path: Path, name: str) -> tuple[list[dict[str, Any]], bool]:
         raw = gzip.decompress(path.read_bytes())
         rows = [json.loads(line) for line in raw.split(b"\n") if line.strip()]
     except (OSError, EOFError, ValueError) as error:
-        raise refusal(
+        raise usage_error(
             f"the task {name}", f"{path.name}: {error}", "it is lines of JSON, compressed with gzip", "restore the file"
         ) from None
     return rows, hashlib.sha256(raw).hexdigest() == CONTENT[name]

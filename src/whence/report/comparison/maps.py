@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.report.comparison.style import Look
 
 ROOM = 3_600_000  # characters for the maps of all studies, of the page's 5 MB
@@ -101,7 +101,7 @@ def _example(example: dict[str, Any], arm: str) -> dict[str, Any]:
             except (binascii.Error, ValueError):
                 weights = b""
             if len(weights) != size:
-                raise refusal(
+                raise usage_error(
                     "page(findings)",
                     f"a map of {len(weights)} bytes for {arm!r}, layer {layer}, head {head}",
                     f"{len(tokens)} tokens have {size} weights of one byte, in base64",

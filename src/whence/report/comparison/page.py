@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.report.comparison import curves, learned, maps, tables
 from whence.report.comparison.dots import dot_plot
 from whence.report.comparison.panels import exhibits
@@ -52,7 +52,7 @@ def page(findings: dict[str, Any]) -> str:
     """
     studies = findings.get("studies")
     if not studies or not all(study["arms"] for study in studies):
-        raise refusal(
+        raise usage_error(
             "page(findings)",
             "no studies" if not studies else "a study without arms",
             "a page is about at least one arm of one study",

@@ -9,7 +9,7 @@ import html
 from importlib.resources import files
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, depths, tables
@@ -34,7 +34,7 @@ REGIONS = {
 def page(findings: dict[str, Any]) -> str:
     """One self-contained HTML page about a probe, from the findings of ``whence.probe.findings``."""
     if not findings.get("tasks"):
-        raise refusal("page(findings)", "no tasks", "a probe has at least one", "run a probe first")
+        raise usage_error("page(findings)", "no tasks", "a probe has at least one", "run a probe first")
     folder = files("whence.report.comparison")
     study = {"name": "the plan", "task": "probe", "hash": findings["hash"], "spec": findings["plan"],
              "ran": findings["ran"]}  # fmt: skip

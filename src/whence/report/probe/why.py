@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import missing_extra, refusal
+from whence.errors import missing_extra, usage_error
 from whence.report.probe import panels
 from whence.report.probe.sentences import counted
 
@@ -39,7 +39,7 @@ def why_picture(findings: dict[str, Any]) -> Figure:
         raise missing_extra("the picture of the explanations", "plot", "matplotlib") from error
     shown = _panels(findings)
     if not shown:
-        raise refusal("why_picture(findings)", "no explanations", "a picture needs one", "go on with the probe")
+        raise usage_error("why_picture(findings)", "no explanations", "a picture needs one", "go on with the probe")
     down, across = -(-len(shown) // ACROSS), min(ACROSS, len(shown))
     drawn = Figure(figsize=(WIDE * across, HIGH * down + 0.5), facecolor="white", dpi=160, layout="constrained")
     drawn.suptitle(f"{findings['title']}: why", fontsize=11, fontweight="bold", x=0.01, ha="left")

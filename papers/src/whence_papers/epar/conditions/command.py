@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 def conditions(
@@ -34,7 +34,7 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
     from whence_papers.epar import conditions as drawing
 
     if not drawing.comparable(studies):
-        raise refusal(
+        raise usage_error(
             "whence conditions",
             f"{len(studies)} studies that differ in arms, baseline or metric",
             "the conditions of one figure share all three",

@@ -50,7 +50,7 @@ class AdaptiveAttention:
 def compute(spec: AdaptiveAttention, given: Mapping[str, Results], tell: Tell) -> Results:
     """``results["models"][adapter]`` has an entry for each seed."""
     task = Places(count=spec.symbols_shown, items=spec.inputs)
-    budget = Budget(steps=spec.steps, batch=spec.batch, rate=spec.rate, weight_decay=0.0)
+    budget = Budget(steps=spec.steps, batch_size=spec.batch, lr=spec.rate, weight_decay=0.0)
     models: Results = {adapter: [] for adapter in ADAPTERS}
     for adapter in ADAPTERS:
         for seed in spec.seeds:

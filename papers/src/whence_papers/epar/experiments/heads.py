@@ -42,7 +42,7 @@ class Head(nn.Module):
         self.position = None
         if form != "none":
             self.position = Epar(
-                form="enhanced" if form == "learned" else form, learn=form == "learned", context=setup.length,
+                form="enhanced" if form == "learned" else form, learnable=form == "learned", context=setup.length,
                 alpha=setup.alpha, beta=setup.beta, gamma=setup.gamma,
             )  # fmt: skip
 
@@ -64,8 +64,8 @@ def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
     The error is the squared difference from the wanted output over that output's square: 1 for an output of zeros.
     """
     head = Head(setup, seed, form)
-    optimiser = torch.optim.Adam(head.parameters(), lr=setup.rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, setup.steps)
+    optimizer = torch.optim.Adam(head.parameters(), lr=setup.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, setup.steps)
     errors = []
     for step in range(setup.steps):
         data = (seed * setup.steps + step) % 90_000  # below the seeds of the sequences that heads are judged on
@@ -74,9 +74,9 @@ def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
         payload = torch.randn(*importance.shape, setup.payload, generator=drawing)
         want = wanted(importance, setup).float() @ payload
         error = (head(x.float(), payload) - want).square().mean() / want.square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         error.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         errors.append(float(error.detach()))
     said = [sum(errors[n : n + 10]) / len(errors[n : n + 10]) for n in range(0, len(errors), 10)]

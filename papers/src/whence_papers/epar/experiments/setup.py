@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory import PATTERNS, Setting, pattern
 
 #: what the attention's scores are multiplied by; "none" is the control
@@ -43,7 +43,7 @@ class Setup:
     def __post_init__(self) -> None:
         if self.runs % len(self.seeds):
             got = f"runs={self.runs} for {len(self.seeds)} seeds"
-            raise refusal("Setup(runs, seeds)", got, "every head has as many runs", "give a multiple")
+            raise usage_error("Setup(runs, seeds)", got, "every head has as many runs", "give a multiple")
 
     @property
     def runs_a_head(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.benefit import Benefit, maximum_benefit
 
 
@@ -73,7 +73,7 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     tensor(1., dtype=torch.float64)
     """
     if a.shape != b.shape or a.ndim < 1 or a.shape[-1] < 2:
-        raise refusal(
+        raise usage_error(
             "spearman(a, b)",
             f"shapes {tuple(a.shape)} and {tuple(b.shape)}",
             "both rank the same positions, two at least",
@@ -86,7 +86,7 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
 
 def _require_above_zero(best: Benefit) -> None:
     if best.value <= 0:
-        raise refusal(
+        raise usage_error(
             "consistency(value, ...)",
             f"a largest value of {best.value}",
             "the value part divides by the largest value",
@@ -96,7 +96,7 @@ def _require_above_zero(best: Benefit) -> None:
 
 def _inside(predicted: int, value: Tensor) -> int:
     if not 0 <= int(predicted) < value.shape[0]:
-        raise refusal(
+        raise usage_error(
             "consistency(value, predicted)",
             f"{predicted} for {value.shape[0]} positions",
             "the predicted position is one of them",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.evidence import Evidence
 
 
@@ -23,7 +23,7 @@ def position_value(weights: Tensor, importance: Tensor) -> Tensor:
     tensor([2., 3.], dtype=torch.float64)
     """
     if weights.ndim < 2 or importance.ndim < 1 or weights.shape[-1] != importance.shape[-1]:
-        raise refusal(
+        raise usage_error(
             "position_value(weights, importance)",
             f"shapes {tuple(weights.shape)} and {tuple(importance.shape)}",
             "there is one importance a key",
@@ -52,7 +52,7 @@ def maximum_benefit(value: Tensor, tolerance: float = 1e-12) -> Benefit:
     Benefit(positions=(1, 3), value=3.0, margin=1.0)
     """
     if value.ndim != 1 or value.numel() == 0 or not bool(torch.isfinite(value).all()):
-        raise refusal(
+        raise usage_error(
             "maximum_benefit(value)",
             f"shape {tuple(value.shape)}" + (" with numbers that are not finite" if value.ndim == 1 else ""),
             "value holds one finite number a position of one sequence",

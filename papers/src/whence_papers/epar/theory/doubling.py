@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import attend
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.effect import Setting, factor
 from whence_papers.epar.theory.evidence import Evidence
 
@@ -26,7 +26,7 @@ def doubled(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor
     middle, which cancels and keeps the exponentials near 1.
     """
     if q.shape[-2:] != k.shape[-2:]:
-        raise refusal(
+        raise usage_error(
             "doubled(q, k)",
             f"shapes {tuple(q.shape)} and {tuple(k.shape)}",
             "queries and keys are of the same tokens",

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.epar import Epar
 
 #: the numbers of each form, in the order of a tensor's last axis
@@ -69,12 +69,12 @@ CODE_DEFAULTS = Setting(alpha=_code["alpha"], beta=_code["beta"], gamma=_code["g
 def epar(numbers: Tensor, length: int, form: str = "enhanced") -> Epar:
     """The mechanism whose numbers are ``[2 or 3]``, or ``[n, 2 or 3]`` for n heads; gradients reach the tensor.
 
-    >>> epar(torch.tensor([1.0, 1.0, 0.5]), 100).factor(torch.tensor([100.0]).double(), 100)
+    >>> epar(torch.tensor([1.0, 1.0, 0.5]), 100).score_scale(torch.tensor([100.0]).double(), 100)
     tensor([0.7893], dtype=torch.float64)
     """
     names = NUMBERS.get(form, ())
     if numbers.ndim not in (1, 2) or numbers.shape[-1] != len(names):
-        raise refusal(
+        raise usage_error(
             "epar(numbers, form)",
             f"shape {tuple(numbers.shape)} for form {form!r}",
             "the last axis holds (alpha, beta) for 'basic' and (alpha, beta, gamma) for 'enhanced'",
@@ -92,4 +92,4 @@ def epar(numbers: Tensor, length: int, form: str = "enhanced") -> Epar:
 def factor(distance: Tensor, length: int, setting: Setting) -> Tensor:
     """The position effect at distances of any shape, in double precision."""
     flat = distance.to(torch.float64).reshape(-1)
-    return setting.position(length).factor(flat, length).reshape(distance.shape)
+    return setting.position(length).score_scale(flat, length).reshape(distance.shape)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.benefit import position_value
 from whence_papers.epar.theory.effect import epar
 from whence_papers.epar.theory.patterns import attention_weights
@@ -20,7 +20,7 @@ Measure = Callable[[Tensor], Tensor]
 
 def factor_at(distance: Tensor, length: int, form: str = "enhanced") -> Measure:
     """The factor at distances ``[d]``: ``[n, d]``."""
-    return lambda numbers: epar(numbers, length, form).factor(distance.to(torch.float64), length)
+    return lambda numbers: epar(numbers, length, form).score_scale(distance.to(torch.float64), length)
 
 
 def profile_error(distance: Tensor, target: Tensor, length: int, form: str = "enhanced") -> Measure:
@@ -61,7 +61,7 @@ def gold_surprise(
     asked = gold >= 0
     ahead = causal & (gold > torch.arange(gold.shape[-1]))
     if gold.shape != q.shape[:2] or not bool(asked.any()) or bool(ahead.any()) or int(gold.max()) >= k.shape[1]:
-        raise refusal(
+        raise usage_error(
             "gold_surprise(q, k, gold)",
             f"gold of shape {tuple(gold.shape)} for q {tuple(q.shape)}",
             "gold [B, L] names a key that its row can see, or -1, and some row has one",

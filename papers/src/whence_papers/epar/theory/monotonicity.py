@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import attend
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.effect import Setting, factor
 from whence_papers.epar.theory.evidence import Evidence
 
@@ -100,7 +100,9 @@ class Region:
 def failing_region(setting: Setting, near: int, far: int, scores: Tensor, *, length: int = 128) -> Region:
     """The region over pairs of scores, computed by attention, and the line that bounds it by the formula."""
     if not 0 <= near < far:
-        raise refusal("failing_region(near, far)", f"{near} and {far}", "0 <= near < far", "give two such distances")
+        raise usage_error(
+            "failing_region(near, far)", f"{near} and {far}", "0 <= near < far", "give two such distances"
+        )
     s = scores.to(torch.float64)
     n = s.numel()
     pairs = torch.stack([s.repeat_interleave(n), s.repeat(n)], -1)  # near score, far score

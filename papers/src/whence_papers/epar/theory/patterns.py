@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.attention import attend
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.position.base import Position
 
 Draw = Callable[[int, int, torch.Generator], Tensor]
@@ -60,9 +60,11 @@ def pattern(name: str, length: int, seed: int, *, rows: int = 1) -> Tensor:
     tensor([[0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
     """
     if name not in PATTERNS:
-        raise refusal("pattern(name)", repr(name), f"a pattern is one of {', '.join(PATTERNS)}", "choose one of them")
+        raise usage_error(
+            "pattern(name)", repr(name), f"a pattern is one of {', '.join(PATTERNS)}", "choose one of them"
+        )
     if length < 1 or rows < 1:
-        raise refusal("pattern(...)", f"length={length}, rows={rows}", "both are at least 1", "give larger ones")
+        raise usage_error("pattern(...)", f"length={length}, rows={rows}", "both are at least 1", "give larger ones")
     drawn = PATTERNS[name](rows, length, torch.Generator().manual_seed(seed))
     low, high = drawn.amin(-1, keepdim=True), drawn.amax(-1, keepdim=True)
     return torch.where(high > low, (drawn - low) / (high - low).clamp(min=1e-300), drawn)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def planted(
     """
     nearest = int(reach * length)
     if not nearest >= 1 or nearest + decoys >= length or decoys < 0:
-        raise refusal(
+        raise usage_error(
             "planted(length, reach, decoys)",
             f"length={length}, reach={reach}, decoys={decoys}",
             "the gold has at least one place to stand and all decoys fit behind it",

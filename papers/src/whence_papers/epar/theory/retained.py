@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.effect import Setting, factor
 from whence_papers.epar.theory.evidence import Evidence
 
@@ -49,7 +49,7 @@ def beta_that_keeps(kept: float, share: float = 1.0) -> float:
     3.58
     """
     if not 0 < kept <= 1 or not share > 0:
-        raise refusal(
+        raise usage_error(
             "beta_that_keeps(kept, share)",
             f"{kept} at {share}",
             "the basic form keeps more than 0 and at most 1, at a distance above 0",
@@ -65,7 +65,7 @@ def gamma_that_keeps(kept: float, decay: float) -> float:
     0.2926
     """
     if not 0 <= decay < kept <= 1:
-        raise refusal(
+        raise usage_error(
             "gamma_that_keeps(kept, decay)",
             f"{kept} with {decay}",
             "the enhanced form keeps more than the basic form and at most 1",

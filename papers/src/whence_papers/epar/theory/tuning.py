@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.epar.theory.effect import NUMBERS, Setting
 from whence_papers.epar.theory.evidence import Evidence
 from whence_papers.epar.theory.measures import Measure
@@ -51,7 +51,7 @@ def best_by_grid(
     """
     names, low, high = _limits(form, bounds)
     if points < 3 or rounds < 1 or not 0 < shrink < 1:
-        raise refusal(
+        raise usage_error(
             "best_by_grid(...)",
             f"points={points}, rounds={rounds}, shrink={shrink}",
             "a grid has 3 points a side or more, a round or more, and shrinks by a number between 0 and 1",
@@ -93,20 +93,20 @@ def best_by_gradient(
     best, lowest, highest, evaluations = low, float("inf"), float("-inf"), 0
     for start in torch.logit(inside):
         free = start.clone().requires_grad_()
-        optimiser = torch.optim.LBFGS(
+        optimizer = torch.optim.LBFGS(
             [free], max_iter=steps, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
         )
 
-        def closure(free: Tensor = free, optimiser: torch.optim.Optimizer = optimiser) -> float:
+        def closure(free: Tensor = free, optimizer: torch.optim.Optimizer = optimizer) -> float:
             nonlocal evaluations, highest
             evaluations += 1
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = measure((low + (high - low) * torch.sigmoid(free))[None])[0]
             loss.backward()
             highest = max(highest, float(loss.detach()))
             return float(loss.detach())
 
-        optimiser.step(closure)
+        optimizer.step(closure)
         numbers = (low + (high - low) * torch.sigmoid(free)).detach()
         loss = float(_evaluate(measure, numbers[None])[0])
         if loss < lowest:
@@ -140,7 +140,7 @@ def two_ways_agree(by_grid: Best, by_gradient: Best, allowed: float = 1e-6) -> E
 def _limits(form: str, bounds: Mapping[str, tuple[float, float]]) -> tuple[tuple[str, ...], Tensor, Tensor]:
     names = NUMBERS.get(form)
     if names is None or not all(name in bounds and 0 <= bounds[name][0] < bounds[name][1] for name in names):
-        raise refusal(
+        raise usage_error(
             "best_by_...(form, bounds)",
             f"{form!r} with {dict(bounds)}",
             "form is 'basic' or 'enhanced', and each of its numbers has bounds 0 <= low < high",

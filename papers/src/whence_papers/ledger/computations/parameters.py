@@ -12,7 +12,7 @@ from whence.attention.pointer import PointerAttention
 from whence.models import ModelSpec, build, parameter_table
 from whence.position import Alibi, NoPosition, Position, Recency, Sinusoidal
 
-KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoidal(spec.width),
+KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoidal(spec.embed_dim),
          "alibi": lambda spec: Alibi(spec.heads, form="symmetric", scale=1.1)}  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
     rows = dict(table.rows)
     layers = rows["layers"] * made.layers  # every layer has the same parts; building one is enough
     rest = total - layers - rows.get("final norm", 0)
-    return {"layers": layers, "vocabulary": rest / made.width}
+    return {"layers": layers, "vocabulary": rest / made.embed_dim}
 
 
 def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:

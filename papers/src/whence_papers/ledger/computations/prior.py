@@ -13,7 +13,7 @@ from whence.position import Alibi, PowerPrior, Rotary
 def prior_start(alpha: float, beta: float, length: int, near: int) -> dict[str, Any]:
     """The share of the weight on the nearest keys among equal ones, and how far the prior is from ALiBi of slope alpha."""
     distance = torch.arange(length, dtype=torch.float64)
-    prior = PowerPrior(alpha=alpha, beta=beta, learn=False).double().bias(distance, None)
+    prior = PowerPrior(alpha=alpha, beta=beta, learnable=False).double().bias(distance, None)
     alibi = Alibi(1, slope=[alpha]).double().bias(distance, None)[0]
     weights = torch.softmax(prior, -1)
     return {
@@ -34,7 +34,7 @@ def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, 
             a, b = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (alpha, beta))
             grads = torch.autograd.grad(formula(a, b).sum(), (a, b))
             found[name] += sum(not bool(g.isfinite()) for g in grads)
-        ours = PowerPrior(alpha=alpha, beta=beta, learn=True).double()
+        ours = PowerPrior(alpha=alpha, beta=beta, learnable=True).double()
         grads = torch.autograd.grad(ours.bias(distance, None).sum(), list(ours.parameters()))
         found["not_finite_of_ours"] += sum(not bool(g.isfinite().all()) for g in grads)
     return found

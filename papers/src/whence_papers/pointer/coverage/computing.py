@@ -32,7 +32,7 @@ class Coverage:
     longer: int = 10  # the same beyond it
     asked: int = 200  # texts of each length
     embedding: int = 16
-    hidden: int = 24
+    hidden_size: int = 24
 
 
 def compute(spec: Coverage, given: Mapping[str, Results], tell: Tell) -> Results:
@@ -56,9 +56,9 @@ def both_models(spec: Coverage, task: Summaries, seed: int) -> dict[str, Pointer
         torch.default_generator.manual_seed(seed)
         model = PointerGenerator(
             PointerGeneratorSpec(
-                len(task.vocabulary),
+                len(task.vocab_size),
                 embedding=spec.embedding,
-                hidden=spec.hidden,
+                hidden_size=spec.hidden_size,
                 attention="additive",
                 coverage_loss=0.0,
             )

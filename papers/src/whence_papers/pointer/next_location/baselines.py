@@ -98,5 +98,5 @@ def _then(scores: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def _lengths(batch: Batch) -> Tensor:
-    assert batch.padding is not None
-    return batch.padding.sum(1)
+    assert batch.key_mask is not None
+    return batch.key_mask.sum(1)

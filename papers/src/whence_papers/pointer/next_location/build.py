@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.arms import Arm, Fit
 from whence.lab.arms import arm as named
 from whence.position.no_position import NoPosition
@@ -16,14 +16,14 @@ from whence_papers.pointer.next_location.spec import NextPlaceSpec
 
 def build_next_place(spec: NextPlaceSpec, arm: Arm, seed: int | None = None) -> NextPlaceModel:
     """A model whose pointer has the arm's position. Arms of one seed start from the same weights in what they share."""
-    fit = Fit(1, spec.width, spec.width, spec.context, causal=True)
+    fit = Fit(1, spec.embed_dim, spec.embed_dim, spec.context, causal=True)
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         position = arm.build(fit)
         takes_none = spec.pointer == "additive" or spec.answers == "generate"
         if takes_none and not isinstance(position, NoPosition):
-            raise refusal(
+            raise usage_error(
                 "build_next_place",
                 f"position {arm.position} with pointer={spec.pointer!r}, answers={spec.answers!r}",
                 "only a dot-product pointer has a position",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 if TYPE_CHECKING:
     from whence_papers.pointer.next_location.predicting import Prediction
@@ -48,7 +48,7 @@ def predict(
     missing = sorted(set(user or []) - set(users))
     if missing:
         shown = ", ".join(users[:10]) + (", ..." if len(users) > 10 else "")
-        raise refusal("--user", ", ".join(missing), f"{visits.name} has {shown}", "name one of them")
+        raise usage_error("--user", ", ".join(missing), f"{visits.name} has {shown}", "name one of them")
     when = None if day is None else day_of(day)
     chosen = [visit for visit in found if not user or visit.user in user]
     said = Predictor.from_weights(weights, "whence predict").predict(chosen, when, most)
@@ -68,8 +68,8 @@ def lines_of(one: Prediction) -> list[str]:
         heading += f"; {_many(one.before, 'older visit')} not read"
     if not one.known:
         heading += "; a user not in training, so without habits"
-    width = max(len(name) for name, _ in one.places)
-    lines = [heading, *(f"  {100 * share:6.2f} %  {name:{width}}" for name, share in one.places)]
+    embed_dim = max(len(name) for name, _ in one.places)
+    lines = [heading, *(f"  {100 * share:6.2f} %  {name:{embed_dim}}" for name, share in one.places)]
     if one.weights is None:
         return [*lines, "  this model has no pointer"]
     ordered = sorted(range(len(one.history)), key=lambda at: -one.weights[at])[:3]  # type: ignore[index]

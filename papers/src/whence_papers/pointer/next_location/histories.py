@@ -108,19 +108,19 @@ class Histories:
         """Some questions together, padded on the right to the longest of them."""
         day = self.table.day[self.target[rows]]
         batch = gathered(self.table, self.first[rows], self.lengths[rows], day)
-        return Batch(batch.tokens, self.table.place[self.target[rows]], batch.padding, batch.extras)
+        return Batch(batch.tokens, self.table.place[self.target[rows]], batch.key_mask, batch.extras)
 
 
 def gathered(table: Table, first: Tensor, lengths: Tensor, day: Tensor) -> Batch:
     """Histories that begin at ``first``, seen from a day; nothing is asked yet, so the targets are empty."""
     here = torch.arange(int(lengths.max()))
-    padding = here < lengths[:, None]
+    key_mask = here < lengths[:, None]
     places = (first[:, None] + here).clamp(max=len(table.place) - 1)
-    columns = {name: getattr(table, name)[places] * padding for name in ("place", "time", "weekday", "duration")}
+    columns = {name: getattr(table, name)[places] * key_mask for name in ("place", "time", "weekday", "duration")}
     # how many days ago, from 1 for the day itself; 0 is padding
-    ago = (day[:, None] - table.day[places] + 1) * padding
+    ago = (day[:, None] - table.day[places] + 1) * key_mask
     tokens = columns.pop("place")
-    return Batch(tokens, tokens.new_empty(0), padding, {**columns, "ago": ago, "user": table.user[first]})
+    return Batch(tokens, tokens.new_empty(0), key_mask, {**columns, "ago": ago, "user": table.user[first]})
 
 
 def split_by_days(visits: Iterable[Visit]) -> dict[str, list[Visit]]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.lab.tasks import Batch, Tally
+from whence.lab.tasks import Batch, MetricAccumulator
 from whence_papers.pointer.next_location.histories import UNKNOWN
 
 FIRST = (1, 5, 10)
@@ -77,7 +77,7 @@ def measured(ranks: Tensor, said: Tensor, targets: Tensor, users: Tensor) -> dic
     return found
 
 
-class RankTally(Tally):
+class RankTally(MetricAccumulator):
     """The lab's counts, and beside them all metrics and each user's right answers."""
 
     def __init__(self) -> None:

@@ -32,13 +32,13 @@ from whence_papers.pointer.next_location.spec import NextPlaceSpec
 class AdditivePointer(nn.Module):
     """Additive attention as a pointer: it asks from the last visit as ``PointerAttention`` does."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        self.attention = AdditiveAttention(width, width, width)
+        self.attention = AdditiveAttention(embed_dim, embed_dim, embed_dim)
 
-    def forward(self, encoded: Tensor, *, padding: Tensor) -> Tensor:
-        memory = self.attention.remember(encoded, padding=padding)
-        return self.attention(memory, last_item(encoded, padding=padding)).log_weights
+    def forward(self, encoded: Tensor, *, key_mask: Tensor) -> Tensor:
+        memory = self.attention.remember(encoded, key_mask=key_mask)
+        return self.attention(memory, last_item(encoded, key_mask=key_mask)).log_weights
 
 
 class NextPlace(NextPlaceModel):
@@ -47,33 +47,35 @@ class NextPlace(NextPlaceModel):
     def __init__(self, spec: NextPlaceSpec, encoder: Arm, position: Position) -> None:
         super().__init__(spec)
         inside = ModelSpec(
-            "encoder", vocabulary=spec.places, classes=spec.places, width=spec.width, heads=spec.heads,
-            layers=max(1, spec.layers), hidden=spec.hidden, dropout=spec.dropout,
+            "encoder", vocab_size=spec.places, num_classes=spec.places, embed_dim=spec.embed_dim, heads=spec.heads,
+            layers=max(1, spec.layers), ffn_dim=spec.ffn_dim, dropout=spec.dropout,
         )  # fmt: skip
-        fit = Fit(spec.heads, inside.head_width, spec.width, spec.context, causal=False)
+        fit = Fit(spec.heads, inside.head_dim, spec.embed_dim, spec.context, causal=False)
         placed = place(inside, lambda layer: encoder.build(fit))
         self.at_input = nn.ModuleList(placed.at_input)
         self.layers = nn.ModuleList(Layer(inside, one) for one in placed.layers[: spec.layers])
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.attention.dropout = 0.0  # dropped weights would need them dense, at twice the time on a CPU
-        self.last_norm = nn.LayerNorm(spec.width)
+        self.last_norm = nn.LayerNorm(spec.embed_dim)
         if spec.answers != "generate":
             self.pointer = (
-                AdditivePointer(spec.width) if spec.pointer == "additive" else PointerAttention(spec.width, position)
+                AdditivePointer(spec.embed_dim)
+                if spec.pointer == "additive"
+                else PointerAttention(spec.embed_dim, position)
             )
         if spec.answers != "copy":
-            self.generator = nn.Linear(spec.width, spec.places)
+            self.generator = nn.Linear(spec.embed_dim, spec.places)
         if spec.answers == "gate":
-            self.gate = Gate(spec.width, hidden=max(1, spec.width // 2))
+            self.gate = Gate(spec.embed_dim, hidden_dim=max(1, spec.embed_dim // 2))
 
-    def answer(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
-        padding = torch.ones_like(tokens, dtype=torch.bool) if padding is None else padding
-        encoded = self.encoded(tokens, padding, extras)
-        last = last_item(encoded, padding=padding)
+    def answer(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
+        key_mask = torch.ones_like(tokens, dtype=torch.bool) if key_mask is None else key_mask
+        encoded = self.encoded(tokens, key_mask, extras)
+        last = last_item(encoded, key_mask=key_mask)
         if self.spec.answers == "generate":
             return Answer(F.log_softmax(self._generated(last), -1), None, last.new_ones(len(last)))
-        log_weights = self.pointer(encoded, padding=padding)
+        log_weights = self.pointer(encoded, key_mask=key_mask)
         copied = onto_vocabulary(log_weights, tokens, self.spec.places)
         if self.spec.answers == "copy":
             return Answer(copied, log_weights, last.new_zeros(len(last)))
@@ -84,8 +86,8 @@ class NextPlace(NextPlaceModel):
         """Scores of all places; padding is none."""
         return self.generator(last).index_fill(1, torch.tensor([PADDING], device=last.device), -torch.inf)
 
-    def encoded(self, tokens: Tensor, padding: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        x = self.vectors(tokens, padding, extras)
+    def encoded(self, tokens: Tensor, key_mask: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        x = self.vectors(tokens, key_mask, extras)
         if len(self.at_input):
             places = torch.arange(tokens.shape[1], device=tokens.device)[None]
             for part in self.at_input:
@@ -93,7 +95,7 @@ class NextPlace(NextPlaceModel):
                 x = part.embed(x, places)
         x = self.dropout(x)
         for layer in self.layers:
-            x = layer(x, padding=padding)
+            x = layer(x, key_mask=key_mask)
         return self.last_norm(x)
 
 
@@ -108,7 +110,7 @@ def shape_of(model: nn.Module, most: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"from_end": (distance + 1).tolist()}
     for part in pointer.position.parts:
         length = part.context if part.length == "context" else None
-        for hook, start, joined in (("factor", 1.0, torch.mul), ("bias", 0.0, torch.add)):
+        for hook, start, joined in (("score_scale", 1.0, torch.mul), ("bias", 0.0, torch.add)):
             if hook in part.effects and part.length in (None, "context"):
                 so_far = torch.tensor(found.get(hook, [start] * most), device=device)
                 found[hook] = joined(so_far, getattr(part, hook)(distance, length).flatten()).tolist()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab import checkpoints
 from whence.lab.arms import Arm
 from whence_papers.pointer.next_location.build import build_next_place
@@ -49,7 +49,7 @@ class Predictor:
         about = checkpoints.about(path, asked)
         kept = about.get("task") or {}
         if not {"places", "users", "days", "spec"} <= kept.keys():
-            raise refusal(
+            raise usage_error(
                 asked,
                 f"{path.name}, weights of {about.get('spec', {}).get('task', 'something else')}",
                 "it takes a model of next places",
@@ -71,7 +71,7 @@ class Predictor:
         last = visits[-1].day
         when = last if day is None else day
         if when < last:
-            raise refusal(
+            raise usage_error(
                 f"predict(day={when})",
                 f"a visit of {user} on {day_name(last)}",
                 "no visit lies after it",
@@ -79,7 +79,7 @@ class Predictor:
             )
         history = [visit for visit in visits if visit.day >= when - self.days]
         if not history:
-            raise refusal(
+            raise usage_error(
                 f"predict(day={when})",
                 f"no visit of {user} in the {self.days} days before",
                 "a prediction needs a history",
@@ -87,7 +87,7 @@ class Predictor:
             )
         table = Table.of(history, self.numbers)
         batch = gathered(table, torch.tensor([0]), torch.tensor([len(history)]), torch.tensor([when]))
-        answer = self.model.answer(batch.tokens, padding=batch.padding, extras=batch.extras)
+        answer = self.model.answer(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
         weights = None if answer.log_weights is None else answer.log_weights[0].exp().tolist()
         generating = float(answer.generating[0])
         chances = self._by_name(answer.log_p[0].exp().tolist(), history, weights, generating)

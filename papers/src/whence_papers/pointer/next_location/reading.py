@@ -28,39 +28,39 @@ class NextPlaceModel(nn.Module, ABC):
     def __init__(self, spec: NextPlaceSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.place = nn.Embedding(spec.places, spec.width, padding_idx=PADDING)
-        self.reads = nn.ModuleDict({name: nn.Embedding(size, spec.width) for name, size in spec.sizes().items()})
+        self.place = nn.Embedding(spec.places, spec.embed_dim, padding_idx=PADDING)
+        self.reads = nn.ModuleDict({name: nn.Embedding(size, spec.embed_dim) for name, size in spec.sizes().items()})
         for embedding in (self.place, *self.reads.values()):
             assert isinstance(embedding, nn.Embedding)
             nn.init.normal_(embedding.weight, std=START)
-        self.norm, self.dropout = nn.LayerNorm(spec.width), nn.Dropout(spec.dropout)
+        self.norm, self.dropout = nn.LayerNorm(spec.embed_dim), nn.Dropout(spec.dropout)
 
-    def forward(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> Tensor:
         """Log-probabilities ``[B, places]`` of the next place after histories ``[B, T]``."""
-        return self.answer(tokens, padding=padding, extras=extras).log_p
+        return self.answer(tokens, key_mask=key_mask, extras=extras).log_p
 
     @abstractmethod
-    def answer(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
+    def answer(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
         """The same, and how it came about."""
 
-    def vectors(self, tokens: Tensor, padding: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+    def vectors(self, tokens: Tensor, key_mask: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
         """Each visit as a vector, ``[B, T, width]``."""
         x = self.place(tokens)
         for name, embedding in self.reads.items():
             if name == "from_end":
-                numbers = from_end(padding, self.spec.context)
+                numbers = from_end(key_mask, self.spec.context)
             else:
                 numbers = extras[name][:, None] if name == "user" else extras[name]
             x = x + embedding(numbers)
         return self.norm(x)
 
 
-def from_end(padding: Tensor, most: int) -> Tensor:
+def from_end(key_mask: Tensor, most: int) -> Tensor:
     """The position from the end: 1 for the last visit, at most ``most``, 0 on padding.
 
     >>> import torch
     >>> from_end(torch.tensor([[True, True, True], [True, False, False]]), 2).tolist()
     [[2, 2, 1], [1, 0, 0]]
     """
-    left = padding.flip(1).cumsum(1).flip(1)
-    return (left * padding).clamp(max=most)
+    left = key_mask.flip(1).cumsum(1).flip(1)
+    return (left * key_mask).clamp(max=most)

@@ -24,26 +24,26 @@ from whence_papers.pointer.pointer_generator.encoder import BothWays
 
 
 class NextPlaceLstm(NextPlaceModel):
-    """Made by ``build_next_place`` for ``body="lstm"``; ``hidden`` are the units of each direction and of the decoder."""
+    """Made by ``build_next_place`` for ``body="lstm"``; ``ffn_dim`` are the units of each direction and of the decoder."""
 
     def __init__(self, spec: NextPlaceSpec) -> None:
         super().__init__(spec)
         inside = PointerGeneratorSpec(
-            spec.places, embedding=spec.width, hidden=spec.hidden, attention="additive", coverage_loss=0.0,
+            spec.places, embedding=spec.embed_dim, hidden_size=spec.ffn_dim, attention="additive", coverage_loss=0.0,
             output="generator" if spec.answers == "generate" else "pointer",
         )  # fmt: skip
-        self.encoder = BothWays(spec.width, spec.hidden)
+        self.encoder = BothWays(spec.embed_dim, spec.ffn_dim)
         self.decoder = Decoder(inside)
-        self.start = nn.Parameter(torch.zeros(spec.width))
+        self.start = nn.Parameter(torch.zeros(spec.embed_dim))
 
-    def answer(self, tokens: Tensor, *, padding: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
-        padding = torch.ones_like(tokens, dtype=torch.bool) if padding is None else padding
-        x = self.dropout(self.vectors(tokens, padding, extras))
-        states, h, c = self.encoder(x, padding.sum(1))
+    def answer(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> Answer:
+        key_mask = torch.ones_like(tokens, dtype=torch.bool) if key_mask is None else key_mask
+        x = self.dropout(self.vectors(tokens, key_mask, extras))
+        states, h, c = self.encoder(x, key_mask.sum(1))
         states = self.dropout(states)
-        batch, length, width = states.shape
-        first = Carried(h, c, states.new_zeros(batch, width), states.new_zeros(batch, length))
-        memory = self.decoder.attention.remember(states, padding=padding)
+        batch, length, embed_dim = states.shape
+        first = Carried(h, c, states.new_zeros(batch, embed_dim), states.new_zeros(batch, length))
+        memory = self.decoder.attention.remember(states, key_mask=key_mask)
         step, _ = self.decoder(self.start.expand(batch, -1), first, Reading(memory, tokens, self.spec.places))
         # padding is no place: what was generated for it goes to all others, and that much less was generated
         padded = step.log_p[:, PADDING].exp()

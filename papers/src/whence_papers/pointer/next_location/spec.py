@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.pointer.next_location.histories import DURATIONS, TIMES
 
 #: what a visit is read by beside its place; the model sums one embedding for each
@@ -36,7 +36,7 @@ class NextPlaceSpec:
         users: known users; there is one number more, for whoever is unknown.
         days: of a history.
         context: the longest history with positions of its own; older visits share the last one.
-        width, heads, layers, hidden, dropout: of the encoder; an LSTM has ``hidden`` units, no heads and one layer.
+        width, heads, layers, hidden, dropout: of the encoder; an LSTM has ``ffn_dim`` units, no heads and one layer.
         reads: what a visit is read by beside its place, some of ``READS``.
         answers: ``"gate"``, ``"halves"``, ``"generate"`` or ``"copy"``.
         pointer: ``"dot"``, which takes a Position, or ``"additive"``, which takes none.
@@ -51,10 +51,10 @@ class NextPlaceSpec:
     users: int
     days: int
     context: int
-    width: int = 64
+    embed_dim: int = 64
     heads: int = 4
     layers: int = 2
-    hidden: int = 128
+    ffn_dim: int = 128
     dropout: float = 0.15
     reads: tuple[str, ...] = READS
     answers: str = "gate"
@@ -67,18 +67,18 @@ class NextPlaceSpec:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 got = repr(getattr(self, name))
-                raise refusal(f"NextPlaceSpec({name}=...)", got, f"it is one of {', '.join(choices)}", "choose one")
+                raise usage_error(f"NextPlaceSpec({name}=...)", got, f"it is one of {', '.join(choices)}", "choose one")
         if self.body == "lstm" and (
             self.pointer != "additive" or self.answers not in ("gate", "generate") or self.encoder != "NoPosition()"
         ):
-            raise refusal(
+            raise usage_error(
                 'NextPlaceSpec(body="lstm")',
                 f"pointer={self.pointer!r}, answers={self.answers!r}, encoder={self.encoder!r}",
                 "the LSTM pointer-generator points additively, has a gate or only generates, and takes no position",
                 'give pointer="additive" and leave the others',
             )
         if not set(self.reads) <= set(READS) or len(set(self.reads)) < len(self.reads):
-            raise refusal(
+            raise usage_error(
                 "NextPlaceSpec(reads=...)", repr(self.reads), f"each is one of {', '.join(READS)}, once", "choose again"
             )
 

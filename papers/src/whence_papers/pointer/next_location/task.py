@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.lab.data.folder import content_hash
-from whence.lab.tasks import Batch, Tally, Task
+from whence.lab.tasks import Batch, MetricAccumulator, Task
 from whence.lab.tasks.base import as_numbers, at_least, one_of, require_known
 from whence.models.eval_mode import still
 from whence_papers.pointer.next_location.baselines import Counts, measured_rules
@@ -86,7 +86,7 @@ class NextPlaceTask(Task):
         """The model's spec with what the data decides; it cannot read what the data does not have."""
         reads = settings.get("reads", [name for name in READS if name != "duration" or self.durations])
         if "duration" in reads and not self.durations:
-            raise refusal("reads", "duration", f"{self.settings['data']} has no durations", "leave it out")
+            raise usage_error("reads", "duration", f"{self.settings['data']} has no durations", "leave it out")
         given = {
             "places": self.vocabulary, "users": len(self.numbers.users), "days": self.days, "context": self.context,
         }  # fmt: skip
@@ -97,9 +97,9 @@ class NextPlaceTask(Task):
         return build_next_place(self.spec(settings), arm, seed)
 
     def answers(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(batch.tokens, padding=batch.padding, extras=batch.extras)
+        return model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
 
-    def tally(self) -> Tally:
+    def tally(self) -> MetricAccumulator:
         return RankTally()
 
     def baselines(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class NextPlaceTask(Task):
         device = next(model.parameters()).device
         with still(model):
             shares = [
-                (model.answer(batch.tokens, padding=batch.padding, extras=batch.extras).generating, batch.targets)
+                (model.answer(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generating, batch.targets)
                 for batch in (found.each(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
             ]
         share, targets = (torch.cat(column) for column in zip(*shares, strict=True))

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 MINUTES_A_DAY = 24 * 60
 FIRST_DATE = date(1900, 1, 1).toordinal()  # days from there on are dates: no count of days goes so far
@@ -42,13 +42,13 @@ def read_visits(path: Path, asked: str) -> list[Visit]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets put a mark before the first name
     except FileNotFoundError:
-        raise refusal(asked, f"no file {path}", "it names a CSV file of visits", "check the path") from None
+        raise usage_error(asked, f"no file {path}", "it names a CSV file of visits", "check the path") from None
     except OSError as error:
-        raise refusal(
+        raise usage_error(
             asked, f"{path}: {error.strerror}", "it names a CSV file that can be read", "check the path"
         ) from None
     except UnicodeDecodeError as error:
-        raise refusal(
+        raise usage_error(
             asked, f"{path.name}, which is no text at byte {error.start}", "a file of visits is UTF-8", "save it so"
         ) from None
     found: list[Visit] = []
@@ -62,11 +62,11 @@ def read_visits(path: Path, asked: str) -> list[Visit]:
         except ValueError as error:
             bad[line] = str(error)
     if bad:
-        raise refusal(
+        raise usage_error(
             asked, f"{path.name} with {_named(bad)}", "every row is one visit, and none is left out", "correct them"
         )
     if not found:
-        raise refusal(asked, f"{path.name} without a visit", "there is something to go on", "add visits")
+        raise usage_error(asked, f"{path.name} without a visit", "there is something to go on", "add visits")
     return in_time(found)
 
 
@@ -136,7 +136,9 @@ def day_of(text: str) -> int:
     try:
         return int(text) if text.isdigit() else date.fromisoformat(text).toordinal()
     except ValueError:
-        raise refusal("--day", repr(text), "a day is a whole number or a date like 2024-05-17", "give one") from None
+        raise usage_error(
+            "--day", repr(text), "a day is a whole number or a date like 2024-05-17", "give one"
+        ) from None
 
 
 def _require_columns(path: Path, asked: str, header: list[str]) -> bool:
@@ -147,7 +149,7 @@ def _require_columns(path: Path, asked: str, header: list[str]) -> bool:
     twice = sorted({name for name in header if header.count(name) > 1})
     if missing or twice:
         got = f"{path.name} " + (f"without {', '.join(missing)}" if missing else f"with {', '.join(twice)} twice")
-        raise refusal(
+        raise usage_error(
             asked,
             got,
             "its first line names user_id, location_id and either time, or start_day, start_min and weekday",

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.pointer.next_location.histories import TIMES, UNKNOWN, Histories, Numbers, split_by_days
 from whence_papers.pointer.next_location.visits import MINUTES_A_DAY, Visit
 
@@ -57,10 +57,10 @@ class World:
         if self.places < HABITS + 3 or self.people < 1 or self.days < 2 * self.history or self.history < 1:
             got = f"{self.people} people, {self.places} places, {self.days} days"
             rule = f"it has people, at least {HABITS + 3} places, and days for two histories"
-            raise refusal("World", got, rule, "give more")
+            raise usage_error("World", got, rule, "give more")
         if self.habit < 0 or self.lately < 0 or self.habit + self.lately > 1:
             got = f"habit={self.habit}, lately={self.lately}"
-            raise refusal("World", got, "both are shares, and what is left is exploration", "give shares")
+            raise usage_error("World", got, "both are shares, and what is left is exploration", "give shares")
 
     def people_of(self) -> People:
         """Who lives in this world: decided by its seed alone."""
@@ -118,7 +118,7 @@ class World:
         unseen = self.places - len(numbers.places)
         if unseen:
             got = f"{unseen} of {self.places} places that training never shows"
-            raise refusal("World.probabilities", got, "every place has a number of its own", "live for more days")
+            raise usage_error("World.probabilities", got, "every place has a number of its own", "live for more days")
         names = [int(name.split()[1]) for name in numbers.places]
         column = torch.tensor([numbers.place(f"place {place}") for place in range(self.places)])
         rows = []

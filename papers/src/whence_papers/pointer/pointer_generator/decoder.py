@@ -60,14 +60,14 @@ class Decoder(nn.Module):
 
     def __init__(self, spec: PointerGeneratorSpec) -> None:
         super().__init__()
-        width, hidden = 2 * spec.hidden, spec.hidden
-        self.merge = nn.Linear(spec.embedding + width, spec.embedding)
-        self.cell = nn.LSTMCell(spec.embedding, hidden)
+        encoder_dim, hidden_size = 2 * spec.hidden_size, spec.hidden_size
+        self.merge = nn.Linear(spec.embedding + encoder_dim, spec.embedding)
+        self.cell = nn.LSTMCell(spec.embedding, hidden_size)
         kind = CoverageAttention if spec.attention == "coverage" else AdditiveAttention
-        self.attention = kind(encoder_width=width, decoder_width=2 * hidden, width=spec.scoring)
-        self.into = nn.Linear(hidden + width, hidden)
-        self.out = nn.Linear(hidden, spec.vocabulary)
-        self.gate = Gate(width, 2 * hidden, spec.embedding) if spec.output == "pointer" else None
+        self.attention = kind(encoder_dim=encoder_dim, decoder_dim=2 * hidden_size, attention_dim=spec.scoring)
+        self.into = nn.Linear(hidden_size + encoder_dim, hidden_size)
+        self.out = nn.Linear(hidden_size, spec.vocab_size)
+        self.gate = Gate(encoder_dim, 2 * hidden_size, spec.embedding) if spec.output == "pointer" else None
 
     def forward(self, vectors: Tensor, before: Carried, reading: Reading) -> tuple[Step, Carried]:
         """One step for the vectors ``[B, embedding]`` of the words before."""

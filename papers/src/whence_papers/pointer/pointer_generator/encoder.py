@@ -14,11 +14,11 @@ class BothWays(nn.Module):
     ``h = relu(W [h_forward; h_backward] + b)``, and c likewise with weights of its own.
     """
 
-    def __init__(self, embedding: int, hidden: int) -> None:
+    def __init__(self, embedding: int, hidden_size: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
-        self.reduce_h = nn.Linear(2 * hidden, hidden)
-        self.reduce_c = nn.Linear(2 * hidden, hidden)
+        self.lstm = nn.LSTM(embedding, hidden_size, batch_first=True, bidirectional=True)
+        self.reduce_h = nn.Linear(2 * hidden_size, hidden_size)
+        self.reduce_c = nn.Linear(2 * hidden_size, hidden_size)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """States ``[B, S, 2 * hidden]``, 0 on padding, and the decoder's first h and c ``[B, hidden]``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.attention.additive import CoverageAttention
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence_papers.pointer.pointer_generator.decoder import Carried, Decoder, Reading, Step
 from whence_papers.pointer.pointer_generator.encoder import BothWays
 from whence_papers.pointer.pointer_generator.spec import PointerGeneratorSpec
@@ -39,40 +39,40 @@ class PointerGenerator(nn.Module):
     """Texts to summaries.
 
     >>> from whence_papers.pointer.pointer_generator.texts import Vocabulary
-    >>> vocabulary = Vocabulary(["went", "to"])
-    >>> model = PointerGenerator(PointerGeneratorSpec(len(vocabulary), embedding=8, hidden=8))
-    >>> sources = vocabulary.sources([["ann", "went", "to", "oslo"], ["bob", "went"]])
-    >>> model(sources, vocabulary.targets([["oslo"], ["bob"]], sources)).log_p.shape
+    >>> vocab_size = Vocabulary(["went", "to"])
+    >>> model = PointerGenerator(PointerGeneratorSpec(len(vocab_size), embedding=8, hidden_size=8))
+    >>> sources = vocab_size.sources([["ann", "went", "to", "oslo"], ["bob", "went"]])
+    >>> model(sources, vocab_size.targets([["oslo"], ["bob"]], sources)).log_p.shape
     torch.Size([2, 2, 8])
     """
 
     def __init__(self, spec: PointerGeneratorSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = nn.Embedding(spec.vocabulary, spec.embedding, padding_idx=PAD)
-        self.encoder = BothWays(spec.embedding, spec.hidden)
+        self.embedding = nn.Embedding(spec.vocab_size, spec.embedding, padding_idx=PAD)
+        self.encoder = BothWays(spec.embedding, spec.hidden_size)
         self.decoder = Decoder(spec)
 
     def read(self, sources: Sources) -> tuple[Reading, Carried]:
         """Encode sources, once for all steps; and what the first step starts from."""
-        size = self.spec.vocabulary + sources.extra
+        size = self.spec.vocab_size + sources.extra
         highest = int(sources.tokens.max())
-        if highest >= self.spec.vocabulary:
-            raise refusal(
+        if highest >= self.spec.vocab_size:
+            raise usage_error(
                 "PointerGenerator(sources)",
                 f"the word {highest}",
-                f"this model knows the words below {self.spec.vocabulary}",
+                f"this model knows the words below {self.spec.vocab_size}",
                 "number the texts with the vocabulary the model was made for",
             )
         states, h, c = self.encoder(self.embedding(sources.tokens), sources.lengths)
         memory = self.decoder.attention.remember(states, lengths=sources.lengths)
-        batch, length, width = states.shape
-        first = Carried(h, c, states.new_zeros(batch, width), states.new_zeros(batch, length))
+        batch, length, embed_dim = states.shape
+        first = Carried(h, c, states.new_zeros(batch, embed_dim), states.new_zeros(batch, length))
         return Reading(memory, sources.extended, size), first
 
     def step(self, words: Tensor, before: Carried, reading: Reading) -> tuple[Step, Carried]:
         """One step after the words ``[B]`` of the extended vocabulary; those beyond the vocabulary read as unknown."""
-        known = words.masked_fill(words >= self.spec.vocabulary, UNKNOWN)
+        known = words.masked_fill(words >= self.spec.vocab_size, UNKNOWN)
         return self.decoder(self.embedding(known), before, reading)
 
     def forward(self, sources: Sources, targets: Targets) -> Told:
@@ -102,7 +102,7 @@ class PointerGenerator(nn.Module):
     def with_coverage(self, coverage_loss: float = 1.0) -> PointerGenerator:
         """A copy of a model that was trained without coverage, with w_c = 0: from here the source trains on."""
         if self.spec.attention == "coverage":
-            raise refusal(
+            raise usage_error(
                 "PointerGenerator.with_coverage",
                 "a model with coverage",
                 "only a model without it can be given coverage",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.models.eval_mode import still
 from whence.validation import require_integer
 from whence_papers.pointer.pointer_generator.model import PointerGenerator
@@ -92,7 +92,7 @@ def beam_search(
         require_integer("beam_search", name, value)
     whole = isinstance(shortest, int) and not isinstance(shortest, bool)
     if best > beams or not whole or not 0 <= shortest <= longest or not math.isfinite(power):
-        raise refusal(
+        raise usage_error(
             "beam_search(...)",
             f"beams={beams}, best={best}, shortest={shortest!r}, longest={longest}, power={power}",
             "best is at most beams, shortest lies between 0 and longest, and power is finite",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 
 PAD, UNKNOWN, START, STOP = range(4)
 SPECIAL = ("[pad]", "[unknown]", "[start]", "[stop]")
@@ -53,13 +53,13 @@ class Targets:
 class Vocabulary:
     """Words with numbers, behind the four special ones.
 
-    >>> vocabulary = Vocabulary(["went", "to"])
-    >>> sources = vocabulary.sources([["ann", "went", "to", "oslo", "ann"]])
+    >>> vocab_size = Vocabulary(["went", "to"])
+    >>> sources = vocab_size.sources([["ann", "went", "to", "oslo", "ann"]])
     >>> sources.tokens.tolist(), sources.extended.tolist()
     ([[1, 4, 5, 1, 1]], [[6, 4, 5, 7, 6]])
-    >>> vocabulary.targets([["to", "oslo", "bob"]], sources).extended.tolist()
+    >>> vocab_size.targets([["to", "oslo", "bob"]], sources).extended.tolist()
     [[5, 7, 1, 3]]
-    >>> vocabulary.text([5, 7, 1], sources.beyond[0])
+    >>> vocab_size.text([5, 7, 1], sources.beyond[0])
     ['to', 'oslo', '[unknown]']
     """
 
@@ -68,7 +68,9 @@ class Vocabulary:
         self.numbers = {word: number for number, word in enumerate(self.words)}
         if len(self.numbers) < len(self.words):
             twice = next(word for place, word in enumerate(self.words) if self.numbers[word] != place)
-            raise refusal("Vocabulary(words)", f"{twice!r} twice", "each word has one number", "give each word once")
+            raise usage_error(
+                "Vocabulary(words)", f"{twice!r} twice", "each word has one number", "give each word once"
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -77,7 +79,7 @@ class Vocabulary:
         """A batch of texts to read."""
         empty = [place for place, text in enumerate(texts) if not text]
         if not texts or empty:
-            raise refusal(
+            raise usage_error(
                 "Vocabulary.sources(texts)",
                 f"no words in text {empty[0]}" if empty else "no texts",
                 "there is something to read in every text",
@@ -93,7 +95,7 @@ class Vocabulary:
     def targets(self, texts: Sequence[Sequence[str]], sources: Sources) -> Targets:
         """What should be written for a batch of sources. A word in neither vocabulary nor source is unknown."""
         if len(texts) != len(sources.beyond):
-            raise refusal(
+            raise usage_error(
                 "Vocabulary.targets(texts, sources)",
                 f"{len(texts)} texts for {len(sources.beyond)} sources",
                 "each source has one target",
@@ -113,7 +115,7 @@ class Vocabulary:
         every = (*self.words, *beyond)
         outside = [n for n in numbers if not 0 <= n < len(every)]
         if outside:
-            raise refusal(
+            raise usage_error(
                 "Vocabulary.text(numbers, beyond)",
                 str(outside[0]),
                 f"this source's words have numbers from 0 to {len(every) - 1}",

@@ -12,7 +12,7 @@ from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6)
-MODEL = {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0}
+MODEL = {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
 FAR = {"count": 64, "symbols": 4, "asked": "anywhere", "band": "far", "longest": 4, "items": 256}
 NOISY = {
     "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "kept", "noise": 0.3,
@@ -49,7 +49,12 @@ def _study(
         arms=arms,
         seeds=SEEDS,
         budget=Budget(
-            steps=steps, batch=batch, rate=rate, warmup=steps // 10, schedule="cosine", evaluate_every=steps // 2
+            steps=steps,
+            batch_size=batch,
+            lr=rate,
+            warmup_steps=steps // 10,
+            schedule="cosine",
+            evaluate_every=steps // 2,
         ),
         decision=Decision(split=split, baseline=arms[0].name, comparisons=COMPARISONS),
     )

@@ -94,14 +94,14 @@ def _study(name: str, size: Scale, text: str) -> Study:
         task=text,
         task_settings=size.settings(text),
         model={
-            "width": size.width, "heads": size.heads, "layers": size.layers, "hidden": size.hidden,
+            "embed_dim": size.width, "heads": size.heads, "layers": size.layers, "ffn_dim": size.hidden,
             "dropout": size.dropout[text],
         },
         arms=ARMS,
         seeds=SEEDS,
         budget=Budget(
-            steps=steps, batch=size.batch, rate=size.rate, warmup=steps // 10, schedule="cosine",
-            precision=size.precision, evaluate_every=steps // 2,
+            steps=steps, batch_size=size.batch, lr=size.rate, warmup_steps=steps // 10, schedule="cosine",
+            mixed_precision=size.precision, evaluate_every=steps // 2,
         ),
         decision=Decision(baseline="rotary", alpha=0.01),
         about=f"{size.parameters(text):,} parameters beside those of position ({size.layers} layers, {size.width} wide, "

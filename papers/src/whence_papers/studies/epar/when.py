@@ -20,8 +20,8 @@ from whence.lab.arms import Arm, arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6)
-ARMS = (Arm("EPAR", "Epar(learn=True)"), arm("none"), arm("rotary"), arm("alibi"), arm("t5"))
-MODEL = {"width": 32, "heads": 2, "layers": 2, "hidden": 64, "dropout": 0.0}
+ARMS = (Arm("EPAR", "Epar(learnable=True)"), arm("none"), arm("rotary"), arm("alibi"), arm("t5"))
+MODEL = {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
 VOTES = {
     "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "kept", "noise": 0.0,
     "longest": 1, "items": 256,
@@ -99,7 +99,7 @@ def _study(number: int, condition: Condition, among: int) -> Study:
         arms=ARMS,
         seeds=SEEDS,
         budget=Budget(
-            steps=steps, batch=condition.batch, rate=condition.rate, warmup=steps // 10, schedule="cosine",
+            steps=steps, batch_size=condition.batch, lr=condition.rate, warmup_steps=steps // 10, schedule="cosine",
             evaluate_every=steps // condition.evaluations,
         ),
         decision=Decision(baseline="EPAR", comparisons=(len(ARMS) - 1) * among),

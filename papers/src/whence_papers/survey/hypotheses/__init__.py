@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import run_folder
 from whence.probe.identity import identify, same_model
 from whence.probe.measuring import Notify
@@ -62,7 +62,7 @@ def write_all(
             records.write(path, {**experiment(subject, **sizes.get(name, {})), "identity": identity})
         found.append(records.read(path))
         if not same_model(found[-1].get("identity") or {}, identity):
-            raise refusal(
+            raise usage_error(
                 "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
             )
         notify(number + 1, len(EXPERIMENTS), f"doubt: {name}", read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import run_folder
 from whence.probe.subject import Subject
 
@@ -58,4 +58,4 @@ def mean(values: Sequence[float]) -> float:
 
 def require_texts(texts: int, tokens: int) -> None:
     if texts < 4 or tokens < 40:
-        raise refusal("a doubt", f"{texts} texts of {tokens} tokens", "it needs 4 of 40 at the least", "take more")
+        raise usage_error("a doubt", f"{texts} texts of {tokens} tokens", "it needs 4 of 40 at the least", "take more")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import refusal
+from whence.errors import usage_error
 from whence.probe import likelihood, states
 from whence.probe.arrays import channels
 from whence.probe.curves import LEVEL, resampled
@@ -33,7 +33,7 @@ def scaling_helps(
 ) -> dict[str, Any]:  # fmt: skip
     """Key-value retrieval with the smoothest positional channel scaled, and with channels that follow no position."""
     if items < 4 or controls < 1 or 1.0 not in scales or not any(times < 1 for times in scales):
-        raise refusal(
+        raise usage_error(
             "scaling_helps",
             f"{items} items, {controls} controls and scales {list(scales)}",
             "it needs 4 items, a control, the scale 1 and one below",
