@@ -1,6 +1,5 @@
 """What a trainer must do alike from the start and from the middle, in training and in evaluation, up and down."""
 
-import inspect
 import re
 from types import SimpleNamespace
 
@@ -13,8 +12,6 @@ from whence.lab.early_stopping import Choice
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
 from whence.lab.tasks.base import IGNORE_INDEX
-from whence_papers.epar.adaptive_training import adapt, answered_from
-from whence_papers.epar.places import Places
 
 
 class Numbered:
@@ -126,25 +123,9 @@ def test_names_of_files_and_defaults_that_records_carry():
         for question in comparing.QUESTIONS.values()
     )
     assert load("copy").settings.items() >= {"string": 16, "symbols": 16, "items": 256, "seed": 0}.items()
-    assert inspect.signature(adapt).parameters["seed"].default == 0
     study = comparing.studies()[0]
     run = Run(study, study.arms[0], 3)
     assert re.fullmatch(r"[\w-]+-[0-9a-f]{6}-seed3\.json", run.file_name)
-
-
-def test_what_an_answer_is_held_against():
-    """A model that repeats its last symbol answers from the near place; one that repeats the first, from the far one."""
-    task = Places(count=5)
-
-    def answering(place):
-        def model(tokens):
-            plain = tokens[:, 1:-1] % task.symbols
-            return torch.nn.functional.one_hot(plain[:, [place]], task.vocabulary).float()
-
-        return model
-
-    assert answered_from(answering(-1), task)["near"] == 1 and answered_from(answering(-2), task)["near"] < 1
-    assert answered_from(answering(0), task)["far"] == 1
 
 
 @pytest.mark.parametrize("metric, unit", [("accuracy", "points"), ("perplexity", "")])

@@ -1,10 +1,14 @@
 """Trained end to end on a mixture of tasks, task weights come to mean what their names say; the per-row form cannot."""
 
+import inspect
+
 import pytest
+import torch
 
 from whence.errors import WhenceError
 from whence.lab.study import Budget
 from whence_papers.epar.adaptive_training import adapt, answered_from, by_kind, forced, maker
+from whence_papers.epar.places import Places
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +57,22 @@ def test_refusals(trained):
         WhenceError, match=r"forced\(model, task_type\) got 'up', .*; choose one of near, anywhere, far"
     ):
         forced(trained.model, "up")
+
+
+def test_the_default_seed_is_the_one_of_the_records():
+    assert inspect.signature(adapt).parameters["seed"].default == 0
+
+
+def test_what_an_answer_is_held_against():
+    """A model that repeats its last symbol answers from the near place; one that repeats the first, from the far one."""
+    task = Places(count=5)
+
+    def answering(place):
+        def model(tokens):
+            plain = tokens[:, 1:-1] % task.symbols
+            return torch.nn.functional.one_hot(plain[:, [place]], task.vocabulary).float()
+
+        return model
+
+    assert answered_from(answering(-1), task)["near"] == 1 and answered_from(answering(-2), task)["near"] < 1
+    assert answered_from(answering(0), task)["far"] == 1

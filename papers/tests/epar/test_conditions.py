@@ -59,14 +59,12 @@ def base(tmp_path):
     return tmp_path
 
 
-def report(base):
-    done = CliRunner().invoke(app, ["report", str(base)])
-    assert done.exit_code == 0, done.output
-    return done.output
+def draw_conditions(base):
+    return CliRunner().invoke(app, ["conditions", str(base)])
 
 
 def test_a_verdict_flips_with_the_records(base):
-    assert f"conditions: {base / 'conditions.png'}" in report(base).replace("\n", "")
+    assert f"conditions: {base / 'conditions.png'}" in draw_conditions(base).output.replace("\n", "")
     assert (base / "conditions.png").read_bytes()[:4] == b"\x89PNG"
     before = cells(base)
     assert {key: row["verdict"] for key, row in before.items()} == {
@@ -80,7 +78,7 @@ def test_a_verdict_flips_with_the_records(base):
     assert won["group"] == "Length" and won["comparisons"] == "6" and won["seeds"] == "7"
 
     write_study(STUDIES[0], base, {"epar": 0.80, "none": 0.95, "alibi": 0.60})
-    report(base)
+    assert draw_conditions(base).exit_code == 0
     after = cells(base)
     assert after["short", "none"]["verdict"] == "loses"
     assert float(after["short", "none"]["difference"]) == pytest.approx(-15)
@@ -96,7 +94,7 @@ def test_rows_of_a_group_stand_together(base):
 def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
     folder = runner.folder_of(STUDIES[1], base)
     (folder / STUDIES[1].runs()[0].file_name).unlink()
-    report(base)
+    assert draw_conditions(base).exit_code == 0
     row = cells(base)["none", "none"]
     assert row["verdict"] == "not compared" and row["difference"] == ""
     assert row["words"] == "not every seed of epar has a value"
@@ -127,5 +125,6 @@ def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, t
     other = replace(STUDIES[0], name="other", arms=(arm("epar"), arm("none"), arm("t5")))
     folder = write_study(other, base, {"epar": 0.8, "none": 0.7, "t5": 0.7})
     assert not conditions.comparable([*found, *findings([folder], "", "")["studies"]])
-    report(base)
+    refused = draw_conditions(base)
+    assert refused.exit_code != 0 and "4 studies" in str(refused.exception) and "folder" in str(refused.exception)
     assert not (base / "conditions.png").exists()

@@ -29,11 +29,11 @@ def test_the_protocol_is_the_sources_at_every_scale(scale):
 def test_parameters_and_tokens_are_those_that_are_stated(scale):
     size = PROTOCOL["SCALES"][scale]
     for study in PROTOCOL["studies"](scale):
-        spec = ModelSpec("decoder", vocabulary=size.vocabulary(study.task), **study.model)
+        spec = ModelSpec("decoder", vocab_size=size.vocabulary(study.task), **study.model)
         assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
         tokens = study.budget.steps * study.budget.batch_size * study.task_settings["context"]
         assert f"trained on {tokens:,} " in study.about
-        fit = Fit(spec.heads, spec.head_dim, spec.width, study.task_settings["context"], True)
+        fit = Fit(spec.heads, spec.head_dim, spec.embed_dim, study.task_settings["context"], True)
         for arm in study.arms:
             arm.build(fit)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence_papers.epar import position_aware
+from whence_papers.epar.position_aware import position_aware
 
 
 def by_hand(layer, x, form, alpha, beta, gamma, temperature):
@@ -41,5 +41,5 @@ def test_its_numbers_train_and_heads_have_their_own():
 
 
 def test_what_it_refuses():
-    with pytest.raises(WhenceError, match="form is 'basic' or 'enhanced'"):
+    with pytest.raises(WhenceError, match=r"form.*odd.*basic.*enhanced"):
         position_aware(8, form="odd")

@@ -96,7 +96,7 @@ def test_statements_can_fail(monkeypatch):
     def broken(self, distance, length):
         return torch.where(distance.abs() > length, 2.0, 0.5) + 0 * distance
 
-    monkeypatch.setattr(Epar, "factor", broken)
+    monkeypatch.setattr(Epar, "score_scale", broken)
     for statement in (continuity, factor_monotonicity):
         found = statement(Setting())
         assert not found.holds and abs(found.counter_example["distance"]) == pytest.approx(128, abs=1.1)

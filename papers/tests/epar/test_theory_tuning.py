@@ -147,9 +147,9 @@ def test_sensitivities_are_right(setting):
         assert found.holds, (name, str(found))
     slopes = sensitivity(measures["factor"], setting).slopes
     made = epar(setting.numbers().requires_grad_(), 48, form)
-    rates = made.rates(D.double(), 48)  # the closed form that the mechanism supplies to fast kernels
-    tables = {name: rate.table for name, rate in zip(slopes, rates.each, strict=True)}
-    tables["alpha"] = rates.factor / setting.alpha
+    gradients = made.parameter_gradients(D.double(), 48)  # the closed form that the mechanism supplies to fast kernels
+    tables = {name: gradient.table for name, gradient in zip(slopes, gradients.each, strict=True)}
+    tables["alpha"] = gradients.score_scale / setting.alpha
     for name, slope in slopes.items():
         torch.testing.assert_close(slope, tables[name].detach(), rtol=1e-13, atol=1e-16)
     alpha = sensitivity(measures["factor"], setting).elasticities["alpha"]

@@ -39,7 +39,7 @@ def fingerprint(task):
 
 
 def test_the_tasks_that_need_no_files():
-    assert EMBEDDED == ["retrieval", "copy", "votes", "places", "topics", "sources"]
+    assert EMBEDDED == ["retrieval", "copy", "topics", "sources"]
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
