@@ -52,9 +52,7 @@ def test_batches_follow_the_generator(name):
     assert torch.equal(first.targets, task.train_batch(8, seeded(3)).targets)
 
 
-@pytest.mark.parametrize(
-    ("name", "data_hash"), [("places", "0fae4658471c6f6d"), ("votes", "c32e6d826f68fda3")]
-)
+@pytest.mark.parametrize(("name", "data_hash"), [("places", "0fae4658471c6f6d"), ("votes", "c32e6d826f68fda3")])
 def test_every_process_generates_the_same_data(name, data_hash):
     assert load(name).settings["data_hash"] == data_hash  # computed once, in another process
 

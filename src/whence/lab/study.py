@@ -47,7 +47,9 @@ class Budget:
                 raise _refused(f"budget.{name}", repr(value), "it is a whole number of at least 1", "give one")
         for name in ("lr", "weight_decay", "max_grad_norm"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) or (name == "max_grad_norm" and value is None)) or isinstance(value, bool):
+            if not (isinstance(value, int | float) or (name == "max_grad_norm" and value is None)) or isinstance(
+                value, bool
+            ):
                 raise _refused(f"budget.{name}", repr(value), "it is a number", "give one")
         if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
             raise _refused(
@@ -55,7 +57,9 @@ class Budget:
             )
         if not self.lr > 0 or self.weight_decay < 0 or (self.max_grad_norm is not None and not self.max_grad_norm > 0):
             got = f"lr={self.lr}, weight_decay={self.weight_decay}, max_grad_norm={self.max_grad_norm}"
-            raise _refused("budget", got, "lr and max_grad_norm are above 0, weight decay is at least 0", "correct them")
+            raise _refused(
+                "budget", got, "lr and max_grad_norm are above 0, weight decay is at least 0", "correct them"
+            )
         if self.patience is not None and self.evaluate_every is None:
             got = f"patience={self.patience} without evaluate_every"
             raise _refused("budget", got, "patience counts evaluations on the way", "say how often to evaluate")
