@@ -1,0 +1,205 @@
+"""``Intervention``: the protocol of everything that changes a model's behavior temporarily, and how one is named.
+
+An intervention is an object with a name, settings, a context manager that changes a model, and controls. It is named in
+a text in one of three forms:
+
+    attention-temperature(temperature=1.5)     built in, or registered in the entry-point group ``whence.interventions``
+    my_module:Sharpen(strength=2)              a class or function of a module that can be imported
+    ./sharpen.py:Sharpen(strength=2)           a class or function of a file
+
+Arguments are literals. They are parsed and never evaluated.
+
+Example::
+
+    intervention = load_intervention("attention-temperature(temperature=1.5)")
+    with intervention.apply(model):
+        logits = model(tokens).logits
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from whence.errors import WhenceError, usage_error
+from whence.plugins import entry_points, is_reference, load_reference, parse_arguments, parse_reference
+
+GROUP = "whence.interventions"
+
+
+@runtime_checkable
+class Intervention(Protocol):
+    """A temporary change to a model. Any object with these four members is one; no base class is needed."""
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and pages."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Everything that changes the effect, as JSON values. A record's hash includes it."""
+
+    def apply(self, model: Any) -> AbstractContextManager[Any]:
+        """Change the model inside the block and restore it exactly afterwards, also after an error."""
+
+    def controls(self) -> Sequence[Intervention]:
+        """What the intervention is compared with besides the unchanged model. May be empty."""
+
+
+class AttentionTemperature:
+    """Divide the attention scores of every layer by a temperature. The simplest intervention, and a template for others.
+
+    A temperature above 1 flattens the attention weights, one below 1 sharpens them. It changes the attribute ``scaling``,
+    which the attention modules of transformers multiply their scores by.
+
+    Args:
+        temperature: divides the scores; above 0.
+
+    >>> hot = AttentionTemperature(temperature=2.0)
+    >>> hot.settings(), [control.settings() for control in hot.controls()]
+    ({'temperature': 2.0}, [{'temperature': 1.0}])
+    """
+
+    name = "attention-temperature"
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if not number or not (math.isfinite(temperature) and temperature > 0):
+            raise usage_error(
+                "AttentionTemperature(temperature=...)",
+                repr(temperature),
+                "temperature must be a finite number above 0",
+                "pass 1.0 for no change",
+            )
+        self.temperature = float(temperature)
+
+    def settings(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    @contextmanager
+    def apply(self, model: nn.Module) -> Iterator[None]:
+        before = [(module, module.scaling) for module in model.modules() if isinstance(_scaling(module), float)]
+        if not before:
+            raise usage_error(
+                "AttentionTemperature.apply(model)",
+                type(model).__name__,
+                "the attention modules must have a number in the attribute scaling",
+                "use a model such as LlamaForCausalLM or Qwen3ForCausalLM",
+            )
+        try:
+            for module, scaling in before:
+                module.scaling = scaling / self.temperature
+            yield
+        finally:
+            for module, scaling in before:
+                module.scaling = scaling
+
+    def controls(self) -> tuple[AttentionTemperature, ...]:
+        """Temperature 1, which must change nothing: it tests the machinery."""
+        return () if self.temperature == 1 else (AttentionTemperature(1.0),)
+
+
+BUILT_IN = {AttentionTemperature.name: AttentionTemperature}
+
+
+def load_intervention(text: str, option: str = "--intervention") -> Intervention:
+    """The intervention that a text names, built with the arguments in the text. ``option`` is named in errors.
+
+    >>> load_intervention("attention-temperature(temperature=2)").settings()
+    {'temperature': 2.0}
+    """
+    asked = f"{option} {text}"
+    if is_reference(text.partition("(")[0]):
+        reference = parse_reference(text, option)
+        factory, arguments = load_reference(reference, asked), reference.arguments
+    else:
+        factory, arguments = _registered(text, asked)
+    if not callable(factory):
+        raise usage_error(asked, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
+    try:
+        intervention = factory(**arguments)
+    except WhenceError:
+        raise
+    except Exception as error:
+        raise usage_error(
+            asked, f"{type(error).__name__}: {error}", "it must be built without an error", "correct its arguments"
+        ) from error
+    return require_intervention(asked, intervention)
+
+
+def require_intervention(asked: str, intervention: object) -> Intervention:
+    """The object itself, if it follows the protocol; otherwise an error that names the missing member."""
+    for member in ("name", "settings", "apply", "controls"):
+        if not hasattr(intervention, member) or (member != "name" and not callable(getattr(intervention, member))):
+            raise usage_error(
+                asked,
+                f"a {type(intervention).__name__} without {member}",
+                "an intervention has name, settings(), apply(model) and controls()",
+                f"add {member}; see whence.mend.Intervention",
+            )
+    assert isinstance(intervention, Intervention)
+    return intervention
+
+
+def identify_intervention(intervention: Intervention) -> dict[str, Any]:
+    """What a record stores of an intervention: its name, class, settings and, for code outside whence, a source hash.
+
+    Two interventions with equal identities have the same effect, so this belongs in the hash of a record's spec.
+
+    >>> identity = identify_intervention(AttentionTemperature(2.0))
+    >>> identity["name"], identity["settings"], "source_sha256" in identity
+    ('attention-temperature', {'temperature': 2.0}, False)
+    """
+    kind = type(intervention)
+    settings = dict(intervention.settings())
+    try:
+        settings = json.loads(json.dumps(settings, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise usage_error(
+            f"{kind.__name__}.settings()",
+            str(error),
+            "settings are part of a record and must be JSON values",
+            "return numbers, texts, lists and dictionaries",
+        ) from None
+    identity: dict[str, Any] = {"name": intervention.name, "class": kind.__qualname__, "settings": settings}
+    if kind.__module__.partition(".")[0] != "whence":
+        identity["source_sha256"] = _source_sha256(kind)
+    return identity
+
+
+def _registered(text: str, asked: str) -> tuple[Any, dict[str, Any]]:
+    """The built-in or installed factory that a text names, and the arguments in the text."""
+    match = re.fullmatch(r"\s*([\w.-]+)\s*(\(.*\))?\s*", text, re.DOTALL)
+    name = match[1] if match else text
+    installed = entry_points(GROUP)
+    if match and name in BUILT_IN:
+        return BUILT_IN[name], parse_arguments(match[2], asked)
+    if match and name in installed:
+        return installed[name].load(), parse_arguments(match[2], asked)
+    raise usage_error(
+        asked,
+        f"the unknown name {name}",
+        f"the interventions are {', '.join(sorted({*BUILT_IN, *installed}))}",
+        "choose one of them, or name your own as module:Name or ./file.py:Name",
+    )
+
+
+def _scaling(module: nn.Module) -> object:
+    return module.__dict__.get("scaling")
+
+
+def _source_sha256(kind: type) -> str | None:
+    """The hash of the file that defines a class, because its formula may change while its settings stay."""
+    try:
+        file = inspect.getfile(kind)
+        with open(file, "rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()
+    except (OSError, TypeError):  # defined at a prompt
+        return None
