@@ -85,7 +85,8 @@ class AttentionTemperature:
 
     @contextmanager
     def apply(self, model: nn.Module) -> Iterator[None]:
-        before = [(module, module.scaling) for module in model.modules() if isinstance(_scaling(module), float)]
+        modules: list[Any] = [m for m in model.modules() if isinstance(m.__dict__.get("scaling"), float)]
+        before = [(module, module.scaling) for module in modules]
         if not before:
             raise usage_error(
                 "AttentionTemperature.apply(model)",
@@ -189,10 +190,6 @@ def _registered(text: str, asked: str) -> tuple[Any, dict[str, Any]]:
         f"the interventions are {', '.join(sorted({*BUILT_IN, *installed}))}",
         "choose one of them, or name your own as module:Name or ./file.py:Name",
     )
-
-
-def _scaling(module: nn.Module) -> object:
-    return module.__dict__.get("scaling")
 
 
 def _source_sha256(kind: type) -> str | None:
