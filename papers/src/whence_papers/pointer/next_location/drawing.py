@@ -41,7 +41,7 @@ def pointed(predictions: Sequence[Prediction]) -> Figure:
         shares = [100 * share for _, share in reversed(one.places)]
         right.barh(range(len(names)), shares, color=DARK)
         right.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
-        right.bar_label(right.containers[0], fmt="%.1f", fontsize=8, key_mask=2)
+        right.bar_label(right.containers[0], fmt="%.1f", fontsize=8, padding=2)
         right.set_xlim(0, max(100.0, max(shares)))
         right.set_xlabel("probability (%)", fontsize=8)
         right.set_title(f"next; {100 * one.generating:.0f} % of it generated", loc="left", fontsize=9)

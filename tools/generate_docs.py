@@ -1,17 +1,20 @@
-"""The generated parts of the README: tables from the catalogue, the backends' support and the measurement records.
+"""Generate the tables of docs/ and the pictures of README and docs/ from the catalogue, the backends and committed records.
 
-python tools/readme.py           # write them into README.md, and draw its pictures in docs/
-python tools/readme.py --check   # fail if they are not what they should be
+python tools/generate_docs.py           # write tables and pictures
+python tools/generate_docs.py --check   # fail if a table is out of date
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import os
 import re
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,16 @@ from whence_papers import FOLDER
 from whence_papers.epar import conditions
 
 ROOT = Path(__file__).resolve().parents[1]
+#: modules whose public names the API page lists
+API = (
+    "whence",
+    "whence.position",
+    "whence.models",
+    "whence.hf",
+    "whence.lab.tasks",
+    "whence.probe",
+    "whence.statistics",
+)
 ACTS = {
     "embed": "the input",
     "rotate": "queries and keys",
@@ -121,12 +134,6 @@ def capture_memory(record: dict[str, Any]) -> str:
     )
 
 
-def measured_on_gpu() -> bool:
-    return all(
-        (ROOT / "benchmarks" / "records" / f"{name}.json").exists() for name in ("gpu", "train_step", "gpu_tests")
-    )
-
-
 def fused() -> str:
     """The GPU's tables, from two committed records."""
     folder = ROOT / "benchmarks" / "records"
@@ -149,22 +156,49 @@ def _megabytes(row: dict[str, Any] | None) -> str:
     return "-" if row is None else "no room" if row["extra_megabytes"] is None else f"{row['extra_megabytes']:.0f} MB"
 
 
-def rendered(text: str) -> str:
-    """The README with its generated parts made anew."""
-    parts: dict[str, str] = {
-        "mechanisms": mechanisms(),
-        "backends": backends(),
-        "speed": speed(records.read(ROOT / "benchmarks" / "records" / "cpu.json")),
-        "capture": capture_memory(records.read(ROOT / "benchmarks" / "records" / "capture.json")),
+def generated() -> dict[str, dict[str, Callable[[], str]]]:
+    """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
+    folder = ROOT / "benchmarks" / "records"
+    performance = {
+        "speed": lambda: speed(records.read(folder / "cpu.json")),
+        "capture": lambda: capture_memory(records.read(folder / "capture.json")),
+        "gpu": fused,
     }
-    if measured_on_gpu():
-        parts["gpu"] = fused()
-    for name, body in parts.items():
+    return {
+        "mechanisms.md": {"mechanisms": mechanisms},
+        "backends-and-masks.md": {"backends": backends},
+        "gpu-performance.md": performance,
+        "api.md": {"api": api},
+    }
+
+
+def render(text: str, parts: dict[str, Callable[[], str]]) -> str:
+    """A page with its generated parts replaced."""
+    for name, make in parts.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text, found = pattern.subn(lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text)  # type: ignore[misc]
-        if found != 1:
-            raise SystemExit(f"README.md has {found} places for '{name}', expected 1")
+        body = make()
+        text, count = pattern.subn(lambda match, body=body: f"{match[1]}{body}\n{match[2]}", text)  # type: ignore[misc]
+        if count != 1:
+            raise SystemExit(f"{count} places for <!-- {name} -->, expected 1")
     return text
+
+
+def api() -> str:
+    """Every public name of the library with the first line of its docstring."""
+    sections = []
+    for module in API:
+        loaded = importlib.import_module(module)
+        rows = [[f"`{name}`", summary(getattr(loaded, name))] for name in sorted(loaded.__all__)]
+        sections.append(f"## `{module}`\n\n{summary(loaded)}\n\n{markdown(['name', 'what it is'], rows)}")
+    return "\n\n".join(sections)
+
+
+def summary(thing: Any) -> str:
+    """The first sentence of a docstring, for a table cell; constants show their type."""
+    if not (inspect.ismodule(thing) or inspect.isclass(thing) or inspect.isroutine(thing)):
+        return f"a constant of type `{type(thing).__name__}`"
+    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return text.split(". ")[0].rstrip(".:").replace("|", "\\|") + "."
 
 
 def draw_example(text: str, out: Path) -> None:
@@ -201,20 +235,22 @@ def draw_probe(curves: Path, why: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the README is not up to date")
-    given = parser.parse_args()
-    path = ROOT / "README.md"
-    text = path.read_text()
-    new = rendered(text)
-    if given.check:
-        sys.exit(0 if new == text else "README.md is not up to date; run: make readme")
-    path.write_text(new)
-    draw_example(new, ROOT / "docs" / "bell.png")
-    if measured_on_gpu():
-        gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
+    parser.add_argument("--check", action="store_true", help="Write nothing; fail if a page is out of date.")
+    check = parser.parse_args().check
+    for page, parts in generated().items():
+        path = ROOT / "docs" / page
+        text = path.read_text()
+        new = render(text, parts)
+        if check and new != text:
+            sys.exit(f"docs/{page} is out of date; run: make docs")
+        path.write_text(new)
+    if check:
+        return
+    draw_example((ROOT / "README.md").read_text(), ROOT / "docs" / "bell.png")
+    gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
-    print("README.md and its pictures are up to date")
+    print("docs/ is up to date")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+"""Build both wheels, install them outside the checkout and run the README's commands in their quick form.
+
+python tools/check_installed.py
+
+First only the library without extras is installed: `import whence` must work, and a command whose extra is missing must
+name it in one line. Then the extras and whence-papers are installed. The environment and the working folder are
+temporary, so nothing of the checkout is visible.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BELL = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+COMMANDS = (
+    "whence doctor",
+    "whence show alibi --out alibi.png",
+    "whence show ./bell.py:Bell --out bell.png",
+    "whence compare --task retrieval --position rotary --position ./bell.py:Bell --steps 2 --seeds 1 --jobs 1 --out compare",
+    "whence report compare",
+    "whence probe --quick --out probe",
+    "whence report probe",
+    "whence studies",
+    "whence run coverage --quick --out results",
+    "whence claims --source pointer",
+    "whence hypotheses --quick --out hypotheses",
+)
+
+
+def main() -> None:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        dist, work, venv = folder / "dist", folder / "work", folder / "venv"
+        work.mkdir()
+        for project in (ROOT, ROOT / "papers"):
+            run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, project], ROOT)
+        library, papers = next(dist.glob("whence-*.whl")), next(dist.glob("whence_papers-*.whl"))
+        run([sys.executable, "-m", "venv", venv], work)
+        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        install += ["--constraint", ROOT / "constraints.txt"]
+        run([*install, library], work)
+        run([venv / "bin/python", "-c", "import whence; print(whence.__file__)"], work)
+        refused = run([venv / "bin/whence", "compare"], work, check=False)
+        lines = refused.stderr.strip().splitlines()
+        if refused.returncode != 2 or len(lines) != 1 or 'pip install "whence[lab]"' not in lines[0]:
+            sys.exit(f"`whence compare` without extras must name the extra in one line:\n{refused.stderr}")
+        run([*install, f"{library}[plot,hf,lab,report]", papers], work)
+        (work / "bell.py").write_text(BELL.partition("\nposition = ")[0])
+        (work / "readme.py").write_text(BELL)
+        run([venv / "bin/python", "readme.py"], work)
+        for command in COMMANDS:
+            before = time.monotonic()
+            words = command.split()
+            run([venv / "bin" / words[0], *words[1:]], work)
+            print(f"{time.monotonic() - before:5.1f} s  {command}", flush=True)
+    print(f"installed wheels work ({time.monotonic() - started:.0f} s)")
+
+
+def run(command: list[object], folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, without the variables that could show it the checkout."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "WHENCE_DATA", "WHENCE_COMMIT")
+    }
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        sys.exit(f"failed: {' '.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done
+
+
+if __name__ == "__main__":
+    main()
