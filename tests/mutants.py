@@ -62,7 +62,7 @@ MUTANTS = [
     (P + "kerple.py", "far / (1 + r2 * far)", "far / (1 - r2 * far)", RATES),
     # the fused kernels, interpreted
     (F + "scores.py", "ok & (distance >= 0)", "ok & (distance > 0)", FUSED),
-    (F + "gradient_keys.py", "dz = dz * factor", "dz = dz * 1.0", FUSED),
+    (F + "gradient_keys.py", "dz = dz * score_scale", "dz = dz * 1.0", FUSED),
     (F + "gradient_queries.py", "acc = acc * back", "acc = acc * 1.0", FUSED),
     (F + "backend.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
     (F + "diagonals.py", "add_to_table(upper + before", "add_to_table(upper", DENSE),

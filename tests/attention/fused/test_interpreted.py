@@ -40,10 +40,17 @@ MECHANISMS = {
 }
 
 
+MASK_WORDS = {
+    "causal", "both sides", "window", "scaled", "negative scale", "lengths", "key_mask", "holes", "segment_ids"
+}  # fmt: skip
+
+
 def masks(name, batch, queries, keys):
     given = {"causal": "both sides" not in name}
     if queries != keys:
         given |= {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+    unknown = set(name.split(", ")) - MASK_WORDS
+    assert not unknown, f"unknown mask {unknown}"  # a word that changes nothing would weaken the test silently
     if "window" in name:
         given["window"] = 13
     if "scaled" in name:
@@ -95,7 +102,7 @@ CASES = [
     ("Alibi", "causal", LONG),
     ("Alibi", "both sides", SHORT),
     ("Alibi", "window, both sides", LONG),
-    ("Alibi", "documents, window", PAIR),
+    ("Alibi", "segment_ids, window", PAIR),
     ("Alibi, fixed", "causal", OVER),
     ("T5Bias", "causal", LONG),
     ("T5Bias", "window", OVER),
@@ -107,7 +114,7 @@ CASES = [
     ("T5Bias, both sides", "lengths, both sides", PAIR),
     ("PowerPrior", "causal", OVER),
     ("PowerPrior", "holes, both sides", PAIR),
-    ("PowerPrior", "documents, both sides", OVER),
+    ("PowerPrior", "segment_ids, both sides", OVER),
     ("Kerple", "causal", BLOCK),
     ("Kerple", "lengths", PAIR),
     ("Kerple, power", "window, both sides", OVER),
@@ -117,15 +124,15 @@ CASES = [
     ("Epar + T5Bias", "window, both sides", EARLIER),
     ("Epar + PowerPrior", "causal", LONG),
     ("Epar + PowerPrior", "scaled, window", OVER),
-    ("Epar + PowerPrior", "documents, both sides", OVER),
+    ("Epar + PowerPrior", "segment_ids, both sides", OVER),
     ("Epar + Epar", "causal", OVER),
     ("Epar + fixed Alibi", "negative scale", OVER),
     ("Kerple + Alibi", "causal", OVER),
     ("Alibi + Sink", "causal", LONG),
-    ("Alibi + Sink", "padding, scaled", PAIR),
+    ("Alibi + Sink", "key_mask, scaled", PAIR),
     ("Sink", "window", BLOCK),
     ("StableMask", "causal", OVER),
-    ("Rotary + Epar + Sink", "documents, window", PAIR),
+    ("Rotary + Epar + Sink", "segment_ids, window", PAIR),
 ]
 
 
@@ -174,7 +181,7 @@ DECODED = [
     ("Alibi + Sink", "key_mask", 3),
     ("Epar + PowerPrior", "lengths, scaled", 16),
     ("StableMask", "window", 1),
-    ("Alibi", "documents, window", 3),
+    ("Alibi", "segment_ids, window", 3),
 ]
 
 
@@ -264,7 +271,7 @@ ORDERED = [
     ("T5Bias", "window", EARLIER),
     ("T5Bias", "key_mask", PAIR),
     ("T5Bias, both sides", "both sides", EVEN),
-    ("T5Bias, both sides", "documents, window, both sides", PAIR),
+    ("T5Bias, both sides", "segment_ids, window, both sides", PAIR),
     ("Epar + T5Bias", "causal", ODD),
     ("Epar + T5Bias", "both sides, scaled", LATER),
     ("Epar + Epar", "lengths", PAIR),

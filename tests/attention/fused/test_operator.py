@@ -1,5 +1,6 @@
 """The fused operator among torch's own: its registration, compilation, what stays unloaded, and where it is closed."""
 
+import re
 import subprocess
 import sys
 
@@ -222,30 +223,30 @@ def tokens(width=16, **about):
 CLOSED = {
     "values of their own": (
         lambda: ({"position": Shaw(16)}, tokens()),
-        "it has no content and no values effect",
+        "content_bias.*value_bias",
     ),
-    "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "it has no content effect"),
+    "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "content_bias"),
     "a length for each query": (
         lambda: ({"position": Epar(HEADS, length="query")}, tokens()),
-        "Epar has length='query', so a distance weighs differently for each query",
+        r"Epar.*length='query'",
     ),
     "Fire as published": (
         lambda: ({"position": Fire(HEADS)}, tokens()),
-        "Fire has length='query', so a distance weighs differently for each query",
+        r"Fire.*length='query'",
     ),
     "a sequence length of padded texts": (
         lambda: ({"position": Epar(HEADS, length="sequence"), "lengths": torch.tensor([4])}, tokens()),
-        "Epar has length='sequence', which differs between padded or packed texts",
+        r"Epar.*length='sequence'",
     ),
     "scattered positions": (
         lambda: ({"q_positions": torch.tensor([0, 1, 2, 3, 4, 9])}, tokens()),
-        "the positions are not one consecutive run",
+        "positions.*consecutive",
     ),
-    "float64": (lambda: ({}, tokens(dtype=torch.float64)), "it has no float64"),
-    "width": (lambda: ({}, tokens(width=300)), "it takes widths up to 256, not 300"),
+    "float64": (lambda: ({}, tokens(dtype=torch.float64)), "float64"),
+    "width": (lambda: ({}, tokens(width=300)), "256.*300|300.*256"),
     "weights": (
         lambda: ({"return_weights": True}, tokens()),
-        "it never forms the weights that return_weights asks for",
+        "return_weights",
     ),
 }
 
@@ -255,16 +256,17 @@ CLOSED = {
 def test_it_says_why_it_is_closed_and_refuses(case):
     make, reason = CLOSED[case]
     given, q = make()
-    assert dict(explain(q, q, q, causal=True, **given).others)["triton"] == reason
+    explained = dict(explain(q, q, q, causal=True, **given).others)["triton"]
+    assert re.search(reason, explained)
     with pytest.raises(WhenceError) as caught:
         attend(q, q, q, causal=True, backend="triton", **given)
-    assert f"a call it cannot run: {reason}" in str(caught.value)
+    assert explained in str(caught.value)
 
 
 def test_a_processor_without_the_interpreter_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    q, reason = tokens(), "it needs a CUDA device, and q is on cpu"
-    assert dict(explain(q, q, q, position=Alibi(HEADS), causal=True).others)["triton"] == reason
+    q, reason = tokens(), "CUDA.*cpu"
+    assert re.search(reason, dict(explain(q, q, q, position=Alibi(HEADS), causal=True).others)["triton"])
     with pytest.raises(WhenceError, match=reason):
         attend(q, q, q, position=Alibi(HEADS), causal=True, backend="triton")
 

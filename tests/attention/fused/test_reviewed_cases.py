@@ -59,7 +59,7 @@ def test_a_window_beyond_all_numbers_hides_nothing(causal):
 def test_positions_too_far_apart_are_refused():
     q = torch.randn(1, 1, 3, 16)
     places = {"q_positions": torch.arange(3) + 2**31, "k_positions": torch.arange(3)}
-    with pytest.raises(Exception, match="apart, and its distances end at"):
+    with pytest.raises(Exception, match="2147483648"):
         attend(q, q, q, position=Kerple(1), causal=True, backend="triton", **places)
 
 
@@ -160,7 +160,7 @@ def test_rates_of_a_wrong_shape_are_named():
             )
 
     q = torch.randn(1, 2, 9, 16)
-    with pytest.raises(Exception, match=r"Crooked\.rates"):
+    with pytest.raises(Exception, match=r"Crooked\.parameter_gradients"):
         attend(q, q, q, position=Crooked(), causal=True, backend="triton")
 
 
