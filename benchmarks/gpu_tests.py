@@ -21,7 +21,7 @@ import torch
 from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/attention", "tests/probe/test_bias_on_gpu.py", "tests/lab/test_lab_on_gpu.py")
+TESTS = ("tests/attention", "tests/probe/test_probe_on_gpu.py", "tests/lab/test_lab_on_gpu.py")
 SMALL_CASE = "tests/attention/fused/small_case.py"
 
 

@@ -95,8 +95,8 @@ def hidden_geometry(subject: Subject, plan: Plan) -> dict[str, Any]:
     layers = []
     for layer in range(every.shape[1]):
         whole = every[:, layer, 1:]
-        run_folder, out = geometry.without_outliers(whole)
-        parts, trimmed = geometry.decompose(whole), geometry.decompose(run_folder)
+        trimmed_states, out = geometry.without_outliers(whole)
+        parts, trimmed = geometry.decompose(whole), geometry.decompose(trimmed_states)
         values = geometry.spectrum(parts.position)
         low = geometry.frequencies(parts.position)[:LOW].sum()
         layers.append({

@@ -136,7 +136,7 @@ def fits(axes: Axes, found: dict[str, Any]) -> None:
         at = [place + 0.38 * number - 0.19 for place in range(len(FITS))]
         counts = [found[fit][key] for fit in FITS]
         drawn = axes.bar(at, counts, width=0.36, color=colour, edgecolor="0.2", linewidth=0.6, label=name)
-        axes.bar_label(drawn, fontsize=6.5, key_mask=1)
+        axes.bar_label(drawn, fontsize=6.5, padding=1)
     axes.set_xticks(range(len(FITS)), FITS)
     axes.set_xlabel("fit through the channel’s mean")
     axes.set_ylabel(f"channels of {found['width']}")
@@ -146,7 +146,7 @@ def arms(axes: Axes, found: dict[str, Any]) -> None:
     names = list(found["arms"])
     shares = [100 * found["arms"][name]["position_share"] for name in names]
     drawn = axes.barh(range(len(names)), shares, color=PALE, edgecolor="0.2", linewidth=0.6)
-    axes.bar_label(drawn, labels=[f"{share:.1f}" for share in shares], fontsize=6.5, key_mask=2)
+    axes.bar_label(drawn, labels=[f"{share:.1f}" for share in shares], fontsize=6.5, padding=2)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel(f"variance due to position, layer {found['layer']} (%)")

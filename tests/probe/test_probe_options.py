@@ -148,7 +148,7 @@ def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     assert attention["layers"] == [1] and len(attention["gold"]) == 1 and told["explanation"]["geometry"]
     assert "layers 1 downwards" in (folder / "report.html").read_text()
     plan = run_folder.plan_in(folder)[0]
-    assert plan.layers == (1,) and "--layers 1" in command(plan, False, "cpu")
+    assert plan.layers == (1,) and "--layers 1" in command(plan, "cpu")
     done = whence_here("probe", path, *SMALL, "--layers", "0", "--out", tmp_path / "out")
     assert done.returncode == 2 and "pass --layers 1" in done.stderr and done.stderr.count(", but ") == 1
 
@@ -194,13 +194,13 @@ def test_a_plan_names_the_options_that_make_it():
         "some/model", False, False, ["needle"], None, None, "bfloat16", None, slots="1,4", chat=True, layers=(1, 3),
         revision="v2",
     )  # fmt: skip
-    said = command(made, False, "cpu")
+    said = command(made, "cpu")
     assert said == (
         "whence probe some/model --task needle --slots 1,4 --dtype bfloat16 --chat --layers 1,3 --revision v2"
     )
     served, _ = planned("m", False, False, ["needle"], 9, None, endpoint="http://x/v1/", chat=True)
     assert served.scores == ("generation",) and served.endpoint == "http://x/v1"
-    assert command(served, False, "cpu") == "whence probe m --task needle --items 9 --chat --endpoint http://x/v1"
+    assert command(served, "cpu") == "whence probe m --task needle --items 9 --chat --endpoint http://x/v1"
     assert counted_and_files(["a.jsonl", "3"]) == (3, ["a.jsonl"]) and counted_and_files(None) == (None, [])
     for wrong in (["3", "4"], ["0"], ["-2"]):
         with pytest.raises(WhenceError, match="one number of at least 1"):

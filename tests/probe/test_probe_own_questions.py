@@ -143,7 +143,7 @@ def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys)
     assert record["source"] == "own items from mine.jsonl" and [one["item"] for one in record["rows"]] == [0, 1, 2]
     plan, about = run_folder.plan_in(folder)
     assert about["tasks"][0]["places"] == [0, 2, 4] and about["tasks"][0]["source"] == record["source"]
-    made = command(plan, False, "cpu")
+    made = command(plan, "cpu")
     assert made == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
     written(mine, [row(0, question="Who?"), *(row(n) for n in range(1, 5))])
     run(*options, "--only", "ask")
@@ -165,7 +165,7 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
         plan, about = run_folder.plan_in(folder)
         assert about["tasks"][0]["slots"] == 4 and about["tasks"][0]["source"] == f"own task {plan.asked[0].task}"
         assert (folder / "MyTask-words-3-000-0000.json").exists()
-        assert "--task" in command(plan, False, "cpu") and "(words=3)" in command(plan, False, "cpu")
+        assert "--task" in command(plan, "cpu") and "(words=3)" in command(plan, "cpu")
     (tmp_path / "my_tasks_here.py").unlink()
     monkeypatch.delitem(sys.modules, "my_tasks_here", raising=False)
     app(["report", str(folders[0])], standalone_mode=False)
@@ -178,11 +178,11 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
         ("own_here.py:MyTask(words=open('x'))", r"words=open\('x'\).*arguments are named and literal"),
         ("own_here.py:MyTask(3)", "name each of them"),
         ("own_here.py:MyTask(words=1, words=2)", "name each of them once"),
-        ("own_here.py:MyTask(words=", "no name behind a colon"),
+        ("own_here.py:MyTask(words=", "no name after the colon"),
         ("own_here.py:MyTask(words=0)", "0 others"),
         ("own_here.py:missing", r"no missing in own_here\.py"),
         ("own_here.py:broken", "KeyError: 'no such thing'"),
-        ("own_here.py:number", r"got int, but it gives a whence\.bias\.tasks\.Task"),
+        ("own_here.py:number", r"got int"),
         ("own_here.py:short", "2 items, but there are 1"),
         ("own_here.py:tail", r"KeyError: 'other'.*braces"),
         ("own_here.py:label", r"label '\{\}'.*braces"),
@@ -223,7 +223,7 @@ def test_lengths_and_slots_by_option(mine):
     made, _ = planned("m", False, False, ["needle"], None, None, None, [4, 16])
     needles = made_tasks(made)
     assert [one.slots for one in needles] == [4, 16] and {len(one.items[0].rivals) for one in needles} == {3}
-    assert command(made, False, "cpu") == "whence probe m --task needle --length 4 --length 16"
+    assert command(made, "cpu") == "whence probe m --task needle --length 4 --length 16"
     for slots, said in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
         with pytest.raises(WhenceError, match=said):
             planned("m", False, False, ["needle"], None, None, slots=slots)
@@ -260,6 +260,6 @@ def test_only_the_published_files_are_called_published(tmp_path, monkeypatch):
 
 def test_a_plan_with_own_tasks_is_read_anywhere():
     plan = Plan("m", (Asked("nowhere:Nothing(x=1)", 2, name="mine", questions="abc"),))
-    assert plan.hash and command(plan, False, "cpu") == ""
+    assert plan.hash and command(plan, "cpu") == ""
     with pytest.raises(WhenceError, match="no module nowhere"):
         plan.asked[0].made()

@@ -210,7 +210,7 @@ def test_the_page_fits_a_phone(plain, changed, tmp_path):
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for width in (1280, 390):
-            tab, wrong = browser.new_page(viewport={"embed_dim": width, "height": 900}), []
+            tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
             tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
             tab.on("request", lambda request, wrong=wrong: request.url == path.as_uri() or wrong.append(request.url))
             tab.goto(path.as_uri())

@@ -5,16 +5,10 @@ import torch
 
 from whence.errors import WhenceError
 from whence.probe import interventions, states
-from whence.probe.arrays.channels import FITS
 from whence.probe.likelihood import Reading, branches
 from whence.probe.scaling import scaled
 from whence.probe.subject import quick_subject
 from whence.probe.tasks import task
-from whence_papers.survey import hypotheses
-from whence_papers.survey.hypotheses import SIZES, write_all
-from whence_papers.survey.hypotheses.from_mask import decided as mask_decided
-from whence_papers.survey.hypotheses.one_way import decided as one_way_decided
-from whence_papers.survey.hypotheses.scaling_helps import controls_for, decided
 
 
 @pytest.fixture(scope="module")
@@ -136,80 +130,3 @@ def test_rank_correlation_and_movement():
     moved = curve.clone()
     moved[2:4] += 1
     assert interventions.change_in_span(moved, curve, (2, 4)) == 0.25
-
-
-def interval(low, high):
-    return {"low": low, "high": high}
-
-
-@pytest.mark.parametrize(
-    "gap, average, rise, controls, answer",
-    [
-        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], True),
-        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.25], False),  # a control does more
-        ((0.1, 0.3), (-0.1, 0.2), -0.01, [0.0], False),  # the average fell
-        ((-0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], None),
-        ((-0.3, -0.1), (-0.1, 0.2), 0.05, [0.0], False),
-        ((0.1, 0.3), (-0.3, -0.1), -0.2, [0.0], False),
-    ],
-)
-def test_the_rule_about_scaling(gap, average, rise, controls, answer):
-    own = {
-        "gap_shrinks_by": 0.2, "gap_interval": interval(*gap), "average_rises_by": rise,
-        "average_interval": interval(*average),
-    }  # fmt: skip
-    assert decided(own, controls) is answer
-
-
-def halves(share, change=0.0, runs=0.9):
-    return [{"position_share": share, "change_in_span": change, "rank_correlation": runs}] * 2
-
-
-@pytest.mark.parametrize(
-    "mask, encoding, neither, cropped, shifted, runs, answer",
-    [
-        (0.05, 0.01, 0.0, 0.3, 0.1, -0.9, True),
-        (0.01, 0.05, 0.0, 0.1, 0.3, 0.9, False),
-        (0.05, 0.01, 0.06, 0.3, 0.1, 0.9, None),  # no more than is there without any order
-        (0.05, 0.01, 0.0, 0.3, 0.1, 0.2, None),  # a channel that follows nothing
-        (0.05, 0.01, 0.0, 0.1, 0.3, 0.9, None),  # one says so, the other not
-    ],
-)
-def test_the_rule_about_the_mask(mask, encoding, neither, cropped, shifted, runs, answer):
-    spans = {"cropped mask": halves(0, cropped), "shifted encoding": halves(0, shifted)}
-    arms = {"untouched": halves(0.05, 0, runs), "mask alone": halves(mask), "encoding alone": halves(encoding),
-            "neither": halves(neither), **spans}  # fmt: skip
-    assert mask_decided(arms, spans) is answer
-
-
-def test_the_rule_about_channels():
-    fits = {fit: {"channels": 30, "by_chance": 10, "rank_correlation_in_other_texts": 0.95} for fit in FITS}
-    assert one_way_decided(fits)
-    assert not one_way_decided({**fits, "window": {**fits["window"], "channels": 0}})
-    assert not one_way_decided({**fits, "cubic": {**fits["cubic"], "rank_correlation_in_other_texts": 0.5}})
-
-
-def test_controls_are_of_like_size_and_follow_nothing():
-    means = torch.randn(6, 100, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ramp = torch.linspace(0, 1, 100, dtype=torch.float64)
-    means[..., 0] += 40 * ramp
-    means[..., 1] += 20 + 3 * torch.sin(20 * ramp)  # as large, but turning
-    assert controls_for(means, 0, 1) == [1]
-
-
-def test_three_doubts_become_records_and_are_not_made_twice(subject, tmp_path, monkeypatch):
-    found = write_all(subject, tmp_path, SIZES["quick"])
-    assert [record["doubt"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
-    for record in found:
-        assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
-        assert (tmp_path / f"doubt-{record['doubt']}.json").exists()
-    neither = found[1]["numbers"]["arms"]["neither"]
-    assert len(neither) == 2 and all("position_share" in half for half in neither)
-
-    def never(done, total, words, read):
-        assert total == 3 and read
-
-    monkeypatch.setattr(hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *given, **named: 1 / 0))
-    assert write_all(subject, tmp_path, SIZES["quick"], never) == found
-    with pytest.raises(WhenceError, match=r"doubt-one-way\.json of another model"):
-        write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)

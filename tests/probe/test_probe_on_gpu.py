@@ -1,4 +1,4 @@
-"""A whole probe of the tiny model on a GPU says what it says on the CPU: what is asked, every explanation, every doubt."""
+"""A whole probe of the tiny model on a GPU says what it says on the CPU: every answer, every explanation."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from whence import records
 from whence.probe import explaining, measuring
 from whence.probe.plan import Asked, Plan
 from whence.probe.subject import Subject, quick_subject
-from whence_papers.survey import hypotheses
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +26,6 @@ PLAN = Plan(
 def probed(subject: Subject, base: Path) -> dict[str, dict]:
     folder, _ = measuring.measure(subject, PLAN, base)
     explaining.explain(subject, PLAN, folder, lambda *about: None)
-    hypotheses.write_all(subject, folder, hypotheses.SIZES["quick"])
     return {path.name: records.read(path) for path in folder.glob("*.json")}
 
 

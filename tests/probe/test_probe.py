@@ -19,7 +19,6 @@ from whence.probe.subject import Subject, byte_tokenizer, quick_subject
 from whence.report.probe import page
 from whence.report.probe.picture import curves_picture
 from whence.report.probe.why import why_picture
-from whence_papers.survey.page import found_in
 
 NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -39,8 +38,8 @@ def probed(tmp_path_factory):
     return base, folder, found, said
 
 
-def told(probed, doubts=()):
-    return {**findings(probed[1], "whence probe <quick>"), "doubts": list(doubts)}
+def told(probed):
+    return findings(probed[1], "whence probe <quick>")
 
 
 def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
@@ -131,7 +130,7 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     explaining.explain(windowed, PLAN, folder, lambda *about: None)
     told = findings(folder, "whence probe windowed")
     assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
-    assert "Does the position of the answer matter?" in page(told | {"doubts": []})
+    assert "Does the position of the answer matter?" in page(told)
     assert why_picture(told) is not None
 
 
@@ -148,7 +147,7 @@ def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, ca
     made = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     assert "report:" in run().out and "Where does the answering token look?" in (folder / "report.html").read_text()
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == made
-    with pytest.raises(WhenceError, match="the parts are ask, explain, doubts"):
+    with pytest.raises(WhenceError, match="the parts are ask, explain"):
         run("--only", "guess")
 
 
@@ -246,7 +245,7 @@ def test_the_default_needle_can_be_asked_at_every_length():
     assert [name.partition(", ")[2] for name in names] == [
         "24 words, 1 distractor", "120 words, 1 distractor", "240 words, 1 distractor",
     ]  # fmt: skip
-    assert "--length 2 --length 10 --length 20" in command(made, False, "cpu")
+    assert "--length 2 --length 10 --length 20" in command(made, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ def test_the_default_needle_can_be_asked_at_every_length():
 )
 def test_a_plan_names_the_command_that_makes_it(options):
     made, _ = planned(*options)
-    said = command(made, False, "cpu").split()
+    said = command(made, "cpu").split()
     assert said[:2] == ["whence", "probe"]
     several = {name: [said[i + 1] for i, word in enumerate(said) if word == f"--{name}"] for name in NAMED}
     again = planned(
@@ -270,11 +269,11 @@ def test_a_plan_names_the_command_that_makes_it(options):
         several["dtype"][0] if several["dtype"] else None, [int(one) for one in several["length"]],
     )  # fmt: skip
     assert again[0] == made
-    assert command(made, True, "cuda").endswith(" --doubts --device cuda")
+    assert command(made, "cuda").endswith(" --device cuda")
 
 
 def test_a_plan_of_ones_own_has_no_command():
-    assert command(PLAN, False, "cpu") == ""
+    assert command(PLAN, "cpu") == ""
 
 
 def test_plans_are_what_they_say():
@@ -323,52 +322,18 @@ class Document(HTMLParser):
             self.words.append(data)
 
 
-DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
-
-
-def test_what_a_doubt_found_is_told_in_its_own_numbers():
-    runs = {"rank_correlation": 0.9}
-    halves = [
-        {"change_in_span": 6.0, "position_share": 0.2, **runs},
-        {"change_in_span": 8.0, "position_share": 0.1, **runs},
-    ]
-    less = [{"change_in_span": 2.0, "position_share": 0.4, "rank_correlation": -0.7}] * 2
-    spans = {"cropped mask": halves, "shifted encoding": less}
-    arms = spans | {"mask alone": halves, "encoding alone": less}
-    numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
-    told = found_in({"doubt": "from-mask", "numbers": numbers})
-    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
-    assert "0.90 and 0.90 with the one, -0.70 and -0.70 with the other" in told
-    own = {
-        "scale": 0.5,
-        "gap_shrinks_by": 0.04,
-        "gap_interval": {"low": -0.013, "high": 0.1},
-        "average_rises_by": 0.015,
-        "n": 150,
-    }
-    rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
-    told = found_in({"doubt": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}})
-    assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
-    fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
-    told = found_in(
-        {"doubt": "one-way", "numbers": {"embed_dim": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
-    )
-    assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
-    assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
-
-
 def test_the_page_has_the_curve_first_and_escapes_everything(probed):
-    text = page(told(probed, [DOUBT]))
+    text = page(told(probed))
     document = Document(text)
     words = " ".join(" ".join(document.words).split())
     order = ["What position does to", "Does the position of the answer matter?", "All measures.",
              "Where does the answering token look?", "In key-value, 3 keys, the first token receives", "Every head",
              "Heads that attend to the gold", "How much of the hidden states is position?", "Position explains",
              "Is it the mask, or the encoding?", "Undecided, because no test is recorded", "Does the answer follow the attention?",
-             "Which hypotheses", "The hypothesis is undecided.", "What was run"]  # fmt: skip
+             "What was run"]  # fmt: skip
     at = [words.index(title) for title in order]
     assert at == sorted(at)
-    assert "<quick>" not in text and "<b>run</b>" not in text
+    assert "<quick>" not in text
     assert "https://" not in text and "http://" not in text and len(text) < 400_000
     assert "NaN" not in words and "None" not in words
     assert "share of the low frequencies exceeds 100%" in words
@@ -454,11 +419,11 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
         pytest.skip(f"{CHROMIUM} is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path / "report.html"
-    path.write_text(page(told(probed, [DOUBT])), encoding="utf-8")
+    path.write_text(page(told(probed)), encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         for width in (1280, 390):
-            tab, wrong = browser.new_page(viewport={"embed_dim": width, "height": 900}), []
+            tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
             tab.on("console", lambda message, wrong=wrong: wrong.append(message.text))
             tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
             tab.on("request", lambda request, wrong=wrong: request.url == path.as_uri() or wrong.append(request.url))

@@ -1,10 +1,8 @@
 """A record belongs to the model it was measured on: every change of the model shows, and nothing else does."""
 
 import json
-import shutil
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ from whence.probe.identity import difference, identify, in_words, same_model
 from whence.probe.plan import Asked, Plan
 from whence.probe.scaling import scaled
 from whence.probe.subject import Subject, byte_tokenizer, load, quick_subject
-from whence_papers.survey import hypotheses
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "probe"
 PLAN = Plan("quick", (Asked("key-value", 2, 2, {"pairs": 2}),), texts=3, tokens=48, intervened=1, chunk=2)
 
 
@@ -73,8 +69,6 @@ def test_a_mechanism_attached_between_two_measurements_gets_a_folder_of_its_own(
         assert after[0]["identity"]["weights"] == before[0]["identity"]["weights"]
         with pytest.raises(WhenceError, match="for a model with other attached, attention"):
             explaining.explain(subject, PLAN, plain, lambda *about: None)
-        with pytest.raises(WhenceError, match="for a model with other attached, attention"):
-            hypotheses.write_all(subject, plain, hypotheses.SIZES["quick"])
     assert identify(subject) == before[0]["identity"]
 
 
@@ -206,25 +200,6 @@ def test_a_plan_of_another_model_and_a_record_of_another_are_refused(tmp_path):
     for read in (lambda: measuring.measure(subject, plan, tmp_path), lambda: findings(folder, "")):
         with pytest.raises(WhenceError, match=r"key-value-000-0000\.json of another model"):
             read()
-
-
-@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.glob("*") if (path / "plan.json").exists()))
-def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_path):
-    plan, about = run_folder.plan_in(RESULTS / folder)
-    assert (
-        plan.identity is None and plan.hash == about["hash"] and in_words(plan.identity).startswith("identity unknown")
-    )
-    assert run_folder.plain(plan) == about["plan"]
-    copy = tmp_path / folder
-    copy.mkdir()
-    shutil.copy(RESULTS / folder / "plan.json", copy)
-    subject = quick_subject(layers=1)
-    for add in (
-        lambda: explaining.explain(subject, plan, copy, lambda *about: None),
-        lambda: hypotheses.write_all(subject, copy, hypotheses.SIZES["quick"]),
-    ):
-        with pytest.raises(WhenceError, match="identity is unknown"):
-            add()
 
 
 def test_tensors_of_every_kind_are_hashed():

@@ -1,0 +1,160 @@
+"""The three hypotheses about positional channels: their rules, their records and their sentences."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from whence.errors import WhenceError
+from whence.probe import explaining, measuring, run_folder
+from whence.probe.arrays.channels import FITS
+from whence.probe.identity import in_words
+from whence.probe.plan import Asked, Plan
+from whence.probe.subject import quick_subject
+from whence_papers.survey import hypotheses
+from whence_papers.survey.hypotheses import SIZES, write_all
+from whence_papers.survey.hypotheses.from_mask import decided as mask_decided
+from whence_papers.survey.hypotheses.one_way import decided as one_way_decided
+from whence_papers.survey.hypotheses.scaling_helps import controls_for, decided
+from whence_papers.survey.page import found_in
+
+RESULTS = Path(hypotheses.__file__).resolve().parents[2] / "results" / "probe"
+
+
+def interval(low, high):
+    return {"low": low, "high": high}
+
+
+@pytest.mark.parametrize(
+    "gap, average, rise, controls, answer",
+    [
+        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], True),
+        ((0.1, 0.3), (-0.1, 0.2), 0.05, [0.25], False),  # a control does more
+        ((0.1, 0.3), (-0.1, 0.2), -0.01, [0.0], False),  # the average fell
+        ((-0.1, 0.3), (-0.1, 0.2), 0.05, [0.0], None),
+        ((-0.3, -0.1), (-0.1, 0.2), 0.05, [0.0], False),
+        ((0.1, 0.3), (-0.3, -0.1), -0.2, [0.0], False),
+    ],
+)
+def test_the_rule_about_scaling(gap, average, rise, controls, answer):
+    own = {
+        "gap_shrinks_by": 0.2, "gap_interval": interval(*gap), "average_rises_by": rise,
+        "average_interval": interval(*average),
+    }  # fmt: skip
+    assert decided(own, controls) is answer
+
+
+def halves(share, change=0.0, runs=0.9):
+    return [{"position_share": share, "change_in_span": change, "rank_correlation": runs}] * 2
+
+
+@pytest.mark.parametrize(
+    "mask, encoding, neither, cropped, shifted, runs, answer",
+    [
+        (0.05, 0.01, 0.0, 0.3, 0.1, -0.9, True),
+        (0.01, 0.05, 0.0, 0.1, 0.3, 0.9, False),
+        (0.05, 0.01, 0.06, 0.3, 0.1, 0.9, None),  # no more than is there without any order
+        (0.05, 0.01, 0.0, 0.3, 0.1, 0.2, None),  # a channel that follows nothing
+        (0.05, 0.01, 0.0, 0.1, 0.3, 0.9, None),  # one says so, the other not
+    ],
+)
+def test_the_rule_about_the_mask(mask, encoding, neither, cropped, shifted, runs, answer):
+    spans = {"cropped mask": halves(0, cropped), "shifted encoding": halves(0, shifted)}
+    arms = {"untouched": halves(0.05, 0, runs), "mask alone": halves(mask), "encoding alone": halves(encoding),
+            "neither": halves(neither), **spans}  # fmt: skip
+    assert mask_decided(arms, spans) is answer
+
+
+def test_the_rule_about_channels():
+    fits = {fit: {"channels": 30, "by_chance": 10, "rank_correlation_in_other_texts": 0.95} for fit in FITS}
+    assert one_way_decided(fits)
+    assert not one_way_decided({**fits, "window": {**fits["window"], "channels": 0}})
+    assert not one_way_decided({**fits, "cubic": {**fits["cubic"], "rank_correlation_in_other_texts": 0.5}})
+
+
+def test_controls_are_of_like_size_and_follow_nothing():
+    means = torch.randn(6, 100, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ramp = torch.linspace(0, 1, 100, dtype=torch.float64)
+    means[..., 0] += 40 * ramp
+    means[..., 1] += 20 + 3 * torch.sin(20 * ramp)  # as large, but turning
+    assert controls_for(means, 0, 1) == [1]
+
+
+def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
+    subject = quick_subject(layers=2)
+    found = write_all(subject, tmp_path, SIZES["quick"])
+    assert [record["doubt"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
+    for record in found:
+        assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
+        assert (tmp_path / f"doubt-{record['doubt']}.json").exists()
+    neither = found[1]["numbers"]["arms"]["neither"]
+    assert len(neither) == 2 and all("position_share" in half for half in neither)
+
+    def never(done, total, words, read):
+        assert total == 3 and read
+
+    monkeypatch.setattr(hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *given, **named: 1 / 0))
+    assert write_all(subject, tmp_path, SIZES["quick"], never) == found
+    with pytest.raises(WhenceError, match=r"doubt-one-way\.json of another model"):
+        write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.glob("*") if (path / "plan.json").exists()))
+def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_path):
+    plan, about = run_folder.plan_in(RESULTS / folder)
+    assert (
+        plan.identity is None and plan.hash == about["hash"] and in_words(plan.identity).startswith("identity unknown")
+    )
+    assert run_folder.plain(plan) == about["plan"]
+    copy = tmp_path / folder
+    copy.mkdir()
+    shutil.copy(RESULTS / folder / "plan.json", copy)
+    subject = quick_subject(layers=1)
+    for add in (
+        lambda: explaining.explain(subject, plan, copy, lambda *about: None),
+        lambda: hypotheses.write_all(subject, copy, hypotheses.SIZES["quick"]),
+    ):
+        with pytest.raises(WhenceError, match="identity is unknown"):
+            add()
+
+
+DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
+
+
+def test_what_a_doubt_found_is_told_in_its_own_numbers():
+    runs = {"rank_correlation": 0.9}
+    halves = [
+        {"change_in_span": 6.0, "position_share": 0.2, **runs},
+        {"change_in_span": 8.0, "position_share": 0.1, **runs},
+    ]
+    less = [{"change_in_span": 2.0, "position_share": 0.4, "rank_correlation": -0.7}] * 2
+    spans = {"cropped mask": halves, "shifted encoding": less}
+    arms = spans | {"mask alone": halves, "encoding alone": less}
+    numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
+    told = found_in({"doubt": "from-mask", "numbers": numbers})
+    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
+    assert "0.90 and 0.90 with the one, -0.70 and -0.70 with the other" in told
+    own = {
+        "scale": 0.5,
+        "gap_shrinks_by": 0.04,
+        "gap_interval": {"low": -0.013, "high": 0.1},
+        "average_rises_by": 0.015,
+        "n": 150,
+    }
+    rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
+    told = found_in({"doubt": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}})
+    assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
+    fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
+    told = found_in(
+        {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
+    )
+    assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
+    assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
+
+
+def test_the_hypotheses_refuse_a_probe_of_another_model(tmp_path):
+    plan = Plan("quick", (Asked("key-value", 2, 2, {"pairs": 2}),), chunk=2)
+    folder, _ = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    with pytest.raises(WhenceError, match="for a model with other weights"):
+        write_all(quick_subject(seed=3, layers=1), folder, SIZES["quick"])
