@@ -105,14 +105,14 @@ def judge_position(position, _):
     heads = position.heads or H
     width = next((w for part in position.parts if (w := getattr(part, "head_dim", None))), D)
     value_dim = next((w for part in position.parts if (w := getattr(part, "value_dim", None))), width)
-    if isinstance(position, p.Rotary) and position.width is not None:
-        width = value_dim = max(width, position.width)
+    if isinstance(position, p.Rotary) and position.rotary_dim is not None:
+        width = value_dim = max(width, position.rotary_dim)
     if heads * max(width, value_dim) > 2**14:
         return
     if "embed" in position.effects:
-        if position.width > 2**14:
+        if position.embed_dim > 2**14:
             return
-        x = torch.randn(1, 3, position.width)
+        x = torch.randn(1, 3, position.embed_dim)
         found = position.embed(x, torch.arange(3)[None]) if getattr(position, "max_length", 3) >= 3 else x
         if not bool(torch.isfinite(found).all()) or found.dtype != x.dtype:
             raise Wrong("the embedding is not finite")

@@ -317,7 +317,7 @@ def test_what_is_wrong_is_named(wrong, named):
         (lambda: WideningEmbedding(), "half precision in every hook", "WideningEmbedding.embed", "return the dtype"),
         (lambda: OwnPrecision(2), "half precision in every hook", "OwnPrecision.content", "convert parameters with .to"),
         (lambda: WritesQueries(), "no in-place changes of arguments", "WritesQueries.rotate: it changed its argument q", "a new tensor"),
-        (lambda: WritesScores(), "no in-place changes of arguments", "WritesScores.content: it changed its argument rows.scores", "a new tensor"),
+        (lambda: WritesScores(), "no in-place changes of arguments", "WritesScores.content_bias: it changed its argument rows.scores", "a new tensor"),
         (lambda: WritesDistances(2), "no in-place changes of arguments", "WritesDistances.bias: it changed its argument distance", "a new tensor"),
         (lambda: PoleFarAway(2), "distances up to 4096", "PoleFarAway.bias: it is not finite at 1000", "return finite numbers"),
         (lambda: CoarseWhenMany(2), "distances up to 4096", "CoarseWhenMany.bias", "from its own distance alone"),

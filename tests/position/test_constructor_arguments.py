@@ -9,7 +9,7 @@ import whence.position as mechanisms
 from whence.errors import WhenceError
 from whence.position import DynamicNtk, Llama3, Position, Sum, Yarn
 
-GIVEN = {"heads": 2, "head_dim": 4, "width": 8, "max_length": 16, "context": 16}
+GIVEN = {"heads": 2, "head_dim": 4, "embed_dim": 8, "max_length": 16, "context": 16}
 #: by the kind of the default, what no argument of that kind can be
 NEVER = {bool: ("yes", 1, None), float: (math.nan, math.inf, "x", True), int: (1.5, 0, True, "x"), str: ("nonsense", 3)}
 KINDS = {
@@ -55,7 +55,7 @@ def test_what_it_cannot_be_is_refused_by_name(kind, argument, value):
 @pytest.mark.parametrize("make", [DynamicNtk, Llama3, Yarn], ids=lambda kind: kind.__name__)
 def test_scalings_refuse_what_no_length_or_factor_can_be(make):
     for factor in (math.nan, 0.5, "x"):
-        with pytest.raises(WhenceError, match="score_scale"):
+        with pytest.raises(WhenceError, match="factor"):
             make(factor, original=64)
     for original in (0, 1.5, True):
         with pytest.raises(WhenceError, match="original"):

@@ -108,23 +108,22 @@ def test_what_it_says_of_itself():
 @pytest.mark.parametrize(
     "arguments, text",
     (
-        ({"form": "linear"}, r"Epar\(form=...\) got 'linear', but form is 'basic' or 'enhanced'; choose one of them\."),
-        ({"alpha": 0.0}, r"alpha=... got 0.0, but alpha is a finite number above 0; give a number inside that range\."),
+        ({"form": "linear"}, r"Epar\(form=...\) got 'linear', but .*; choose one of them\."),
+        ({"alpha": 0.0}, r"alpha=... got 0.0, but .*; give a number inside that range\."),
         (
             {"beta": -1.0},
-            r"beta=... got -1.0, but beta is a finite number of at least 0; give a number inside that range\.",
+            r"beta=... got -1.0, but .*; give a number inside that range\.",
         ),
-        ({"gamma": math.inf}, r"gamma=... got inf, but gamma is a finite number of at least 0"),
-        ({"beta": 0.0, "learnable": True}, r"beta=... got 0.0, but beta is a finite number above 0"),
-        ({"heads": 2, "beta": [1.0, 2.0, 3.0]}, r"beta=... got 3 numbers for heads=2, but there is one number a head"),
+        ({"gamma": math.inf}, r"gamma=... got inf"),
+        ({"beta": 0.0, "learnable": True}, r"beta=... got 0.0"),
+        ({"heads": 2, "beta": [1.0, 2.0, 3.0]}, r"beta=... got 3 numbers for heads=2"),
         (
             {"length": "row"},
-            r"Epar\(length=...\) got 'row', but length is 'context', 'query' or 'sequence'; choose one of them\.",
+            r"Epar\(length=...\) got 'row', but .*; choose one of them\.",
         ),
         (
             {"context": None},
-            r"Epar\(context=...\) got None, but context is a whole number of at least 1; "
-            r"pass context=4096, or choose length='query'\.",
+            r"Epar\(context=...\) got None, but .*; pass context=4096, or choose length='query'\.",
         ),
     ),
 )

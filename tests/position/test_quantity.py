@@ -78,35 +78,35 @@ def test_above_zero_even_after_one_absurd_step(optimiser, rate):
     (
         (
             {"value": -1.0, "heads": None, "learnable": False},
-            r"x=... got -1.0, but x is a finite number of at least 0; give a number inside that range\.",
+            r"x=... got -1.0, but .*; give a number inside that range\.",
         ),
         (
             {"value": math.nan, "heads": None, "learnable": False},
-            r"x=... got nan, but x is a finite number of at least 0",
+            r"x=... got nan",
         ),
         (
             {"value": math.inf, "heads": None, "learnable": False},
-            r"x=... got inf, but x is a finite number of at least 0",
+            r"x=... got inf",
         ),
         (
             {"value": 0.0, "heads": None, "learnable": True},
-            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range, or learnable=False\.",
+            r"x=... got 0.0, but .*; give a number inside that range, or learnable=False\.",
         ),
         (
             {"value": 0.0, "heads": None, "learnable": False, "zero_allowed": False},
-            r"x=... got 0.0, but x is a finite number above 0; give a number inside that range\.",
+            r"x=... got 0.0, but .*; give a number inside that range\.",
         ),
         (
             {"value": [1.0, 2.0], "heads": 3, "learnable": False},
-            r"x=... got 2 numbers for heads=3, but there is one number a head; give 3 numbers or one for all\.",
+            r"x=... got 2 numbers for heads=3, but .*; give 3 numbers or one for all\.",
         ),
         (
             {"value": [1.0, -2.0], "heads": 2, "learnable": False},
-            r"x=... got -2.0, but x is a finite number of at least 0",
+            r"x=... got -2.0",
         ),
         (
             {"value": [1.0], "heads": None, "learnable": False},
-            r"x=... got 1 numbers for heads=None, but there is one number a head",
+            r"x=... got 1 numbers for heads=None",
         ),
     ),
 )

