@@ -52,7 +52,7 @@ CONSTRUCTORS = {
     p.Alibi: HEADS | LEARN | {"form": ("string", ["causal", "symmetric"]), "scale": ("number", [1, 0.5]), "slope": ("numbers?", [None, [0.5, 0.1]])},
     p.Sinusoidal: {"embed_dim": ("integer", [H * D]), "scale": ("number", [1.0, -2])} | BASE,
     p.Learned: {"embed_dim": ("integer", [H * D]), "max_length": ("integer", [16])} | STD,
-    p.Rotary: BASE | {"layout": ("string", ["half", "interleaved"]), "embed_dim": ("integer?", [None, 4]), "scaling": ("scaling?", [None, p.Linear(2.0)])},
+    p.Rotary: BASE | {"layout": ("string", ["half", "interleaved"]), "rotary_dim": ("integer?", [None, 4]), "scaling": ("scaling?", [None, p.Linear(2.0)])},
     "Rotary with DynamicNtk": {"length": ("string?", ["context", "sequence"]), "context": ("integer?", [16]), "scaling": ("scaling?", [p.DynamicNtk(2.0, 8)])},
     p.Shaw: {"head_dim": ("integer", [D]), "clip": ("integer", [3]), "acts_on": ("string", ["keys", "values", "keys and values"]), "value_dim": ("integer?", [None, D])} | ANY_HEADS | STD,
     p.TransformerXL: HEADS | {"head_dim": ("integer", [D]), "embed_dim": ("integer?", [None, 6])} | BASE | STD,
@@ -74,7 +74,7 @@ CONSTRUCTORS = {
     Attention: {"embed_dim": ("integer", [H * D]), "heads": ("integer", [H]), "position": ("position?", [None]), "num_kv_heads": ("integer?", [None, G]), "head_dim": ("integer?", [None, D]), "value_dim": ("integer?", [None, 4]), "norm": ("string", ["none", "rms"]), "bias": ("flag", [True]), "causal": ("flag", [True]), "window": ("integer?", [None, 2]), "scale": ("number?", [None, 0.5]), "temperature": ("number", [1]), "dropout": ("number", [0.0]), "backend": ("string", ["auto", "blockwise"]), "skip_blocks": ("flag", [False])},
     KVCache: {"capacity": ("integer?", [None]), "window": ("integer?", [4]), "rollback": ("integer", [0, 2])},
     PointerAttention: {"embed_dim": ("integer", [D]), "position": ("position?", [None]), "bias": ("flag", [True])},
-    AdditiveAttention: {"encoder_dim": ("integer", [D]), "decoder_dim": ("integer", [4]), "embed_dim": ("integer", [6])},
+    AdditiveAttention: {"encoder_dim": ("integer", [D]), "decoder_dim": ("integer", [4]), "attention_dim": ("integer", [6])},
 }  # fmt: skip
 CALL = {
     "q": "tensor", "k": "tensor", "v": "tensor", "position": "position?", "causal": "flag", "window": "integer?",
