@@ -104,18 +104,14 @@ def test_refuses_what_is_no_position():
 
 
 def test_refuses_two_head_counts():
-    text = (
-        r"Alibi \+ Epar got Alibi for 2 heads and Epar for 4 heads, but .*; build them with the same heads\."
-    )
+    text = r"Alibi \+ Epar got Alibi for 2 heads and Epar for 4 heads, but .*; build them with the same heads\."
     with pytest.raises(WhenceError, match=text):
         Alibi(2) + Epar(4)
 
 
 def test_refuses_the_same_object_twice():
     alibi = Alibi(2)
-    text = (
-        r"Alibi \+ Alibi got the same object twice, but .*; build a second one with parameters of its own\."
-    )
+    text = r"Alibi \+ Alibi got the same object twice, but .*; build a second one with parameters of its own\."
     with pytest.raises(WhenceError, match=text):
         alibi + alibi
     with pytest.raises(WhenceError, match="the same object twice"):
@@ -124,17 +120,13 @@ def test_refuses_the_same_object_twice():
 
 
 def test_refuses_two_sinks():
-    text = (
-        r"Sink \+ Alibi \+ StableMask got 2 parts with a sink, but .*; keep one of Sink and StableMask\."
-    )
+    text = r"Sink \+ Alibi \+ StableMask got 2 parts with a sink, but .*; keep one of Sink and StableMask\."
     with pytest.raises(WhenceError, match=text):
         Sink(2) + Alibi(2) + StableMask(2, context=8)
 
 
 def test_refuses_two_head_widths():
-    text = (
-        r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but .*; build them with the same head_dim\."
-    )
+    text = r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but .*; build them with the same head_dim\."
     with pytest.raises(WhenceError, match=text):
         Cope(8) + Affine(1.0, 0.0, head_dim=4)
     assert (Cope(8) + Affine(1.0, 0.0, head_dim=8)).effects >= {"content_bias"}

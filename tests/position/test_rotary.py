@@ -234,9 +234,7 @@ def test_refusals() -> None:
         match=r"^Rotary\(rotary_dim=\.\.\.\) got 5, but .*; columns turn in pairs, so give an even number\.$",
     ):
         Rotary(rotary_dim=5)
-    with pytest.raises(
-        WhenceError, match=r"^Rotary got a head width of 7, but .*; give an even rotary_dim=\.$"
-    ):
+    with pytest.raises(WhenceError, match=r"^Rotary got a head width of 7, but .*; give an even rotary_dim=\.$"):
         Rotary().rotate(q[..., :7], q[..., :7], at, at)
     with pytest.raises(
         WhenceError,
@@ -265,11 +263,7 @@ def test_refusals() -> None:
         match=r"^Rotary\(scaling=Linear\) got length='context', context=64, but .*; leave both out\.$",
     ):
         Rotary(scaling=Linear(2.0), length="context", context=64)
-    with pytest.raises(
-        WhenceError, match=r"^Rotary\(scaling=None\) got length='sequence', context=None"
-    ):
+    with pytest.raises(WhenceError, match=r"^Rotary\(scaling=None\) got length='sequence', context=None"):
         Rotary(length="sequence")
-    with pytest.raises(
-        WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all'"
-    ):
+    with pytest.raises(WhenceError, match=r"^Rotary\(length=\.\.\.\) got 'all'"):
         Rotary(scaling=DynamicNtk(2.0, 16), length="all")

@@ -159,13 +159,9 @@ def test_refusals() -> None:
         match=r"^Linear\(factor=\.\.\.\) got 0\.5, but .*; give the new length over the trained length\.$",
     ):
         Linear(0.5)
-    with pytest.raises(
-        WhenceError, match=r"^DynamicNtk\(original=\.\.\.\) got 0"
-    ):
+    with pytest.raises(WhenceError, match=r"^DynamicNtk\(original=\.\.\.\) got 0"):
         DynamicNtk(2.0, 0)
-    with pytest.raises(
-        WhenceError, match=r"^DynamicNtk got a rotary width of 2, but .*; use a width"
-    ):
+    with pytest.raises(WhenceError, match=r"^DynamicNtk got a rotary width of 2, but .*; use a width"):
         ours(DynamicNtk(2.0, 64), 2, 10000.0, 128)
     with pytest.raises(
         WhenceError,

@@ -113,9 +113,7 @@ def test_refusals() -> None:
         match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but .*; give",
     ):
         TransformerXL(2, 0)
-    with pytest.raises(
-        WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but .*; use 10000, as"
-    ):
+    with pytest.raises(WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but .*; use 10000, as"):
         TransformerXL(2, 4, base=1.0)
     with pytest.raises(
         WhenceError,
