@@ -43,7 +43,7 @@ def test_the_labs_loop_trains_and_resumes(kind, tied, tmp_path):
     model = tiny("llama", tie_word_embeddings=tied)
     attachment = hf.attach(model, positions(kind))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    budget = Budget(steps=4, batch=4, rate=1e-2, evaluate_every=2)
+    budget = Budget(steps=4, batch_size=4, lr=1e-2, evaluate_every=2)
     state = tmp_path / "state"
     curves = train(hf.Logits(model), task, budget, 0, state, save_every=0.0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
@@ -63,7 +63,7 @@ def test_the_labs_loop_trains_positions_alone(tmp_path):
     hf.attach(model, positions("epar"), layers=[1])
     only_positions_learn(model)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    train(hf.Logits(model), task, Budget(steps=2, batch=2, rate=1e-2), 0, tmp_path / "state", save_every=0.0)
+    train(hf.Logits(model), task, Budget(steps=2, batch_size=2, lr=1e-2), 0, tmp_path / "state", save_every=0.0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == {f"model.layers.1.self_attn.whence.{name}.raw" for name in ("alpha", "beta", "gamma")}
 
@@ -76,7 +76,7 @@ def test_transformers_trainer(kind, checkpointing, tmp_path):
     rows = tokens(batch=1, length=12).expand(16, -1)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     about = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[],
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_lr=1e-2, report_to=[],
         gradient_checkpointing=checkpointing, save_strategy="no", disable_tqdm=True, logging_steps=1, use_cpu=True,
         dataloader_pin_memory=False,
     )  # fmt: skip

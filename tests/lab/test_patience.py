@@ -85,8 +85,13 @@ def test_what_cannot_be(tmp_path):
 
 def test_tasks_from_elsewhere():
     assert load("whence.lab.tasks.copying:Copying", string=2).context == 4
-    for name in ("os:system", "whence.lab.tasks:Task", "no.such.module:Task", "whence.lab.tasks.copying:Nothing"):
-        with pytest.raises(WhenceError, match="module:Class names a subclass"):
+    for name, said in (
+        ("os:system", "subclass of whence.lab.tasks.Task"),
+        ("whence.lab.tasks:Task", "subclass of whence.lab.tasks.Task"),
+        ("no.such.module:Task", "no module no.such.module"),
+        ("whence.lab.tasks.copying:Nothing", "no Nothing in whence.lab.tasks.copying"),
+    ):
+        with pytest.raises(WhenceError, match=said):
             load(name)
     with pytest.raises(WhenceError, match="the setting pairs"):
         load("whence.lab.tasks.copying:Copying", pairs=2)

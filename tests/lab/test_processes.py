@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_what_is_finished_and_says_how_to_go_on(tmp_path):
     process = comparing(tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
     _, complained = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command goes on from there" in complained
+    assert process.returncode == 130 and "run the same command to resume" in complained
     assert "Traceback" not in complained
     finished = finished_in(tmp_path)
     assert finished and all(json.loads(text)["result"]["status"] == "done" for text in finished.values())

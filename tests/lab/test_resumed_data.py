@@ -96,7 +96,7 @@ def test_attention_by_distance_counts_the_rows_of_real_queries():
 
 
 def test_a_table_of_positions_reaches_eight_times_the_trained_length():
-    fit = Fit(heads=2, head_dim=8, width=16, context=12, causal=True)
+    fit = Fit(heads=2, head_dim=8, embed_dim=16, context=12, causal=True)
     learned = arm("learned").build(fit)
     x = torch.zeros(1, 1, 16)
     learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it

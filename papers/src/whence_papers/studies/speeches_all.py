@@ -14,7 +14,7 @@ from whence.lab.study import Budget, Decision, Study
 
 SEEDS, OTHERS = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9, 10)
 MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
-PLAIN = {"batch": 16, "rate": 1e-3, "optimizer": "Adam", "weight_decay": 0.0, "clip": None}
+PLAIN = {"batch_size": 16, "lr": 1e-3, "optimizer": "Adam", "weight_decay": 0.0, "max_grad_norm": None}
 EVERYWHERE = ("none", "learned", "rotary", "shaw", "xl", "t5", "kerple", "sandwich", "epar", "power")
 EARLIER_KEYS_ONLY = ("fire", "cope", "stablemask")
 SCALES = tuple(Arm(f"ALiBi, {scale}", f"Alibi(scale={scale})") for scale in (0.5, 1.0, 2.0))
