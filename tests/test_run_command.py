@@ -53,7 +53,7 @@ def test_experiments_in_folders_are_listed_and_run(studies):
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence(studies):
-    with pytest.raises(WhenceError, match="no study sums.*deep/sums"):
+    with pytest.raises(WhenceError, match=r"no study sums.*deep/sums"):
         whence("run", "sums")
     with pytest.raises(WhenceError, match="experiments, which run one by one"):
         whence("run", "deep/sums", "--jobs", "2")
