@@ -105,7 +105,7 @@ def main() -> int:
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     about = {"length": given.length, "threads": torch.get_num_threads(), "limit_bytes": LIMIT, "ways": WAYS}
-    environment = records.environment(ROOT, ("torch", "transformers"))
+    environment = records.describe_environment(("torch", "transformers"))
     results: dict[str, dict[str, float]] = {}
     for way in given.ways:
         queue: multiprocessing.Queue[dict[str, float]] = context.Queue()

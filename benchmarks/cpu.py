@@ -201,7 +201,7 @@ def main() -> None:
         "batch": 1, "heads": HEADS, "width": WIDTH, "dtype": "float32", "causal": True, "lengths": given.lengths,
         "rounds": given.rounds, "threads": torch.get_num_threads(), "ways": NAMES,
     }  # fmt: skip
-    where = records.environment(ROOT)
+    where = records.describe_environment()
     rows = measure(given.lengths, given.rounds)
     records.write(given.out, {"command": "python benchmarks/cpu.py", "spec": spec, "environment": where, "rows": rows})
     print(table_of(rows))

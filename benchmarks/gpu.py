@@ -195,7 +195,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/gpu.py measures on a CUDA device, and there is none here")
     shapes = [tuple(int(n) for n in text.split(",")) for text in given.shapes] if given.shapes else SHAPES
-    where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
+    where = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
     rows: list[dict[str, Any]] = []
     begun, todo = time.monotonic(), [(shape, name) for shape in shapes for name in given.ways]
     spec = {"dtype": "bfloat16", "causal": True, "checked_on": CHECKED, "allowed_error": ALLOWED, "ways": TEXT}

@@ -82,7 +82,7 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/gpu_tests.py tests on a CUDA device, and there is none here")
-    where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
+    where = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
     tests, memory = tested(given.jobs), memory_checked(given.sanitizer)
     records.write(given.out, {"command": "make gpu-test", "environment": where, "tests": tests, "memory": memory})
     print(f"{tests['passed']} passed, {len(tests['failed'])} failed; {memory['said']}")

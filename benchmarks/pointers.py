@@ -67,7 +67,7 @@ def main() -> int:
         print(f"{name}: {median(row):.2f} ms")
     about = {"batch": BATCH, "visits": VISITS, "width": WIDTH, "turns": given.turns, "threads": 1}
     results = {name: {"milliseconds": [round(value, 4) for value in row]} for name, row in times.items()}
-    environment = records.environment(ROOT, ("torch",))
+    environment = records.describe_environment(("torch",))
     records.write(given.out, {"environment": environment, "about": about, "results": results})
     return 0
 

@@ -167,7 +167,7 @@ def main() -> None:
         for name, made in there.items():
             found[name] = tried(partial(made, folder), plain)
             print(name, found[name], flush=True)
-    about = records.environment(ROOT, ("torch", "transformers", "accelerate", *used))
+    about = records.describe_environment(("torch", "transformers", "accelerate", *used))
     records.write(out, {"command": "python benchmarks/quantised.py", "environment": about, "results": found})
 
 

@@ -161,7 +161,7 @@ def main() -> None:
         raise SystemExit("benchmarks/rotation.py measures on a CUDA device, and there is none here")
     rows = [row for shape in SHAPES for row in measure(shape)]
     device = torch.cuda.get_device_name()
-    environment = records.environment(ROOT, ("torch", "triton"), device)
+    environment = records.describe_environment(("torch", "triton"), accelerator=device)
     record = {"command": "python benchmarks/rotation.py", "environment": environment, "rows": rows}
     records.write(given.out, record)
     for shape in SHAPES:

@@ -239,7 +239,7 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/train_step.py measures on a CUDA device, and there is none here")
-    where = records.environment(ROOT, ("torch", "triton"), torch.cuda.get_device_name())
+    where = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
     # torch keeps compiled graphs under their source, which does not say which of SDPA's kernels was allowed: one way
     # would run what another compiled
     os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"

@@ -145,8 +145,8 @@ MUTANTS = [
     # the runner: whose record it is, that it is written once, which sources made it
     (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
     (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),
-    (L + "runner.py", "    if path.exists():\n        raise", "    if False:\n        raise", OWNED),
-    (L + "runner.py", "environment=surroundings()", "environment=None", OWNED),
+    (L + "runner.py", "    if records.exists(path):\n        raise", "    if False:\n        raise", OWNED),
+    (L + "runner.py", "origin=origin_of(study)", "origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
     (L + "results.py", 'if len(arm["values"].get(split, {})) < len(study.seeds)', "if False", RESULTS),

@@ -219,15 +219,14 @@ def draw_example(text: str, out: Path) -> None:
 
 def draw_conditions(out: Path) -> None:
     """When EPAR helps, from the committed records of its study."""
-    found = findings(sorted(path.parent for path in (FOLDER / "results/epar_when").glob("*/study.json")), "", "")
+    found = findings(records.find_folders(FOLDER / "results/epar_when", "study.json"), "", "")
     conditions.write_figure(found["studies"], out)
 
 
 def draw_probe(curves: Path, why: Path) -> None:
     """What position does to a pretrained model, and why, from the committed records of its probe."""
-    folder = max(
-        (FOLDER / "results/probe").glob("*/plan.json"), key=lambda path: len(records.read(path)["tasks"])
-    ).parent
+    folders = records.find_folders(FOLDER / "results/probe", "plan.json")
+    folder = max(folders, key=lambda folder: len(records.read(folder / "plan.json")["tasks"]))
     found = probe_findings(folder, "")
     write_png(curves_picture(found), curves)
     write_png(why_picture(found), why)

@@ -72,10 +72,10 @@ def test_every_arm_and_seed_has_a_record(finished):
 
 def test_a_record_names_the_gpu_it_was_trained_on(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "accelerator" not in runner.surroundings()["machine"]
+    assert "accelerator" not in runner.origin_of(small())["environment"]["machine"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    assert runner.surroundings()["machine"]["accelerator"] == "Some GPU"
+    assert runner.origin_of(small())["environment"]["machine"]["accelerator"] == "Some GPU"
 
 
 def sources_of(outcome):
@@ -85,7 +85,7 @@ def sources_of(outcome):
 def test_a_record_names_the_sources_that_were_loaded(tmp_path, monkeypatch):
     """Whoever edits them while a study runs changes nothing of what runs."""
     sources = iter(["those that run", "others"])
-    monkeypatch.setattr(records, "source_hash", lambda folder: next(sources))
+    monkeypatch.setattr(records.environment, "source_hash", lambda: next(sources))
     outcome = runner.run_study(small(arms=ARMS[:1], budget=Budget(steps=1)), tmp_path)
     assert len(outcome.done) == 2 and sources_of(outcome) == {"those that run"}
 
@@ -115,7 +115,7 @@ def test_a_second_call_finds_everything_and_touches_nothing(finished):
 
 def test_several_processes_find_the_same_numbers(finished, tmp_path, monkeypatch):
     _, outcome = finished
-    monkeypatch.setattr(records, "source_hash", lambda folder: "those of the parent")
+    monkeypatch.setattr(records.environment, "source_hash", lambda: "those of the parent")
     several = runner.run_study(small(), tmp_path, jobs=2)
     assert not several.problems and same(values(several.folder), values(outcome.folder))
     assert sources_of(several) == {"those of the parent"}

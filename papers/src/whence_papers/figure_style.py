@@ -5,7 +5,6 @@ Dark and light differ as well as hue, and so do markers and dashes, so that grey
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import missing_extra
+from whence.records import replace_file
 from whence_papers.intervals import ANYWHERE, Range, mean_and_interval
 
 if TYPE_CHECKING:
@@ -142,9 +142,5 @@ def save(figure: Figure, path: Path, record: dict[str, Any], note: str) -> None:
     room = (0.12 + 0.135 * len(lines)) / height
     figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room), hspace=0.06, wspace=0.04)
     figure.text(0.012, 0.05 / height, "\n".join(lines), fontsize=7, color="0.3", va="bottom", linespacing=1.25)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replace_file(path) as part:
         FigureCanvasAgg(figure).print_png(str(part))  # figure.savefig would lay out and draw everything twice
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

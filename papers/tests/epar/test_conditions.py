@@ -36,7 +36,7 @@ def write_study(study, base, means):
             folder / run.file_name,
             {
                 "hash": study.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 10, "wall_seconds": 1.0,
-                "started": "2026-01-01T00:00:00+00:00", "environment": records.environment(runner.ROOT),
+                "started": "2026-01-01T00:00:00+00:00", "environment": records.describe_environment(),
                 "numbers": {"before": {}, "after": {}},
                 "result": {
                     "status": "done", "losses": [],

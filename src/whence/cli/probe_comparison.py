@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whence.errors import usage_error
+from whence.records import find_folders
 
 PAGE = "comparison.html"
 
@@ -35,7 +36,7 @@ def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence
 
 def one_probe(folder: Path) -> Path:
     """The folder of a probe: itself, or the only one in it."""
-    found = [folder] if (folder / "plan.json").exists() else sorted(path.parent for path in folder.glob("*/plan.json"))
+    found = find_folders(folder, "plan.json")
     if len(found) != 1:
         raise usage_error(
             "whence report",

@@ -11,6 +11,7 @@ import typer
 
 from whence.cli import probe as probing
 from whence.errors import usage_error
+from whence.records import find_folders
 
 HELP = (
     "Write the report of the studies or probes in a folder again, from their records alone. "
@@ -47,7 +48,7 @@ def report(
 
 def report_folder(folder: Path, out: Path | None) -> None:
     """The pages of one folder: of its studies and of each of its probes."""
-    folders, probes = kept_in(folder, "study.json"), kept_in(folder, "plan.json")
+    folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
     if not folders and not probes:
         raise usage_error(
             "whence report",
@@ -64,11 +65,6 @@ def report_folder(folder: Path, out: Path | None) -> None:
     page = out or folder / "report.html"
     if folders:
         print(f"report: {write_report(folders, page, None, f'whence report {folder}', complain)}")
-
-
-def kept_in(folder: Path, name: str) -> list[Path]:
-    """The folder itself, if it holds such a file, or those of its folders that do."""
-    return [folder] if (folder / name).exists() else sorted(path.parent for path in folder.glob(f"*/{name}"))
 
 
 def complain(said: str) -> None:

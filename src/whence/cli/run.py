@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.lab.experiment import Experiment, perform
 from whence.lab.study import Study
@@ -174,7 +174,7 @@ def run_all(made: list[Study], out: Path, jobs: int | None, title: str) -> None:
     folders, problems = [], []
     for study in made:
         folder = runner.folder_of(study, out)
-        already = sum((folder / run.file_name).exists() for run in study.runs())
+        already = sum(records.exists(folder / run.file_name) for run in study.runs())
         with watching(study, already) as notify:
             outcome = runner.run_study(study, out, jobs=jobs, notify=notify)
         folders.append(outcome.folder)
@@ -184,7 +184,7 @@ def run_all(made: list[Study], out: Path, jobs: int | None, title: str) -> None:
         return
     for problem in problems:
         print(problem, file=sys.stderr)
-    page = write_report(folders, out / "report.html", title, shlex.join(["whence", *sys.argv[1:]]))
+    page = write_report(folders, out / "report.html", title, records.rerun_command() or "whence")
     print(f"report: {page}")
     if problems:
         raise typer.Exit(1)

@@ -7,7 +7,6 @@ names of its tensors and by the layer that its settings state.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from whence.hf.interface import KEY
 from whence.hf.packages import needed
 from whence.hf.position_state import SETTINGS, attached_positions, require_same, tensors_of
 from whence.position.base import Position
+from whence.records import replace_file
 
 ALONE = f"{KEY}.safetensors"  # the file of ``save_positions``
 
@@ -48,19 +48,13 @@ def save_positions(model: Any, folder: str | Path) -> Path:
     safetensors = needed("safetensors.torch", asked)
     positions = _require_attached(asked, model)
     path = Path(folder).expanduser() / ALONE
-    path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         f"layers.{layer}.{KEY}.{name}": tensor.detach().cpu().contiguous().clone()
         for layer, position in positions.items()
         for name, tensor in position.state_dict().items()
     }
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replace_file(path) as part:
         safetensors.save_file(state, part, metadata={"sha256": _checksum(state)})
-        part.chmod(0o644)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

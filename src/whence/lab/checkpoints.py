@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import missing_extra, usage_error
+from whence.records import replace_file
 
 
 def _safetensors() -> Any:
@@ -153,10 +153,8 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    _safetensors().torch.save_file(_apart(tensors), part, notes)
-    os.replace(part, path)
+    with replace_file(path) as part:
+        _safetensors().torch.save_file(_apart(tensors), part, notes)
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

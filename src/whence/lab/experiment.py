@@ -20,8 +20,7 @@ import torch
 from whence import records
 from whence.errors import usage_error
 
-ROOT = Path(__file__).resolve().parents[3]
-PARTS = ("experiment", "quick", "spec", "given", "environment", "seconds", "results")
+PARTS = ("experiment", "quick", "spec", "given", "environment", "seconds", "results")  # older records have no command
 
 Tell = Callable[[str], None]
 Results = dict[str, Any]  # plain JSON
@@ -72,7 +71,7 @@ def record_of(experiment: Experiment, out: Path, quick: bool = False, tell: Tell
     marks = {name: fingerprint(results) for name, results in given.items()}
     spec = plain(asdict(experiment.quick if quick else experiment.spec))
     path = experiment.record_path(out, quick)
-    if not path.exists():
+    if not records.exists(path):
         tell(f"{experiment.name}: computing")
         torch.set_num_threads(1)  # sums are added in another order by more threads
         began = time.monotonic()
@@ -81,7 +80,8 @@ def record_of(experiment: Experiment, out: Path, quick: bool = False, tell: Tell
             path,
             {
                 "experiment": experiment.name, "quick": quick, "spec": spec, "given": marks,
-                "environment": records.environment(ROOT), "seconds": round(time.monotonic() - began, 1),
+                "command": records.rerun_command(), "seconds": round(time.monotonic() - began, 1),
+                "environment": records.describe_environment(sources=[experiment.compute.__module__]),
                 "results": results,
             },
         )  # fmt: skip

@@ -21,7 +21,7 @@ LONGEST = 64  # tokens of an example that is drawn: a map grows with the square
 def observations(study: Study, folder: Path) -> dict[str, Any]:
     """Of each arm's first seed that has weights; written beside the records once, and read again from there."""
     path = folder / "observations.json"
-    if path.exists():
+    if records.exists(path):
         return records.read(path)["arms"]
     runs = [run for run in study.runs() if weights_of(run, folder).exists()]
     if not runs:

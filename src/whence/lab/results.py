@@ -43,7 +43,8 @@ def findings_of(study: Study, folder: Path) -> dict[str, Any]:
     facts = runner.task_facts(study, folder)
     found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
     arms = [arm_of(study, arm, folder) for arm in study.arms]
-    simple = records.read(folder / "baselines.json")["baselines"] if (folder / "baselines.json").exists() else {}
+    baselines = folder / "baselines.json"
+    simple = records.read(baselines)["baselines"] if records.exists(baselines) else {}
     comparison, why_not = judged(study, arms, facts)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
@@ -59,13 +60,13 @@ def findings_of(study: Study, folder: Path) -> dict[str, Any]:
 def records_of(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
     """The sound records of an arm, in the order of its seeds."""
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
-    return [records.read(path) for run, path in paths if path.exists() and runner.problem_of(path, run) is None]
+    return [records.read(path) for run, path in paths if records.exists(path) and runner.problem_of(path, run) is None]
 
 
 def problems_in(study: Study, folder: Path) -> list[str]:
     """What is wrong with records that are there and are not read."""
     paths = [(run, folder / run.file_name) for run in study.runs()]
-    return [said for run, path in paths if path.exists() and (said := runner.problem_of(path, run)) is not None]
+    return [said for run, path in paths if records.exists(path) and (said := runner.problem_of(path, run)) is not None]
 
 
 def where_run(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,5 +143,5 @@ def findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
     studies = [findings_of(study_in(folder), folder) for folder in folders]
     return {
         "title": title, "command": command, "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "environment": records.environment(runner.ROOT, ("torch", "accelerate", "scipy")), "studies": studies,
+        "environment": records.describe_environment(("torch", "accelerate", "scipy")), "studies": studies,
     }  # fmt: skip

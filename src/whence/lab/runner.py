@@ -20,8 +20,6 @@ from whence.lab.study import Run, Study
 from whence.position.base import Position, render
 from whence.position.composition import Sum
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @dataclass
 class Outcome:
@@ -60,7 +58,7 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
     todo: list[Run] = []
     for run in study.runs():
         path = folder / run.file_name
-        if not path.exists():
+        if not records.exists(path):
             todo.append(run)
             continue
         problem = problem_of(path, run)
@@ -73,7 +71,7 @@ def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambd
     if not todo:
         return outcome
     # of the sources that are loaded here and now: they may be edited before the last run ends
-    work = partial(execute, environment=surroundings())
+    work = partial(execute, origin=origin_of(study))
     if jobs == 1:
         for run in todo:
             _sort(outcome, run, work(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
@@ -109,7 +107,7 @@ def require_sound(study: Study) -> tasks.Task:
 def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
     """What a report must know of a study's task. Kept beside the records, which are worth more than the data they need."""
     path = folder / "task.json"
-    if not path.exists():
+    if not records.exists(path):
         known = task or task_for(study)
         records.write(path, {"hash": study.hash, **known.facts()})
     return records.read(path)
@@ -117,8 +115,9 @@ def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> di
 
 def keep_spec(study: Study, folder: Path) -> None:
     path = folder / "study.json"
-    if not path.exists():
-        records.write(path, {"hash": study.hash, "spec": study.spec(), "about": study.about})
+    if not records.exists(path):
+        about = {"hash": study.hash, "spec": study.spec(), "about": study.about, "command": records.rerun_command()}
+        records.write(path, about)
     elif records.read(path).get("hash") != study.hash:
         raise usage_error(
             "run", f"{path.parent.name}/study.json of another study", "a folder holds one study", "move it away"
@@ -128,12 +127,11 @@ def keep_spec(study: Study, folder: Path) -> None:
 def keep_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
     """What simple rules reach on the task, where it has some; found once."""
     path = folder / "baselines.json"
-    if path.exists():
+    if records.exists(path):
         return
     found = task.baselines()
     if found:
-        about = {"hash": study.hash, "task": task.settings, "environment": records.environment(ROOT, ("torch",))}
-        records.write(path, about | {"baselines": found})
+        records.write(path, {"hash": study.hash, "task": task.settings, "baselines": found, **origin_of(study)})
 
 
 def problem_of(path: Path, run: Run) -> str | None:
@@ -173,10 +171,10 @@ def execute(
     run: Run,
     folder: Path,
     notify: Callable[[training.Progress], None] = lambda progress: None,
-    environment: dict[str, Any] | None = None,
+    origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed and write its record; the record's content is the answer."""
-    environment = environment or surroundings()
+    origin = origin or origin_of(run.study)
     torch.set_num_threads(1)  # sums are added in another order by more threads; runs go side by side instead
     task = task_for(run.study)
     model = model_for(run, task)
@@ -197,12 +195,12 @@ def execute(
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
         "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
         "notes": task.notes(model) if result["status"] == "done" else {},  # what diverged is full of NaN
-        "wall_seconds": time.monotonic() - began, "processes": processes.count(), "environment": environment,
+        "wall_seconds": time.monotonic() - began, "processes": processes.count(), **origin,
     }  # fmt: skip
     if not first:
         return record
     path = folder / run.file_name
-    if path.exists():
+    if records.exists(path):
         raise usage_error("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
     if result["status"] == "done":
         name = f"{run.file_name.removesuffix('.json')}.safetensors"
@@ -219,10 +217,12 @@ def execute(
     return record
 
 
-def surroundings() -> dict[str, Any]:
-    """The machine with the GPU that training takes where there is one, the versions, and the sources."""
+def origin_of(study: Study) -> dict[str, Any]:
+    """The command and the environment for the records of a study, with the GPU if there is one to train on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return records.environment(ROOT, ("torch", "accelerate"), gpu)
+    sources = [tasks.kind_of(study.task).__module__]
+    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu, sources=sources)
+    return {"command": records.rerun_command(), "environment": environment}
 
 
 def numbers_of(model: torch.nn.Module) -> dict[str, str]:

@@ -36,13 +36,13 @@ def explain(subject: Subject, plan: Plan, folder: Path, notify: Notify) -> None:
     here = run_folder.environment(subject)
     for number, (name, way) in enumerate(WAYS.items()):
         path = folder / file_name(name)
-        if read := path.exists():
+        if read := records.exists(path):
             run_folder.require_plan(records.read(path), plan, path)
         else:
             started = run_folder.now()
             found = way(subject, plan)
             told = {"plan": plan.hash, "identity": identity, "way": name, "found": found, "started": started}
-            records.write(path, {**told, "environment": here})
+            records.write(path, {**told, "command": records.rerun_command(), "environment": here})
         notify(number + 1, len(WAYS), f"explanation: {name}", read)
 
 

@@ -42,7 +42,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "environment": records.environment(run_folder.ROOT, ("torch",)),
+        "environment": records.describe_environment(("torch",)),
         "ran": where_run([*found, *explained]),
         "model": {"name": plan.model, **about["model"]},
         "plan": about["plan"],
@@ -59,11 +59,11 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
 def read_task(plan: Plan, task: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
     """All records of a task, or nothing where one is not there yet."""
     paths = [folder / name for name in run_folder.record_names(plan, task)]
-    if not all(path.exists() for path in paths):
+    if not all(records.exists(path) for path in paths):
         return None
     return [run_folder.require_plan(records.read(path), plan, path) for path in paths]
 
 
 def read_part(plan: Plan, path: Path) -> dict[str, Any] | None:
     """One way of explaining, where its record is there."""
-    return run_folder.require_plan(records.read(path), plan, path) if path.exists() else None
+    return run_folder.require_plan(records.read(path), plan, path) if records.exists(path) else None

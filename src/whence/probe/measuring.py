@@ -69,10 +69,10 @@ def measure(
     found: list[dict[str, Any]] = []
     for number, piece in enumerate(every):
         path = folder / piece.file_name
-        if read := path.exists():
+        if read := records.exists(path):
             found.append(require_own(records.read(path), piece, plan, path))
         else:
-            found.append({**ask(subject, plan, piece), "environment": here})
+            found.append({**ask(subject, plan, piece), "command": records.rerun_command(), "environment": here})
             records.write(path, found[-1])
         notify(number + 1, len(every), f"{piece.task.name}, {told(piece.where)}", read)
     return folder, found

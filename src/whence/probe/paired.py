@@ -62,7 +62,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
         "labels": list(labels) or default_labels([about for _, about in sides]),
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "environment": records.environment(run_folder.ROOT, ("torch",)),
+        "environment": records.describe_environment(("torch",)),
         "sides": [
             {
                 "model": {"name": plan.model, **about["model"]},

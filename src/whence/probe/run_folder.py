@@ -24,7 +24,6 @@ from whence.probe.plan import Asked, Plan
 from whence.probe.subject import Subject
 from whence.probe.tasks import CLOSED_BOOK, ORACLE, Task
 
-ROOT = Path(__file__).resolve().parents[3]
 PLAN = "plan.json"
 
 
@@ -40,11 +39,14 @@ def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[T
     """
     folder = folder_of(plan, base)
     path = folder / PLAN
-    if not path.exists():
+    if not records.exists(path):
         about = [about_task(asked, task) for asked, task in zip(plan.asked, tasks, strict=True)]
         reason = getattr(subject, "unexplained", None)
+        command = records.rerun_command()
         model = subject.about | ({"unexplained": reason} if reason else {})
-        records.write(path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about})
+        records.write(
+            path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
+        )
     elif records.read(path).get("plan") != plain(plan):
         raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
     return folder
@@ -163,9 +165,9 @@ def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, An
 def environment(subject: Subject | Endpoint) -> dict[str, Any]:
     """Where records are made, for each of them: a probe may be gone on with elsewhere."""
     if isinstance(subject, Endpoint):
-        return records.environment(ROOT, ("torch",))
+        return records.describe_environment(("torch",))
     accelerator = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None
-    return records.environment(ROOT, ("torch", "transformers"), accelerator)
+    return records.describe_environment(("torch", "transformers"), accelerator=accelerator)
 
 
 def now() -> str:

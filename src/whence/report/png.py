@@ -1,10 +1,11 @@
-"""A drawn figure as a PNG file, whole or not at all."""
+"""Write a figure as a PNG file, atomically."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from whence.records import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,10 +14,5 @@ if TYPE_CHECKING:
 def write_png(drawn: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with replace_file(path) as part:
         FigureCanvasAgg(drawn).print_png(str(part))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -215,12 +215,11 @@ def write_page(found: dict[str, Any], path: Path) -> Path:
     import time
 
     from whence import records
-    from whence_papers.ledger.evidence import ROOT
     from whence_papers.ledger.page import page
 
     about = {
-        "command": " ".join(["whence", *sys.argv[1:]]), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "environment": records.environment(ROOT, ("torch", "scipy")),
+        "command": records.rerun_command() or "whence claims", "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "environment": records.describe_environment(("torch", "scipy"), sources=[__name__]),
     }  # fmt: skip
     text = page(found | about)
     records.write_text(path, text)

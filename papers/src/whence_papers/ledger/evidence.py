@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from whence import records
@@ -18,7 +17,6 @@ from whence_papers.ledger.next_places import NEXT_PLACES
 from whence_papers.ledger.places import Places, Waiting
 from whence_papers.ledger.trained import MEASUREMENTS
 
-ROOT = Path(__file__).resolve().parents[4]
 EVERY_READING = studies.READINGS | experiments.READINGS | probes.READINGS | NEXT_PLACES | MEASURED
 KNOWN = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(EVERY_READING)}
 
@@ -41,7 +39,7 @@ def evidence_of(claim: Claim, places: Places) -> Evidence:
             return Evidence(None, waits_for=str(waiting))
         return Evidence(found, record)
     path = places.record_of(claim.id)
-    if not path.exists():
+    if not records.exists(path):
         first = f"the trained weights of {claim.given['study']}, and then " if claim.by in MEASUREMENTS else ""
         return Evidence(None, waits_for=f"{first}its record (`whence claims --update`)")
     kept = records.read(path)
@@ -67,14 +65,15 @@ def update(claims: list[Claim], places: Places) -> Iterator[tuple[Claim, str]]:
                 once[key] = plain(computed(claim, places))
             found = once[key]
         except Waiting as waiting:
-            kept = "its record is kept" if path.exists() else "it has no record"
+            kept = "its record is kept" if records.exists(path) else "it has no record"
             yield claim, f"waits for {waiting}; {kept}"
             continue
         record = {"claim": claim.id, "computation": claim.by, "given": plain(claim.given), "found": found}
-        if path.exists() and same({key: records.read(path).get(key) for key in record}, record):
+        if records.exists(path) and same({key: records.read(path).get(key) for key in record}, record):
             yield claim, "unchanged"
             continue
-        records.write(path, record | {"environment": records.environment(ROOT, ("torch",))})
+        environment = records.describe_environment(("torch",), sources=[__name__])
+        records.write(path, record | {"command": records.rerun_command(), "environment": environment})
         yield claim, "written"
 
 

@@ -12,7 +12,7 @@ from whence_papers.ledger.studies import METRICS, Reading, judged
 def adapters(places: Places, adapter: str, baseline: str, split: str) -> tuple[dict[str, Any], str]:
     """One adapter of the adaptive experiment against another: 1 where it can be called better, -1 where worse."""
     path = places.results / "epar" / "4_adaptive_attention.json"
-    if not path.exists():
+    if not records.exists(path):
         raise Waiting(f"the adaptive experiment ({path}, made by `whence run epar/4_adaptive_attention`)")
     models = records.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]

@@ -15,7 +15,7 @@ def experiment_differs(
 ) -> tuple[dict[str, Any], str]:
     """One arm of an experiment against another: 1 where it can be called better, -1 where worse, 0 where neither."""
     path = places.results / record
-    if not path.exists():
+    if not records.exists(path):
         raise Waiting(f"the record {path} (`{command}`)")
     arms = records.read(path)["results"]["arms"]
     sides = {name: [METRICS[metric][0] * value for value in arms[name][measure]] for name in (baseline, arm)}
@@ -25,7 +25,7 @@ def experiment_differs(
 def pointer_time(places: Places, way: str, baseline: str) -> tuple[dict[str, Any], str]:
     """The time of one way to point over that of another, measured in turns: forward and backward, by medians."""
     path = places.benchmarks / "pointers.json"
-    if not path.exists():
+    if not records.exists(path):
         raise Waiting(f"measured times of pointers ({path}, made by benchmarks/pointers.py)")
     kept = records.read(path)
     times = {name: median(row["milliseconds"]) for name, row in kept["results"].items()}

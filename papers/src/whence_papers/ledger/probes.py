@@ -26,9 +26,8 @@ FOLDER = "probe"
 def found_probe(places: Places, model: str, wanted: str, has: Callable[[Path], bool]) -> Path:
     """The one probe of a model that has what is wanted."""
     base = places.results / FOLDER
-    folders = [
-        path.parent for path in sorted(base.glob("*/plan.json")) if run_folder.plan_in(path.parent)[0].model == model
-    ]
+    probes = records.find_folders(base, "plan.json")
+    folders = [folder for folder in probes if run_folder.plan_in(folder)[0].model == model]
     found = [folder for folder in folders if has(folder)]
     if not found:
         raise Waiting(f"a probe of {model} with {wanted} in {base}/")
@@ -118,7 +117,7 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
 
 def _doubted(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
     name = f"doubt-{doubt}.json"
-    folder = found_probe(places, model, f"the doubt {doubt}", lambda folder: (folder / name).exists())
+    folder = found_probe(places, model, f"the doubt {doubt}", lambda folder: records.exists(folder / name))
     return records.read(folder / name), (folder / name).as_posix()
 
 
@@ -190,10 +189,12 @@ def near_and_far(places: Places, model: str, near: list[int], far: list[int]) ->
 
 def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
     name = explaining.file_name(way)
-    paths = (places.results / FOLDER).glob(f"*/{name}")
-    explained = [path.parent for path in paths if run_folder.plan_in(path.parent)[0].model == model]
+    folders = records.find_folders(places.results / FOLDER, name)
+    explained = [folder for folder in folders if run_folder.plan_in(folder)[0].model == model]
     # where several plans were explained, the one that the doubts were tested with is the large one
-    doubted = [folder for folder in explained if any(folder.glob("doubt-*"))]
+    doubted = [
+        folder for folder in explained if any(n.startswith("doubt-") for n in records.RecordFolder(folder).names())
+    ]
     folder = found_probe(places, model, way, lambda one: one in (doubted or explained))
     return records.read(folder / name)["found"], (folder / name).as_posix()
 

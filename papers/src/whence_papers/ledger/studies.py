@@ -25,11 +25,12 @@ METRICS = {
 
 def found_study(places: Places, name: str) -> tuple[Study, Path]:
     """The study of a name and the folder of its records, however deep below the results it lies."""
-    folders = sorted(
-        path.parent
-        for path in places.results.glob(f"**/{name}-*/study.json")
-        if records.read(path).get("spec", {}).get("name") == name
-    )
+    folders = [
+        folder
+        for folder in records.find_folders(places.results, "study.json", deep=True)
+        if folder.name.startswith(f"{name}-")
+        and records.read(folder / "study.json").get("spec", {}).get("name") == name
+    ]
     if not folders:
         raise Waiting(f"the study {name} in {places.results}/")
     if len(folders) > 1:
@@ -185,7 +186,7 @@ def step_time(places: Places, way: str, baseline: str) -> tuple[dict[str, Any], 
     """A measured training step against another in the same run: how many per cent longer, by medians of
     steps as a program runs them, launched from Python."""
     path = places.benchmarks / "train_step.json"
-    if not path.exists():
+    if not records.exists(path):
         raise Waiting(f"a measured training step ({path}, made by `make gpu-bench`)")
     kept = records.read(path)
     times = {row["way"]: median(row["milliseconds"]) for row in kept["rows"] if "milliseconds" in row}

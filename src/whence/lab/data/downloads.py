@@ -5,7 +5,6 @@ Tasks never download. They read the folder, so that a study does not depend on a
 
 from __future__ import annotations
 
-import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab.data.folder import data_folder
 from whence.lab.data.packages import needed
+from whence.records import write_bytes
 
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 GLUE_SST2_CHECKSUM = "md5:9f81648d4199384278b86e315dac217c"
@@ -85,7 +85,7 @@ def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
         except Exception as error:  # every library below has its own class for "no answer": all mean the same here
             raise _unreachable(asked, error) from error
         # a blank line of the published file is an empty row there, and a token in published perplexities
-        _write_whole(path, "".join(row or " \n" for row in rows).encode())
+        write_bytes(path, "".join(row or " \n" for row in rows).encode())
         written.append(path)
     return written
 
@@ -105,7 +105,7 @@ def _sst2(asked: str, folder: Path) -> list[Path]:
     archive = _retrieved(asked, GLUE_SST2, GLUE_SST2_CHECKSUM)
     with zipfile.ZipFile(archive) as packed:
         for inside, path in missing.items():
-            _write_whole(path, packed.read(inside))
+            write_bytes(path, packed.read(inside))
     return list(missing.values())
 
 
@@ -131,16 +131,8 @@ def _files(asked: str, folder: Path, wanted: dict[str, tuple[str, str]]) -> list
     missing = {folder / name: origin for name, origin in wanted.items() if not (folder / name).exists()}
     fetched = {path: _retrieved(asked, *origin) for path, origin in missing.items()}
     for path, copy in fetched.items():
-        _write_whole(path, copy.read_bytes())
+        write_bytes(path, copy.read_bytes())
     return list(fetched)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """A reader sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    shutil.move(part, path)
 
 
 def _unreachable(asked: str, error: Exception) -> WhenceError:

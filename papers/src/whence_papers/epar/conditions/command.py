@@ -23,9 +23,9 @@ def conditions(
     whence conditions results/epar_when
     """
     from whence.lab.results import findings
+    from whence.records import find_folders
 
-    folders = sorted(path.parent for path in folder.glob("*/study.json"))
-    write_conditions(findings(folders, "", "")["studies"], out or folder)
+    write_conditions(findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
 
 
 def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:

@@ -54,11 +54,11 @@ def write_all(
     """
     found = []
     identity = identify(subject)
-    if (folder / run_folder.PLAN).exists():
+    if records.exists(folder / run_folder.PLAN):
         run_folder.require_identity(folder, identity)
     for number, (name, experiment) in enumerate(EXPERIMENTS.items()):
         path = folder / f"doubt-{name}.json"
-        if not (read := path.exists()):
+        if not (read := records.exists(path)):
             records.write(path, {**experiment(subject, **sizes.get(name, {})), "identity": identity})
         found.append(records.read(path))
         if not same_model(found[-1].get("identity") or {}, identity):

@@ -8,6 +8,7 @@ from typing import Any
 from whence.errors import usage_error
 from whence.probe import run_folder
 from whence.probe.subject import Subject
+from whence.records import rerun_command
 
 ENOUGH_TEXTS, ENOUGH_TOKENS, ENOUGH_ITEMS = 32, 500, 50
 
@@ -32,6 +33,7 @@ def doubt_record(
         "settings": settings,
         "numbers": numbers,
         "started": run_folder.now(),  # when it was written down
+        "command": rerun_command(),
         "environment": run_folder.environment(subject),
     }
 

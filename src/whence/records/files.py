@@ -1,0 +1,134 @@
+"""Atomic writing and checked reading of single files.
+
+Every file that whence writes goes through ``replace_file``: it is written under a temporary name in the same folder and
+renamed, so that a reader sees the old file or the new one, and a killed writer leaves the old one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from whence.errors import WhenceError, usage_error
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+_NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, which becomes ``path`` in one step; if the body raises, ``path`` is unchanged.
+
+    The file gets the permissions of any new file (0666 less the umask), whatever the writer of its content sets.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        mode = part.stat().st_mode
+        yield part
+        part.chmod(mode)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())  # otherwise a power failure after the rename can leave an empty file
+        os.replace(part, path)
+    except WhenceError:
+        raise
+    except Exception as error:
+        refusal = _explain_write_error(path, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+    finally:
+        _remove_quietly(part)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with replace_file(path) as part:
+        part.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON, atomically. NaN and infinity are not JSON and raise ``ValueError``."""
+    write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a record from its own file; the error for a file that is missing, unreadable, empty or corrupt names it and the remedy."""
+    remedy = f"delete {path} and run the command that makes it again, or restore it from git"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise usage_error(
+            "reading a record", f"no file {path}", "a record is written by the command that makes it", "run it first"
+        ) from None
+    except OSError as error:
+        got = f"{path}, which cannot be read ({error.strerror})"
+        raise usage_error("reading a record", got, "a record is a readable file", "correct its permissions") from None
+    return parse_record(content, str(path), remedy)
+
+
+def parse_record(content: bytes, name: str, remedy: str) -> dict[str, Any]:
+    """Parse the content of a record; ``name`` and ``remedy`` are for the error."""
+    rule = "a record is a JSON object in UTF-8"
+    if not content.strip():
+        raise usage_error("reading a record", f"{name}, which is empty", rule, remedy)
+    try:
+        record = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise usage_error("reading a record", f"{name}, which is not UTF-8", rule, remedy) from None
+    except json.JSONDecodeError as error:
+        raise usage_error("reading a record", f"{name}, corrupt at line {error.lineno}", rule, remedy) from None
+    if not isinstance(record, dict):
+        raise usage_error("reading a record", f"{name} with a {type(record).__name__}", rule, remedy)
+    return record
+
+
+def _explain_write_error(path: Path, error: Exception) -> WhenceError | None:
+    """The error for a disk that is full or read-only or a folder that is a file; None for anything else."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (
+        code := re.search(r"os error (\d+)", str(error))
+    ):  # safetensors puts the number into its text
+        number = int(code.group(1))
+    if number in _FULL:
+        return usage_error(
+            "writing a file",
+            f"{path} on a full disk",
+            "the file needs free space",
+            "free some and run the command again; finished records are kept",
+        )
+    if number in _FORBIDDEN:
+        return usage_error(
+            "writing a file",
+            f"{path}, which cannot be written ({os.strerror(number or 0)})",
+            "its folder must be writable",
+            "choose another folder, such as --out build",
+        )
+    if number in _NO_FOLDER:
+        return usage_error(
+            "writing a file",
+            f"{path} ({os.strerror(number or 0)})",
+            "it must be a file in a folder",
+            "choose another path",
+        )
+    return None
+
+
+def _remove_quietly(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:  # on a read-only disk; the error that led here says more
+        return

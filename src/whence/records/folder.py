@@ -1,0 +1,111 @@
+"""A folder of JSON records, or one packed file with the same content, read alike.
+
+While a study runs, each record is a file ``NAME.json`` in the folder. What is committed is packed: the folder
+``copy-0123456789ab`` becomes ``copy-0123456789ab.zip`` beside it (``tools/pack_records.py``; any unzip opens it).
+A record has the path ``copy-0123456789ab/NAME.json`` in both cases. Writing always goes to the folder; a record there takes
+precedence over a packed one of the same name.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from whence.errors import usage_error
+from whence.records.files import parse_record, read_json, write
+
+SUFFIX = ".zip"
+
+
+class RecordFolder:
+    """The records of one study, probe or group of experiments.
+
+    Args:
+        path: the folder, or its packed file. Neither has to exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_suffix("") if path.suffix == SUFFIX else path
+        self.packed_path = self.path.with_name(self.path.name + SUFFIX)
+        self._packed: frozenset[str] | None = None  # names in the packed file; read when first needed
+
+    def __repr__(self) -> str:
+        return f"RecordFolder({self.path.as_posix()!r})"
+
+    def names(self) -> list[str]:
+        """The file names of all records, sorted."""
+        loose = {path.name for path in self.path.glob("*.json")}
+        return sorted(loose | self._packed_names())
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a record of this file name."""
+        return (self.path / name).exists() or name in self._packed_names()
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Read a record by its file name."""
+        if name not in self._packed_names() or (self.path / name).exists():
+            return read_json(self.path / name)
+        with self._open() as packed:
+            try:
+                content = packed.read(name)
+            except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+                raise self._corrupt(error) from None
+        return parse_record(content, self.location(name), self._remedy())
+
+    def write(self, name: str, record: dict[str, Any]) -> None:
+        """Write a record into the folder, atomically."""
+        write(self.path / name, record)
+
+    def location(self, name: str) -> str:
+        """Where a record is, for messages: its path, or the packed file with the name inside."""
+        if (self.path / name).exists() or name not in self._packed_names():
+            return (self.path / name).as_posix()
+        return f"{self.packed_path.as_posix()}/{name}"
+
+    def _packed_names(self) -> frozenset[str]:
+        if self._packed is None:
+            if self.packed_path.is_file():
+                with self._open() as packed:
+                    self._packed = frozenset(name for name in packed.namelist() if name.endswith(".json"))
+            else:
+                self._packed = frozenset()
+        return self._packed
+
+    def _open(self) -> zipfile.ZipFile:
+        try:
+            return zipfile.ZipFile(self.packed_path)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise self._corrupt(error) from None
+
+    def _corrupt(self, error: Exception) -> Exception:
+        got = f"{self.packed_path}, which cannot be read ({error})"
+        return usage_error("reading records", got, "packed records are one zip file", self._remedy())
+
+    def _remedy(self) -> str:
+        return f"restore {self.packed_path.name} from git"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a record by its path, packed or not. For many records of one folder, ``RecordFolder`` is faster."""
+    return RecordFolder(path.parent).read(path.name)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a record of this path, packed or not."""
+    return RecordFolder(path.parent).exists(path.name)
+
+
+def find_folders(base: Path, name: str, *, deep: bool = False) -> list[Path]:
+    """The folders that hold a record of this name, packed or not: ``base`` itself, or those in it, sorted.
+
+    Args:
+        name: such as ``study.json`` or ``plan.json``.
+        deep: also look in folders of folders.
+    """
+    if RecordFolder(base).exists(name):
+        return [RecordFolder(base).path]
+    start = "**/" if deep else ""
+    folders = {path.parent for path in base.glob(f"{start}*/{name}")}
+    packed = {RecordFolder(path) for path in base.glob(f"{start}*{SUFFIX}")}
+    return sorted(folders | {folder.path for folder in packed if folder.exists(name)})

@@ -1,0 +1,75 @@
+"""Records in a folder and in one packed file are read alike; writing goes to the folder."""
+
+import zipfile
+
+import pytest
+
+from whence import WhenceError, records
+from whence.records import RecordFolder, find_folders
+
+RECORDS = {"a.json": {"n": 1}, "b.json": {"n": 2, "text": "ä"}, "study.json": {"hash": "0"}}
+
+
+@pytest.fixture(params=["folder", "packed"])
+def place(request, tmp_path):
+    """The path of a folder of records, as a folder or packed."""
+    path = tmp_path / "group" / "small-1.5b-0123"
+    for name, record in RECORDS.items():
+        records.write(path / name, record)
+    if request.param == "packed":
+        pack(path)
+    return path
+
+
+def pack(path):
+    with zipfile.ZipFile(f"{path}.zip", "w") as packed:
+        for file in sorted(path.glob("*.json")):
+            packed.write(file, file.name)
+            file.unlink()
+    path.rmdir()
+
+
+def test_names_existence_and_content_are_the_same(place):
+    folder = RecordFolder(place)
+    assert folder.names() == sorted(RECORDS) and {name: folder.read(name) for name in folder.names()} == RECORDS
+    assert folder.exists("a.json") and not folder.exists("c.json")
+    assert records.exists(place / "b.json") and not records.exists(place / "c.json")
+    assert records.read(place / "b.json") == RECORDS["b.json"]
+    with pytest.raises(WhenceError, match=r"no file .*small-1\.5b-0123/c\.json"):
+        folder.read("c.json")
+
+
+def test_folders_are_found(place):
+    assert find_folders(place.parent, "study.json") == [place] == find_folders(place, "study.json")
+    assert find_folders(place.parent.parent, "study.json", deep=True) == [place]
+    assert find_folders(place.parent, "plan.json") == []
+
+
+def test_writing_goes_to_the_folder_and_takes_precedence(place):
+    folder = RecordFolder(place)
+    folder.write("a.json", {"n": 9})
+    folder.write("c.json", {"n": 3})
+    assert (place / "a.json").is_file() and folder.names() == ["a.json", "b.json", "c.json", "study.json"]
+    assert folder.read("a.json") == {"n": 9} and records.read(place / "c.json") == {"n": 3}
+    assert find_folders(place.parent, "study.json") == [place]  # once, though both are there
+    assert folder.location("a.json") == (place / "a.json").as_posix()
+
+
+def test_a_packed_file_can_be_named_itself(tmp_path):
+    path = tmp_path / "study-0"
+    records.write(path / "a.json", {"n": 1})
+    pack(path)
+    folder = RecordFolder(tmp_path / "study-0.zip")
+    assert folder.path == path and folder.read("a.json") == {"n": 1}
+    assert folder.location("a.json").endswith("study-0.zip/a.json")
+
+
+def test_a_corrupt_packed_file_is_named_with_a_remedy(tmp_path):
+    path = tmp_path / "study-0"
+    (tmp_path / "study-0.zip").write_bytes(b"no zip")
+    with pytest.raises(WhenceError, match=r"study-0\.zip.*cannot be read.*restore study-0\.zip from git"):
+        RecordFolder(path).names()
+    with zipfile.ZipFile(tmp_path / "study-0.zip", "w") as packed:
+        packed.writestr("a.json", '{"n": 1')
+    with pytest.raises(WhenceError, match=r"study-0\.zip/a\.json, corrupt.*restore study-0\.zip from git"):
+        RecordFolder(path).read("a.json")
