@@ -151,7 +151,7 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
         (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
     again = runner.run_study(small(), tmp_path)
     assert len(again.problems) == 5 and len(again.found) == 1 and not again.done
-    assert first.file_name in again.problems[0] and "broken" in again.problems[0]
+    assert first.file_name in again.problems[0] and "corrupt" in again.problems[0]
     assert all("belongs to another" in problem for problem in again.problems[1:3])
     assert "says nothing of a result" in again.problems[3] and "belongs to another" in again.problems[4]
     assert (folder / first.file_name).read_text() == "{broken"

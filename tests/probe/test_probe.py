@@ -158,7 +158,7 @@ def test_broken_and_foreign_records_are_named(probed, tmp_path):
     path = copy / "needle-000-0000.json"
     whole = path.read_text()
     path.write_text(whole[:100])
-    with pytest.raises(WhenceError, match=r"needle-000-0000\.json, broken at line"):
+    with pytest.raises(WhenceError, match=r"needle-000-0000\.json, corrupt at line"):
         measuring.measure(quick_subject(layers=2), PLAN, tmp_path)
     path.write_text(whole.replace(json.loads(whole)["task_hash"], "0" * 16))
     with pytest.raises(WhenceError, match="with other questions"):

@@ -219,7 +219,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [(b"", "broken at line 1"), (b"\xff\xfe{", "not UTF-8"), (b"{}", "of another plan"), (b"[]", "holding a list")],
+    [(b"", "empty"), (b"\xff\xfe{", "not UTF-8"), (b"{}", "of another plan"), (b"[]", "with a list")],
 )
 def test_a_corrupt_record_is_named(tmp_path, content, said):
     subject = quick_subject(layers=1)
