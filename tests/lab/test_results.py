@@ -99,9 +99,7 @@ def test_a_study_that_is_not_finished_is_looked_at_anew(folder, tmp_path):
 
 
 def test_where_records_were_made(folder, found):
-    assert [(one["runs"], one["environment"]["source_hash"]) for one in found["ran"]] == [
-        (4, records.source_hash())
-    ]
+    assert [(one["runs"], one["environment"]["source_hash"]) for one in found["ran"]] == [(4, records.source_hash())]
     made = [record for name in ("none", "alibi") for record in recorded(folder, name).values()]
     assert found["ran"][0]["started"] == min(record["started"] for record in made)
     made[2] = made[2] | {"environment": {"commit": "other"}, "started": "2001-01-01T00:00:00Z"}
