@@ -1,11 +1,11 @@
-"""Memory and time of looking inside a long forward on a CPU: SmolLM2 with each watcher, each in its own process.
+"""Memory and time of capture in a long forward pass on a CPU: SmolLM2 with each recorder, each in its own process.
 
     python benchmarks/capture.py                  # 8192 tokens; writes benchmarks/records/capture.json
     python benchmarks/capture.py --length 1024 --out build/capture.json
 
-All layers are watched, and all that was kept is read once. The peak is the largest resident size meanwhile, over what stood
-there with the model loaded. The record is written after each way, and keeps what it has of other ways if it is of the same
-sources and settings: a run that was stopped goes on with ``--ways``.
+All layers are recorded, and every result is read once. The peak is the largest resident size meanwhile, minus the size with
+the model loaded. The record is written after each way and keeps the other ways if sources and settings are the same, so a
+run that was stopped continues with ``--ways``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from typing import Any
 import torch
 
 from whence import hf, records
-from whence.hf.recorders import Watching
+from whence.hf.recorders import Recorder
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, SEGMENTS = 16, 32
 WAYS = {
     "plain": "the forward alone",
     "LastRow": "the last attention row",
-    "Rows": f"{ROWS} whole attention rows",
-    "BySegment": f"the mass of all rows on each of {SEGMENTS} segments",
-    "ByKey": "the mean weight by key",
-    "ByDistance": "the mean weight by distance",
-    "Hidden": "the hidden states",
-    "Turned": "queries and keys before and after rotation",
+    "AttentionRows": f"{ROWS} whole attention rows",
+    "SegmentMass": f"the mass of all rows on each of {SEGMENTS} segments",
+    "KeyProfile": "the mean weight by key",
+    "DistanceProfile": "the mean weight by distance",
+    "HiddenStates": "the hidden states",
+    "RotatedQK": "queries and keys before and after rotation",
     "everything": "all of these in one forward",
 }
-LIMIT = 2e9  # bytes beyond the model for any one watcher; all at once keep the sum of what each was asked for
+LIMIT = 2e9  # bytes beyond the model for any one recorder; all at once keep the sum
 
 
 def resident() -> int:
@@ -47,25 +47,25 @@ def resident() -> int:
     return pages * resource.getpagesize()
 
 
-def watchers(way: str, length: int) -> list[Watching]:
-    """New watchers for one way; none for the forward alone."""
+def build_recorders(way: str, length: int) -> list[Recorder]:
+    """New recorders for one way; none for the forward pass alone."""
     segments = torch.arange(length) * SEGMENTS // length
-    made: dict[str, Watching] = {
+    by_name: dict[str, Recorder] = {
         "LastRow": hf.LastRow(),
-        "Rows": hf.Rows(torch.linspace(0, length - 1, ROWS).long()),
-        "BySegment": hf.BySegment(segments, rows=torch.arange(length)),
-        "ByKey": hf.ByKey(),
-        "ByDistance": hf.ByDistance(),
-        "Hidden": hf.Hidden(),
-        "Turned": hf.Turned(),
+        "AttentionRows": hf.AttentionRows(torch.linspace(0, length - 1, ROWS).long()),
+        "SegmentMass": hf.SegmentMass(segments, rows=torch.arange(length)),
+        "KeyProfile": hf.KeyProfile(),
+        "DistanceProfile": hf.DistanceProfile(),
+        "HiddenStates": hf.HiddenStates(),
+        "RotatedQK": hf.RotatedQK(),
     }
-    return [watcher for name, watcher in made.items() if way in (name, "everything")]
+    return [recorder for name, recorder in by_name.items() if way in (name, "everything")]
 
 
 def measure(way: str, length: int, out: multiprocessing.Queue[dict[str, float]]) -> None:
     model, _ = hf.load("smollm2")
     tokens = torch.randint(100, 40000, (1, length), generator=torch.Generator().manual_seed(0))
-    watching = watchers(way, length)
+    recorders = build_recorders(way, length)
     sum(float(weight.detach().sum()) for weight in model.parameters())  # weights are in memory once they were looked at
     before, peak, done = resident(), [0], threading.Event()
 
@@ -77,9 +77,9 @@ def measure(way: str, length: int, out: multiprocessing.Queue[dict[str, float]])
     looking.start()
     begin = time.perf_counter()
     with torch.inference_mode():
-        with hf.capture(model, *watching) if watching else nullcontext():
+        with hf.capture(model, *recorders) if recorders else nullcontext():
             model(tokens, use_cache=False, logits_to_keep=1)
-        for one in watching:
+        for one in recorders:
             for layer in one:
                 one[layer].sum()
     seconds = time.perf_counter() - begin

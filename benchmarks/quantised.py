@@ -126,7 +126,7 @@ def with_position(model: Any, position: whence.Position) -> tuple[torch.Tensor, 
     seen = hf.LastRow()
     with hf.attached(model, position), hf.capture(model, seen):
         logits = model(input_ids=TOKENS).logits
-    return logits, float((seen.stacked().sum(-1) - 1).abs().max())
+    return logits, float((seen.stack().sum(-1) - 1).abs().max())
 
 
 def read_back(model: Any, again: Callable[[], Any]) -> dict[str, Any]:

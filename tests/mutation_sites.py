@@ -33,7 +33,7 @@ SYMMETRIC = (
     "broadcast_shapes",
 )
 #: calls that are not looked into
-TEXTS = ("refusal", "missing_extra", "many", "field", "cast", "TypeVar", "Support", "overload")
+TEXTS = ("usage_error", "missing_extra", "require_package", "many", "field", "cast", "TypeVar", "Support", "overload")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 
 class WhenceError(ValueError):
     """Bad input, refused before any work was done."""
@@ -27,3 +30,18 @@ def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:
     whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".
     """
     return MissingExtra(f'{feature} needs {package}, which is not installed; run: pip install "whence[{extra}]".')
+
+
+def require_package(module: str, feature: str, extra: str) -> Any:
+    """Import a module of an optional package when a feature needs it. ``MissingExtra`` names what to install.
+
+    >>> require_package("json", "the example", "lab").loads("1")
+    1
+    >>> require_package("nonesuch.parts", "the example", "lab")
+    Traceback (most recent call last):
+    whence.errors.MissingExtra: the example needs nonesuch, which is not installed; run: pip install "whence[lab]".
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise missing_extra(feature, extra, module.partition(".")[0]) from None

@@ -59,6 +59,7 @@ REASONS = {
     "encoder": "in which a token sees later ones",
     "takes no tokens": "which takes no tokens",
     "mask and cache differ in length": "with a mask for",
+    "no mask": "got no mask",
 }
 YES = dict.fromkeys(COLUMNS, "yes") | {"rotation": "all layers", "sliding cache": "n/a"}
 

@@ -46,16 +46,21 @@ def verdict(good: bool) -> str:
 
 
 def cell(measure: Callable[[], str]) -> str:
-    """What a measurement says; a refusal by its short reason."""
+    """The result of a measurement; an error of whence by its short reason."""
     try:
         return measure()
     except whence.WhenceError as error:
-        for reason, words in REASONS.items():
-            if words in str(error):
-                return f"refused ({reason})"
-        return f"refused: {error}"
+        return shorten(f"refused: {error}")
     except Exception as error:  # of whatever kind, it is the cell's content and not the end of the other rows
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def shorten(text: str) -> str:
+    """A refusal by its short reason; any other text unchanged."""
+    for reason, words in REASONS.items():
+        if text.startswith("refused: ") and words in text:
+            return f"refused ({reason})"
+    return text
 
 
 class Row:
@@ -131,14 +136,14 @@ class Row:
     @torch.no_grad()
     def capture(self) -> str:
         """The last row's weights sum to one, less what a sink takes."""
-        usage_error = hf.capture_unavailable(self.model, self.layers)
+        reason = hf.capture_unavailable(self.model, self.layers)
         last = hf.LastRow()
         with hf.capture(self.model, last, layers=self.layers):
             self.model(self.ids, use_cache=False)
-        total = last.stacked().sum(-1)
+        total = last.stack().sum(-1)
         sinks = any("sinks" in name for name, _ in self.model.named_parameters())
         good = bool((total < 1).all()) if sinks else torch.allclose(total, torch.ones_like(total))
-        if usage_error is not None or not good:
+        if reason is not None or not good:
             return "wrong"
         return "yes" if self.layers is None else f"layers={self.layers}"
 
@@ -278,7 +283,7 @@ def about(run: dict[str, Any], table: dict[str, Any]) -> list[str]:
         return [f"{line}; the table below."]
     lines = [f"{line}; {len(run['families']) - len(other)} of them as in the table."]
     return lines + [
-        f"  - {name}: " + ", ".join(f"{column} {text}" for column, text in cells.items())
+        f"  - {name}: " + ", ".join(f"{column} {shorten(text)}" for column, text in cells.items())
         for name, cells in other.items()
     ]
 
@@ -290,18 +295,18 @@ def page(record: dict[str, Any]) -> str:
         "# Families of transformers",
         "",
         "Each cell is the result of a test on a tiny random model of the family (`tests/hf/family_cells.py`). "
-        "`python tests/hf/family_cells.py` measures them again and writes this page.",
+        "Run `python tests/hf/family_cells.py` to measure again and write this page.",
         "",
         *(line for run in record["runs"] for line in about(run, table)),
         "",
-        "**attach**: nothing attached changes nothing, padded or not; a position changes the logits; detaching restores the "
-        "model. `layers=[...]` is what to pass for a model that mixes attention with other layers "
-        "(`hf.attention_layers(model)`). **rotation**: the layers whose queries and keys the model rotates; NoPE layers are "
-        "not among them. **capture**: the last row of weights. **probe**: answers that are scored together score as each "
-        "does alone; *curve only* means that explanations, which need capture, are left out. **save**: positions written by "
-        "`save_pretrained` are read back. **dynamic, static and sliding cache**: token by token, the logits are those of "
-        "the whole text; sliding is measured beyond a window or a chunk; n/a where the model without a position does not "
-        "give the same logits from that cache either. **compile**: `torch.compile(fullgraph=True)` traces one graph that "
+        "**attach**: `NoPosition` changes no logits, with and without padding; another position changes them; detaching "
+        "restores the model. `layers=[...]` is the argument for a model that mixes attention with other layers "
+        "(`hf.attention_layers(model)`). **rotation**: the layers whose queries and keys the model rotates, without NoPE "
+        "layers. **capture**: the last row of attention weights. **probe**: answers scored in one batch get the same scores "
+        "as each alone; *curve only* means that explanations, which need capture, are unavailable. **save**: positions "
+        "written by `save_pretrained` are read back. **dynamic, static and sliding cache**: decoding token by token gives the "
+        "logits of a full forward pass; sliding is measured beyond a window or a chunk; n/a if the model alone does not "
+        "give the same logits with that cache either. **compile**: `torch.compile(fullgraph=True)` traces one graph that "
         "agrees with eager mode.",
         "",
         "| family | " + " | ".join(COLUMNS) + " |",

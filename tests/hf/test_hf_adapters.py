@@ -127,7 +127,7 @@ def test_detached_the_peft_model_is_what_it_was():
     seen, plain = hf.LastRow(), logits(model)
     with hf.capture(model, seen):
         logits(model)
-    assert seen.stacked().shape == (2, 2, 4, 14)
+    assert seen.stack().shape == (2, 2, 4, 14)
     with hf.attached(model, position()), hf.capture(model, hf.LastRow()):
         assert not torch.equal(logits(model), plain)
     assert same(before, everything_of(model)) and model.peft_config["default"].to_dict() == config

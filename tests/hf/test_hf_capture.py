@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import whence
 from whence import hf
-from whence.hf import reductions
+from whence.hf import recorders
 
 
 def eager(model, **given):
@@ -22,43 +22,43 @@ def eager(model, **given):
 def test_rows_are_those_of_the_models_own_eager_attention(family):
     model = tiny(family)
     padded = left_padded(tokens(), (5, 0))
-    rows, last = hf.Rows([8, -3]), hf.LastRow()
+    rows, last = hf.AttentionRows([8, -3]), hf.LastRow()
     before = everything_of(model)
     plain = model(**padded).logits
     with hf.capture(model, rows, last):
         assert (model(**padded).logits - plain)[padded["attention_mask"].bool()].abs().max() < 1e-4
     assert same(before, everything_of(model))
     wanted = eager(model, **padded)
-    torch.testing.assert_close(rows.stacked(), wanted[:, :, :, [8, 11]], atol=1e-5, rtol=0)
-    torch.testing.assert_close(last.stacked(), wanted[:, :, :, -1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(rows.stack(), wanted[:, :, :, [8, 11]], atol=1e-5, rtol=0)
+    torch.testing.assert_close(last.stack(), wanted[:, :, :, -1], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_rows_of_each_sequence_of_its_own():
     model, ids = tiny("llama"), tokens()
-    rows = hf.Rows(torch.tensor([[3, 4], [-1, 0]]))
+    rows = hf.AttentionRows(torch.tensor([[3, 4], [-1, 0]]))
     with hf.capture(model, rows):
         model(ids)
     wanted = eager(model, input_ids=ids)
-    torch.testing.assert_close(rows.stacked()[:, 0], wanted[:, 0, :, [3, 4]], atol=1e-6, rtol=0)
-    torch.testing.assert_close(rows.stacked()[:, 1], wanted[:, 1, :, [13, 0]], atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.stack()[:, 0], wanted[:, 0, :, [3, 4]], atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.stack()[:, 1], wanted[:, 1, :, [13, 0]], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("scores, side", [(1 << 22, "left"), (64, "left"), (64, "right")])
 @torch.no_grad()
 def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkeypatch):
-    monkeypatch.setattr(reductions, "SCORES", scores)  # in one block, and in many
-    monkeypatch.setattr(hf.BySegment, "at_once", 4)
+    monkeypatch.setattr(recorders, "BLOCK_WEIGHTS", scores)  # in one block, and in many
+    monkeypatch.setattr(hf.SegmentMass, "rows_per_block", 4)
     model, length = tiny(family), 14
     padded = left_padded(tokens(), (5, 0))
     if side == "right":  # there, padding sees what is real
         padded = {"input_ids": padded["input_ids"].flip(-1), "attention_mask": padded["attention_mask"].flip(-1)}
     numbers = [-1] * 2 + [0] * 5 + [2] * 7
-    by_key, by_distance, by_segment = hf.ByKey(), hf.ByDistance(), hf.BySegment(numbers, rows=range(length))
-    with hf.capture(model, by_key, by_distance, by_segment, layers=[1]):
+    per_key, per_distance, per_segment = hf.KeyProfile(), hf.DistanceProfile(), hf.SegmentMass(numbers, rows=range(length))
+    with hf.capture(model, per_key, per_distance, per_segment, layers=[1]):
         model(**padded)
-    assert list(by_key) == [1] and len(by_distance) == 1
+    assert list(per_key) == [1] and len(per_distance) == 1
     weights = eager(model, **padded)[1]
     real = padded["attention_mask"].bool()
     window = 6 if family == "mistral" else length
@@ -66,30 +66,30 @@ def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkey
         for key in range(length):
             heard = [q for q in range(key, min(length, key + window)) if real[row, q] and real[row, key]]
             mean = weights[row, :, heard, key].mean(-1) if heard else torch.zeros(4)
-            torch.testing.assert_close(by_key[1][row, :, key], mean, atol=1e-6, rtol=0)
+            torch.testing.assert_close(per_key[1][row, :, key], mean, atol=1e-6, rtol=0)
         for far in range(length):
             pairs = [q for q in range(far, length) if real[row, q] and real[row, q - far] and far < window]
             total = sum((weights[row, :, q, q - far] for q in pairs), torch.zeros(4))
-            torch.testing.assert_close(by_distance.totals[1][row, :, far], total, atol=1e-5, rtol=0)
-            assert by_distance.counts[1].expand(2, 1, -1)[row, 0, far] == len(pairs)
-            torch.testing.assert_close(by_distance[1][row, :, far], total / max(1, len(pairs)), atol=1e-6, rtol=0)
+            torch.testing.assert_close(per_distance.totals[1][row, :, far], total, atol=1e-5, rtol=0)
+            assert per_distance.counts[1].expand(2, 1, -1)[row, 0, far] == len(pairs)
+            torch.testing.assert_close(per_distance[1][row, :, far], total / max(1, len(pairs)), atol=1e-6, rtol=0)
     for segment in range(3):
         wanted = weights[:, :, :, torch.tensor(numbers) == segment].sum(-1)
-        got = by_segment[1][..., segment]
+        got = per_segment[1][..., segment]
         torch.testing.assert_close(got.transpose(1, 2)[real], wanted.transpose(1, 2)[real], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 def test_a_cached_step_shows_all_the_keys():
     model, ids = tiny("llama"), tokens()
-    last, distance = hf.LastRow(), hf.ByDistance()
+    last, distance = hf.LastRow(), hf.DistanceProfile()
     with hf.capture(model, last, distance):
         model(ids)
-        whole = last.stacked()
+        whole = last.stack()
         cache = model(ids[:, :-1], use_cache=True).past_key_values
         model(ids[:, -1:], past_key_values=cache)
-    torch.testing.assert_close(last.stacked(), whole, atol=1e-6, rtol=0)
-    torch.testing.assert_close(distance.stacked().flip(-1), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(last.stack(), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(distance.stack().flip(-1), whole, atol=1e-6, rtol=0)
 
 
 @torch.no_grad()
@@ -110,10 +110,10 @@ def test_an_attached_position_is_in_what_is_captured():
 def test_states_and_rotations(family):
     model, ids = tiny(family), tokens()
     wanted = model(ids, output_hidden_states=True).hidden_states
-    hidden, turned = hf.Hidden(), hf.Turned()
-    watchers = [hidden] if family in ("gpt2", "opt") else [hidden, turned]
+    hidden, rotated = hf.HiddenStates(), hf.RotatedQK()
+    used = [hidden] if family in ("gpt2", "opt") else [hidden, rotated]
     before = everything_of(model)
-    with hf.capture(model, *watchers):
+    with hf.capture(model, *used):
         out = model(ids, use_cache=True)
     assert same(before, everything_of(model))
     assert list(hidden) == [0, 1, 2]
@@ -122,11 +122,11 @@ def test_states_and_rotations(family):
     final = getattr(model.model, "norm", None) if hasattr(model, "model") else None
     if final is not None:
         torch.testing.assert_close(final(hidden[2]), wanted[2], atol=1e-4, rtol=1e-4)
-    for layer in turned:
+    for layer in rotated:
         keys = out.past_key_values.layers[layer].keys  # of a window, the last ones
-        torch.testing.assert_close(turned.after[layer][1][:, :, -keys.shape[2] :], keys, atol=0, rtol=0)
+        torch.testing.assert_close(rotated.after[layer][1][:, :, -keys.shape[2] :], keys, atol=0, rtol=0)
         for part in range(2):
-            one, other = turned.before[layer][part], turned.after[layer][part]
+            one, other = rotated.before[layer][part], rotated.after[layer][part]
             assert (one[:, :, 1:] != other[:, :, 1:]).any() and torch.equal(one[:, :, 0], other[:, :, 0])
             torch.testing.assert_close(one.norm(dim=-1), other.norm(dim=-1), atol=1e-4, rtol=1e-4)
     model(ids[:, :3])
@@ -135,39 +135,39 @@ def test_states_and_rotations(family):
 
 @torch.no_grad()
 def test_what_stands_after_a_rotation_is_made_when_it_is_read_and_not_kept():
-    model, ids, turned = tiny("llama"), tokens(), hf.Turned()
+    model, ids, rotated = tiny("llama"), tokens(), hf.RotatedQK()
     seen = []
-    with hf.capture(model, turned):
+    with hf.capture(model, rotated):
         model(ids)
-        seen += [turned.after[layer] for layer in turned]
-    assert list(turned.after) == list(turned) == [0, 1] and len(turned.after) == len(turned) == 2
-    torch.testing.assert_close(turned.stacked(), torch.stack([queries for queries, _ in seen]), atol=0, rtol=0)
-    assert turned.after[0][0] is not turned.after[0][0]
-    kept = [value for value in vars(turned).values() if isinstance(value, dict)]
-    pointers = {part.data_ptr() for pair in turned.before.values() for part in pair}
+        seen += [rotated.after[layer] for layer in rotated]
+    assert list(rotated.after) == list(rotated) == [0, 1] and len(rotated.after) == len(rotated) == 2
+    torch.testing.assert_close(rotated.stack(), torch.stack([queries for queries, _ in seen]), atol=0, rtol=0)
+    assert rotated.after[0][0] is not rotated.after[0][0]
+    kept = [value for value in vars(rotated).values() if isinstance(value, dict)]
+    pointers = {part.data_ptr() for pair in rotated.before.values() for part in pair}
     for one in kept:
         for value in one.values():
             assert {part.data_ptr() for part in (value if isinstance(value, tuple) else (value,))} <= pointers
-    with pytest.raises(whence.WhenceError, match=r"Turned\[2\] got results for the layers \[0, 1\]"):
-        turned[2]
+    with pytest.raises(whence.WhenceError, match=r"RotatedQK\[2\] got results for the layers \[0, 1\]"):
+        rotated[2]
 
 
 def test_what_cannot_be_captured_is_refused():
     model, ids = tiny("llama"), tokens()
-    with pytest.raises(whence.WhenceError, match="watchers are those of"), hf.capture(model, "rows"):
+    with pytest.raises(whence.WhenceError, match="recorders are those of"), hf.capture(model, "rows"):
         pass
-    with pytest.raises(whence.WhenceError, match="apply_rotary_pos_emb"), hf.capture(tiny("gpt2"), hf.Turned()):
+    with pytest.raises(whence.WhenceError, match="apply_rotary_pos_emb"), hf.capture(tiny("gpt2"), hf.RotatedQK()):
         pass
-    for watcher, text in (
-        (hf.Rows([14]), "this forward has 14 queries"),
-        (hf.Rows(torch.zeros(3, 1)), "rows for 3 sequences"),
-        (hf.BySegment([0, 1]), "2 numbers for 14 keys"),
+    for recorder, text in (
+        (hf.AttentionRows([14]), "14 queries"),
+        (hf.AttentionRows(torch.zeros(3, 1)), "rows for 3 sequences"),
+        (hf.SegmentMass([0, 1]), "2 indices for 14 keys"),
     ):
-        with pytest.raises(whence.WhenceError, match=text), hf.capture(model, watcher):
+        with pytest.raises(whence.WhenceError, match=text), hf.capture(model, recorder):
             model(ids)
     assert model.config._attn_implementation != "whence"
-    with pytest.raises(whence.WhenceError, match=r"Rows\[0\] got results for the layers \[\]"):
-        hf.Rows()[0]
+    with pytest.raises(whence.WhenceError, match=r"AttentionRows\[0\] got results for the layers \[\]"):
+        hf.AttentionRows()[0]
 
 
 class Largest(TorchDispatchMode):
@@ -192,16 +192,16 @@ LONG = 8192
     "make, kept",
     [
         (hf.LastRow, (1, 2, LONG)),
-        (hf.ByDistance, (1, 2, LONG)),
-        (lambda: hf.BySegment([0] * LONG, rows=range(LONG)), (1, 2, LONG, 1)),
+        (hf.DistanceProfile, (1, 2, LONG)),
+        (lambda: hf.SegmentMass([0] * LONG, rows=range(LONG)), (1, 2, LONG, 1)),
     ],
-    ids=["LastRow", "ByDistance", "BySegment"],
+    ids=["LastRow", "DistanceProfile", "SegmentMass"],
 )
 @torch.no_grad()
 def test_8k_tokens_make_nothing_as_large_as_their_square(make, kept):
     length = LONG
     model = tiny("llama", num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=length)
-    watcher, largest = make(), Largest()
-    with hf.capture(model, watcher), largest:
+    recorder, largest = make(), Largest()
+    with hf.capture(model, recorder), largest:
         model(tokens(batch=1, length=length), use_cache=False, logits_to_keep=1)
-    assert watcher[0].shape == kept and (1 << 20) < largest.bytes < length**2  # a byte for each pair
+    assert recorder[0].shape == kept and (1 << 20) < largest.bytes < length**2  # a byte for each pair

@@ -8,7 +8,7 @@ from tiny_models import left_padded, tiny, tokens
 
 import whence
 from whence import hf
-from whence.hf.mask_structure import Asked, recognise, recognise_while_tracing
+from whence.hf.mask_structure import MaskRequest, recognize, recognize_while_tracing
 
 POSITIONS = {
     "epar": lambda: whence.Epar(4, learnable=True),
@@ -103,17 +103,17 @@ class Config:
         self.__dict__ |= given
 
 
-def asked(function, **given):
+def mask_request(function, **given):
     slots = torch.arange(7)
-    usual = {"batch": 2, "q_slots": slots, "k_slots": slots, "whole": True, "padded": False, "local_size": None}
-    return Asked(function=function, **usual | {"first": None, "config": Config()} | given)
+    usual = {"batch": 2, "q_slots": slots, "k_slots": slots, "is_full": True, "has_attention_mask": False, "local_size": None}
+    return MaskRequest(function=function, **usual | {"first_slot": None, "config": Config()} | given)
 
 
 TEXTS = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]])
 PACKED = masking.packed_sequence_mask_function(TEXTS)
 WINDOW = masking.sliding_window_causal_mask_function(3)
 CHUNKS = masking.chunked_causal_mask_function(3, torch.zeros(2, dtype=torch.long))
-LAST = {"q_slots": torch.tensor([6]), "whole": False}
+LAST = {"q_slots": torch.tensor([6]), "is_full": False}
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ LAST = {"q_slots": torch.tensor([6]), "whole": False}
 )
 def test_a_mask_is_recognised_without_its_numbers(function, given):
     """What is recognised while tracing is the mask itself, at every entry."""
-    request = asked(function, **given)
+    request = mask_request(function, **given)
     rows = torch.arange(len(request.q_slots))
-    entries = request.entries(request.q_slots[:, None], request.k_slots[None])
-    for structure in (recognise(request, False), recognise_while_tracing(request, False)):
-        assert torch.equal(structure.visible(request.q_slots, request.k_slots, rows).expand_as(entries), entries)
+    entries = request.evaluate(request.q_slots[:, None], request.k_slots[None])
+    for structure in (recognize(request, False), recognize_while_tracing(request, False)):
+        assert torch.equal(structure.visible_keys(request.q_slots, request.k_slots, rows).expand_as(entries), entries)
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_a_mask_is_recognised_without_its_numbers(function, given):
 )
 def test_a_mask_that_needs_its_numbers_is_refused_while_tracing(function, given, use_vmap):
     with pytest.raises(whence.WhenceError, match=r"torch\.compile traces"):
-        recognise_while_tracing(asked(function, **given), use_vmap)
+        recognize_while_tracing(mask_request(function, **given), use_vmap)

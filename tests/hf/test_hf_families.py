@@ -110,13 +110,13 @@ def test_bad_requests_are_refused_before_anything_changes():
     before = everything_of(model)
     cases = [
         ({"position": "alibi"}, "position=str"),
-        ({"position": whence.Sinusoidal(32)}, "Sinusoidal, but a position inside a model's layers"),
+        ({"position": whence.Sinusoidal(32)}, "Sinusoidal.*embeddings"),
         ({"position": whence.Epar(4, length="sequence")}, "length='sequence'"),
         ({"position": whence.Alibi(8)}, "8 heads with 4 in q"),
-        ({"position": lambda layer: layer}, "got int, but the function gives"),
+        ({"position": lambda layer: layer}, "got int.*function"),
         (
             {"position": whence.NoPosition(), "layers": [2]},
-            r"attach\(layers=...\) got \[2\], but the model has the layers 0 to 1",
+            r"attach\(layers=...\) got \[2\].*layers 0 to 1",
         ),
         ({"position": whence.NoPosition(), "layers": []}, "at least one layer"),
         ({"position": whence.Rotary()}, "on top of the model's own rotation"),
@@ -126,13 +126,13 @@ def test_bad_requests_are_refused_before_anything_changes():
             hf.attach(model, **given)
         assert same(before, everything_of(model))
     for other in (torch.nn.Linear(2, 2), "smollm2"):
-        with pytest.raises(whence.WhenceError, match="the model is one of transformers"):
+        with pytest.raises(whence.WhenceError, match="PreTrainedModel"):
             hf.attach(other, whence.NoPosition())
     with pytest.raises(whence.WhenceError, match=r"gpt2\), whose layers \[0, 1\] do not rotate queries and keys"):
         hf.attach(tiny("gpt2"), whence.NoPosition(), keep_rotary=False)
     with pytest.raises(whence.WhenceError, match="parts with a sink"):
         hf.attach(tiny("gpt_oss"), whence.Sink(4))
-    with hf.attached(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match="one at a time"):
+    with hf.attached(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match=r"at a time.*detach"):
         hf.attach(model, whence.NoPosition())
     with hf.capture(model), pytest.raises(whence.WhenceError, match="attach before capture"):
         hf.attach(model, whence.NoPosition())

@@ -1,10 +1,10 @@
-"""The tokenizer of a GGUF file is what the file says, whatever version of transformers reads it."""
+"""The tokenizer of a GGUF file is what the file states, whatever version of transformers reads it."""
 
 import pytest
 import transformers
 
 import whence
-from whence.hf.gguf_tokenizer import tokenizer_of
+from whence.hf.gguf import read_tokenizer
 
 gguf = pytest.importorskip("gguf")
 
@@ -30,7 +30,7 @@ def written(path, model="gpt2", merges=MERGES, **numbers):
 
 
 def test_special_tokens_merges_and_bytes_are_the_files(tmp_path):
-    made = tokenizer_of(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
+    made = read_tokenizer(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
     assert (made.bos_token, made.eos_token, made.unk_token, made.pad_token) == (
         "<start>",
         "<end>",
@@ -46,21 +46,21 @@ def test_special_tokens_merges_and_bytes_are_the_files(tmp_path):
 
 
 def test_a_token_that_the_file_does_not_name_stays_away(tmp_path):
-    made = tokenizer_of(written(tmp_path / "m.gguf", eos=2))
+    made = read_tokenizer(written(tmp_path / "m.gguf", eos=2))
     assert made.eos_token == "<end>" and made.pad_token is None and made.bos_token is None
 
 
 def test_another_kind_is_compared_with_the_file(tmp_path, monkeypatch):
     path = written(tmp_path / "m.gguf", model="llama", bos=1, eos=2)
-    right = tokenizer_of(written(tmp_path / "n.gguf", bos=1, eos=2))
-    wrong = tokenizer_of(written(tmp_path / "o.gguf", bos=1, eos=1))
+    right = read_tokenizer(written(tmp_path / "n.gguf", bos=1, eos=2))
+    wrong = read_tokenizer(written(tmp_path / "o.gguf", bos=1, eos=1))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: right)
-    assert tokenizer_of(path) is right
+    assert read_tokenizer(path) is right
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: wrong)
-    with pytest.raises(whence.WhenceError, match=r"eos_token '<start>' from transformers \d.*the file says .*'<end>'"):
-        tokenizer_of(path)
+    with pytest.raises(whence.WhenceError, match=r"eos_token '<start>' from transformers \d.*the file states .*'<end>'"):
+        read_tokenizer(path)
 
 
 def test_a_file_without_merges_is_refused(tmp_path):
     with pytest.raises(whence.WhenceError, match="a file without merges"):
-        tokenizer_of(written(tmp_path / "m.gguf", merges=None))
+        read_tokenizer(written(tmp_path / "m.gguf", merges=None))

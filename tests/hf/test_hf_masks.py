@@ -9,15 +9,15 @@ from tiny_models import tiny, tokens
 
 import whence
 from whence import hf
-from whence.hf.masks import sight_mask
+from whence.hf.masks import build_mask
 
 PRIOR = {"heads": 4, "alpha": 0.3}
 
 
-def sight(**given):
-    return sight_mask(
+def mask_info(**given):
+    return build_mask(
         **{"batch_size": 2, "mask_function": masking.causal_mask_function, "q_length": 5, "kv_length": 5} | given
-    ).sight
+    ).mask_info
 
 
 def dense(**given):
@@ -31,29 +31,29 @@ def dense(**given):
 )
 @pytest.mark.parametrize("window", [None, 1, 3])
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (2, 6, 7, 3), (3, 12, 2, 0)])
-def test_what_is_recognised_is_what_transformers_would_mask(place, window, padding):
+def test_what_is_recognised_is_what_transformers_would_mask(place, window, key_mask):
     queries, keys, q_offset, k_offset = place
     given = {"q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": k_offset}
     if window is not None:
         given |= {"local_size": window, "mask_function": masking.sliding_window_causal_mask_function(window)}
-    mask = None if padding is None else torch.tensor(padding, dtype=torch.bool)
-    if padding is not None:
+    mask = None if key_mask is None else torch.tensor(key_mask, dtype=torch.bool)
+    if key_mask is not None:
         given["attention_mask"] = mask
-    seen = sight(**given).visible(torch.arange(queries)).expand(2, -1, -1)
+    seen = mask_info(**given).visible_keys(torch.arange(queries)).expand(2, -1, -1)
     assert torch.equal(seen, dense(**given))
 
 
 def test_packed_texts_are_recognised_by_row():
     numbers = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
     function = masking.and_masks(masking.causal_mask_function, masking.packed_sequence_mask_function(numbers))
-    found = sight(mask_function=function)
+    found = mask_info(mask_function=function)
     assert torch.equal(found.segment_ids, numbers)
-    assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
+    assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
 def test_a_static_cache_may_move_its_offset_afterwards():
     offset = torch.tensor(3)
-    found = sight(q_offset=offset, kv_length=12)
+    found = mask_info(q_offset=offset, kv_length=12)
     offset.add_(5)
     assert found.q_slots.tolist() == [3, 4, 5, 6, 7]
 
@@ -66,8 +66,8 @@ def test_a_static_cache_may_move_its_offset_afterwards():
     ],
 )
 def test_other_masks_are_refused(function):
-    with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed texts"):
-        sight(mask_function=function, q_offset=3, kv_length=8)  # chunks come with their size, which is not given here
+    with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed segments"):
+        mask_info(mask_function=function, q_offset=3, kv_length=8)  # chunks come with their size, which is not given here
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_other_masks_are_refused(function):
 )
 def test_a_mask_that_shows_later_tokens_is_refused_as_an_encoders(function):
     with pytest.raises(whence.WhenceError, match=r"sees later ones.*encoders and encoder-decoders are not"):
-        sight(mask_function=function, q_offset=3, kv_length=8)
+        mask_info(mask_function=function, q_offset=3, kv_length=8)
 
 
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (3, 12, 2, 0)])
@@ -87,19 +87,19 @@ def test_chunks_are_recognised_with_padding_and_with_a_cache(place, left):
     given["mask_function"] = masking.chunked_causal_mask_function(3, torch.tensor(left))
     if any(left):
         given["attention_mask"] = torch.arange(9) >= torch.tensor(left)[:, None]
-    seen = sight(**given)
+    seen = mask_info(**given)
     assert seen.structure.chunks is not None and seen.structure.window is None
-    assert torch.equal(seen.visible(torch.arange(queries)).expand(2, -1, -1), dense(**given))
+    assert torch.equal(seen.visible_keys(torch.arange(queries)).expand(2, -1, -1), dense(**given))
 
 
 def test_positions_count_through_chunks():
     """A chunk hides what stands before it; it does not begin a text."""
     chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
-    found = sight(mask_function=chunks, local_size=2)
+    found = mask_info(mask_function=chunks, local_size=2)
     for position in (whence.Alibi(4), whence.Epar(4, length="query")):
-        told = found.arguments(position, torch.arange(5)[None])
-        assert told["q_positions"].tolist() == [0, 1, 2, 3, 4]
-        q, k = told["segment_ids"]
+        arguments = found.attend_arguments(position, torch.arange(5)[None])
+        assert arguments["q_positions"].tolist() == [0, 1, 2, 3, 4]
+        q, k = arguments["segment_ids"]
         assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
 
 
@@ -108,14 +108,14 @@ def test_packed_texts_in_chunks_keep_both():
     chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
     function = masking.and_masks(chunks, masking.packed_sequence_mask_function(numbers))
     config = SimpleNamespace(attention_chunk_size=2)  # which tells chunks from a window over texts of two tokens
-    found = sight(mask_function=function, local_size=2, config=config)
+    found = mask_info(mask_function=function, local_size=2, config=config)
     assert torch.equal(found.segment_ids, numbers)
-    assert torch.equal(found.visible(torch.arange(5)), dense(mask_function=function))
+    assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
 def test_a_window_that_is_not_the_named_one_is_refused():
     with pytest.raises(whence.WhenceError, match="neither causal"):
-        sight(local_size=2, mask_function=masking.sliding_window_causal_mask_function(3))
+        mask_info(local_size=2, mask_function=masking.sliding_window_causal_mask_function(3))
 
 
 @torch.no_grad()
@@ -142,17 +142,17 @@ def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
         hole = torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]] * 2)
         counted = (hole.cumsum(-1) - 1) * hole
         assert torch.isfinite(model(ids, attention_mask=hole, position_ids=counted, use_cache=False).logits).all()
-        row = hf.Rows(torch.tensor([[7], [6]]))
+        row = hf.AttentionRows(torch.tensor([[7], [6]]))
         with hf.capture(model, row):
             model(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False)
         assert torch.allclose(row[0].sum(-1), torch.ones(2, 4, 1))
         cache = model(ids[:, :4], use_cache=True).past_key_values
-        with pytest.raises(whence.WhenceError, match="ids that skip, together with a cache"):
+        with pytest.raises(whence.WhenceError, match="ids with gaps, together with a cache"):
             model(ids[:, 4:], position_ids=skipping[:, 4:], past_key_values=cache)
         falling = torch.tensor([[0, 1, 2, 3, 3, 2, 1, 0]])
         over_a_hole = {"attention_mask": hole, "position_ids": torch.tensor([[0, 5, 0, 2, 6, 7, 8, 9]])}
         for told in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
-            with pytest.raises(whence.WhenceError, match="ids that do not rise"):
+            with pytest.raises(whence.WhenceError, match="ids that do not increase"):
                 model(ids, **told, use_cache=False)
     with hf.attached(
         model, whence.NoPosition()

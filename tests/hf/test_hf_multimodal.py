@@ -40,7 +40,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
         seen = hf.LastRow()
         with hf.capture(model, seen):
             wanted = model(input_ids=IDS).logits
-        assert seen.stacked().shape == (2, 2, 4, 14) and not torch.equal(wanted, plain)
+        assert seen.stack().shape == (2, 2, 4, 14) and not torch.equal(wanted, plain)
         model.save_pretrained(tmp_path)
         other = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
         with (

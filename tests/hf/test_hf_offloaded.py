@@ -59,7 +59,7 @@ def test_positions_are_attached_to_offloaded_layers(kind, wanted, tmp_path):
     seen = hf.LastRow()
     with hf.capture(model, seen):
         model.generate(input_ids=tokens(), max_new_tokens=2, do_sample=False)
-    assert seen.stacked().shape == (2, 2, 4, 15)
+    assert seen.stack().shape == (2, 2, 4, 15)
     hf.save_positions(model, tmp_path / "positions")
     if kind == "device_map":  # what was offloaded otherwise transformers does not save
         model.save_pretrained(tmp_path / "saved")

@@ -134,7 +134,7 @@ def test_positions_are_attached_to_quantised_layers(kind, tmp_path):
         seen = hf.LastRow()
         with hf.capture(model, seen):
             wanted = model(ids).logits
-        torch.testing.assert_close(seen.stacked().sum(-1), torch.ones(2, 2, 4))
+        torch.testing.assert_close(seen.stack().sum(-1), torch.ones(2, 2, 4))
         assert not torch.equal(wanted, plain)
         hf.save_positions(model, tmp_path)
     hf.attach_saved(model, tmp_path)

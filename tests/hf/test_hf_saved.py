@@ -61,7 +61,7 @@ def test_a_saved_model_comes_back_with_its_positions(tmp_path):
     model = saved(tmp_path, whence.T5Bias(4, std=1.0) + whence.Alibi(4, scale=2.0, learnable=True), layers=[1])
     byte_tokenizer().save_pretrained(tmp_path)
     with pytest.warns(
-        UserWarning, match=r"holds positions, which are no part of the model.*whence\.hf\.attach_saved\(model, "
+        UserWarning, match=r"contains positions, which are not part of the model.*whence\.hf\.attach_saved\(model, "
     ):
         other = hf.load(tmp_path).model
     assert not torch.equal(logits(other), logits(model))
@@ -79,7 +79,7 @@ def test_a_saved_model_comes_back_with_its_positions(tmp_path):
 def test_every_mechanism_is_built_again_from_its_settings(entry):
     position = entry.make(4, 8)
     told = json.loads(json.dumps(settings.describe(position)))
-    again = settings.build("test", told)
+    again = settings.build_position("test", told)
     assert type(again) is type(position) and settings.difference(told, settings.describe(again)) is None
     again.load_state_dict(position.state_dict())
     assert repr(again) == repr(position)
@@ -231,10 +231,30 @@ def test_damaged_settings_are_named(text, told, tmp_path):
         hf.attach_saved(tiny("llama"), tmp_path)
 
 
-def test_a_newer_format_is_named(tmp_path):
-    record = {**hf.attached_settings(trained(whence.Alibi(4)))[0], "format": 2}
-    with pytest.raises(whence.WhenceError, match=r"format 2.*reads format 1.*newer version"):
+def test_a_newer_format_is_an_error():
+    record = {**hf.attached_settings(trained(whence.Alibi(4)))[0], "format": 3}
+    with pytest.raises(whence.WhenceError, match=r"format 3.*newer version"):
         settings.decode("test", "x", settings.encode(record))
+
+
+def test_format_1_keeps_its_weights_and_not_its_settings(tmp_path):
+    """Its settings have argument names that are gone, so the position cannot be built from them."""
+    model = saved(tmp_path, whence.PowerPrior(4))
+    state = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in state if name.endswith("_settings_json")]:
+        record = settings.decode("test", name, state[name])
+        record["position"]["settings"] = {"width": 3, **record["position"]["settings"]}
+        state[name] = settings.encode(record | {"format": 1})
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(whence.WhenceError, match=r"format 1.*read_positions"):
+        hf.attach_saved(tiny("llama"), tmp_path)
+    other, third = tiny("llama"), tiny("llama")
+    hf.attach(other, whence.PowerPrior(4))
+    hf.read_positions(other, tmp_path)
+    hf.attach(third, whence.PowerPrior(4))
+    third.load_state_dict(state)
+    assert torch.equal(logits(other), logits(model)) and torch.equal(logits(third), logits(model))
+    assert {record["format"] for record in hf.attached_settings(third).values()} == {2}
 
 
 def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
@@ -242,9 +262,9 @@ def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
     told = settings.describe(whence.Alibi(4))
     for name in ("Position.__init__", "os.system", "CATALOGUE", "Linear"):
         with pytest.raises(whence.WhenceError, match="a position of class"):
-            settings.build("test", told | {"class": name})
+            settings.build_position("test", told | {"class": name})
     with pytest.raises(whence.WhenceError, match="a setting of type Popen"):
-        settings.build("test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}})
+        settings.build_position("test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}})
 
 
 def test_what_was_saved_before_settings_were_is_still_read(tmp_path):
@@ -286,7 +306,7 @@ def test_half_precision_and_shards(tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     other = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
     hf.attach_saved(other, tmp_path)
-    alphas = [attached[0].alpha for attached in map(hf.saved.attached_positions, (model, other))]
+    alphas = [attached[0].alpha for attached in map(settings.attached_positions, (model, other))]
     assert torch.equal(alphas[0].float(), alphas[1].float())
 
 

@@ -6,13 +6,13 @@ import transformers
 
 import whence
 from whence import hf
-from whence.hf import convert
+from whence.hf import gguf
 from whence.lab.study import Budget
 from whence.lab.tasks.own_text import OwnText
 from whence.lab.training import train
 
 pytestmark = pytest.mark.skipif(
-    not (convert.smollm2_folder() / "model.safetensors").exists(), reason="SmolLM2 is not here; run: make smollm2"
+    not (gguf.smollm2_folder() / "model.safetensors").exists(), reason="SmolLM2 is not here; run: make smollm2"
 )
 TEXT = "Where a word stands says how much the next one has to do with it. " * 30
 POSITIONS = {

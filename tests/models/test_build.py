@@ -83,9 +83,9 @@ def test_without_a_seed_torchs_own_decides():
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("initial", ["torch", "scaled"])
-def test_models_of_one_seed_differ_in_position_alone(initial):
-    spec = decoder_spec(initial=initial)
+@pytest.mark.parametrize("init", ["torch", "scaled"])
+def test_models_of_one_seed_differ_in_position_alone(init):
+    spec = decoder_spec(init=init)
     plain = build(spec, seed=0).state_dict()
     for entry in CATALOGUE:
         state = build(spec, lambda layer, entry=entry: entry.make(HEADS, HEAD_WIDTH), seed=0).state_dict()
@@ -95,7 +95,7 @@ def test_models_of_one_seed_differ_in_position_alone(initial):
 
 def test_the_scaled_start():
     model = build(
-        decoder_spec(embed_dim=128, heads=2, ffn_dim=256, layers=8, initial="scaled"), Shaw(64, clip=4, std=1.0), seed=0
+        decoder_spec(embed_dim=128, heads=2, ffn_dim=256, layers=8, init="scaled"), Shaw(64, clip=4, std=1.0), seed=0
     )
     layer = model.body.layers[0]
     for weight in (layer.attention.queries.weight, layer.feed_forward.into.weight, model.output.weight):
@@ -114,10 +114,8 @@ def refused(spec, position, **about):
 
 
 def test_what_sees_the_past_only_is_refused_in_an_encoder():
-    assert refused(encoder_spec(), Alibi(HEADS)) == (
-        "attend(position=Alibi) got causal=False, which brings negative distances, but Alibi is defined for keys at or "
-        "before the query; pass causal=True, or use its symmetric form if it has one."
-    )
+    text = refused(encoder_spec(), Alibi(HEADS))
+    assert "position=Alibi" in text and "causal=False" in text and "pass causal=True" in text and "symmetric" in text
     for position in (
         T5Bias(HEADS),
         Fire(HEADS),
@@ -125,38 +123,29 @@ def test_what_sees_the_past_only_is_refused_in_an_encoder():
         StableMask(HEADS, context=64),
         Rotary() + Fire(HEADS),
     ):
-        assert "causal=False, which brings negative distances" in refused(encoder_spec(), position)
+        assert "causal=False" in refused(encoder_spec(), position)
 
 
 def test_what_was_made_for_another_model_is_refused():
-    assert refused(decoder_spec(), Alibi(4)) == (
-        "attend(position=Alibi) got 4 heads with 2 in q, but a mechanism has the heads of the queries; build it with heads=2."
-    )
+    text = refused(decoder_spec(), Alibi(4))
+    assert "position=Alibi" in text and "4 heads with 2 in q" in text and "heads=2" in text
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
     assert "an input of width 16" in refused(decoder_spec(), Sinusoidal(32))
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
 
 
 def test_what_is_no_position_is_refused():
-    assert refused(decoder_spec(), 3) == (
-        "build(position=...) got int, but position is a whence.Position or a function from a layer's number to one; "
-        "pass one of them."
-    )
-    assert refused(decoder_spec(), lambda layer: None) == (
-        "build(position=make) got NoneType from make(0), but make(layer) returns a whence.Position; "
-        "return one for every layer."
-    )
-    assert refused(decoder_spec(), lambda layer: Sinusoidal(WIDTH) if layer else NoPosition()) == (
-        "build(position=make) got Sinusoidal from make(1) and nothing from make(0), but parts that act on embeddings act "
-        "once, at the model's input, and are those of layer 0; return them for layer 0."
-    )
+    text = refused(decoder_spec(), 3)
+    assert "position=..." in text and "got int" in text and "whence.Position" in text
+    text = refused(decoder_spec(), lambda layer: None)
+    assert "position=make" in text and "NoneType from make(0)" in text and "return one for every layer" in text
+    text = refused(decoder_spec(), lambda layer: Sinusoidal(WIDTH) if layer else NoPosition())
+    assert "position=make" in text and "return them for layer 0" in text
+    assert "Sinusoidal from make(1) and nothing from make(0)" in text
 
 
 def test_other_arguments_are_refused_too():
-    assert (
-        refused({"kind": "decoder"}, None)
-        == "build(spec) got dict, but spec is a ModelSpec; pass ModelSpec(**settings)."
-    )
-    assert refused(decoder_spec(), None, seed=0.5) == (
-        "build(seed=...) got 0.5, but seed is a whole number; give one, or leave it out."
-    )
+    text = refused({"kind": "decoder"}, None)
+    assert "build(spec)" in text and "got dict" in text and "ModelSpec(**settings)" in text
+    text = refused(decoder_spec(), None, seed=0.5)
+    assert "seed=..." in text and "0.5" in text and "pass an integer" in text

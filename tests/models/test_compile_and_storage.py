@@ -49,12 +49,12 @@ def test_an_encoder_compiles_with_its_mask():
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_come_back_from_a_file(entry, tied, tmp_path):
-    model = decoder(entry.make(HEADS, HEAD_WIDTH), tied=tied).eval()
+    model = decoder(entry.make(HEADS, HEAD_WIDTH), tie_embeddings=tied).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.01)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    other = decoder(entry.make(HEADS, HEAD_WIDTH), tied=tied).eval()
+    other = decoder(entry.make(HEADS, HEAD_WIDTH), tie_embeddings=tied).eval()
     assert not torch.equal(other(tokens()), model(tokens()))
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.equal(other(tokens()), model(tokens()))

@@ -7,7 +7,7 @@ from small_models import HEAD_WIDTH, HEADS, VOCABULARY, WIDTH, assert_same, deco
 
 from whence import Learned, Rotary, Sinusoidal, WhenceError
 from whence.models import Caches
-from whence.models.sampling import choose
+from whence.models.decoder import sample_token
 from whence.position.catalogue import CATALOGUE
 
 MECHANISMS = {entry.name: entry.make(HEADS, HEAD_WIDTH) for entry in CATALOGUE}
@@ -98,14 +98,14 @@ def test_top_k_and_low_temperatures_narrow_the_draw():
     scores = model(prompt[:1])[0, -1]
     drawn = model.generate(prompt, 1, temperature=5.0, top_k=3)[:, -1].unique()
     assert set(drawn.tolist()) == set(scores.topk(3).indices.tolist())
-    assert choose(torch.tensor([[99.0, 100.0]]), 1e-308, None, None).item() == 1
+    assert sample_token(torch.tensor([[99.0, 100.0]]), 1e-308, None, None).item() == 1
     assert torch.equal(model.generate(prompt, 2, top_k=1), model.generate(prompt, 2, temperature=0))
 
 
-def test_a_stop_token_ends_a_row_and_all_of_them_end_generation():
+def test_an_end_token_ends_a_row_and_all_of_them_end_generation():
     model, script = decoder(), iter(torch.tensor([[5, 2], [7, 3], [7, 5], [7, 7]]))
     model.forward = lambda new, cache: F.one_hot(next(script), VOCABULARY)[:, None]
-    made = model.generate(torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, stop=5)  # in a prompt it stops nothing
+    made = model.generate(torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, eos_token_id=5)  # one in the prompt ends nothing
     assert made.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
 
 
@@ -140,25 +140,26 @@ def test_a_refused_call_leaves_nothing_in_any_layer():
     assert [len(cache) for cache in caches] == [3, 3]
 
 
-REFUSED = {
-    "model(tokens) got torch.float32 [1, 2], but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m(torch.zeros(1, 2)),
-    "model(tokens) got torch.int64 [3], but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m(torch.arange(3)),
-    "model(tokens) got list, but tokens is an integer tensor [batch, length] with at least one token; give it these axes.": lambda m: m.generate([1], 2),
-    "model(tokens) got token 13, but the vocabulary has tokens 0 to 12; map unknown tokens to one of them, or build the model with a larger vocabulary.": lambda m: m(torch.tensor([[13]])),
-    "model(tokens) got token -1, but the vocabulary has tokens 0 to 12; map unknown tokens to one of them, or build the model with a larger vocabulary.": lambda m: m(torch.tensor([[-1]])),
-    "model(cache=...) got caches for 3 layers, but each of the 2 layers has a cache of its own; make them with model.caches().": lambda m: m(tokens(), cache=Caches(3)),
-    "model(cache=...) got list, but each of the 2 layers has a cache of its own; make them with model.caches().": lambda m: m(tokens(), cache=[]),
-    "Caches(layers) got 0, but layers is a whole number of at least 1; give the model's layers.": lambda m: Caches(0),
-    "generate(steps=...) got -1, but steps is a whole number of at least 0; give a number of tokens.": lambda m: m.generate(tokens(), -1),
-    "generate(temperature=...) got -1.0, but temperature is a finite number of at least 0; use 0 for the best token each time.": lambda m: m.generate(tokens(), 1, temperature=-1.0),
-    "generate(temperature=...) got nan, but temperature is a finite number of at least 0; use 0 for the best token each time.": lambda m: m.generate(tokens(), 1, temperature=float("nan")),
-    "generate(top_k=...) got 14, but top_k is a whole number from 1 to the 13 tokens there are; leave it out to draw from all.": lambda m: m.generate(tokens(), 1, top_k=14),
-    "generate(stop=...) got 13, but stop is a token, 0 to 12; leave it out to generate every step.": lambda m: m.generate(tokens(), 1, stop=13),
-}  # fmt: skip
+INVALID = [
+    (lambda m: m(torch.zeros(1, 2)), "model(tokens)", "torch.float32 [1, 2]", "torch.long"),
+    (lambda m: m(torch.arange(3)), "model(tokens)", "torch.int64 [3]", "add the missing axis"),
+    (lambda m: m.generate([1], 2), "model(tokens)", "list", "add the missing axis"),
+    (lambda m: m(torch.tensor([[13]])), "model(tokens)", "token 13", "larger vocab_size"),
+    (lambda m: m(torch.tensor([[-1]])), "model(tokens)", "token -1", "larger vocab_size"),
+    (lambda m: m(tokens(), cache=Caches(3)), "model(cache=...)", "caches for 3 layers", "model.caches()"),
+    (lambda m: m(tokens(), cache=[]), "model(cache=...)", "list", "model.caches()"),
+    (lambda m: Caches(0), "Caches(layers)", "0", "pass the model's layers"),
+    (lambda m: m.generate(tokens(), -1), "generate(max_new_tokens=...)", "-1", "pass a number of tokens"),
+    (lambda m: m.generate(tokens(), 1, temperature=-1.0), "generate(temperature=...)", "-1.0", "temperature=0"),
+    (lambda m: m.generate(tokens(), 1, temperature=float("nan")), "generate(temperature=...)", "nan", "temperature=0"),
+    (lambda m: m.generate(tokens(), 1, top_k=14), "generate(top_k=...)", "14", "omit top_k"),
+    (lambda m: m.generate(tokens(), 1, eos_token_id=13), "generate(eos_token_id=...)", "13", "omit eos_token_id"),
+]
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_it_cannot_do_is_refused(text):
-    with pytest.raises(WhenceError) as refused:
-        REFUSED[text](decoder())
-    assert str(refused.value) == text
+@pytest.mark.parametrize(("call", "argument", "value", "remedy"), INVALID)
+def test_invalid_arguments_raise(call, argument, value, remedy):
+    with pytest.raises(WhenceError) as error:
+        call(decoder())
+    text = str(error.value)
+    assert text.startswith(f"{argument} got {value}, but ") and remedy in text

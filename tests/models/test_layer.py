@@ -5,7 +5,7 @@ import torch
 from small_models import WIDTH, assert_same, decoder, tokens
 
 from whence import Rotary
-from whence.models.layer import Layer
+from whence.models.body import Layer
 
 
 def sublayers(layer):

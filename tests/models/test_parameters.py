@@ -27,7 +27,7 @@ def test_the_sources_encoder(position):
     table = parameter_table(model)
     assert table.rows == (("embedding", 368_320), ("layers", 119_440), ("classifier", 6_803))
     assert table.parts[1].inside == tuple(Part(f"layer {n}", 29_860, LAYER) for n in range(4))
-    assert table.parts[2].inside == (Part("ffn_dim", 6_500), Part("num_classes", 303))
+    assert table.parts[2].inside == (Part("hidden", 6_500), Part("classes", 303))
     assert table.total == count(model) == 494_563
 
 
@@ -62,7 +62,7 @@ def test_what_position_learns_has_rows_of_its_own():
 
 def test_what_is_shared_counts_once():
     shared = T5Bias(HEADS)
-    model = build(decoder_spec(tied=True), lambda layer: shared)
+    model = build(decoder_spec(tie_embeddings=True), lambda layer: shared)
     table = parameter_table(model)
     with_position = [any(part.name == "position" for part in layer.inside) for layer in table.parts[1].inside]
     assert with_position == [True, False]
@@ -72,7 +72,7 @@ def test_what_is_shared_counts_once():
 
 
 def test_without_biases_only_norms_have_them():
-    model = decoder(biases=False)
+    model = decoder(bias=False)
     biased = {name.rsplit(".", 2)[-2] for name, _ in model.named_parameters() if name.endswith("bias")}
     assert biased == {"attention_norm", "feed_forward_norm", "final_norm"}
     assert parameter_table(model).total == count(model)

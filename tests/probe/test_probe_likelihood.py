@@ -189,7 +189,7 @@ def test_prompts_read_together_are_answered_as_alone(subject):
 
 
 def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(subject):
-    from whence.hf.convert import smollm2_folder
+    from whence.hf.gguf import smollm2_folder
 
     tokenizers = [subject.tokenizer]
     if smollm2_folder().exists():

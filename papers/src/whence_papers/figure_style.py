@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import missing_extra
+from whence.errors import require_package
 from whence.records import replace_file
 from whence_papers.intervals import ANYWHERE, Range, mean_and_interval
 
@@ -55,10 +55,9 @@ def hollow(look: Look) -> Look:
 
 def sheet(rows: int, columns: int, width: float = 9.0, height: float = 3.2, **given: Any) -> tuple[Figure, list[Axes]]:
     """A figure with panels in rows, all in one list, lettered if there are several."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("drawing an experiment", "plot", "matplotlib") from error
+    require_package("matplotlib", "drawing an experiment", "plot")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), facecolor="white", dpi=160, layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, **given).flatten())
     for axes in panels:

@@ -220,7 +220,7 @@ def test_parameters_by_hand_and_by_torch():
         "heads": 12,
         "layers": 12,
         "hidden": 3072,
-        "tied": True,
+        "tie_embeddings": True,
     }
     layers = 12 * sum(p.numel() for p in torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta").parameters())
     found = witness("vocabulary_for")(110e6, wide)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 
 
 def require_picture(path: Path) -> None:
     """A path whose ending is that of a picture, in a folder that is there."""
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as error:
-        raise missing_extra("drawing", "plot", "matplotlib") from error
-    endings = FigureCanvasBase.get_supported_filetypes()
+    endings = require_package("matplotlib.backend_bases", "drawing", "plot").FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
         raise usage_error("--out", str(path), f"a picture ends in one of {', '.join(sorted(endings))}", "name it so")
     if path.is_dir() or not path.parent.is_dir():

@@ -10,7 +10,7 @@ from whence.drawing.ink import header, panels_of
 from whence.drawing.oscillation import draw_oscillation
 from whence.drawing.panels import draw_effect, draw_pattern, draw_sink
 from whence.drawing.stage import effect_of, set_stage
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 from whence.position.base import Position
 from whence.position.rotary import Rotary
 from whence.validation import require_integer
@@ -39,10 +39,9 @@ def show(
     >>> show(Alibi(4), length=16).axes[0].get_ylabel()
     'added to the logit'
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("whence.show", "plot", "matplotlib") from error
+    require_package("matplotlib", "whence.show", "plot")
+    from matplotlib.figure import Figure
+
     if not isinstance(position, Position):
         got = type(position).__name__
         raise usage_error("show(position)", got, "position is a whence.Position", "subclass whence.Position")

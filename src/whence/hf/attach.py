@@ -1,4 +1,4 @@
-"""``attach``: any Position inside a pretrained model, in training and in generation; taken out again, nothing is left."""
+"""``attach``: use any Position inside a pretrained model, for training and generation, and restore the model afterwards."""
 
 from __future__ import annotations
 
@@ -11,95 +11,104 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from whence.errors import usage_error
-from whence.hf import adapters
-from whence.hf.causality_check import attending_layers, prove
-from whence.hf.devices import execution_device
-from whence.hf.interface import KEY, WATCHERS, Switch
-from whence.hf.layers import chosen_layers
-from whence.hf.position_state import mark, unmark, warn_before_saving
-from whence.hf.rotation import Rotations, Unturned
+from whence.hf.causality_check import verify_attachment
+from whence.hf.integrations import active_position, add_to_adapter, execution_device, unwrap_peft
+from whence.hf.interface import KEY, OBSERVERS, AttentionSwitch
+from whence.hf.layers import find_attention_layers, select_layers
+from whence.hf.rotation import RemoveRotation, RotationFinder
+from whence.hf.settings import track_settings, untrack_settings, warn_before_saving
 from whence.position.base import Position
 
-Given = Position | Callable[[int], Position]
+PositionLike = Position | Callable[[int], Position]
 
 
 class Attachment:
-    """What ``attach`` gives back: the positions by layer, and the way out."""
+    """The result of ``attach``: the positions by layer, and ``detach``.
 
-    def __init__(self, asked: str, model: Any) -> None:
+    Attributes:
+        model: the model, as it was passed to ``attach``.
+        rotary_layers: the selected layers that the model itself rotates; NoPE layers are not among them.
+    """
+
+    def __init__(self, caller: str, model: Any) -> None:
         self.model = model
+        self.rotary_layers: list[int] = []
         self._positions: dict[int, Position] = {}
-        self.rotary_layers: list[int] = []  # the chosen layers that the model itself rotates; NoPE layers are not
         self._modules: dict[int, nn.Module] = {}
         self._hooks: list[RemovableHandle] = []
-        self._leave_adapter: Callable[[], None] | None = None
-        self._switch: Switch | None = Switch(asked, adapters.base_of(model))
+        self._restore_adapter: Callable[[], None] | None = None
+        self._switch: AttentionSwitch | None = AttentionSwitch(caller, unwrap_peft(model))
 
     @property
     def positions(self) -> dict[int, Position]:
-        """By layer; of a PEFT model those of its active adapter. After ``detach`` those that were attached."""
+        """The positions by layer; for a PEFT model those of its active adapter. They remain available after ``detach``."""
         if self._switch is None:
             return self._positions
-        held = {layer: adapters.unwrapped(getattr(module, KEY, None)) for layer, module in self._modules.items()}
-        return {layer: position for layer, position in held.items() if position is not None}
+        active = {layer: active_position(getattr(module, KEY, None)) for layer, module in self._modules.items()}
+        return {layer: position for layer, position in active.items() if position is not None}
 
-    def put(self, modules: dict[int, nn.Module], given: Given, keep_rotary: bool) -> None:
-        """A position of its own on every chosen module, beside the weights it acts with."""
+    def insert(self, modules: dict[int, nn.Module], source: PositionLike, keep_rotary: bool) -> None:
+        """Add a separate Position to every selected attention module, as a submodule."""
         for layer, module in modules.items():
-            position = copy.deepcopy(given) if isinstance(given, Position) else given(layer)
-            _require_fit(position)
-            self._hooks += mark(position, layer, keep_rotary)
+            position = copy.deepcopy(source) if isinstance(source, Position) else source(layer)
+            _require_attachable(position)
+            self._hooks += track_settings(position, layer, keep_rotary)
             setattr(module, KEY, position.to(execution_device("attach(...)", module)))
             self._modules[layer] = module
-        base = adapters.base_of(self.model)
+        base = unwrap_peft(self.model)
         self._hooks.append(warn_before_saving(base))
         if base is not self.model:
-            self._leave_adapter = adapters.keep_in_adapter(self.model, list(modules.values()), KEY)
+            self._restore_adapter = add_to_adapter(self.model, list(modules.values()), KEY)
 
-    def unturn(self) -> None:
-        """From here on the model's own rotation turns nothing in the chosen layers that have one."""
+    def remove_rotation(self) -> None:
+        """Replace the model's own rotation by the identity in the selected layers that rotate."""
         modules = [self._modules[layer] for layer in self.rotary_layers]
-        self._hooks += [m.register_forward_pre_hook(Unturned(), with_kwargs=True) for m in modules]
+        self._hooks += [m.register_forward_pre_hook(RemoveRotation(), with_kwargs=True) for m in modules]
 
     def detach(self) -> None:
-        """Leave the model as it was before; a second call does nothing."""
+        """Restore the model exactly. A second call does nothing."""
         if self._switch is None:
             return
         self._positions = self.positions
         for hook in self._hooks:
             hook.remove()
         for position in self._positions.values():
-            unmark(position)
+            untrack_settings(position)
         for module in self._modules.values():
             delattr(module, KEY)
-        if self._leave_adapter is not None:
-            self._leave_adapter()
-        self._switch.back()
+        if self._restore_adapter is not None:
+            self._restore_adapter()
+        self._switch.restore()
         self._switch = None
 
 
-def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, keep_rotary: bool = True) -> Attachment:
-    """Put a Position into a causal language model of transformers, and show that it works there.
+def attach(
+    model: Any, position: PositionLike, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
+) -> Attachment:
+    """Add a Position to the attention of a causal language model of transformers.
+
+    ``attach`` runs tiny forward passes to verify that the mechanism is active in every selected layer and that no future
+    token changes an earlier logit. ``Attachment.detach`` restores the model exactly.
 
     Args:
-        model: a causal language model whose family calls its attention through transformers' attention interface. The
-            positions of a PEFT model become part of its active adapter: trained, saved and loaded with it.
-        position: a Position, of which every layer gets a copy with parameters of its own, or a function that makes one
-            for a layer's number. They become part of the attention modules, under the name ``whence``: they train, move
-            and are saved with the model.
-        layers: which layers; all by default. The others attend as before.
-        keep_rotary: whether the model's own rotation of queries and keys stays in the chosen layers. With ``False`` it
-            turns nothing there, and a ``Rotary`` of whence may take its place. Layers that do not rotate (the NoPE layers
-            of llama4, smollm3, cohere2 or exaone4) have none to take away; ``attachment.rotary_layers`` lists those that
-            do, and ``layers=...`` keeps a ``Rotary`` out of the others.
+        model: a causal language model whose family calls its attention through transformers' attention interface. For a
+            PEFT model, the positions become part of its active adapter: they are trained, saved and loaded with it.
+        position: a Position, which is copied for every layer, or a function that builds one from a layer's index. The
+            copies become submodules of the attention modules, named ``whence``: they train, move and are saved with the
+            model.
+        layers: indices of layers; all by default. The other layers are unchanged.
+        keep_rotary: whether the model's own rotation of queries and keys stays active in the selected layers. ``False``
+            replaces it by the identity, so that a ``Rotary`` of whence can take its place. Layers that do not rotate (the
+            NoPE layers of llama4, smollm3, cohere2 or exaone4) have no rotation to remove. ``attachment.rotary_layers``
+            lists those that do; pass them as ``layers`` to keep a ``Rotary`` out of the others.
 
-    Everything else of the model stays: grouped queries, windows, sinks, capped scores, its caches and masks. Distances
-    are counted in tokens of the cache, so a cached forward is the whole one. A family that does not go through the
-    interface is refused, as is one in which a future token is seen; so are encoders and encoder-decoders. Of a model that
-    mixes attention with other layers (state-space layers, say) ``attention_layers(model)`` gives the ``layers`` to pass.
+    Everything else in the model stays: grouped queries, windows, sinks, softcaps, caches and masks. Distances are counted
+    in tokens of the cache, so cached decoding equals a full forward pass. Families that do not use the interface, models
+    in which a token sees the future, encoders and encoder-decoders raise an error. For a model that mixes attention with
+    other layers, such as state-space layers, pass ``layers=attention_layers(model)``.
 
-    ``torch.compile(model, fullgraph=True)`` traces an attached model as one graph, in training and in steps with a static
-    cache. No number is read while it traces, so masks are recognised by what the model's config says of them, and
+    ``torch.compile(model, fullgraph=True)`` traces an attached model as one graph, in training and in decoding steps with
+    a static cache. No tensor value is read while it traces, so masks are recognized from the model's config, and
     ``position_ids`` that do not count the tokens raise a RuntimeError when the compiled model runs.
 
     Example::
@@ -108,17 +117,17 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
         ...
         attachment.detach()
     """
-    asked = "attach(...)"
-    _require_given(asked, model, position)
-    attachment = Attachment(asked, model)
-    model = adapters.base_of(model)
+    caller = "attach(...)"
+    _check_arguments(caller, model, position)
+    attachment = Attachment(caller, model)
+    model = unwrap_peft(model)
     try:
-        modules = chosen_layers(asked, model, attending_layers(asked, model), layers)
-        attachment.put(modules, position, keep_rotary)
-        _find_rotation(asked, model, modules, attachment, keep_rotary)
+        modules = select_layers(caller, model, find_attention_layers(caller, model), layers)
+        attachment.insert(modules, position, keep_rotary)
+        _find_rotation(caller, model, modules, attachment, keep_rotary)
         if not keep_rotary:
-            attachment.unturn()
-        prove(asked, model, modules)
+            attachment.remove_rotation()
+        verify_attachment(caller, model, modules)
     except BaseException:
         attachment.detach()
         raise
@@ -127,9 +136,9 @@ def attach(model: Any, position: Given, *, layers: Sequence[int] | None = None, 
 
 @contextmanager
 def attached(
-    model: Any, position: Given, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
+    model: Any, position: PositionLike, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
 ) -> Iterator[Attachment]:
-    """``attach`` for the length of a ``with`` block; afterwards the model is what it was, to the bit."""
+    """``attach`` inside a ``with`` block. Afterwards the model is restored exactly."""
     attachment = attach(model, position, layers=layers, keep_rotary=keep_rotary)
     try:
         yield attachment
@@ -137,95 +146,106 @@ def attached(
         attachment.detach()
 
 
-def _require_given(asked: str, model: Any, position: object) -> None:
+def _check_arguments(caller: str, model: Any, position: object) -> None:
     if isinstance(position, Position):
-        _require_fit(position)
+        _require_attachable(position)
     elif not callable(position):
         raise usage_error(
-            asked,
+            caller,
             f"position={type(position).__name__}",
-            "position is a whence.Position, or a function that makes one for a layer's number",
-            "subclass whence.Position",
+            "position must be a whence.Position, or a function from a layer's index to one",
+            "pass a Position such as whence.Alibi(heads)",
         )
     if not isinstance(model, nn.Module):
-        raise usage_error(asked, f"model={type(model).__name__}", "the model is one of transformers", "load it first")
-    held = [name for name, module in model.named_modules() if adapters.unwrapped(module._modules.get(KEY))]
-    if held:
         raise usage_error(
-            asked, f"a model that has a position at {held[0]}", "a model holds one at a time", "detach that first"
+            caller,
+            f"model={type(model).__name__}",
+            "the model must be a transformers PreTrainedModel",
+            "load it with whence.hf.load",
+        )
+    occupied = [name for name, module in model.named_modules() if active_position(module._modules.get(KEY))]
+    if occupied:
+        raise usage_error(
+            caller,
+            f"a model that has a position at {occupied[0]}",
+            "a model holds one attachment at a time",
+            "call detach() on the other attachment first",
         )
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
-        if not any(WATCHERS in module.__dict__ for module in model.modules()):
+        if not any(OBSERVERS in module.__dict__ for module in model.modules()):
             raise usage_error(
-                asked,
+                caller,
                 "a model that shares its config object with another model, to which a position is attached",
-                "the config says how its models attend, so detaching one would change the other",
+                "the config selects the attention of both, so detaching one would change the other",
                 "build the second model from copy.deepcopy(config)",
             )
         raise usage_error(
-            asked,
+            caller,
             "a model that is being captured",
-            "its end would take the position out of use",
+            "the end of the capture would disable the position",
             "attach before capture",
         )
 
 
-def _require_fit(position: object) -> None:
-    """Refuse what cannot act inside a layer, or not with a cache."""
-    asked = "attach(position=...)"
+def _require_attachable(position: object) -> None:
+    """Raise for a Position that cannot act inside a layer, or not with a cache."""
+    caller = "attach(position=...)"
     if not isinstance(position, Position):
         raise usage_error(
-            asked, type(position).__name__, "the function gives a whence.Position", "subclass whence.Position"
+            caller, type(position).__name__, "the function must return a whence.Position", "return a Position"
         )
     for part in position.parts:
         name = type(part).__name__
         if "embed" in part.effects:
             raise usage_error(
-                asked, name, "a position inside a model's layers acts on queries and keys", "use one that does"
+                caller,
+                name,
+                "a position inside the layers of a model acts on attention, not on embeddings",
+                "use a rotary or relative mechanism, such as whence.Alibi(heads)",
             )
         if part.length == "sequence":
             raise usage_error(
-                asked,
+                caller,
                 f"{name} with length='sequence'",
-                "a model generates with a cache, and each new token would change every earlier weight",
-                "use length='context', or length='query' where there is one",
+                "the model generates with a cache, and each new token would change every earlier weight",
+                "use length='context', or length='query' if the mechanism has it",
             )
 
 
 def _find_rotation(
-    asked: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
+    caller: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
 ) -> None:
-    """Note the layers that the model itself rotates; refuse what would rotate twice, or take away what cannot be taken."""
-    note = Rotations()
-    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules.values()]
+    """Set ``rotary_layers``. Raise if queries and keys would rotate twice, or if a rotation cannot be removed."""
+    finder = RotationFinder()
+    hooks = [module.register_forward_hook(finder, with_kwargs=True) for module in modules.values()]
     try:
-        attending_layers(asked, model)
+        find_attention_layers(caller, model)
     finally:
         for hook in hooks:
             hook.remove()
-    inside = [layer for layer, module in modules.items() if id(module) in note.inside]
-    attachment.rotary_layers = [layer for layer, module in modules.items() if id(module) in note.turning]
+    internal = [layer for layer, module in modules.items() if id(module) in finder.internal]
+    attachment.rotary_layers = [layer for layer, module in modules.items() if id(module) in finder.rotating]
     name = f"{type(model).__name__} ({model.config.model_type})"
-    if not keep_rotary and inside:
+    if not keep_rotary and internal:
         raise usage_error(
             "attach(keep_rotary=False)",
-            f"{name}, whose layers {inside} compute their rotation inside the attention module",
-            "only a rotation that is handed to the attention module can be taken away",
-            "leave keep_rotary out",
+            f"{name}, whose layers {internal} compute their rotation inside the attention module",
+            "only a rotation that is passed to the attention module can be removed",
+            "omit keep_rotary",
         )
     if not keep_rotary and not attachment.rotary_layers:
         raise usage_error(
             "attach(keep_rotary=False)",
             f"{name}, whose layers {sorted(modules)} do not rotate queries and keys",
-            "there is a rotation to take away",
-            "leave keep_rotary out",
+            "there is no rotation to remove",
+            "omit keep_rotary",
         )
-    rotated = [] if not keep_rotary else sorted({*attachment.rotary_layers, *inside})
-    both = [layer for layer in rotated if "rotate" in attachment.positions[layer].effects]
-    if both:
+    rotating = [] if not keep_rotary else sorted({*attachment.rotary_layers, *internal})
+    twice = [layer for layer in rotating if "rotate" in attachment.positions[layer].effects]
+    if twice:
         raise usage_error(
-            asked,
-            f"a position that rotates in layers {both}, on top of the model's own rotation",
-            "queries and keys turn once",
-            "use a position that does not rotate" if set(both) & set(inside) else "pass keep_rotary=False",
+            caller,
+            f"a position that rotates in layers {twice}, on top of the model's own rotation",
+            "queries and keys must rotate once",
+            "use a position that does not rotate" if set(twice) & set(internal) else "pass keep_rotary=False",
         )

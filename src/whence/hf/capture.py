@@ -1,4 +1,4 @@
-"""``capture``: watch a model's attention and states while it runs, and leave it as it was."""
+"""``capture``: record a model's attention and states while it runs, and restore the model afterwards."""
 
 from __future__ import annotations
 
@@ -9,73 +9,71 @@ from typing import Any
 from torch import nn
 
 from whence.errors import WhenceError, usage_error
-from whence.hf.adapters import base_of
-from whence.hf.causality_check import attending_layers
-from whence.hf.interface import KEY, Attending, Switch, watch
-from whence.hf.layers import chosen_layers
-from whence.hf.recorders import OfRows, Watching
-from whence.hf.reductions import OfAllRows, reduce_all
-from whence.hf.states import OfStates
+from whence.hf.integrations import unwrap_peft
+from whence.hf.interface import KEY, AttentionCall, AttentionSwitch, observe
+from whence.hf.layers import find_attention_layers, select_layers
+from whence.hf.recorders import HookRecorder, ProfileRecorder, Recorder, RowRecorder, record_profiles
 
 
 @contextmanager
-def capture(model: Any, *watchers: Watching, layers: Sequence[int] | None = None) -> Iterator[None]:
-    """Show every forward inside to some watchers.
+def capture(model: Any, *recorders: Recorder, layers: Sequence[int] | None = None) -> Iterator[None]:
+    """Record every forward pass inside the block.
 
     Args:
-        model: a causal language model of transformers, with a Position attached or without.
-        watchers: what to keep: ``LastRow``, ``Rows``, ``BySegment``, ``ByKey``, ``ByDistance``, ``Hidden``, ``Turned``.
-        layers: which layers to look at; all by default. A model that mixes attention with other layers needs
+        model: a causal language model of transformers, with or without an attached Position.
+        recorders: what to record: ``LastRow``, ``AttentionRows``, ``SegmentMass``, ``KeyProfile``, ``DistanceProfile``,
+            ``HiddenStates``, ``RotatedQK``.
+        layers: indices of layers; all by default. A model that mixes attention with other layers needs
             ``layers=attention_layers(model)``.
 
-    ``capture_unavailable`` says beforehand whether a model can be captured.
+    ``capture_unavailable`` reports in advance whether a model can be captured.
 
     Example::
 
-        last, distance = LastRow(), ByDistance()
+        last, distance = LastRow(), DistanceProfile()
         with capture(model, last, distance):
             model(tokens)
-        last[3]        # [batch, heads, keys]: what the last token of layer 3 attends to
+        last[3]        # [batch, heads, keys]: the attention of the last token in layer 3
     """
-    asked = "capture(...)"
-    for watcher in watchers:
-        if not isinstance(watcher, Watching):
+    caller = "capture(...)"
+    for recorder in recorders:
+        if not isinstance(recorder, Recorder):
             raise usage_error(
-                asked,
-                type(watcher).__name__,
-                "watchers are those of whence.hf",
-                "give LastRow(), ByDistance() or another",
+                caller,
+                type(recorder).__name__,
+                "recorders are those of whence.hf",
+                "pass LastRow(), DistanceProfile() or another",
             )
-    model = base_of(model)
+    model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(Switch(asked, model).back)
-        everywhere = attending_layers(asked, model)
-        modules = chosen_layers(asked, model, everywhere, layers)
-        for watcher in watchers:
-            if isinstance(watcher, OfStates):
-                watcher.install(model, modules, everywhere, undo)
-        undo.callback(watch(modules, _shown(watchers, modules)))
+            undo.callback(AttentionSwitch(caller, model).restore)
+        all_modules = find_attention_layers(caller, model)
+        modules = select_layers(caller, model, all_modules, layers)
+        for recorder in recorders:
+            if isinstance(recorder, HookRecorder):
+                recorder.install(model, modules, all_modules, undo)
+        undo.callback(observe(modules, _dispatch(recorders, modules)))
         yield
 
 
 def attention_layers(model: Any) -> list[int]:
-    """The layers that ``attach`` and ``capture`` can act on: those that attend through transformers' interface.
+    """The layers that ``attach`` and ``capture`` can use: those that attend through transformers' interface.
 
-    These are all layers of most models, and some of a hybrid of attention and state-space layers.
+    These are all layers of most models, and some layers of a hybrid of attention and state-space layers.
     """
-    asked = "attention_layers(...)"
-    model = base_of(model)
+    caller = "attention_layers(...)"
+    model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(Switch(asked, model).back)
-        return list(attending_layers(asked, model))
+            undo.callback(AttentionSwitch(caller, model).restore)
+        return list(find_attention_layers(caller, model))
 
 
 def capture_unavailable(model: Any, layers: Sequence[int] | None = None) -> str | None:
-    """Why ``capture(model, layers=layers)`` would refuse, in one sentence; ``None`` when it would run.
+    """The reason why ``capture(model, layers=layers)`` would raise, in one sentence; ``None`` if it would run.
 
-    Log-likelihoods need no capture, so a model without one can still be measured by its answers alone.
+    Log-likelihoods need no capture, so a model that cannot be captured can still be measured by its answers.
     """
     try:
         with capture(model, layers=layers):
@@ -84,16 +82,17 @@ def capture_unavailable(model: Any, layers: Sequence[int] | None = None) -> str 
         return str(error)
 
 
-def _shown(watchers: Sequence[Watching], modules: dict[int, nn.Module]) -> Callable[[Attending], None]:
+def _dispatch(recorders: Sequence[Recorder], modules: dict[int, nn.Module]) -> Callable[[AttentionCall], None]:
+    """An observer that passes each attention call to the recorders."""
     layer_of = {id(module): layer for layer, module in modules.items()}
-    of_rows = [watcher for watcher in watchers if isinstance(watcher, OfRows)]
-    of_all = [watcher for watcher in watchers if isinstance(watcher, OfAllRows)]
+    row_recorders = [recorder for recorder in recorders if isinstance(recorder, RowRecorder)]
+    profiles = [recorder for recorder in recorders if isinstance(recorder, ProfileRecorder)]
 
-    def show(attending: Attending) -> None:
-        layer = layer_of[id(attending.module)]
-        for watcher in of_rows:
-            watcher.see(layer, attending)
-        if of_all:
-            reduce_all(of_all, layer, attending)
+    def record(call: AttentionCall) -> None:
+        layer = layer_of[id(call.module)]
+        for recorder in row_recorders:
+            recorder.record(layer, call)
+        if profiles:
+            record_profiles(profiles, layer, call)
 
-    return show
+    return record

@@ -1,6 +1,6 @@
-"""The attention function that transformers calls once a model is switched over: ``attend``, with the layer's Position.
+"""The attention function that transformers calls for an attached or captured model: ``attend`` with the layer's Position.
 
-Everything about one layer lies on its attention module: its Position as the submodule ``whence``, and whoever watches it.
+Everything about one layer is stored on its attention module: its Position as the submodule ``whence``, and its observers.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ from torch import Tensor, nn
 
 from whence import shapes
 from whence.attention.attend import attend
-from whence.errors import WhenceError, usage_error
-from whence.hf.adapters import unwrapped
-from whence.hf.devices import bring_into_memory
-from whence.hf.masks import Sight, sight_mask, sight_of
-from whence.hf.model_parts import joined
-from whence.hf.packages import needed
-from whence.position.base import Position
+from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.integrations import active_position, load_from_meta
+from whence.hf.masks import MaskInfo, build_mask, read_mask_info
+from whence.position.base import Position, Rows
+from whence.position.composition import Sum
 from whence.position.no_position import NoPosition
 
 KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
-WATCHERS = "_whence_watchers"
-NOTHING = NoPosition()  # of a layer without a Position
-JOINED = "_whence_joined"  # a layer's Position together with what the model itself does to its scores
+OBSERVERS = "_whence_observers"
+COMBINED = "_whence_combined"  # a layer's Position combined with the model's own softcap and sinks
+NO_POSITION = NoPosition()  # of a layer without a Position
 
 
 @dataclass(frozen=True)
-class Attending:
-    """One layer's attention in one forward: what watchers look at. Keys hold the cache's too, rotation is done."""
+class AttentionCall:
+    """One layer's attention in one forward pass, as observers see it.
+
+    Keys include those of the cache. Queries and keys are already rotated.
+    """
 
     module: nn.Module
     q: Tensor  # [B, H, T, D]
     k: Tensor  # [B, G, S, D]
     v: Tensor  # [B, G, S, E]
-    own: Position  # the layer's
-    position: Position  # the same, with what the model itself does to scores
-    sight: Sight
-    ids: Tensor | None
+    layer_position: Position  # the attached one
+    position: Position  # the attached one with the model's softcap and sinks
+    mask_info: MaskInfo
+    position_ids: Tensor | None
     scale: float | None
 
     def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
-        """The weights ``[B, H, n, keys]`` of some queries, by number: ``[n]``, or ``[B, n]`` for each sequence its own.
+        """The attention weights ``[B, H, n, keys]`` of the queries ``rows``, ``[n]`` or ``[B, n]``.
 
-        ``keys`` leaves out those after so many, which must be ones that no query here sees.
+        Args:
+            rows: indices of queries, the same for all sequences or separate for each.
+            keys: return the first ``keys`` keys only; no query in ``rows`` may see a later one.
         """
         keys = self.k.shape[2] if keys is None else keys
         if rows.ndim == 1:
@@ -55,12 +58,12 @@ class Attending:
             q = self.q.gather(2, rows[:, None, :, None].expand(-1, self.q.shape[1], -1, self.q.shape[3]))
         # weights do not depend on the values, so one column of them is enough, unless a part adds to the output
         v = self.v if "value_bias" in self.position.effects else self.v[..., :1]
-        told = self.sight.of_rows(self.own, self.ids, rows, keys)
-        told |= {"position": self.position, "scale": self.scale}
-        return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **told)[1]
+        arguments = self.mask_info.row_arguments(self.layer_position, self.position_ids, rows, keys)
+        arguments |= {"position": self.position, "scale": self.scale}
+        return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **arguments)[1]
 
 
-Watcher = Callable[[Attending], None]
+Observer = Callable[[AttentionCall], None]
 
 
 def attention(
@@ -80,132 +83,168 @@ def attention(
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function of transformers' interface. A window comes with the mask, which knows it too."""
+    """The attention function registered with transformers. ``sliding_window`` is ignored: the mask contains it."""
     if position_bias is not None:
         raise usage_error(
             f"an attached {type(module).__name__}",
             f"position_bias of shape {list(position_bias.shape)}",
-            "this family adds a bias of its own for every query and key, and attend forms no dense bias",
-            "use a family whose positions are rotary, learned or absent, such as llama, gpt2 or smollm3",
+            "this family adds a bias of its own for every query and key, and attend takes no dense bias here",
+            "use a family with rotary, learned or no positions, such as llama, gpt2 or smollm3",
         )
     if cache is not None:
         raise usage_error(
             f"an attached {type(module).__name__}",
             "a paged cache",
-            "attend reads keys and values that lie in one tensor",
+            "attend reads keys and values from one contiguous tensor",
             "generate with a dynamic or a static cache",
         )
-    own = unwrapped(getattr(module, KEY, None))
-    own = NOTHING if own is None else own
+    layer_position = active_position(getattr(module, KEY, None))
+    layer_position = NO_POSITION if layer_position is None else layer_position
     if not shapes.tracing():
-        bring_into_memory(own, query.device)
-    position = _joined(module, own, softcap, s_aux)
-    dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values and not what rotation made
+        load_from_meta(layer_position, query.device)
+    position = _combined_position(module, layer_position, softcap, s_aux)
+    dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values but not rotated queries and keys
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    sight = sight_of(attention_mask, query.shape[2], key.shape[2])
-    told = sight.arguments(own, position_ids)
-    told |= {"position": position, "scale": scaling, "dropout": dropout}
+    info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
+    arguments = info.attend_arguments(layer_position, position_ids)
+    arguments |= {"position": position, "scale": scaling, "dropout": dropout}
     weights = None
     if output_attentions:
-        out, weights = attend(query, key, value, return_weights=True, **told)
+        out, weights = attend(query, key, value, return_weights=True, **arguments)
     else:
-        out = attend(query, key, value, **told)
-    for watch in module.__dict__.get(WATCHERS, ()):
+        out = attend(query, key, value, **arguments)
+    for observer in module.__dict__.get(OBSERVERS, ()):
         with torch.no_grad():
-            watch(Attending(module, query, key, value, own, position, sight, position_ids, scaling))
+            observer(AttentionCall(module, query, key, value, layer_position, position, info, position_ids, scaling))
     return out.transpose(1, 2).contiguous(), weights
 
 
-def _joined(module: nn.Module, own: Position, softcap: float | None, sinks: Tensor | None) -> Position:
-    """A layer's Position with the model's softcap and sinks, built once: a compiler cannot trace building a module."""
+class Softcap(Position):
+    """The model's own softcap: scores limited to ``-cap .. cap`` by a tanh, before any scale or bias (Gemma 2)."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def content_bias(self, rows: Rows) -> Tensor:
+        return self.cap * torch.tanh(rows.scores / self.cap) - rows.scores
+
+
+class ModelSinks(Position):
+    """The model's own sink logit per head: it takes probability and contributes no value (gpt-oss)."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__(heads=logits.shape[0])
+        self.logits = logits
+
+    def sink(self, position: Tensor, length: Any) -> Tensor:
+        return self.logits[:, None].expand(-1, position.shape[0])
+
+
+def combine_with_model_terms(position: Position, softcap: float | None, sinks: Tensor | None) -> Position:
+    """A Position combined with the model's softcap and sinks. ``Sum`` raises for parts that cannot act together."""
+    terms: list[Position] = []
+    if softcap is not None:
+        terms.append(Softcap(softcap))
+    if sinks is not None:
+        terms.append(ModelSinks(sinks))
+    return Sum(*terms, position) if terms else position
+
+
+def _combined_position(
+    module: nn.Module, layer_position: Position, softcap: float | None, sinks: Tensor | None
+) -> Position:
+    """The combined Position of a layer, built once, because a compiler cannot trace the construction of a module."""
     if softcap is None and sinks is None:
-        return own
-    built = module.__dict__.get(JOINED)
-    if built is not None and built[0] is own and built[1] == softcap and built[2] is sinks:
+        return layer_position
+    built = module.__dict__.get(COMBINED)
+    if built is not None and built[0] is layer_position and built[1] == softcap and built[2] is sinks:
         return built[3]
-    position = joined(own, softcap, sinks)
+    position = combine_with_model_terms(layer_position, softcap, sinks)
     if not shapes.tracing():
-        module.__dict__[JOINED] = (own, softcap, sinks, position)
+        module.__dict__[COMBINED] = (layer_position, softcap, sinks, position)
     return position
 
 
-def require_decoder(asked: str, model: Any) -> None:
-    """Refuse what is known not to be a decoder before anything is switched; masks tell of the rest."""
+def require_decoder(caller: str, model: Any) -> None:
+    """Raise for a model that is known not to be a decoder, before its attention is replaced. Masks show the rest."""
     kind = f"{type(model).__name__} ({model.config.model_type})"
     if getattr(model.config, "is_encoder_decoder", False):
-        raise not_a_decoder(asked, f"{kind}, an encoder-decoder")
+        raise not_a_decoder_error(caller, f"{kind}, an encoder-decoder")
     try:
         embeddings = model.get_input_embeddings()
-    except (NotImplementedError, AttributeError):  # of models that take images or sound
+    except (NotImplementedError, AttributeError):  # models of images or sound
         embeddings = None
     if not isinstance(getattr(embeddings, "weight", None), Tensor) or embeddings.weight.ndim != 2:
-        raise not_a_decoder(asked, f"{kind}, which takes no tokens")
+        raise not_a_decoder_error(caller, f"{kind}, which takes no tokens")
 
 
-def not_a_decoder(asked: str, got: str) -> WhenceError:
+def not_a_decoder_error(caller: str, got: str) -> WhenceError:
     return usage_error(
-        asked,
+        caller,
         got,
         "decoder-only language models are supported; encoders and encoder-decoders are not",
         "use a causal language model, such as llama, qwen3 or gpt2",
     )
 
 
-class Switch:
-    """A model's attention handed over to ``attend``, until it is handed back."""
+class AttentionSwitch:
+    """Make a model compute its attention with ``attend``, until ``restore`` is called."""
 
-    def __init__(self, asked: str, model: nn.Module) -> None:
-        transformers = needed("transformers", asked)
+    def __init__(self, caller: str, model: nn.Module) -> None:
+        transformers = require_package("transformers", caller, "hf")
         name = type(model).__name__
         if not isinstance(model, transformers.PreTrainedModel):
-            raise usage_error(asked, name, "the model is one of transformers", "load it with whence.hf.load")
-        require_decoder(asked, model)
+            raise usage_error(
+                caller, name, "the model must be a transformers PreTrainedModel", "load it with whence.hf.load"
+            )
+        require_decoder(caller, model)
         transformers.AttentionInterface.register(KEY, attention)
-        transformers.AttentionMaskInterface.register(KEY, sight_mask)
+        transformers.AttentionMaskInterface.register(KEY, build_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
         self.model = model
         self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
-        beside = _beside_text(model, parts)
-        if all(part._can_set_attn_implementation() for part in parts if part not in beside):
+        outside_text = _parts_outside_text(model, parts)
+        if all(part._can_set_attn_implementation() for part in parts if part not in outside_text):
             model.set_attn_implementation(KEY)
         for part, (config, implementation) in zip(parts, self.before, strict=True):
-            if part in beside:
+            if part in outside_text:
                 config._attn_implementation_internal = implementation
-        if any(part.config._attn_implementation_internal != KEY for part in parts if part not in beside):
-            self.back()
+        if any(part.config._attn_implementation_internal != KEY for part in parts if part not in outside_text):
+            self.restore()
             raise usage_error(
-                asked,
+                caller,
                 f"{name} ({model.config.model_type}), which computes its attention itself",
-                "a model is attached to and captured through transformers' attention interface",
+                "attach and capture work through transformers' attention interface",
                 "use a model of another family, such as llama, qwen3 or gpt2",
             )
 
-    def back(self) -> None:
+    def restore(self) -> None:
         for config, implementation in self.before:
             config._attn_implementation_internal = implementation
         for module in self.model.modules():
-            module.__dict__.pop(JOINED, None)
+            module.__dict__.pop(COMBINED, None)
 
 
-def _beside_text(model: Any, parts: list[Any]) -> list[Any]:
-    """The parts of a multimodal model beside its language model, such as an image encoder: they attend as they did."""
+def _parts_outside_text(model: Any, parts: list[Any]) -> list[Any]:
+    """The parts of a multimodal model outside its language model, such as an image encoder. They stay unchanged."""
     text = model.get_decoder()
-    if not any(text is part for part in parts):  # of a masked language model it is the head
+    if not any(text is part for part in parts):  # for a masked language model it is the head
         return []
     inside = set(map(id, text.modules()))
-    return [part for part in parts if id(part) not in inside and not any(one is text for one in part.modules())]
+    return [part for part in parts if id(part) not in inside and not any(other is text for other in part.modules())]
 
 
-def watch(modules: dict[int, nn.Module] | list[nn.Module], watcher: Watcher) -> Callable[[], None]:
-    """Let a watcher see the attention of some modules; what comes back ends it."""
-    watched = list(modules.values()) if isinstance(modules, dict) else modules
-    for module in watched:
-        module.__dict__.setdefault(WATCHERS, []).append(watcher)
+def observe(modules: dict[int, nn.Module] | list[nn.Module], observer: Observer) -> Callable[[], None]:
+    """Call ``observer`` with every attention call of the modules. The result removes it."""
+    observed = list(modules.values()) if isinstance(modules, dict) else modules
+    for module in observed:
+        module.__dict__.setdefault(OBSERVERS, []).append(observer)
 
-    def end() -> None:
-        for module in watched:
-            module.__dict__[WATCHERS].remove(watcher)
-            if not module.__dict__[WATCHERS]:
-                del module.__dict__[WATCHERS]
+    def remove() -> None:
+        for module in observed:
+            module.__dict__[OBSERVERS].remove(observer)
+            if not module.__dict__[OBSERVERS]:
+                del module.__dict__[OBSERVERS]
 
-    return end
+    return remove

@@ -1,40 +1,119 @@
-"""Which layers are meant, and the block around an attention module."""
+"""Find the attention modules of a model by layer, with one tiny forward pass, and select among them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from whence.errors import usage_error
+from whence.hf.integrations import execution_device
+from whence.hf.interface import AttentionCall, observe
+
+TOKENS = 6
 
 
-def chosen_layers(
-    asked: str, model: Any, attending: dict[int, nn.Module], layers: Sequence[int] | None
+def find_attention_layers(caller: str, model: Any) -> dict[int, nn.Module]:
+    """The attention modules that call ``attend``, by layer, observed in a forward pass of a switched model."""
+    modules: dict[int, nn.Module] = {}
+    shared: list[nn.Module] = []
+
+    def add(call: AttentionCall) -> None:
+        layer = getattr(call.module, "layer_idx", len(modules))  # without an index, layers count in the order they run
+        if isinstance(layer, int) and layer >= 0 and modules.get(layer, call.module) is call.module:
+            modules[layer] = call.module
+        else:
+            shared.append(call.module)
+
+    remove = observe(list(model.modules()), add)
+    try:
+        run_tiny_forward(model, tiny_input(caller, model))
+    finally:
+        remove()
+    name = f"{type(model).__name__} ({model.config.model_type})"
+    if shared:
+        raise usage_error(
+            caller,
+            f"{name}, whose {type(shared[0]).__name__} serves several layers",
+            "every layer must have its own attention module with a layer_idx",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
+    if not modules:
+        raise usage_error(
+            caller,
+            f"{name}, no layer of which calls the attention interface",
+            "attach and capture work through transformers' attention interface",
+            "use a model of another family, such as llama, qwen3 or gpt2",
+        )
+    return dict(sorted(modules.items()))
+
+
+def select_layers(
+    caller: str, model: Any, attention_modules: dict[int, nn.Module], layers: Sequence[int] | None
 ) -> dict[int, nn.Module]:
-    """The chosen ones of the modules that attend; by default every layer, and then none may be missing."""
+    """The attention modules of the selected layers. By default every layer is selected and must have attention."""
     total = int(model.config.get_text_config().num_hidden_layers)
-    wanted = list(range(total)) if layers is None else list(layers)
-    of_layers = asked.replace("...", "layers=...")
-    if not wanted:
-        raise usage_error(of_layers, "none", "at least one layer is chosen", "leave it out for all")
-    if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in wanted):
-        raise usage_error(of_layers, str(wanted), f"the model has the layers 0 to {total - 1}", "choose among them")
-    numbers = sorted({n % total for n in wanted})
-    missing = [n for n in numbers if n not in attending]
+    selected = list(range(total)) if layers is None else list(layers)
+    argument = caller.replace("...", "layers=...")
+    if not selected:
+        raise usage_error(argument, "no layers", "at least one layer must be selected", "omit layers to select all")
+    if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in selected):
+        raise usage_error(
+            argument, str(selected), f"the model has the layers 0 to {total - 1}", "pass indices in that range"
+        )
+    indices = sorted({n % total for n in selected})
+    missing = [n for n in indices if n not in attention_modules]
     if missing:
         raise usage_error(
-            asked,
+            caller,
             f"{type(model).__name__} ({model.config.model_type}), whose layers {missing} have no attention, or do not "
             "call it through transformers' attention interface",
-            "a chosen layer does",
-            f"pass layers={sorted(attending)}",
+            "every selected layer must do so",
+            f"pass layers={sorted(attention_modules)}",
         )
-    return {n: attending[n] for n in numbers}
+    return {n: attention_modules[n] for n in indices}
 
 
-def block_of(model: nn.Module, attention: nn.Module) -> nn.Module:
-    """The layer that an attention module is part of."""
+def parent_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
+    """The decoder layer that contains an attention module."""
     names = {id(module): name for name, module in model.named_modules()}
     return model.get_submodule(names[id(attention)].rpartition(".")[0])
+
+
+def tiny_input(caller: str, model: Any) -> Tensor:
+    """A few tokens ``[1, n]`` that every vocabulary has."""
+    size = int(model.get_input_embeddings().weight.shape[0])
+    device = execution_device(caller, model.get_input_embeddings())
+    return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
+
+
+def run_tiny_forward(model: Any, tokens: Tensor) -> Tensor:
+    """Logits ``[1, tokens, n]``, or the base model's states if the head returns one result per sequence."""
+    with torch.no_grad(), _eval_mode(model):
+        out = _call(model, tokens)
+        logits = out[0] if getattr(out, "logits", None) is None else out.logits
+        if logits.ndim == 3 and logits.shape[1] == tokens.shape[1]:
+            return logits
+        return _call(model.base_model, tokens)[0]
+
+
+def _call(model: Any, tokens: Tensor) -> Any:
+    parameters = inspect.signature(model.forward).parameters
+    options = {"use_cache": False} if "use_cache" in parameters else {}
+    return model(input_ids=tokens, **options)
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module gets its own mode back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,13 +1,14 @@
-"""What a model's mask says, kept as what it means: where queries and keys stand, and which keys may be seen.
+"""Recognize Hugging Face masks as causal, window and segment structure.
 
-transformers asks for a mask by handing over a function of (sequence, head, query, key), and the truth about the cache: the
-slot at which the queries and the keys begin. A dense mask of all pairs would close every fast path of ``attend`` and grow
-with the square of the length, so ``mask_structure`` recognises the function as causality, window, chunks and packed
-documents; padding is handed over beside it. What is recognised travels with the tensor that transformers carries to the
-layers. Any other mask is refused.
+transformers requests a mask with a function of (sequence, head, query, key) and with the state of the cache: the slots at
+which queries and keys begin. A dense mask of all pairs would rule out every fast path of ``attend`` and grow with the
+square of the length, so ``mask_structure`` recognizes the function as causality, window, chunks and packed segments. The
+key mask is kept beside it. The result, a ``MaskInfo``, travels as an attribute of the tensor that transformers passes to
+the layers. Any other mask is an error.
 
-Positions follow one rule, in one pass and from a cache. A mechanism for which only differences of positions count is
-handed slots of the cache, padding included. Any other is handed the number of tokens since its text's first real one.
+Positions follow one rule, in a single forward pass and with a cache. A mechanism that depends only on differences of
+positions gets slots of the cache, padding included. Any other gets the number of tokens since the first real token of its
+sequence or segment.
 """
 
 from __future__ import annotations
@@ -22,145 +23,154 @@ from whence import shapes
 from whence.attention.attend import Arguments
 from whence.attention.layout import count_tokens
 from whence.errors import usage_error
-from whence.hf.mask_structure import Asked, MaskFunction, Structure, recognise, recognise_while_tracing
+from whence.hf.mask_structure import MaskFunction, MaskRequest, MaskStructure, recognize, recognize_while_tracing
 from whence.position.base import Position
 
 COMPILED_IDS = (
-    "a compiled model with a position attached takes position_ids that count the tokens; run it without compile"
+    "a compiled model with an attached position takes position_ids that count the tokens; run it without compile"
 )
 
 
 @dataclass
-class Sight:
-    """B sequences, T queries, S keys. A slot is a place in the cache, counted from the first token, padding included."""
+class MaskInfo:
+    """The mask of one forward pass: B sequences, T queries, S keys.
+
+    A slot is an index into the cache, counted from the first token, padding included.
+    """
 
     q_slots: Tensor  # [T]
     k_slots: Tensor  # [S]
-    structure: Structure  # window, chunks and packed texts
-    real: Tensor | None  # [B, S], False on padding and on slots that are still empty; None when every token is real
-    first: Tensor | None  # [B, 1], the slot of the first real token
-    whole: bool  # the queries are all the tokens there are
-    _judged: tuple[Tensor | None, Tensor | None] | None = field(default=None, repr=False)
+    structure: MaskStructure  # window, chunks and packed segments
+    key_mask: Tensor | None  # [B, S], False on padding and on empty slots; None if every token is real
+    first_slot: Tensor | None  # [B, 1], the slot of the first real token
+    is_full: bool  # the queries are all tokens; nothing comes from a cache
+    _checked_ids: tuple[Tensor | None, Tensor | None] | None = field(default=None, repr=False)
 
     @property
     def segment_ids(self) -> Tensor | None:
         return self.structure.segment_ids
 
-    def arguments(self, position: Position, ids: Tensor | None) -> Arguments:
-        """How ``attend`` is told where everything stands."""
-        common: Arguments = {"causal": True, "window": self.structure.window, "key_mask": self.real}
-        segments = self.structure.segments()
-        unusual = self.unusual(position, ids)
-        counted_alike = self.first is None or not position.relative or shapes.tracing()  # by attend as by ``places``
-        if self.whole and unusual is None and self.structure.chunks is None and counted_alike:
-            # attend counts the tokens of each text itself, which leaves its fast paths open while a compiler traces
-            return common if segments is None else {**common, "segment_ids": segments[0]}
-        q_places, k_places = self.places(position, ids)
-        if segments is not None:
-            common["segment_ids"] = (_shared(segments[0]), _shared(segments[1]))
-        return {**common, "q_positions": q_places, "k_positions": k_places}
+    def attend_arguments(self, position: Position, ids: Tensor | None) -> Arguments:
+        """The mask and the positions as arguments of ``attend``."""
+        arguments: Arguments = {"causal": True, "window": self.structure.window, "key_mask": self.key_mask}
+        visibility = self.structure.visibility_ids()
+        # whether attend, left to itself, counts the same positions as ``positions`` does
+        counts_alike = self.first_slot is None or not position.relative or shapes.tracing()
+        custom = self.custom_ids(position, ids)
+        if self.is_full and custom is None and self.structure.chunks is None and counts_alike:
+            # without explicit positions, attend's fast paths stay available while a compiler traces
+            return arguments if visibility is None else {**arguments, "segment_ids": visibility[0]}
+        q_positions, k_positions = self.positions(position, ids)
+        if visibility is not None:
+            arguments["segment_ids"] = (_squeeze_batch(visibility[0]), _squeeze_batch(visibility[1]))
+        return {**arguments, "q_positions": q_positions, "k_positions": k_positions}
 
-    def of_rows(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
-        """The same for some of the queries and the first of the keys: ``rows`` is ``[n]``, or ``[B, n]``."""
-        q_places, k_places = self.places(position, ids)
-        told: Arguments = {"causal": True, "window": self.structure.window}
-        told["key_mask"] = None if self.real is None else self.real[:, :keys]
-        told |= {"q_positions": _taken(q_places, rows), "k_positions": k_places[..., :keys]}
-        segments = self.structure.segments()
-        if segments is not None:
-            told["segment_ids"] = (_shared(_taken(segments[0], rows)), _shared(segments[1][:, :keys]))
-        return told
+    def row_arguments(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
+        """The same for the queries ``rows`` (``[n]`` or ``[B, n]``) and the first ``keys`` keys."""
+        q_positions, k_positions = self.positions(position, ids)
+        arguments: Arguments = {"causal": True, "window": self.structure.window}
+        arguments["key_mask"] = None if self.key_mask is None else self.key_mask[:, :keys]
+        arguments |= {"q_positions": _select_rows(q_positions, rows), "k_positions": k_positions[..., :keys]}
+        visibility = self.structure.visibility_ids()
+        if visibility is not None:
+            q_ids, k_ids = _select_rows(visibility[0], rows), visibility[1][:, :keys]
+            arguments["segment_ids"] = (_squeeze_batch(q_ids), _squeeze_batch(k_ids))
+        return arguments
 
-    def reach(self, rows: Tensor) -> int:
-        """How many of the keys stand at or before the last of some queries; no query sees more."""
+    def count_reachable_keys(self, rows: Tensor) -> int:
+        """The number of keys at or before the last of the queries ``rows``. No query sees more."""
         return int((self.k_slots <= self.q_slots[rows].max()).sum())
 
-    def places(self, position: Position, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positions(self, position: Position, ids: Tensor | None) -> tuple[Tensor, Tensor]:
         """Positions of queries and keys, ``[T]`` and ``[S]``, or ``[B, T]`` and ``[B, S]``.
 
-        Where only differences count, slots do. Otherwise tokens are counted from each text's first one; padding, which
-        nothing sees, stands at 0.
+        They are slots if the mechanism depends on differences only. Otherwise tokens are counted from the first one of
+        each sequence or segment. Padding, which no query sees, gets position 0.
         """
-        unusual = self.unusual(position, ids)
-        if unusual is not None:
-            return unusual, unusual
-        if position.relative or (self.first is None and self.segment_ids is None):
+        custom = self.custom_ids(position, ids)
+        if custom is not None:
+            return custom, custom
+        if position.relative or (self.first_slot is None and self.segment_ids is None):
             return self.q_slots, self.k_slots
         if self.segment_ids is not None:
-            counted = count_tokens(self.real, self.segment_ids, len(self.q_slots), self.q_slots.device).clamp(min=0)
-            return counted, counted
-        assert self.first is not None
-        return (self.q_slots - self.first).clamp(min=0), (self.k_slots - self.first).clamp(min=0)
+            counts = count_tokens(self.key_mask, self.segment_ids, len(self.q_slots), self.q_slots.device).clamp(min=0)
+            return counts, counts
+        assert self.first_slot is not None
+        return (self.q_slots - self.first_slot).clamp(min=0), (self.k_slots - self.first_slot).clamp(min=0)
 
-    def visible(self, rows: Tensor) -> Tensor:
-        """Which keys some queries see, padding among the keys left out: ``[B or 1, n, S]``."""
-        seen = self.structure.visible(self.q_slots, self.k_slots, rows)
-        return seen if self.real is None else seen & self.real[:, None, :]
+    def visible_keys(self, rows: Tensor) -> Tensor:
+        """Which keys the queries ``rows`` see, without padding: ``[B or 1, n, S]``."""
+        visible = self.structure.visible_keys(self.q_slots, self.k_slots, rows)
+        return visible if self.key_mask is None else visible & self.key_mask[:, None, :]
 
-    def real_queries(self) -> Tensor | None:
-        """Which queries are no padding, ``[B, T]``; None when all are."""
-        return None if self.real is None else self.real[:, self.q_slots - self.k_slots[0]]
+    def query_mask(self) -> Tensor | None:
+        """Which queries are real tokens, ``[B, T]``; None if all are."""
+        return None if self.key_mask is None else self.key_mask[:, self.q_slots - self.k_slots[0]]
 
-    def unusual(self, position: Position, ids: Tensor | None) -> Tensor | None:
-        """Position ids ``[T]`` or ``[B, T]`` that skip, which only the caller can have meant; None for the usual ones."""
+    def custom_ids(self, position: Position, ids: Tensor | None) -> Tensor | None:
+        """Position ids ``[T]`` or ``[B, T]`` that leave gaps, as the caller chose them; None for consecutive ids."""
         if ids is None or not position.effects:
             return None
-        if self._judged is None or self._judged[0] is not ids:  # every layer of a forward gets the same ids
-            self._judged = (ids, self._judge(ids))
-        return self._judged[1]
+        if self._checked_ids is None or self._checked_ids[0] is not ids:  # all layers of a forward pass share the ids
+            self._checked_ids = (ids, self._check_ids(ids))
+        return self._checked_ids[1]
 
-    def _judge(self, ids: Tensor) -> Tensor | None:
+    def _check_ids(self, ids: Tensor) -> Tensor | None:
+        caller = "an attached model(position_ids=...)"
         if ids.ndim != 2:
             raise usage_error(
-                "an attached model(position_ids=...)",
+                caller,
                 f"ids of shape {list(ids.shape)}",
-                "a token of a text has one position",
-                "attach to a model of text alone",
+                "each token has one position",
+                "attach to a text model; multi-dimensional positions are not supported",
             )
-        real = self.real_queries()
-        doubtful = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        usual = [self.q_slots[None], self.q_slots[None] if self.first is None else self.q_slots - self.first]
-        if self.segment_ids is not None:  # packed texts are those whose ids begin anew
-            usual = [count_tokens(self.real, self.segment_ids, len(self.q_slots), ids.device)]
-        agree = [((ids == expected) | ~doubtful).all() for expected in usual]
-        if shapes.tracing():  # no number may be read, so the compiled program looks at them when it runs
+        query_mask = self.query_mask()
+        is_real = torch.ones_like(ids, dtype=torch.bool) if query_mask is None else query_mask
+        expected = [
+            self.q_slots[None],
+            self.q_slots[None] if self.first_slot is None else self.q_slots - self.first_slot,
+        ]
+        if self.segment_ids is not None:  # transformers recognizes packed segments by ids that start again
+            expected = [count_tokens(self.key_mask, self.segment_ids, len(self.q_slots), ids.device)]
+        agree = [((ids == one) | ~is_real).all() for one in expected]
+        if shapes.tracing():  # no tensor value may be read here, so the compiled program checks the ids when it runs
             torch._assert_async(torch.stack(agree).any(), COMPILED_IDS)
             return None
         if any(bool(one) for one in agree):
             return None
-        if not self.whole:
+        if not self.is_full:
             raise usage_error(
-                "an attached model(position_ids=...)",
-                "ids that skip, together with a cache",
-                "a cache keeps keys and not their ids, so distances are counted in its slots",
-                "leave position_ids out, or call the model without a cache",
+                caller,
+                "ids with gaps, together with a cache",
+                "the cache stores keys without their ids, so distances are counted in its slots",
+                "omit position_ids, or call the model without a cache",
             )
         if self.segment_ids is not None:
             raise usage_error(
-                "an attached model(position_ids=...)",
-                "ids that skip, and no attention_mask",
-                "transformers then takes every gap for the beginning of another packed text, which counts from 0",
-                "pass attention_mask=torch.ones_like(input_ids) for one text, or ids that begin at 0 in every text",
+                caller,
+                "ids with gaps and no attention_mask",
+                "transformers then treats every gap as the start of another packed segment, which counts from 0",
+                "pass attention_mask=torch.ones_like(input_ids) for one sequence, or ids that start at 0 in each segment",
             )
-        if not self.structure.plain:
+        if not self.structure.is_plain:
             raise usage_error(
-                "an attached model(position_ids=...)",
-                "ids that skip, in a model with a window or chunks",
-                "its mask counts tokens and not ids",
-                "leave position_ids out",
+                caller,
+                "ids with gaps, in a model with a window or chunks",
+                "the mask of the model counts tokens, not ids",
+                "omit position_ids",
             )
-        highest = ids.masked_fill(~doubtful, -1).cummax(-1).values
-        if not bool(((ids[:, 1:] > highest[:, :-1]) | ~doubtful[:, 1:]).all()):
+        highest = ids.masked_fill(~is_real, -1).cummax(-1).values
+        if not bool(((ids[:, 1:] > highest[:, :-1]) | ~is_real[:, 1:]).all()):
             raise usage_error(
-                "an attached model(position_ids=...)",
-                "ids that do not rise",
-                "a query sees keys of lower ids",
-                "give ids that rise along the text",
+                caller,
+                "ids that do not increase",
+                "a query sees keys with lower ids",
+                "pass position_ids that increase along the sequence",
             )
         return ids[0] if ids.shape[0] == 1 else ids
 
 
-def sight_mask(
+def build_mask(
     *,
     batch_size: int,
     q_length: int,
@@ -175,64 +185,65 @@ def sight_mask(
     config: Any = None,
     **others: Any,
 ) -> Tensor:
-    """The mask function of transformers' interface: a small tensor that carries the ``Sight`` of this forward."""
-    # a static cache moves its offset in place, so the sum must be a tensor of its own
+    """The mask function registered with transformers. It returns a small tensor that carries a ``MaskInfo``."""
+    # a static cache changes its offset in place, so the sum must be a new tensor
     q_slots = torch.arange(q_length, device=device) + q_offset
     k_slots = torch.arange(kv_length, device=device) + kv_offset
-    whole = isinstance(q_offset, int) and q_offset == 0 and kv_offset == 0 and q_length == kv_length
-    real, first = _real(attention_mask, k_slots, kv_offset)
-    asked = Asked(
-        mask_function, batch_size, q_slots, k_slots, whole, attention_mask is not None, local_size, first, config
+    is_full = isinstance(q_offset, int) and q_offset == 0 and kv_offset == 0 and q_length == kv_length
+    key_mask, first_slot = _key_mask(attention_mask, k_slots, kv_offset)
+    has_mask = attention_mask is not None
+    request = MaskRequest(
+        mask_function, batch_size, q_slots, k_slots, is_full, has_mask, local_size, first_slot, config
     )
-    structure = (recognise_while_tracing if shapes.tracing() else recognise)(asked, use_vmap)
-    carrier = torch.ones(batch_size, 1, 1, kv_length, dtype=torch.bool, device=device) if real is None else real
-    carrier = carrier.reshape(
-        batch_size, 1, 1, kv_length
-    ).contiguous()  # generate asks for that, and gets this very tensor
-    carrier.sight = Sight(q_slots, k_slots, structure, real, first, whole)  # type: ignore[attr-defined]
+    structure = (recognize_while_tracing if shapes.tracing() else recognize)(request, use_vmap)
+    shape = (batch_size, 1, 1, kv_length)
+    # generate calls contiguous() on the mask; a contiguous tensor returns itself and so keeps its attribute
+    carrier = torch.ones(shape, dtype=torch.bool, device=device) if key_mask is None else key_mask.reshape(shape)
+    carrier = carrier.contiguous()
+    carrier.mask_info = MaskInfo(q_slots, k_slots, structure, key_mask, first_slot, is_full)  # type: ignore[attr-defined]
     return carrier
 
 
-def sight_of(mask: Tensor | None, queries: int, keys: int) -> Sight:
-    """What a mask carries; a mask made by anyone else is refused."""
-    sight = getattr(mask, "sight", None)
-    if not isinstance(sight, Sight):
+def read_mask_info(mask: Tensor | None, queries: int, keys: int) -> MaskInfo:
+    """The ``MaskInfo`` that a mask carries. A mask from elsewhere is an error."""
+    info = getattr(mask, "mask_info", None)
+    if not isinstance(info, MaskInfo):
         got = "no mask" if mask is None else f"a mask of shape {list(mask.shape)} made elsewhere"
         raise usage_error(
             "an attached model(attention_mask=...)",
             got,
-            "causality, window and padding are read from masks that transformers makes for it",
-            "give a mask [batch, length] that says which tokens are real, or none",
+            "causality, window and padding are read from the masks that transformers builds",
+            "pass attention_mask of shape [batch, length] with 1 for real tokens, or none",
         )
-    if (len(sight.q_slots), len(sight.k_slots)) != (queries, keys):
+    if (len(info.q_slots), len(info.k_slots)) != (queries, keys):
         raise usage_error(
             "an attached model",
-            f"{queries} queries and {keys} keys with a mask for {len(sight.q_slots)} and {len(sight.k_slots)}",
-            "layers that share a mask hold the same tokens",
-            "use a cache whose layers do",
+            f"{queries} queries and {keys} keys with a mask for {len(info.q_slots)} and {len(info.k_slots)}",
+            "layers that share a mask must have the same tokens in the cache",
+            "use a DynamicCache or StaticCache",
         )
-    return sight
+    return info
 
 
-def _real(given: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys are real, and the first real slot of each sequence; nothing when all are."""
-    if given is None or (not shapes.tracing() and bool(given.all())):
-        return None, None  # slots beyond the given ones are still empty, and causality hides them
-    given = given.bool()
-    first = given.long().argmax(-1, keepdim=True)
-    missing = int(k_slots.shape[0]) + offset - given.shape[1]
+def _key_mask(attention_mask: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys are real, and the first real slot of each sequence; None for both if all are real."""
+    if attention_mask is None or (not shapes.tracing() and bool(attention_mask.all())):
+        return None, None  # slots beyond the mask are empty, and causality hides them
+    mask = attention_mask.bool()
+    first_slot = mask.long().argmax(-1, keepdim=True)
+    missing = int(k_slots.shape[0]) + offset - mask.shape[1]
     if missing > 0:
-        given = torch.nn.functional.pad(given, (0, missing))
-    return given[:, offset : offset + k_slots.shape[0]], first
+        mask = torch.nn.functional.pad(mask, (0, missing))
+    return mask[:, offset : offset + k_slots.shape[0]], first_slot
 
 
-def _shared(numbers: Tensor) -> Tensor:
-    """Numbers ``[1, n]`` of all sequences as ``[n]``, which is how ``attend`` takes them; others as they are."""
-    return numbers[0] if numbers.shape[0] == 1 else numbers
+def _squeeze_batch(ids: Tensor) -> Tensor:
+    """Ids ``[1, n]`` of all sequences as ``[n]``, the form ``attend`` takes; others unchanged."""
+    return ids[0] if ids.shape[0] == 1 else ids
 
 
-def _taken(x: Tensor, rows: Tensor) -> Tensor:
-    """Some entries of ``[T]`` or ``[B or 1, T]``: the same for all sequences (``[n]``) or for each its own (``[B, n]``)."""
+def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Entries of ``[T]`` or ``[B or 1, T]``: the same for all sequences (``[n]``) or its own for each (``[B, n]``)."""
     if rows.ndim == 1:
         return x[..., rows]
     return x.expand(rows.shape[0], -1).gather(1, rows)

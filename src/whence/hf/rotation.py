@@ -1,8 +1,8 @@
-"""The model's own rotary positions: which layers rotate, and a rotation by nothing for chosen layers.
+"""The model's own rotary positions: find the layers that rotate, and replace the rotation by the identity.
 
-Most families hand cosines and sines to every attention module, llama4 and deepseek_v2 complex numbers. Being handed a
-rotation does not mean using it: NoPE layers (of llama4, smollm3, cohere2, exaone4) are handed one and ignore it. So each
-layer runs twice on the same states, once with a rotation by nothing; it rotates when its queries or keys change.
+Most families pass cosines and sines to every attention module; llama4 and deepseek_v2 pass complex numbers. A layer that
+receives a rotation need not use it: the NoPE layers of llama4, smollm3, cohere2 and exaone4 ignore it. So each layer runs
+twice on the same states, the second time with the identity rotation. It rotates if its queries or keys differ.
 """
 
 from __future__ import annotations
@@ -12,71 +12,71 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.hf.interface import KEY, Attending, watch
+from whence.hf.interface import KEY, AttentionCall, observe
 
-GIVEN = "position_embeddings"  # how transformers hands a rotation to an attention module
+ARGUMENT = "position_embeddings"  # the argument in which transformers passes a rotation to an attention module
 
 
-class Unturned:
-    """A hook before an attention module that hands it a rotation by nothing."""
+class RemoveRotation:
+    """A forward pre-hook of an attention module that replaces its rotation by the identity."""
 
     def __call__(
-        self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not is_rotation(named.get(GIVEN)):
+        if not is_rotation(kwargs.get(ARGUMENT)):
             return None
-        return given, {**named, GIVEN: by_nothing(named[GIVEN])}
+        return args, {**kwargs, ARGUMENT: identity_rotation(kwargs[ARGUMENT])}
 
 
-class Rotations:
-    """A hook after attention modules that finds out which of them rotate their queries and keys."""
+class RotationFinder:
+    """A forward hook of attention modules that finds out which of them rotate their queries and keys."""
 
     def __init__(self) -> None:
-        self.turning: set[int] = set()  # modules whose rotation can be taken away
-        self.inside: set[int] = set()  # modules that compute their rotation themselves
-        self._asking = False
+        self.rotating: set[int] = set()  # ids of modules whose rotation can be removed
+        self.internal: set[int] = set()  # ids of modules that compute their rotation themselves
+        self._running = False
 
-    def __call__(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        if self._asking:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self._running:
             return
-        if not is_rotation(named.get(GIVEN)):
+        if not is_rotation(kwargs.get(ARGUMENT)):
             own = [part for name, part in module.named_modules() if name.split(".")[0] != KEY]
             if any("Rotary" in type(part).__name__ for part in own):
-                self.inside.add(id(module))
+                self.internal.add(id(module))
             return
-        seen: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
 
-        def note(attending: Attending) -> None:
-            seen.append((attending.q, attending.k))
+        def add(call: AttentionCall) -> None:
+            pairs.append((call.q, call.k))
 
-        end = watch([module], note)
-        self._asking = True
-        if "past_key_values" in named:  # of a model that keeps a cache although it was asked not to
-            named = {**named, "past_key_values": None}
+        remove = observe([module], add)
+        self._running = True
+        if "past_key_values" in kwargs:  # some models create a cache despite use_cache=False
+            kwargs = {**kwargs, "past_key_values": None}
         try:
-            module(*given, **named)
-            module(*given, **{**named, GIVEN: by_nothing(named[GIVEN])})
+            module(*args, **kwargs)
+            module(*args, **{**kwargs, ARGUMENT: identity_rotation(kwargs[ARGUMENT])})
         finally:
-            self._asking = False
-            end()
-        half = len(seen) // 2  # a module may attend more than once
-        same = [
-            torch.equal(q, p) and torch.equal(k, j) for (q, k), (p, j) in zip(seen[:half], seen[half:], strict=True)
+            self._running = False
+            remove()
+        half = len(pairs) // 2  # a module may call attention more than once
+        unchanged = [
+            torch.equal(q, p) and torch.equal(k, j) for (q, k), (p, j) in zip(pairs[:half], pairs[half:], strict=True)
         ]
-        if not all(same):
-            self.turning.add(id(module))
+        if not all(unchanged):
+            self.rotating.add(id(module))
 
 
-def by_nothing(rotation: Any) -> Any:
-    """The rotation by an angle of zero, in the form of the given one."""
+def identity_rotation(rotation: Any) -> Any:
+    """The rotation by an angle of zero, in the same form as the argument."""
     if isinstance(rotation, Tensor):
         return torch.ones_like(rotation)
     cos, sin = rotation
     return torch.ones_like(cos), torch.zeros_like(sin)
 
 
-def is_rotation(given: object) -> bool:
-    """Whether it is a pair of cosines and sines, or complex numbers."""
-    if isinstance(given, Tensor):
-        return given.is_complex()
-    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(x, Tensor) for x in given)
+def is_rotation(value: object) -> bool:
+    """Whether a value is a pair of cosines and sines, or a complex tensor."""
+    if isinstance(value, Tensor):
+        return value.is_complex()
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(x, Tensor) for x in value)

@@ -1,7 +1,7 @@
-"""Positions on disk: found in the folders that ``save_pretrained`` writes, read back with their settings, saved alone.
+"""Save and load attached positions: in the folders that ``save_pretrained`` writes, or in a small file of their own.
 
-transformers renames the weights of some models when it writes them, so a position is found by the name ``whence`` in the
-names of its tensors and by the layer that its settings state.
+transformers renames the weights of some models when it writes them, so a position is found by ``whence`` in the names of
+its tensors and by the layer in its settings.
 """
 
 from __future__ import annotations
@@ -16,83 +16,89 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError, usage_error
-from whence.hf import settings
-from whence.hf.attach import Attachment, Given, attach
-from whence.hf.devices import bring_into_memory, execution_device
+from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.attach import Attachment, PositionLike, attach
+from whence.hf.integrations import execution_device, load_from_meta
 from whence.hf.interface import KEY
-from whence.hf.packages import needed
-from whence.hf.position_state import SETTINGS, attached_positions, require_same, tensors_of
+from whence.hf.settings import (
+    FORMAT,
+    SETTINGS,
+    attached_positions,
+    build_position,
+    decode,
+    require_same_settings,
+    without_settings,
+)
 from whence.position.base import Position
 from whence.records import replace_file
 
-ALONE = f"{KEY}.safetensors"  # the file of ``save_positions``
+FILE_NAME = f"{KEY}.safetensors"  # written by ``save_positions``
 
 
 @dataclass
-class Saved:
+class SavedPosition:
     """One layer's position on disk."""
 
     file: str
-    name: str  # of the position in that file
-    record: dict[str, Any] | None = None  # None in a folder that was written before settings were saved
+    name: str  # the prefix of its tensors in that file
+    record: dict[str, Any] | None = None  # None if it was saved without settings, or with those of an older format
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save_positions(model: Any, folder: str | Path) -> Path:
-    """Write the attached positions alone, with their settings, into one small file; ``read_positions`` reads it.
+    """Write the attached positions with their settings into one small file, which ``read_positions`` reads.
 
-    The file appears in one step, and an older one of that name is replaced.
+    The file is replaced atomically.
     """
-    asked = f'save_positions("{folder}")'
-    safetensors = needed("safetensors.torch", asked)
-    positions = _require_attached(asked, model)
-    path = Path(folder).expanduser() / ALONE
+    caller = f'save_positions("{folder}")'
+    safetensors = require_package("safetensors.torch", caller, "hf")
+    positions = _require_attached(caller, model)
+    path = Path(folder).expanduser() / FILE_NAME
     state = {
         f"layers.{layer}.{KEY}.{name}": tensor.detach().cpu().contiguous().clone()
         for layer, position in positions.items()
         for name, tensor in position.state_dict().items()
     }
     with replace_file(path) as part:
-        safetensors.save_file(state, part, metadata={"sha256": _checksum(state)})
+        safetensors.save_file(state, part, metadata={"sha256": _tensors_checksum(state)})
     return path
 
 
-def saved_positions(folder: Path) -> list[str]:
-    """The names of positions' weights in a folder that ``save_pretrained`` wrote; nothing is loaded for that."""
-    asked = f'saved_positions("{folder}")'
+def saved_position_names(folder: Path) -> list[str]:
+    """The names of the tensors of positions in a folder that ``save_pretrained`` wrote. No tensor is loaded."""
+    caller = f'saved_position_names("{folder}")'
     names: list[str] = []
     for path in sorted(folder.glob("*.safetensors")):
-        with _opened(asked, path) as file:
-            names += [name for name in list(file.keys()) if _parsed(name)]
+        with _open(caller, path) as file:
+            names += [name for name in list(file.keys()) if _parse_name(name)]
     return names
 
 
 def read_positions(model: Any, folder: str | Path) -> None:
-    """Fill the attached positions with those in a folder that ``save_pretrained`` or ``save_positions`` wrote.
+    """Load the weights of the attached positions from a folder that ``save_pretrained`` or ``save_positions`` wrote.
 
-    The settings in the folder must be those of the attached positions. ``attach_saved`` builds the positions as well.
+    The settings in the folder must equal those of the attached positions. ``attach_saved`` also builds the positions.
     """
-    asked = f'read_positions("{folder}")'
-    _fill(asked, _require_attached(asked, model), _read(asked, Path(folder).expanduser()))
+    caller = f'read_positions("{folder}")'
+    _load_into(caller, _require_attached(caller, model), _read_folder(caller, Path(folder).expanduser()))
 
 
 def attach_saved(
     model: Any,
     folder: str | Path,
     *,
-    position: Given | None = None,
+    position: PositionLike | None = None,
     classes: Sequence[type[Position]] = (),
 ) -> Attachment:
-    """Attach the positions that were saved with a model: built from their settings, on their layers, with their weights.
+    """Attach the positions that were saved with a model: built from their settings, in their layers, with their weights.
 
-    transformers and PEFT load the weights they know and pass over those of positions, so a model comes back in two steps:
-    load it, then ``attach_saved`` from the same folder.
+    transformers and PEFT load the weights they know and ignore those of positions, so a model is restored in two steps:
+    load it, then call ``attach_saved`` with the same folder.
 
     Args:
-        model: the model, loaded and with nothing attached.
-        folder: what ``save_pretrained`` (of a plain, multimodal or PEFT model) or ``save_positions`` wrote.
-        position: the position itself, as ``attach`` takes it, where it cannot be built from its settings; it must have them.
+        model: the loaded model, with nothing attached.
+        folder: written by ``save_pretrained`` (of a plain, multimodal or PEFT model) or by ``save_positions``.
+        position: the position itself, as in ``attach``, if it cannot be built from its settings; it must have the same.
         classes: your own subclasses of Position that occur in the folder. Those of whence are known.
 
     Example::
@@ -100,142 +106,146 @@ def attach_saved(
         model, tokenizer = load("tuned")
         attachment = attach_saved(model, "tuned")
     """
-    asked = f'attach_saved("{folder}")'
-    saved = _read(asked, Path(folder).expanduser())
+    caller = f'attach_saved("{folder}")'
+    saved = _read_folder(caller, Path(folder).expanduser())
     if not saved:
         raise usage_error(
-            asked, "a folder without positions", "a model with positions was saved there", "call attach for new ones"
+            caller,
+            "a folder without positions",
+            "it must have been saved from a model with attached positions",
+            "call attach for new ones",
         )
     records = {layer: one.record for layer, one in saved.items() if one.record is not None}
     if len(records) < len(saved):
         raise usage_error(
-            asked,
-            "positions without settings",
-            "they were saved by a version of whence that did not save settings",
-            "attach the same position, then call read_positions",
+            caller,
+            "positions without settings of the current format",
+            "older versions of whence saved none, or other argument names (format 1)",
+            "attach the same position, call read_positions, and save again",
         )
-    rotary = {bool(record["keep_rotary"]) for record in records.values()}
-    if len(rotary) > 1:
+    keep_rotary = {bool(record["keep_rotary"]) for record in records.values()}
+    if len(keep_rotary) > 1:
         raise usage_error(
-            asked,
+            caller,
             "layers with and without the model's rotation",
-            "one call attaches alike",
-            "attach, then call read_positions",
+            "one attachment treats all layers alike",
+            "call attach, then read_positions",
         )
-    built = position
-    if built is None:
-        made = {layer: settings.build(asked, record["position"], classes) for layer, record in records.items()}
-        built = made.__getitem__
-    attachment = attach(model, built, layers=list(saved), keep_rotary=rotary.pop())
+    source = position
+    if source is None:
+        built = {layer: build_position(caller, record["position"], classes) for layer, record in records.items()}
+        source = built.__getitem__
+    attachment = attach(model, source, layers=list(saved), keep_rotary=keep_rotary.pop())
     try:
-        _fill(asked, attachment.positions, saved)
+        _load_into(caller, attachment.positions, saved)
     except BaseException:
         attachment.detach()
         raise
     return attachment
 
 
-def _fill(asked: str, positions: Mapping[int, Position], saved: Mapping[int, Saved]) -> None:
-    """Check everything, then load: a refusal leaves every position as it was."""
+def _load_into(caller: str, positions: Mapping[int, Position], saved: Mapping[int, SavedPosition]) -> None:
+    """Check everything, then load, so that an error leaves every position unchanged."""
     if set(saved) != set(positions):
-        without, spare = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
-        got = [f"no position for layers {without}"] if without else []
-        got += [f"positions for layers {spare}, where none is attached"] if spare else []
+        without, extra = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
+        problems = [f"no position for layers {without}"] if without else []
+        problems += [f"positions for layers {extra}, where none is attached"] if extra else []
         raise usage_error(
-            asked,
-            " and ".join(got),
-            "the folder holds the positions that are attached",
-            f"attach with layers={sorted(saved)}" if saved else "read from the folder that they were saved in",
+            caller,
+            " and ".join(problems),
+            "the folder must contain the positions that are attached",
+            f"attach with layers={sorted(saved)}" if saved else "pass the folder that they were saved in",
         )
     for layer, one in saved.items():
         if one.record is not None:
-            require_same(asked, f"{one.name} in {one.file}", one.record, positions[layer])
-        own = dict(tensors_of(positions[layer].state_dict()))
+            require_same_settings(caller, f"{one.name} in {one.file}", one.record, positions[layer])
+        own = dict(without_settings(positions[layer].state_dict()))
         if set(own) != set(one.tensors):
-            lost, extra = sorted(set(own) - set(one.tensors)), sorted(set(one.tensors) - set(own))
-            got = [f"no {one.name}.{name}" for name in lost[:1]]
-            got += [f"{one.name}.{name}, which the attached position does not have" for name in extra[:1]]
+            missing, unknown = sorted(set(own) - set(one.tensors)), sorted(set(one.tensors) - set(own))
+            problems = [f"no {one.name}.{name}" for name in missing[:1]]
+            problems += [f"{one.name}.{name}, which the attached position does not have" for name in unknown[:1]]
             raise usage_error(
-                asked,
-                f"{' and '.join(got)} in {one.file}",
-                "the folder holds the positions that are attached",
+                caller,
+                f"{' and '.join(problems)} in {one.file}",
+                "the folder must contain the positions that are attached",
                 "attach the same kind of position as when it was saved",
             )
         for name, tensor in one.tensors.items():
             if tensor.shape != own[name].shape:
                 raise usage_error(
-                    asked,
+                    caller,
                     f"{one.name}.{name} of shape {list(tensor.shape)} for {list(own[name].shape)}",
-                    "shapes are as they were",
+                    "the shapes must be equal",
                     "build the position with the same settings",
                 )
     for layer, one in saved.items():
         positions[layer].load_state_dict(one.tensors)
 
 
-def _read(asked: str, folder: Path) -> dict[int, Saved]:
-    """All positions in a folder, by layer. Several files may hold the same ones, but not different ones."""
+def _read_folder(caller: str, folder: Path) -> dict[int, SavedPosition]:
+    """All positions in a folder, by layer. Several files may contain the same ones, but not different ones."""
     if not folder.is_dir():
-        raise usage_error(asked, "no such folder", "a model was saved there", "check the path")
-    found: dict[int, Saved] = {}
+        raise usage_error(caller, "no such folder", "it must be the folder of a saved model", "check the path")
+    saved: dict[int, SavedPosition] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for layer, one in _in_file(asked, path).items():
-            other = found.setdefault(layer, one)
-            if other is not one and not _alike(other, one):
+        for layer, one in _read_file(caller, path).items():
+            other = saved.setdefault(layer, one)
+            if other is not one and not _are_equal(other, one):
                 raise usage_error(
-                    asked,
+                    caller,
                     f"different positions for layer {layer} in {other.file} and {one.file}",
-                    "a folder holds one model",
-                    f"delete the older file, which may be {ALONE}",
+                    "a folder must contain one model",
+                    f"delete the older file, which may be {FILE_NAME}",
                 )
-    return dict(sorted(found.items()))
+    return dict(sorted(saved.items()))
 
 
-def _in_file(asked: str, path: Path) -> dict[int, Saved]:
-    with _opened(asked, path) as file:
-        names = [(name, parsed) for name in list(file.keys()) if (parsed := _parsed(name))]
+def _read_file(caller: str, path: Path) -> dict[int, SavedPosition]:
+    with _open(caller, path) as file:
+        names = [(name, parts) for name in list(file.keys()) if (parts := _parse_name(name))]
         tensors = {name: file.get_tensor(name) for name, _ in names}
-        if path.name == ALONE and (file.metadata() or {}).get("sha256") != _checksum(tensors):
-            raise _damaged(asked, path)
-    by_name: dict[str, Saved] = {}
+        if path.name == FILE_NAME and (file.metadata() or {}).get("sha256") != _tensors_checksum(tensors):
+            raise _damaged_file(caller, path)
+    by_prefix: dict[str, SavedPosition] = {}
     layers: dict[str, int] = {}
-    for name, (place, layer, inner) in names:
-        one = by_name.setdefault(place, Saved(path.name, place))
-        layers.setdefault(place, layer)
+    for name, (prefix, layer, inner) in names:
+        one = by_prefix.setdefault(prefix, SavedPosition(path.name, prefix))
+        layers.setdefault(prefix, layer)
         if inner == SETTINGS:
-            one.record = settings.decode(asked, f"{name} in {path}", tensors[name])
-            layers[place] = int(one.record["layer"])
+            record = decode(caller, f"{name} in {path}", tensors[name])
+            layers[prefix] = int(record["layer"])
+            one.record = record if record["format"] == FORMAT else None
         else:
             one.tensors[inner] = tensors[name]
-    return {layers[place]: one for place, one in by_name.items()}
+    return {layers[prefix]: one for prefix, one in by_prefix.items()}
 
 
-def _opened(asked: str, path: Path) -> Any:
-    safetensors = needed("safetensors", asked)
+def _open(caller: str, path: Path) -> Any:
+    safetensors = require_package("safetensors", caller, "hf")
     try:
         return safetensors.safe_open(path, framework="pt")
     except (OSError, safetensors.SafetensorError):
-        raise _damaged(asked, path) from None
+        raise _damaged_file(caller, path) from None
 
 
-def _damaged(asked: str, path: Path) -> WhenceError:
+def _damaged_file(caller: str, path: Path) -> WhenceError:
     return usage_error(
-        asked, f"{path}, which is truncated or damaged", "it is a whole safetensors file", "save or copy it again"
+        caller, f"{path}, which is truncated or damaged", "it must be a complete safetensors file", "save or copy it again"
     )
 
 
-def _parsed(name: str) -> tuple[str, int, str] | None:
-    """The place of a position, its layer and the name inside it, of a tensor's name on disk.
+def _parse_name(name: str) -> tuple[str, int, str] | None:
+    """The prefix of a position, its layer and the name inside it, from the name of a tensor on disk.
 
-    >>> _parsed("language_model.model.layers.3.self_attn.whence.slope.fixed")
+    >>> _parse_name("language_model.model.layers.3.self_attn.whence.slope.fixed")
     ('language_model.model.layers.3.self_attn.whence', 3, 'slope.fixed')
     """
-    place, middle, inner = name.rpartition(f".{KEY}.")
-    numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", place)
-    return (place + middle[:-1], int(numbers[-1]), inner) if middle and numbers else None
+    module, separator, inner = name.rpartition(f".{KEY}.")
+    numbers = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", module)
+    return (module + separator[:-1], int(numbers[-1]), inner) if separator and numbers else None
 
 
-def _alike(one: Saved, other: Saved) -> bool:
+def _are_equal(one: SavedPosition, other: SavedPosition) -> bool:
     return (
         one.record == other.record
         and one.tensors.keys() == other.tensors.keys()
@@ -243,20 +253,20 @@ def _alike(one: Saved, other: Saved) -> bool:
     )
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    total = hashlib.sha256()
+def _tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        total.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}\0".encode())
-        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}\0".encode())
+        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
-def _require_attached(asked: str, model: Any) -> dict[int, Position]:
+def _require_attached(caller: str, model: Any) -> dict[int, Position]:
     positions = attached_positions(model)
     if not positions:
         raise usage_error(
-            asked, "a model without positions", "positions are attached to it", "call attach, or attach_saved"
+            caller, "a model without positions", "positions must be attached to it", "call attach or attach_saved"
         )
     for position in positions.values():
-        bring_into_memory(position, execution_device(asked, position))
+        load_from_meta(position, execution_device(caller, position))
     return positions

@@ -11,16 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 from whence.records import replace_file
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise missing_extra("saving a model", "lab", "safetensors") from None
-    return safetensors
+    require_package("safetensors.torch", "saving a model", "lab")
+    return require_package("safetensors", "saving a model", "lab")
 
 
 def _options(cpu_offload: bool = False) -> Any:

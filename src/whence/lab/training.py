@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.errors import missing_extra
+from whence.errors import require_package
 from whence.lab import checkpoints
 from whence.lab.early_stopping import Choice
 from whence.lab.kernels import chosen_kernels
@@ -46,11 +46,10 @@ class Diverged(Exception):
 
 def accelerator_for(budget: Budget) -> Any:
     """Hugging Face accelerate: one device here, several under ``accelerate launch`` or ``torchrun``, the same spec."""
-    try:
-        from accelerate import Accelerator
-        from accelerate.state import AcceleratorState
-    except ImportError:
-        raise missing_extra("training", "lab", "accelerate") from None
+    require_package("accelerate", "training", "lab")
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
     # else all runs of a process have the precision of the first, and none after it is sharded; their group stays
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(mixed_precision=budget.mixed_precision, cpu=not torch.cuda.is_available())

@@ -1,16 +1,15 @@
-"""Small transformers around any Position: an encoder that classifies and a decoder that predicts the next token."""
+"""Small transformers with any Position: an encoder that classifies and a decoder that predicts the next token."""
 
 from whence.models.assign_positions import PerLayer
+from whence.models.body import eval_mode
 from whence.models.build import build
 from whence.models.caches import Caches
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
-from whence.models.maps import attention_maps
-from whence.models.parameters import ParameterTable, Part, parameter_table
+from whence.models.inspection import ParameterTable, Part, attention_maps, parameter_table
 from whence.models.spec import ModelSpec
 
 __all__ = [
-    "Caches", "Decoder", "Encoder", 
-    "ModelSpec", "ParameterTable", "Part", "PerLayer", 
-    "attention_maps", "build", "parameter_table", 
+    "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "attention_maps", "build",
+    "eval_mode", "parameter_table",
 ]  # fmt: skip

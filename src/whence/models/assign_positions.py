@@ -1,4 +1,4 @@
-"""Where a Position goes in a model: the parts that act on embeddings once at the input, the rest into every layer."""
+"""Assign a Position to a model: the parts that act on embeddings to the input, the others to every layer."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from whence.models.spec import ModelSpec
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 
-#: one Position, copied for each layer, or a function that makes the Position of a layer from its number
+#: one Position, copied for each layer, or a function that builds the Position of a layer from its index
 PerLayer = Position | Callable[[int], Position]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The positions of a model, each where it acts."""
+class AssignedPositions:
+    """The positions of a model: those at its input, and one for each layer."""
 
     at_input: tuple[Position, ...]
     layers: tuple[Position, ...]
 
 
-def place(spec: ModelSpec, position: PerLayer | None) -> Placed:
-    """Positions for the input and for each layer of a model, refused here if a forward pass would refuse them.
+def assign_positions(spec: ModelSpec, position: PerLayer | None) -> AssignedPositions:
+    """Positions for the input and for each layer of a model. What a forward pass would reject raises an error here.
 
-    A Position is copied, so that each layer learns its own and the one given stays as it is. A function is called with
-    0, 1, 2, ... and what it makes is used as it is: one object returned for every layer is shared by all of them. Its
-    parts that act on embeddings are those of layer 0; other layers may bring the same kinds, which are left out.
+    A Position is copied, so each layer learns its own and the argument stays unchanged. A function is called with
+    0, 1, 2, ... and its results are used as they are: an object returned for every layer is shared by all of them. The
+    parts that act on embeddings are those of layer 0; other layers may return the same kinds, which are dropped.
 
     >>> from whence.position import Alibi, Sinusoidal
     >>> spec = ModelSpec("decoder", vocab_size=10, layers=2)
-    >>> placed = place(spec, Sinusoidal(64) + Alibi(2))
-    >>> [type(part).__name__ for part in placed.at_input], [type(part).__name__ for part in placed.layers]
+    >>> positions = assign_positions(spec, Sinusoidal(64) + Alibi(2))
+    >>> [type(part).__name__ for part in positions.at_input], [type(part).__name__ for part in positions.layers]
     (['Sinusoidal'], ['Alibi', 'Alibi'])
     """
-    made = _made(spec, position)
-    at_input = made[0].at_input()
-    _require_one_input(made)
-    layers = tuple(without_embedding(each) for each in made)
-    for each in dict.fromkeys(layers):  # a shared one is rehearsed once
-        _rehearse(spec, each)
-    places = torch.zeros(1, 1, dtype=torch.long)
+    per_layer = _build_positions(spec, position)
+    at_input = per_layer[0].at_input()
+    _require_same_input(per_layer)
+    layers = tuple(without_embedding(each) for each in per_layer)
+    for each in dict.fromkeys(layers):  # a shared one is checked once
+        _check_attention(spec, each)
+    zeros = torch.zeros(1, 1, dtype=torch.long)
     for part in at_input:
         with torch.no_grad():
-            part.embed(torch.zeros(1, 1, spec.embed_dim, device=_device(part)), places.to(_device(part)))
-    return Placed(at_input, layers)
+            part.embed(torch.zeros(1, 1, spec.embed_dim, device=_device(part)), zeros.to(_device(part)))
+    return AssignedPositions(at_input, layers)
 
 
-def _made(spec: ModelSpec, position: PerLayer | None) -> list[Position]:
+def _build_positions(spec: ModelSpec, position: PerLayer | None) -> list[Position]:
     if position is None:
         return [NoPosition() for _ in range(spec.layers)]
-    if isinstance(position, Position):  # asked first, for a module can be called too
+    if isinstance(position, Position):  # checked first, because a module is callable too
         return [copy.deepcopy(position) for _ in range(spec.layers)]
     if not callable(position):
         raise usage_error(
             "build(position=...)",
             type(position).__name__,
-            "position is a whence.Position or a function from a layer's number to one",
+            "position must be a whence.Position or a function from a layer's index to one",
             "pass one of them",
         )
-    made = [position(layer) for layer in range(spec.layers)]
-    for layer, each in enumerate(made):
+    positions = [position(layer) for layer in range(spec.layers)]
+    for layer, each in enumerate(positions):
         if not isinstance(each, Position):
             raise usage_error(
                 "build(position=make)",
                 f"{type(each).__name__} from make({layer})",
-                "make(layer) returns a whence.Position",
+                "make(layer) must return a whence.Position",
                 "return one for every layer",
             )
-    return made
+    return positions
 
 
-def _require_one_input(made: list[Position]) -> None:
-    """A model has one input, so no layer may bring an embedding that layer 0 does not bring."""
-    first = [type(part).__name__ for part in made[0].at_input()]
-    for layer, each in enumerate(made):
+def _require_same_input(positions: list[Position]) -> None:
+    """A model has one input, so no layer may return an embedding that layer 0 does not return."""
+    first = [type(part).__name__ for part in positions[0].at_input()]
+    for layer, each in enumerate(positions):
         kinds = [type(part).__name__ for part in each.at_input()]
         if kinds and kinds != first:
             raise usage_error(
@@ -90,8 +90,8 @@ def _require_one_input(made: list[Position]) -> None:
             )
 
 
-def _rehearse(spec: ModelSpec, position: Position) -> None:
-    """Let ``attend`` look at what every forward pass will bring, so that its refusals come before any weight is made."""
+def _check_attention(spec: ModelSpec, position: Position) -> None:
+    """Let ``attend`` check the arguments of a forward pass, so that errors come before any weight is created."""
     q = torch.zeros(1, spec.heads, 1, spec.head_dim, device=_device(position))
     k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.head_dim, device=q.device)
     with torch.no_grad():
@@ -99,7 +99,7 @@ def _rehearse(spec: ModelSpec, position: Position) -> None:
 
 
 def _device(position: Position) -> torch.device:
-    """Where a mechanism's own numbers are; the model may join them there later."""
+    """The device of a mechanism's tensors; the model may be moved there later."""
     for tensor in (*position.parameters(), *position.buffers()):
         return tensor.device
     return torch.get_default_device()

@@ -1,30 +1,107 @@
-"""``Body``: what an encoder and a decoder share. Tokens become vectors, position acts at the input, the layers follow."""
+"""``Layer`` and ``Body``: the transformer layers that encoder and decoder share."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
+from whence.attention import Attention, KVCache
 from whence.attention.layout import count_tokens, resolve_key_mask
 from whence.errors import usage_error
-from whence.models.assign_positions import Placed
+from whence.models.assign_positions import AssignedPositions
 from whence.models.caches import Caches
-from whence.models.layer import Layer
 from whence.models.spec import ModelSpec
 from whence.position.base import Position
 
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them; dropout acts on the hidden units."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.bias)
+        self.activation = ACTIVATIONS[spec.activation]()
+        self.dropout = nn.Dropout(spec.dropout)
+        self.out = nn.Linear(spec.ffn_dim, spec.embed_dim, bias=spec.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.dropout(self.activation(self.into(x))))
+
+
+class Layer(nn.Module):
+    """One transformer layer: attention, then a feed-forward network, each with a norm, dropout and a residual connection.
+
+    Dropout acts on the attention weights, on the output of attention, on the hidden units of the feed-forward network and
+    on its output. With ``norm="pre"`` the norm precedes a sublayer and the residual stream is not normalized; with
+    ``"post"`` it follows the residual sum.
+    """
+
+    def __init__(self, spec: ModelSpec, position: Position, backend: str = "auto") -> None:
+        super().__init__()
+        self.norm = spec.norm
+        self.attention = Attention(
+            spec.embed_dim,
+            spec.heads,
+            position,
+            num_kv_heads=spec.num_kv_heads,
+            bias=spec.bias,
+            causal=spec.causal,
+            dropout=spec.dropout,
+            backend=backend,
+        )
+        self.feed_forward = FeedForward(spec)
+        self.attention_norm = nn.LayerNorm(spec.embed_dim)
+        self.feed_forward_norm = nn.LayerNorm(spec.embed_dim)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        cache: KVCache | None = None,
+        weights_into: list[Tensor] | None = None,
+    ) -> Tensor:
+        """x ``[B, T, embed_dim]`` to an output of the same shape. Attention weights are appended to ``weights_into``."""
+        if self.norm == "pre":
+            x = x + self._attention_output(self.attention_norm(x), key_mask, segment_ids, cache, weights_into)
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self._attention_output(x, key_mask, segment_ids, cache, weights_into))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+    def _attention_output(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None,
+        segment_ids: Tensor | None,
+        cache: KVCache | None,
+        weights_into: list[Tensor] | None,
+    ) -> Tensor:
+        return_weights = weights_into is not None
+        out = self.attention(x, key_mask=key_mask, segment_ids=segment_ids, cache=cache, return_weights=return_weights)
+        if weights_into is not None:
+            out, weights = out
+            weights_into.append(weights)
+        return self.dropout(out)
+
 
 class Body(nn.Module):
-    """Embedding, the parts of position that act on it, dropout, the layers, and a final norm where the spec has one."""
+    """Token embedding, the parts of position that act on it, dropout, the layers, and a final norm if the spec has one."""
 
-    def __init__(self, spec: ModelSpec, placed: Placed, backend: str = "auto") -> None:
+    def __init__(self, spec: ModelSpec, positions: AssignedPositions, backend: str = "auto") -> None:
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab_size, spec.embed_dim)
-        self.at_input = nn.ModuleList(placed.at_input)
+        self.at_input = nn.ModuleList(positions.at_input)
         self.dropout = nn.Dropout(spec.dropout)
-        self.layers = nn.ModuleList(Layer(spec, position, backend) for position in placed.layers)
-        self.final_norm = nn.LayerNorm(spec.embed_dim) if spec.ends_in_norm else nn.Identity()
+        self.layers = nn.ModuleList(Layer(spec, position, backend) for position in positions.layers)
+        self.final_norm = nn.LayerNorm(spec.embed_dim) if spec.has_final_norm else nn.Identity()
 
     def forward(
         self,
@@ -35,33 +112,33 @@ class Body(nn.Module):
         cache: Caches | None = None,
         weights_into: list[Tensor] | None = None,
     ) -> Tensor:
-        """Tokens ``[B, T]`` give vectors ``[B, T, width]``; a call that is refused leaves nothing in the caches."""
-        self.require_tokens(tokens)
+        """Tokens ``[B, T]`` to vectors ``[B, T, embed_dim]``. A call that raises leaves the caches unchanged."""
+        self.check_tokens(tokens)
         if cache is None:
-            return self._through(tokens, key_mask, segment_ids, None, weights_into)
-        self._require_caches(cache)
-        held = cache.mark()
+            return self._run_layers(tokens, key_mask, segment_ids, None, weights_into)
+        self._check_caches(cache)
+        before = cache.mark()
         try:
-            return self._through(tokens, key_mask, segment_ids, cache, weights_into)
+            return self._run_layers(tokens, key_mask, segment_ids, cache, weights_into)
         except Exception:
-            cache.restore(held)  # the layer that refused undoes its own tokens only
+            cache.restore(before)  # the layer that raised removes its own tokens only
             raise
 
     def stack(self) -> list[Layer]:
-        """The layers as what they are; a ModuleList knows them as modules only."""
+        """The layers with their own type; a ModuleList types them as modules."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-    def require_tokens(self, tokens: Tensor) -> None:
-        """Refuse what is not whole numbers of the vocabulary, ``[B, T]``."""
+    def check_tokens(self, tokens: Tensor) -> None:
+        """Raise unless tokens are integers of the vocabulary, ``[B, T]``."""
         if not shapes.is_whole(tokens) or tokens.ndim != 2 or 0 in tokens.shape:
             got = f"{tokens.dtype} {shapes.shape(tokens)}" if isinstance(tokens, Tensor) else type(tokens).__name__
             raise usage_error(
                 "model(tokens)",
                 got,
-                "tokens is an integer tensor [batch, length] with at least one token",
-                "give it these axes",
+                "tokens must be an integer tensor [batch, length] with at least one token",
+                "add the missing axis, or convert tokens to torch.long",
             )
-        # on a GPU the question would make every step wait for its answer
+        # on a GPU reading the values would make every step wait
         if tokens.device.type != "cpu" or not shapes.readable(tokens):
             return
         low, high = (int(end) for end in torch.aminmax(tokens))
@@ -70,10 +147,10 @@ class Body(nn.Module):
                 "model(tokens)",
                 f"token {low if low < 0 else high}",
                 f"the vocabulary has tokens 0 to {self.embedding.num_embeddings - 1}",
-                "map unknown tokens to one of them, or build the model with a larger vocabulary",
+                "map unknown tokens to one of them, or build the model with a larger vocab_size",
             )
 
-    def _through(
+    def _run_layers(
         self,
         tokens: Tensor,
         key_mask: Tensor | None,
@@ -83,31 +160,51 @@ class Body(nn.Module):
     ) -> Tensor:
         x = self.embedding(tokens.long())
         if len(self.at_input):
-            places = self._places(tokens, key_mask, segment_ids, cache)
+            positions = self._count_positions(tokens, key_mask, segment_ids, cache)
             for part in self.at_input:
                 assert isinstance(part, Position)
-                x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
+                x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, positions), x, "x")
         x = self.dropout(x)
-        for layer, held in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=held, weights_into=weights_into)
+        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
         return self.final_norm(x)
 
-    def _places(
+    def _count_positions(
         self, tokens: Tensor, key_mask: Tensor | None, segment_ids: Tensor | None, cache: Caches | None
     ) -> Tensor:
-        """Where each token stands: the numbers that attention counts for itself in every layer."""
+        """The position of each token, counted as attention counts it in every layer."""
         batch, rows, device = tokens.shape[0], tokens.shape[1], tokens.device
-        real = resolve_key_mask(None, key_mask, batch, rows, device)
-        docs = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, rows, device)
+        mask = resolve_key_mask(None, key_mask, batch, rows, device)
+        segments = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, rows, device)
         if cache is None:
-            return count_tokens(real, docs, rows, device)
-        return cache.each[0].count(real, docs, batch, rows, device)
+            return count_tokens(mask, segments, rows, device)
+        return cache.layers[0].count(mask, segments, batch, rows, device)
 
-    def _require_caches(self, cache: Caches) -> None:
+    def _check_caches(self, cache: Caches) -> None:
         if not isinstance(cache, Caches) or len(cache) != len(self.layers):
             raise usage_error(
                 "model(cache=...)",
                 f"caches for {shapes.many(len(cache), 'layer')}" if isinstance(cache, Caches) else type(cache).__name__,
-                f"each of the {shapes.many(len(self.layers), 'layer')} has a cache of its own",
-                "make them with model.caches()",
+                f"each of the {shapes.many(len(self.layers), 'layer')} must have its own cache",
+                "build them with model.caches()",
             )
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block. Every module gets its own mode back, because some may be frozen on purpose.
+
+    >>> model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5).eval())
+    >>> with eval_mode(model):
+    ...     [m.training for m in model.modules()]
+    [False, False, False]
+    >>> [m.training for m in model.modules()]
+    [True, True, False]
+    """
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

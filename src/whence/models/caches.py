@@ -1,4 +1,4 @@
-"""``Caches``: one ``KVCache`` for each layer of a model, moved together."""
+"""``Caches``: one ``KVCache`` for each layer of a model, changed together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from whence.errors import usage_error
 
 
 class Caches:
-    """The keys and values of every layer of one decoder. ``Decoder.caches()`` makes them for its own layers.
+    """The keys and values of every layer of one decoder. ``Decoder.caches()`` builds them for its own layers.
 
     Args:
         layers: number of layers.
-        capacity: the most tokens a preallocated cache takes; by default the caches grow.
+        capacity: maximum number of tokens of a preallocated cache; by default the caches grow.
 
     >>> caches = Caches(3, capacity=8)
     >>> len(caches), caches.seen
@@ -26,45 +26,45 @@ class Caches:
     def __init__(self, layers: int, *, capacity: int | None = None) -> None:
         if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
             raise usage_error(
-                "Caches(layers)", repr(layers), "layers is a whole number of at least 1", "give the model's layers"
+                "Caches(layers)", repr(layers), "layers must be an integer of at least 1", "pass the model's layers"
             )
-        self.each = tuple(KVCache(capacity=capacity) for _ in range(layers))
+        self.layers = tuple(KVCache(capacity=capacity) for _ in range(layers))
 
     def __len__(self) -> int:
-        """How many layers there are."""
-        return len(self.each)
+        """The number of layers."""
+        return len(self.layers)
 
     def __iter__(self) -> Iterator[KVCache]:
-        return iter(self.each)
+        return iter(self.layers)
 
     def __repr__(self) -> str:
-        return f"Caches({len(self)} x {self.each[0]!r})"
+        return f"Caches({len(self)} x {self.layers[0]!r})"
 
     @property
     def seen(self) -> int:
-        """How many tokens were appended and not rolled back."""
-        return self.each[0].seen
+        """The number of tokens that were appended and not cropped."""
+        return self.layers[0].seen
 
     def crop(self, length: int) -> None:
-        """Roll every layer back to the first ``length`` tokens seen."""
-        for cache in self.each:
+        """Keep the first ``length`` tokens in every layer."""
+        for cache in self.layers:
             cache.crop(length)
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row ``index[b]`` was, in every layer."""
-        for cache in self.each:
+        """Row b becomes the former row ``index[b]``, in every layer."""
+        for cache in self.layers:
             cache.reorder(index)
 
     def reset(self) -> None:
-        """Forget everything."""
-        for cache in self.each:
+        """Remove all tokens."""
+        for cache in self.layers:
             cache.reset()
 
     def mark(self) -> list[dict[str, Any]]:
-        """What ``restore`` needs to undo everything from here on; nothing is copied."""
-        return [cache.mark() for cache in self.each]
+        """The state that ``restore`` returns to. Nothing is copied."""
+        return [cache.mark() for cache in self.layers]
 
     def restore(self, mark: list[dict[str, Any]]) -> None:
-        """Undo everything since the mark; refused where preallocated memory was overwritten."""
-        for cache, each in zip(self.each, mark, strict=True):
-            cache.restore(each)
+        """Undo everything since the mark. Raises if preallocated memory was overwritten."""
+        for cache, state in zip(self.layers, mark, strict=True):
+            cache.restore(state)

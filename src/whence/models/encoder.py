@@ -1,57 +1,57 @@
-"""``Encoder``: a bidirectional transformer that gives a text one of several classes."""
+"""``Encoder``: a bidirectional transformer that classifies a sequence."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from whence.attention.layout import resolve_key_mask
-from whence.models.assign_positions import Placed
+from whence.models.assign_positions import AssignedPositions
 from whence.models.body import Body
 from whence.models.spec import ModelSpec
 
 
 class Classifier(nn.Module):
-    """One hidden layer with ReLU, then a score for each class; no dropout."""
+    """One hidden layer with ReLU, then a logit for each class; no dropout."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.num_classes is not None
-        self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.biases)
-        self.out = nn.Linear(spec.ffn_dim, spec.num_classes, bias=spec.biases)
+        self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.bias)
+        self.out = nn.Linear(spec.ffn_dim, spec.num_classes, bias=spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.into(x).relu())
 
 
 class Encoder(nn.Module):
-    """Embedding, layers that look both ways, the mean over the text, a classifier. Made by ``build``."""
+    """Embedding, bidirectional layers, mean pooling, a classifier. Use ``build`` to construct one."""
 
-    def __init__(self, spec: ModelSpec, placed: Placed, backend: str = "auto") -> None:
+    def __init__(self, spec: ModelSpec, positions: AssignedPositions, backend: str = "auto") -> None:
         super().__init__()
         self.spec = spec
-        self.body = Body(spec, placed, backend)
+        self.body = Body(spec, positions, backend)
         self.classifier = Classifier(spec)
 
     def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Tokens ``[B, T]`` give scores ``[B, classes]``.
+        """Logits ``[B, classes]`` for tokens ``[B, T]``.
 
-        ``key_mask`` is a bool ``[B, T]``, True where a token is real: attention then sees real tokens only, and only they
-        are averaged (a row without any averages to zeros). Without it every token counts, whatever it stands for.
+        ``key_mask`` is a bool ``[B, T]``, True for real tokens: only these are attended to and averaged (a row without
+        any averages to zeros). Without it every token counts.
         """
         x = self.body(tokens, key_mask=key_mask)
-        real = resolve_key_mask(None, key_mask, tokens.shape[0], tokens.shape[1], tokens.device)
-        return self.classifier(average(x, real))
+        mask = resolve_key_mask(None, key_mask, tokens.shape[0], tokens.shape[1], tokens.device)
+        return self.classifier(masked_mean(x, mask))
 
 
-def average(x: Tensor, real: Tensor | None) -> Tensor:
-    """The mean of ``[B, T, W]`` over real tokens ``[B, T]``, or over all of them: ``[B, W]``.
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of ``[B, T, W]`` over the tokens where ``mask`` ``[B, T]`` is True, or over all of them: ``[B, W]``.
 
     >>> import torch
     >>> x = torch.tensor([[[1.0], [3.0], [50.0]]])
-    >>> average(x, None), average(x, torch.tensor([[True, True, False]]))
+    >>> masked_mean(x, None), masked_mean(x, torch.tensor([[True, True, False]]))
     (tensor([[18.]]), tensor([[2.]]))
     """
-    if real is None:
+    if mask is None:
         return x.mean(1)
-    counted = x.masked_fill(~real[:, :, None], 0)  # not times 0, which lets a NaN through
-    return counted.sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+    masked = x.masked_fill(~mask[:, :, None], 0)  # multiplying by 0 would keep a NaN
+    return masked.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)

@@ -1,7 +1,7 @@
-"""``ModelSpec``: everything about a model except what position does to it.
+"""``ModelSpec``: everything about a model except its Position.
 
-A spec is plain data: ``dataclasses.asdict`` gives what JSON can hold, and ``ModelSpec(**...)`` takes it back. Position is
-left out on purpose, so that two models of one spec differ in position alone.
+A spec is plain data: ``dataclasses.asdict`` gives JSON values, and ``ModelSpec(**values)`` restores it. Position is not part
+of it, so two models with one spec differ in position alone.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ CHOICES = {
     "kind": ("encoder", "decoder"),
     "norm": ("pre", "post"),
     "activation": ("relu", "gelu"),
-    "initial": ("torch", "scaled"),
+    "init": ("torch", "scaled"),
 }
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A small transformer, validated when it is made.
+    """A small transformer, validated on construction.
 
     Args:
-        kind: ``"encoder"`` (bidirectional, a class for each text) or ``"decoder"`` (causal, a next token).
+        kind: ``"encoder"`` (bidirectional, one class per sequence) or ``"decoder"`` (causal, next-token prediction).
         vocab_size: number of tokens.
-        num_classes: number of classes; an encoder has them, a decoder has none.
-        embed_dim: width of a token's vector.
-        heads: query heads, a divisor of ``embed_dim``.
-        num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
+        num_classes: number of classes; required for an encoder, not allowed for a decoder.
+        embed_dim: dimension of a token's vector.
+        heads: number of query heads, a divisor of ``embed_dim``.
+        num_kv_heads: number of key-value heads, a divisor of ``heads``; by default equal to ``heads``.
         layers: number of layers.
         ffn_dim: hidden units of each feed-forward network, and of an encoder's classifier.
-        dropout: probability of dropping a number; ``layer.py`` and ``body.py`` say where.
-        norm: ``"pre"`` normalises what a sublayer reads, ``"post"`` what the residual sum gives.
+        dropout: dropout probability; ``Layer`` and ``Body`` document where it acts.
+        norm: ``"pre"`` normalizes the input of a sublayer, ``"post"`` the residual sum.
         activation: of the feed-forward networks; the classifier's is always ReLU.
-        biases: whether the linear layers (attention, feed-forward, classifier, output) have a bias.
-        tied: whether a decoder's output has the embedding's weights as its own.
-        final_norm: whether the last layer's output is normalised; by default in a decoder and not in an encoder.
-        initial: ``"torch"``, each module's own start, or ``"scaled"``, small normal numbers; see ``initial.py``.
+        bias: whether the linear layers (attention, feed-forward, classifier, output) have a bias.
+        tie_embeddings: whether a decoder's output layer shares the embedding's weights.
+        final_norm: whether the output of the last layer is normalized; by default in a decoder and not in an encoder.
+        init: initialization: ``"torch"``, the default of each module, or ``"scaled"``, that of GPT-2; see ``build.py``.
 
     >>> from dataclasses import asdict
     >>> spec = ModelSpec("decoder", vocab_size=100, layers=2)
-    >>> spec.head_dim, spec.ends_in_norm, ModelSpec(**asdict(spec)) == spec
+    >>> spec.head_dim, spec.has_final_norm, ModelSpec(**asdict(spec)) == spec
     (32, True, True)
     """
 
@@ -56,10 +56,10 @@ class ModelSpec:
     dropout: float = 0.1
     norm: str = "pre"
     activation: str = "relu"
-    biases: bool = True
-    tied: bool = False
+    bias: bool = True
+    tie_embeddings: bool = False
     final_norm: bool | None = None
-    initial: str = "torch"
+    init: str = "torch"
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -67,38 +67,38 @@ class ModelSpec:
                 raise usage_error(
                     f"ModelSpec({name}=...)",
                     repr(getattr(self, name)),
-                    f"{name} is one of {', '.join(choices)}",
-                    "choose one of them",
+                    f"{name} must be one of {', '.join(choices)}",
+                    f"pass {name}={choices[0]!r} or another of them",
                 )
-        self._require_counts()
-        self._require_divisors()
-        self._require_switches()
-        self._require_kind()
-        number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
-        if not number or not 0 <= self.dropout < 1:
+        self._check_counts()
+        self._check_divisors()
+        self._check_flags()
+        self._check_kind()
+        is_number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
+        if not is_number or not 0 <= self.dropout < 1:
             raise usage_error(
                 "ModelSpec(dropout=...)",
                 repr(self.dropout),
-                "dropout is a number of at least 0 and below 1",
-                "give such a number",
+                "dropout must be a number of at least 0 and below 1",
+                "pass dropout=0.0 for none",
             )
 
     @property
     def head_dim(self) -> int:
-        """Width of a query, a key and a value."""
+        """Dimension of a query, a key and a value."""
         return self.embed_dim // self.heads
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only itself and what came before."""
+        """Whether a token sees only itself and earlier tokens."""
         return self.kind == "decoder"
 
     @property
-    def ends_in_norm(self) -> bool:
+    def has_final_norm(self) -> bool:
         """``final_norm`` with its default filled in."""
         return self.causal if self.final_norm is None else self.final_norm
 
-    def _require_counts(self) -> None:
+    def _check_counts(self) -> None:
         optional = {"num_classes", "num_kv_heads"}
         for name in ("vocab_size", "num_classes", "embed_dim", "heads", "num_kv_heads", "layers", "ffn_dim"):
             value = getattr(self, name)
@@ -108,50 +108,53 @@ class ModelSpec:
                 raise usage_error(
                     f"ModelSpec({name}=...)",
                     repr(value),
-                    f"{name} is a whole number of at least 1",
-                    "give such a number",
+                    f"{name} must be an integer of at least 1",
+                    f"pass a positive integer for {name}",
                 )
 
-    def _require_divisors(self) -> None:
+    def _check_divisors(self) -> None:
         if self.embed_dim % self.heads != 0:
             raise usage_error(
                 "ModelSpec(embed_dim=..., heads=...)",
                 f"{self.embed_dim} and {self.heads}",
-                "heads divides width",
-                "choose a divisor",
+                "heads must divide embed_dim",
+                "choose a divisor for heads",
             )
         if self.num_kv_heads is not None and self.heads % self.num_kv_heads != 0:
             raise usage_error(
                 "ModelSpec(num_kv_heads=...)",
                 f"{self.num_kv_heads} for {self.heads} heads",
-                "num_kv_heads divides heads",
-                "choose a divisor",
+                "num_kv_heads must divide heads",
+                "choose a divisor for num_kv_heads",
             )
 
-    def _require_switches(self) -> None:
-        for name in ("biases", "tied", "final_norm"):
+    def _check_flags(self) -> None:
+        for name in ("bias", "tie_embeddings", "final_norm"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name == "final_norm"):
                 raise usage_error(
-                    f"ModelSpec({name}=...)", repr(value), f"{name} is True or False", "choose one of them"
+                    f"ModelSpec({name}=...)", repr(value), f"{name} must be True or False", f"pass {name}=True or False"
                 )
 
-    def _require_kind(self) -> None:
+    def _check_kind(self) -> None:
         if self.kind == "encoder" and self.num_classes is None:
             raise usage_error(
-                "ModelSpec(kind='encoder')", "no classes", "an encoder ends in a classifier", "pass classes=2 or more"
+                "ModelSpec(kind='encoder')",
+                "no num_classes",
+                "an encoder ends in a classifier",
+                "pass num_classes=2 or more",
             )
         if self.kind == "decoder" and self.num_classes is not None:
             raise usage_error(
                 "ModelSpec(kind='decoder')",
-                f"classes={self.num_classes}",
+                f"num_classes={self.num_classes}",
                 "a decoder predicts tokens",
-                "leave classes out, or choose kind='encoder'",
+                "omit num_classes, or pass kind='encoder'",
             )
-        if self.kind == "encoder" and self.tied:
+        if self.kind == "encoder" and self.tie_embeddings:
             raise usage_error(
                 "ModelSpec(kind='encoder')",
-                "tied=True",
-                "an encoder has no output over the vocabulary to tie",
-                "leave tied out, or choose kind='decoder'",
+                "tie_embeddings=True",
+                "an encoder has no output layer over the vocabulary",
+                "omit tie_embeddings, or pass kind='decoder'",
             )

@@ -37,10 +37,10 @@ def _looked(subject: Subject, texts: Tensor, given: dict[str, Tensor]) -> tuple[
 
     total: Tensor | None = None
     for text in texts:
-        seen = hf.ByDistance()
+        seen = hf.DistanceProfile()
         with torch.inference_mode(), hf.capture(subject.model, seen, layers=subject.chosen_layers):
             subject.model(input_ids=text[None].to(subject.device), use_cache=False, logits_to_keep=1, **given)
-        here = seen.stacked()[:, 0]
+        here = seen.stack()[:, 0]
         total = here if total is None else total + here
     assert total is not None
     # rows.by_distance expects the looking token last and a sink first

@@ -77,7 +77,7 @@ def attached_positions(model: nn.Module, key: str) -> list[dict[str, Any]]:
             one = {
                 "position": repr(position),
                 "parts": [_part(part) for part in position.parts],
-                "own_rotation": "removed" if "Unturned" in hooks else "kept",
+                "own_rotation": "removed" if "RemoveRotation" in hooks else "kept",
             }
             same = [other for other in found if {k: v for k, v in other.items() if k != "layers"} == one]
             if same:

@@ -167,7 +167,7 @@ class Reading:
                 use_cache=True,
             )
             self.cache.crop(-1)
-        every = seen.stacked().float()  # [layers, prompts, heads, cached + 1]
+        every = seen.stack().float()  # [layers, prompts, heads, cached + 1]
         return [torch.cat([every[:, row, :, : len(one.shared) - 1], every[:, row, :, -1:]], -1)
                 for row, one in enumerate(self.branches)]  # fmt: skip
 
@@ -210,7 +210,7 @@ def row_of(subject: Subject, tokens: Sequence[int]) -> Tensor:
     seen = hf.LastRow()
     with hf.capture(subject.model, seen, layers=subject.chosen_layers):
         subject.model(input_ids=torch.tensor([list(tokens)], device=subject.device), use_cache=False, logits_to_keep=1)
-    return seen.stacked()[:, 0].float()
+    return seen.stack()[:, 0].float()
 
 
 @torch.inference_mode()

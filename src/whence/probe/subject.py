@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError, missing_extra, usage_error
+from whence.errors import WhenceError, require_package, usage_error
 from whence.probe.tasks.prompts import Prompt, Span
 
 QUICK = "quick"
@@ -238,7 +238,7 @@ def load(
         quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
         return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
     from whence import hf
-    from whence.hf.state_io import saved_positions
+    from whence.hf.state_io import saved_position_names
 
     if device_map is None:
         _present("whence probe --device", device)
@@ -247,7 +247,7 @@ def load(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*the folder holds positions")  # they are attached next
         model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
-    if Path(name).expanduser().is_dir() and saved_positions(Path(name).expanduser()):
+    if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
     about = {
@@ -270,10 +270,10 @@ def _present(asked: str, device: str) -> torch.device:
 
 def _checked(subject: Subject) -> Subject:
     """A causal language model whose chat template, if asked for, is there, and whose chosen layers are."""
-    from whence.hf.causality_check import is_causal, not_causal
+    from whence.hf.causality_check import is_causal, not_causal_error
 
     if not is_causal("whence probe", subject.model):
-        raise not_causal("whence probe", subject.model)
+        raise not_causal_error("whence probe", subject.model)
     if subject.chat:
         subject.frame  # noqa: B018  refuses a tokenizer without one
     if subject.chosen_layers is not None and subject.unexplained:
@@ -299,10 +299,9 @@ def _wrong_layers(subject: Subject, why: str) -> WhenceError:
 
 def quick_subject(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> Subject:
     """A llama of a few thousand random weights over bytes: it knows nothing, and shows in seconds that all parts run."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as error:
-        raise missing_extra("whence probe", "hf", "transformers") from error
+    require_package("transformers", "whence probe", "hf")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     tokenizer = byte_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,

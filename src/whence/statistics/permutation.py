@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 from whence.statistics.samples import Plain, checked, mean_of, rounding
 from whence.statistics.two_samples import differences
 
@@ -120,10 +120,7 @@ def smallest_paired_p(n: int) -> float:
 
 def _drawn(name: str, sums: Any, observed: float, width: int, draws: int, seed: int) -> float:
     """The share of drawn arrangements, and the observed one, whose sum is as large."""
-    try:
-        import numpy
-    except ImportError as error:
-        raise missing_extra(f"whence.statistics.{name}", "lab", "numpy") from error
+    numpy = require_package("numpy", f"whence.statistics.{name}", "lab")
     generator, hits, left = numpy.random.default_rng(seed), 0, draws
     while left:
         count = min(left, max(1, CELLS // width))

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any
 
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 
 LARGEST = 1e300  # beyond it a difference or a spread may leave the range of a float
 
@@ -130,11 +130,7 @@ def t_interval(feature: str, centre: float, error: float, freedom: float, level:
 
 def distributions(feature: str) -> Any:
     """scipy.special, which loads ten times faster than scipy.stats and has the same distribution functions."""
-    try:
-        from scipy import special
-    except ImportError as error:
-        raise missing_extra(feature, "lab", "scipy") from error
-    return special
+    return require_package("scipy.special", feature, "lab")
 
 
 def rounding(values: Iterable[float]) -> float:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whence.errors import usage_error
+from whence.errors import require_package, usage_error
 from whence.lab.data.folder import content_hash, data_file, data_folder
-from whence.lab.data.packages import needed
 from whence.lab.data.units import Words
 
 PRESIDENTS = ("obama", "wbush", "hbush")  # in the order of the labels 0, 1, 2
@@ -28,7 +27,7 @@ class Tokeniser:
 
 def tokeniser(asked: str) -> Tokeniser:
     """nltk's word_tokenize, with its sentence parameters from the data folder; nothing is downloaded."""
-    nltk = needed("nltk", asked)
+    nltk = require_package("nltk", asked, "lab")
     data_file(asked, "nltk_data", "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
     folder = str(data_folder(asked) / "nltk_data")
     if folder not in nltk.data.path:

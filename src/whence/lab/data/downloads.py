@@ -10,9 +10,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from whence.errors import MissingExtra, WhenceError, usage_error
+from whence.errors import MissingExtra, WhenceError, require_package, usage_error
 from whence.lab.data.folder import data_folder
-from whence.lab.data.packages import needed
 from whence.records import write_bytes
 
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
@@ -72,7 +71,7 @@ def _wikitext103(asked: str, folder: Path) -> list[Path]:
 
 
 def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
-    datasets = needed("datasets", asked)
+    datasets = require_package("datasets", asked, "lab")
     written = []
     for part, split in WIKITEXT_SPLITS.items():
         path = folder / f"wikitext{size}" / f"{part}.txt"
@@ -111,7 +110,7 @@ def _sst2(asked: str, folder: Path) -> list[Path]:
 
 def _retrieved(asked: str, address: str, checksum: str) -> Path:
     """A file from the network, or from where it was kept the last time."""
-    pooch = needed("pooch", asked)
+    pooch = require_package("pooch", asked, "lab")
     try:
         return Path(pooch.retrieve(address, known_hash=checksum, progressbar=False))
     except Exception as error:  # no answer, or another file than the checksum's

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.errors import usage_error
+from whence.errors import require_package, usage_error
 
 #: how much of the sum of squares the counted directions hold together
 ENERGY = 0.95
@@ -99,9 +99,8 @@ def frequencies(position: Tensor) -> Tensor:
 
 def by_frequency(position: Tensor) -> Tensor:
     """The positional part turned into frequencies (DCT-II), ``[tokens, width]``."""
-    from whence.probe.arrays.packages import scipy
-
-    made = scipy("frequencies", "fft").dct(position.double().cpu().numpy(), type=2, axis=0, norm="ortho")
+    fft = require_package("scipy.fft", "whence.probe.arrays.frequencies", "lab")
+    made = fft.dct(position.double().cpu().numpy(), type=2, axis=0, norm="ortho")
     return torch.from_numpy(made)
 
 

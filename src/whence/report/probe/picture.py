@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import missing_extra
+from whence.errors import require_package
 from whence.probe.decisions import leading
 from whence.report.probe.sentences import SCORES, counted, too_few
 
@@ -24,10 +24,9 @@ ACROSS, WIDE, HIGH = 2, 4.6, 3.1  # panels in a row, inches of each
 
 def curves_picture(findings: dict[str, Any]) -> Figure:
     """A panel for each task: every measure by the slot of the gold with 95% intervals, chance, and the two baselines."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("the picture of the curves", "plot", "matplotlib") from error
+    require_package("matplotlib", "the picture of the curves", "plot")
+    from matplotlib.figure import Figure
+
     tasks = findings["tasks"]
     down = -(-len(tasks) // ACROSS)
     across = min(ACROSS, len(tasks))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import missing_extra, usage_error
+from whence.errors import require_package, usage_error
 from whence.report.probe import panels
 from whence.report.probe.sentences import counted
 
@@ -33,10 +33,9 @@ class Panel:
 
 def why_picture(findings: dict[str, Any]) -> Figure:
     """A panel for each explanation that was measured, and below them what on."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("the picture of the explanations", "plot", "matplotlib") from error
+    require_package("matplotlib", "the picture of the explanations", "plot")
+    from matplotlib.figure import Figure
+
     shown = _panels(findings)
     if not shown:
         raise usage_error("why_picture(findings)", "no explanations", "a picture needs one", "go on with the probe")

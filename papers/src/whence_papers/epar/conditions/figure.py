@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import missing_extra
+from whence.errors import require_package
 from whence.report.png import write_png
 from whence_papers.epar.conditions.rows import LOSES, MISSING, OPEN, WINS, Cell, Row, rows
 
@@ -37,10 +37,9 @@ def write_figure(studies: list[dict[str, Any]], path: Path) -> None:
 
 def figure(made: list[Row], baseline: str, unit: str) -> Figure:
     """The picture; ``unit`` is what the differences are in."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("the figure of conditions", "plot", "matplotlib") from error
+    require_package("matplotlib", "the figure of conditions", "plot")
+    from matplotlib.figure import Figure
+
     columns = [cell.against for cell in made[0].cells]
     lines = _lines(made)
     height = ROW * len(lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence import records
-from whence.errors import missing_extra
+from whence.errors import require_package
 from whence.lab.results import records_of, study_in
 from whence.statistics import summary
 from whence_papers.pointer.next_location.exhibits import COUNTINGS, Runs, of_test, shapes
@@ -135,10 +135,9 @@ def _short(name: str, letters: int = 22) -> str:
 
 
 def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("drawing", "plot", "matplotlib") from error
+    require_package("matplotlib", "drawing", "plot")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), facecolor="white", layout="constrained")
 
 

@@ -21,8 +21,8 @@ from whence.attention.additive import AdditiveAttention
 from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
 from whence.lab.arms import Arm, Fit
 from whence.models import ModelSpec
-from whence.models.assign_positions import place
-from whence.models.layer import Layer
+from whence.models.assign_positions import assign_positions
+from whence.models.body import Layer
 from whence.position.base import Position
 from whence_papers.pointer.next_location.histories import PADDING
 from whence_papers.pointer.next_location.reading import Answer, NextPlaceModel
@@ -51,9 +51,9 @@ class NextPlace(NextPlaceModel):
             layers=max(1, spec.layers), ffn_dim=spec.ffn_dim, dropout=spec.dropout,
         )  # fmt: skip
         fit = Fit(spec.heads, inside.head_dim, spec.embed_dim, spec.context, causal=False)
-        placed = place(inside, lambda layer: encoder.build(fit))
-        self.at_input = nn.ModuleList(placed.at_input)
-        self.layers = nn.ModuleList(Layer(inside, one) for one in placed.layers[: spec.layers])
+        positions = assign_positions(inside, lambda layer: encoder.build(fit))
+        self.at_input = nn.ModuleList(positions.at_input)
+        self.layers = nn.ModuleList(Layer(inside, one) for one in positions.layers[: spec.layers])
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.attention.dropout = 0.0  # dropped weights would need them dense, at twice the time on a CPU

@@ -14,7 +14,7 @@ from whence.lab.arms import Arm
 from whence.lab.data.folder import content_hash
 from whence.lab.tasks import Batch, MetricAccumulator, Task
 from whence.lab.tasks.base import as_numbers, at_least, one_of, require_known
-from whence.models.eval_mode import still
+from whence.models import eval_mode
 from whence_papers.pointer.next_location.baselines import Counts, measured_rules
 from whence_papers.pointer.next_location.build import build_next_place
 from whence_papers.pointer.next_location.exhibits import exhibits
@@ -123,7 +123,7 @@ class NextPlaceTask(Task):
     def _generated(self, model: NextPlaceModel) -> dict[str, float]:
         """The mean share of the answer that is generated instead of copied, where training has the answer or has not."""
         device = next(model.parameters()).device
-        with still(model):
+        with eval_mode(model):
             shares = [
                 (model.answer(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generating, batch.targets)
                 for batch in (found.each(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))

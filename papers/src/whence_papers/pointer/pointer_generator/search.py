@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.models.eval_mode import still
+from whence.models import eval_mode
 from whence.validation import require_integer
 from whence_papers.pointer.pointer_generator.model import PointerGenerator
 from whence_papers.pointer.pointer_generator.texts import PAD, START, STOP, Sources
@@ -38,7 +38,7 @@ def hypothesis(words: tuple[int, ...], log_p: float, stopped: bool, repeated: fl
 def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 100) -> list[Hypothesis]:
     """The most likely word at each step, for all sources together; one text for each."""
     require_integer("greedy_search", "longest", longest)
-    with still(model):
+    with eval_mode(model):
         reading, carried = model.read(sources)
         batch = len(sources.lengths)
         words = sources.tokens.new_full((batch,), START)
@@ -98,7 +98,7 @@ def beam_search(
             "best is at most beams, shortest lies between 0 and longest, and power is finite",
             "correct them",
         )
-    with still(model):
+    with eval_mode(model):
         rows = range(len(sources.lengths))
         return [_search(model, _one(sources, row), beams, best, shortest, longest, power) for row in rows]
 
