@@ -55,7 +55,11 @@ def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkey
     if side == "right":  # there, padding sees what is real
         padded = {"input_ids": padded["input_ids"].flip(-1), "attention_mask": padded["attention_mask"].flip(-1)}
     numbers = [-1] * 2 + [0] * 5 + [2] * 7
-    per_key, per_distance, per_segment = hf.KeyProfile(), hf.DistanceProfile(), hf.SegmentMass(numbers, rows=range(length))
+    per_key, per_distance, per_segment = (
+        hf.KeyProfile(),
+        hf.DistanceProfile(),
+        hf.SegmentMass(numbers, rows=range(length)),
+    )
     with hf.capture(model, per_key, per_distance, per_segment, layers=[1]):
         model(**padded)
     assert list(per_key) == [1] and len(per_distance) == 1

@@ -105,7 +105,14 @@ class Config:
 
 def mask_request(function, **given):
     slots = torch.arange(7)
-    usual = {"batch": 2, "q_slots": slots, "k_slots": slots, "is_full": True, "has_attention_mask": False, "local_size": None}
+    usual = {
+        "batch": 2,
+        "q_slots": slots,
+        "k_slots": slots,
+        "is_full": True,
+        "has_attention_mask": False,
+        "local_size": None,
+    }
     return MaskRequest(function=function, **usual | {"first_slot": None, "config": Config()} | given)
 
 

@@ -57,7 +57,9 @@ def test_another_kind_is_compared_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: right)
     assert read_tokenizer(path) is right
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *about, **named: wrong)
-    with pytest.raises(whence.WhenceError, match=r"eos_token '<start>' from transformers \d.*the file states .*'<end>'"):
+    with pytest.raises(
+        whence.WhenceError, match=r"eos_token '<start>' from transformers \d.*the file states .*'<end>'"
+    ):
         read_tokenizer(path)
 
 

@@ -67,7 +67,9 @@ def test_a_static_cache_may_move_its_offset_afterwards():
 )
 def test_other_masks_are_refused(function):
     with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed segments"):
-        mask_info(mask_function=function, q_offset=3, kv_length=8)  # chunks come with their size, which is not given here
+        mask_info(
+            mask_function=function, q_offset=3, kv_length=8
+        )  # chunks come with their size, which is not given here
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,9 @@ def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
         with pytest.raises(whence.WhenceError, match="a position of class"):
             settings.build_position("test", told | {"class": name})
     with pytest.raises(whence.WhenceError, match="a setting of type Popen"):
-        settings.build_position("test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}})
+        settings.build_position(
+            "test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}}
+        )
 
 
 def test_what_was_saved_before_settings_were_is_still_read(tmp_path):

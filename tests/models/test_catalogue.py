@@ -58,7 +58,9 @@ def test_one_step_of_an_encoder(entry):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("ends", [{"tie_embeddings": True, "init": "scaled"}, {"tie_embeddings": False, "final_norm": False}])
+@pytest.mark.parametrize(
+    "ends", [{"tie_embeddings": True, "init": "scaled"}, {"tie_embeddings": False, "final_norm": False}]
+)
 def test_every_build_of_a_decoder_learns(norm, activation, ends):
     model = decoder(T5Bias(HEADS) + Rotary(), dropout=0.0, norm=norm, activation=activation, num_kv_heads=1, **ends)
     before, after, still = step(model, predict_next)

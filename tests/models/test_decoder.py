@@ -105,7 +105,9 @@ def test_top_k_and_low_temperatures_narrow_the_draw():
 def test_an_end_token_ends_a_row_and_all_of_them_end_generation():
     model, script = decoder(), iter(torch.tensor([[5, 2], [7, 3], [7, 5], [7, 7]]))
     model.forward = lambda new, cache: F.one_hot(next(script), VOCABULARY)[:, None]
-    made = model.generate(torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, eos_token_id=5)  # one in the prompt ends nothing
+    made = model.generate(
+        torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, eos_token_id=5
+    )  # one in the prompt ends nothing
     assert made.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
 
 

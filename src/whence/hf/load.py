@@ -118,7 +118,9 @@ def _resolve_source(caller: str, name: str | Path) -> str:
     if str(name) == "smollm2" and not path.exists():
         path = smollm2_folder()
         if not path.exists():
-            raise usage_error(caller, f"no folder {path}", "SmolLM2 must be downloaded and converted once", FETCH_SMOLLM2)
+            raise usage_error(
+                caller, f"no folder {path}", "SmolLM2 must be downloaded and converted once", FETCH_SMOLLM2
+            )
     if path.suffix == ".gguf":
         path = convert(path)
     if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):

@@ -230,7 +230,10 @@ def _open(caller: str, path: Path) -> Any:
 
 def _damaged_file(caller: str, path: Path) -> WhenceError:
     return usage_error(
-        caller, f"{path}, which is truncated or damaged", "it must be a complete safetensors file", "save or copy it again"
+        caller,
+        f"{path}, which is truncated or damaged",
+        "it must be a complete safetensors file",
+        "save or copy it again",
     )
 
 

@@ -72,7 +72,11 @@ def roughness(curves: Tensor) -> Tensor:
     kept = _unit(curves[round(SMOOTH_LEFT_OUT * len(curves)) :].double())
     if len(kept) < 2 * SAVGOL[0] + 3:
         raise usage_error("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
-    smooth = torch.from_numpy(require_package("scipy.signal", "whence.probe.arrays.channels", "lab").savgol_filter(kept.numpy(), *SAVGOL, axis=0))
+    smooth = torch.from_numpy(
+        require_package("scipy.signal", "whence.probe.arrays.channels", "lab").savgol_filter(
+            kept.numpy(), *SAVGOL, axis=0
+        )
+    )
     # a window of even width moves its middle by half a token, and the ends, which are filled in otherwise, do not move:
     # each join would be a kink
     half = SAVGOL[0] // 2
