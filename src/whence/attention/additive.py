@@ -5,7 +5,7 @@
 The part of the encoder, W_h h, does not change while a text is decoded, so it is computed once::
 
     attention = CoverageAttention(encoder_dim=512, decoder_dim=256, attention_dim=512)   # AdditiveAttention: without w_c
-    memory = attention.remember(states, padding=padding)       # states [B, S, 512]
+    memory = attention.remember(states, key_mask=key_mask)       # states [B, S, 512]
     seen = attention(memory, state)                            # state [B, 256], the first step
     seen = attention(memory, state, seen.coverage)             # every later step
     seen.context, seen.log_weights, seen.weights, seen.coverage, seen.repeated

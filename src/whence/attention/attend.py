@@ -234,7 +234,7 @@ def prepare(
         skip_blocks=skip_blocks,
     )  # fmt: skip
     require_flag("attend", "return_weights", return_weights)
-    require_flag("attend", "finite", check_finite)
+    require_flag("attend", "check_finite", check_finite)
     shapes.require_qkv(q, k, v)
     if check_finite:
         shapes.require_finite(q, k, v)

@@ -43,7 +43,7 @@ def require_fit(
         )
     if isinstance(segment_ids, tuple):
         raise usage_error(
-            "attend(cache=..., documents=...)",
+            "attend(cache=..., segment_ids=...)",
             "a pair",
             "the new tokens are queries and keys at once",
             "pass one tensor",

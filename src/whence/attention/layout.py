@@ -140,7 +140,7 @@ def resolve(
     if q_positions is None and k_positions is None:
         if isinstance(segment_ids, tuple) and (causal or window is not None or needs_positions):
             raise usage_error(
-                "attend(documents=(..., ...))",
+                "attend(segment_ids=(..., ...))",
                 "a pair and no positions",
                 "queries and keys of different texts stand where the caller says",
                 "pass q_positions and k_positions",
@@ -178,7 +178,7 @@ def resolve_key_mask(
     """Which keys are real, from lengths or a padding mask."""
     if lengths is not None and key_mask is not None:
         raise usage_error(
-            "attend(lengths=..., padding=...)", "both", "one of them says which tokens are real", "drop one of them"
+            "attend(lengths=..., key_mask=...)", "both", "one of them says which tokens are real", "drop one of them"
         )
     if lengths is not None:
         return shapes.lengths(lengths, batch, keys, device)
@@ -192,16 +192,16 @@ def _documents(
         return None, None
     if rows != keys and isinstance(given, Tensor):
         raise usage_error(
-            "attend(documents=...)",
+            "attend(segment_ids=...)",
             f"one tensor for {shapes.many(rows, 'query', 'queries')} and {shapes.many(keys, 'key')}",
             "queries and keys of different lengths have document numbers of their own",
             "pass a pair, for the queries and for the keys",
         )
     if isinstance(given, tuple) and len(given) != 2:
         raise usage_error(
-            "attend(documents=...)",
+            "attend(segment_ids=...)",
             f"{len(given)} tensors",
-            "documents is one tensor or a pair, for the queries and for the keys",
+            "segment_ids is one tensor or a pair, for the queries and for the keys",
             "pass one or two",
         )
     if isinstance(given, tuple):
@@ -273,7 +273,7 @@ def leaves_gaps(
 
 
 GAP_WHILE_TRACING = (
-    "attend(padding=...) got padding between two real tokens inside torch.compile, where that cannot be seen in time; "
+    "attend(key_mask=...) got padding between two real tokens inside torch.compile, where that cannot be seen in time; "
     "pass q_positions and k_positions too."
 )
 
@@ -288,7 +288,7 @@ def require_whole_documents(segment_ids: Tensor | None) -> None:
     """Positions are counted along a document, so its tokens must stand side by side."""
     if segment_ids is not None and shapes.readable(segment_ids) and in_pieces(segment_ids):
         raise usage_error(
-            "attend(documents=...)",
+            "attend(segment_ids=...)",
             "a document in several pieces",
             "positions are counted along tokens that stand side by side",
             "number the pieces differently, or give positions",

@@ -25,7 +25,7 @@ class Attention(nn.Module):
         embed_dim: width of the input and output.
         heads: query heads.
         position: what position does; parts that act on embeddings are applied to this layer's input. A model that
-            applies them once at its own input gives its layers the rest: ``position=inner(position)``.
+            applies them once at its own input gives its layers the rest: ``position=without_embedding(position)``.
         num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
         head_dim: width of a query or key; ``width // heads`` by default.
         value_dim: width of a value; ``head_dim`` by default.
@@ -91,9 +91,9 @@ class Attention(nn.Module):
             )
         if head_dim is None and embed_dim % heads != 0:
             raise usage_error(
-                "Attention(width, heads)",
+                "Attention(embed_dim, heads)",
                 f"{embed_dim} and {heads}",
-                "heads divides width",
+                "heads divides embed_dim",
                 "choose a divisor or pass head_dim",
             )
         self.heads, self.num_kv_heads = heads, num_kv_heads
@@ -190,7 +190,7 @@ class Attention(nn.Module):
                 "Attention(x, memory)",
                 "a position that acts on embeddings",
                 "x and memory are embedded where they are made",
-                "embed both outside and use inner(position)",
+                "embed both outside and use without_embedding(position)",
             )
         batch, rows, device = x.shape[0], x.shape[1], x.device
         if positions is not None:
@@ -215,7 +215,7 @@ def without_embedding(position: Position) -> Position:
     """A position without the parts that act on embeddings: what a layer inside a model needs."""
     if not isinstance(position, Position):
         got = type(position).__name__
-        raise usage_error("inner(position)", got, "position is a whence.Position", "subclass whence.Position")
+        raise usage_error("without_embedding(position)", got, "position is a whence.Position", "subclass whence.Position")
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):
         return position

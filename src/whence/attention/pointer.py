@@ -8,10 +8,10 @@ is the source's). Everything stays in logarithms, so what is unlikely keeps its 
 with a gradient of 0::
 
     pointer = PointerAttention(64, position=Recency(151))      # any Position for one head
-    log_weights = pointer(encoded, padding=padding)            # encoded [B, S, 64] -> [B, S]
+    log_weights = pointer(encoded, key_mask=key_mask)            # encoded [B, S, 64] -> [B, S]
     copied = onto_vocabulary(log_weights, items, size)         # items [B, S] -> log-probabilities [B, size]
     gate = Gate(64)                                            # or Gate(512, 256, 128): over several parts
-    log_p = mix(scores, copied, gate(last_item(encoded, padding=padding)))     # scores [B, vocabulary] -> [B, size]
+    log_p = mix(scores, copied, gate(last_item(encoded, key_mask=key_mask)))     # scores [B, vocabulary] -> [B, size]
 
 ``size`` may exceed the vocabulary: words beyond it are those of an extended vocabulary, and can only be copied.
 """
