@@ -22,7 +22,7 @@ import torch
 
 import gpu_figures as gpu
 from whence import records
-from whence.attention.support import SUPPORT
+from whence.attention.backends import BACKENDS
 from whence.lab.results import findings
 from whence.position.catalogue import CATALOGUE
 from whence.probe.findings import findings as probe_findings
@@ -79,10 +79,10 @@ def mechanisms() -> str:
 
 def backends() -> str:
     rows = []
-    for name, s in SUPPORT.items():
+    for name, s in BACKENDS.items():
         effects = ", ".join(h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink") if h in s.effects)
-        weights = "yes" if s.weights else "no"
-        rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.compiled, s.devices, s.dtypes])
+        weights = "yes" if s.returns_weights else "no"
+        rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.tracing, s.devices, s.dtypes])
     head = [
         "backend",
         "for",

@@ -7,7 +7,16 @@ training and in cached decoding, alone or combined.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from whence.attention import Attention, Explanation, KVCache, attend, explain, without_embedding
+from whence.attention import (
+    Attention,
+    Backend,
+    Explanation,
+    KVCache,
+    attend,
+    explain,
+    register_backend,
+    without_embedding,
+)
 from whence.errors import MissingExtra, WhenceError
 from whence.position import (
     Alibi,
@@ -59,8 +68,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Alibi", "Attention", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
+    "Alibi", "Attention", "Backend", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
     "MissingExtra", "NoPosition", "Position", "PowerPrior", "Recency", "Report", "Rotary", "Rows", "Sandwich", "Shaw",
     "Sink", "Sinusoidal", "StableMask", "Sum", "T5Bias", "TransformerXL", "WhenceError", "attend", "check", "explain",
-    "without_embedding", "show",
+    "register_backend", "show", "without_embedding",
 ]  # fmt: skip

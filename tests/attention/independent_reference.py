@@ -3,7 +3,7 @@
 Nothing here comes from the package, so a mistake in the package cannot hide in its own reference. Each function below
 turns the numbers of one mechanism into a ``Part``; ``attention`` puts parts together:
 
-    logit_ij  = ((scale * q_i.k_j + content_ij) * factor_ij + bias_ij) / temperature      for visible keys j
+    logit_ij  = ((scale * q_i.k_j + content_bias_ij) * score_scale_ij + bias_ij) / temperature      for visible keys j
     weight_ij = exp(logit_ij) / (sum over visible keys of exp(logit) + exp(sink_i / temperature))
     output_i  = sum over visible keys of weight_ij * (v_j + value_ij)
 
@@ -24,9 +24,9 @@ class Part:
 
     embed: Callable | None = None  # positions [n] -> what is added to the input, [n, width]
     rotate: Callable | None = None  # x [heads, n, D], positions [n], length -> like x
-    factor: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
+    score_scale: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
     bias: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
-    content: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
+    content_bias: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
     value: Callable | None = None  # weights [H, T, S], distance -> [H, T, E]
     sink: Callable | None = None  # q_positions [T] -> [H or 1, T]
     length: int | str | None = None  # a number, "query" or "sequence"
@@ -96,9 +96,9 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
     logits = scores
     for part in parts:
-        logits = logits if part.content is None else logits + part.content(q, k, context)
+        logits = logits if part.content_bias is None else logits + part.content_bias(q, k, context)
     for part in parts:
-        logits = logits if part.factor is None else logits * part.score_scale(safe_distance, length_for(part))
+        logits = logits if part.score_scale is None else logits * part.score_scale(safe_distance, length_for(part))
     for part in parts:
         logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
     logits = logits / temperature
@@ -227,13 +227,13 @@ def alibi(slope, scale):
 def epar(alpha, beta, gamma, length):
     """``alpha exp(-beta |d| / L)``; with gamma ``alpha (1 + gamma exp(-beta |d| / L)) / (1 + gamma)``."""
 
-    def factor(distance, length):
+    def score_scale(distance, length):
         decay = torch.exp(-by_head(beta) * distance.abs() / length)
         if gamma is None:
             return by_head(alpha) * decay
         return by_head(alpha) * (1 + by_head(gamma) * decay) / (1 + by_head(gamma))
 
-    return Part(factor=factor, length=length)
+    return Part(score_scale=score_scale, length=length)
 
 
 def kerple(form, r1, r2):
@@ -332,26 +332,26 @@ def shaw(key_table, value_table, clip):
         row = (-distance).round().clamp(-clip, clip).long() + clip
         return torch.stack([(table if table.ndim == 2 else table[h])[row] for h in range(heads)])  # [H, T, S, D]
 
-    def content(q, k, context):
+    def content_bias(q, k, context):
         return context.scale * torch.einsum("htd,htsd->hts", q, pick(key_table, context.distance, q.shape[0]))
 
     def value(weights, distance):
         return torch.einsum("hts,htse->hte", weights, pick(value_table, distance, weights.shape[0]))
 
-    return Part(content=None if key_table is None else content, value=None if value_table is None else value)
+    return Part(content_bias=None if key_table is None else content_bias, value=None if value_table is None else value)
 
 
 def transformer_xl(u, v, projection, width, base):
     """Dai et al. 2019: ``scale * (u.k_j + (q_i + v).W r_{i-j})`` beside q.k; r_d is all sines, then all cosines of d."""
 
-    def content(q, k, context):
+    def content_bias(q, k, context):
         angles = [context.distance / base ** (2 * i / width) for i in range(width // 2)]
         r = torch.stack([a.sin() for a in angles] + [a.cos() for a in angles], -1)  # [T, S, width]
         keys = torch.einsum("hdw,tsw->htsd", projection.reshape(q.shape[0], -1, width), r)
         by_content = torch.einsum("hd,hsd->hs", u, k)[:, None, :]
         return context.scale * (by_content + torch.einsum("htd,htsd->hts", q + v[:, None, :], keys))
 
-    return Part(content=content)
+    return Part(content_bias=content_bias)
 
 
 def cope(e):
@@ -360,7 +360,7 @@ def cope(e):
     Keys at one position are counted in the order in which they are stored. ``e`` is ``[rows, D]`` or ``[H, rows, D]``.
     """
 
-    def content(q, k, context):
+    def content_bias(q, k, context):
         gates = torch.where(context.visible, torch.sigmoid(context.scores), 0.0)
         at, order = context.k_positions, torch.arange(gates.shape[-1])
         tied = (at[:, None] == at[None, :]) & (order[:, None] <= order[None, :])
@@ -373,7 +373,7 @@ def cope(e):
         low, high = (torch.stack([t[b] for t, b in zip(tables, i.long(), strict=True)]) for i in (below, below + 1))
         return torch.einsum("htd,htsd->hts", q, (1 - share) * low + share * high)
 
-    return Part(content=content)
+    return Part(content_bias=content_bias)
 
 
 def stable_mask(gamma, context):

@@ -27,7 +27,7 @@ def additive(states, state, real, coverage, w_h, w_s, b, v, w_c):
     return context, weights, after, math.fsum(min(w, c) for w, c in zip(weights, coverage, strict=True))
 
 
-def pointer(items, real, w_q, b_q, w_k, b_k, turn=lambda q, k, d: (q, k), factor=lambda d: 1.0, bias=lambda d: 0.0):
+def pointer(items, real, w_q, b_q, w_k, b_k, turn=lambda q, k, d: (q, k), score_scale=lambda d: 1.0, bias=lambda d: 0.0):
     """Weights of one sequence: the query is the last real item, distances count places from it."""
     last = max(j for j, r in enumerate(real) if r)
     asked = [x + b for x, b in zip(product(w_q, items[last]), b_q, strict=True)]
@@ -39,7 +39,7 @@ def pointer(items, real, w_q, b_q, w_k, b_k, turn=lambda q, k, d: (q, k), factor
             continue
         q, k = turn(asked, key, last - j)
         score = math.fsum(x * y for x, y in zip(q, k, strict=True)) / math.sqrt(len(q))
-        scores.append(score * factor(last - j) + bias(last - j))
+        scores.append(score * score_scale(last - j) + bias(last - j))
     return softmax(scores, real)
 
 

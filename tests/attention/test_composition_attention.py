@@ -67,7 +67,7 @@ def fire(part, d, p):
 
 
 def sandwich(part, d, p):
-    total = sum(torch.cos(d / 10000.0 ** (2 * i / part.width)) for i in range(part.width // 2))
+    total = sum(torch.cos(d / 10000.0 ** (2 * i / part.dim)) for i in range(part.dim // 2))
     return torch.stack([total * part.heads / (8 * h) for h in range(1, part.heads + 1)])
 
 
@@ -102,9 +102,9 @@ def cope_content(part, q, k, scores, visible, d, scale):
 
 
 def transformer_xl_content(part, q, k, scores, visible, d, scale):
-    rate = torch.tensor([10000.0 ** (-2 * i / part.width) for i in range(part.width // 2)], dtype=q.dtype)
+    rate = torch.tensor([10000.0 ** (-2 * i / part.embed_dim) for i in range(part.embed_dim // 2)], dtype=q.dtype)
     r = torch.cat([torch.sin(d[..., None] * rate), torch.cos(d[..., None] * rate)], -1)  # [T, S, width]
-    keys = torch.einsum("hdw,tsw->htsd", part.projection.view(part.heads, part.head_dim, part.width), r)
+    keys = torch.einsum("hdw,tsw->htsd", part.projection.view(part.heads, part.head_dim, part.embed_dim), r)
     by_key = (part.u[:, None, None] * k[:, :, None]).sum(-1)  # [B, H, 1, S]
     by_distance = ((q + part.v[:, None])[:, :, :, None] * keys).sum(-1)
     return scale * (by_key + by_distance)
@@ -125,7 +125,7 @@ SINK = {Sink: lambda part, p: part.value.expand(-1, len(p)), StableMask: stable_
 
 
 def sines(part, p):
-    pairs = [(torch.sin(p / 10000.0 ** (i / part.width)), torch.cos(p / 10000.0 ** (i / part.width))) for i in range(0, part.width, 2)]  # fmt: skip
+    pairs = [(torch.sin(p / 10000.0 ** (i / part.embed_dim)), torch.cos(p / 10000.0 ** (i / part.embed_dim))) for i in range(0, part.embed_dim, 2)]  # fmt: skip
     return torch.stack([column for pair in pairs for column in pair], -1)
 
 

@@ -120,14 +120,14 @@ def test_dropout_is_drawn_anew_in_a_compiled_layer():
 # --- the operator -------------------------------------------------------------------------------------------------------
 
 
-def arguments(*, factor=True, bias=True, sink=True, masks=False, causal=True, window=None, dropout=0.0, grad=True):
+def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=True, window=None, dropout=0.0, grad=True):
     torch.manual_seed(0)
 
     def random(*shape):
         return torch.randn(*shape, dtype=torch.float64, requires_grad=grad)
 
     q, k, v = random(2, 4, 5, 3), random(2, 2, 7, 3), random(2, 2, 7, 2)
-    tables = (random(4, 11) if factor else None, random(4, 11) if bias else None, random(2, 4, 5) if sink else None)
+    tables = (random(4, 11) if score_scale else None, random(4, 11) if bias else None, random(2, 4, 5) if sink else None)
     hidden = (None, None, None)
     if masks:
         hidden = (torch.rand(2, 7) > 0.3, torch.tensor([[0, 0, 0, 1, 1]]), torch.tensor([[0, 0, 0, 0, 0, 1, 1]]))
@@ -144,7 +144,7 @@ def arguments(*, factor=True, bias=True, sink=True, masks=False, causal=True, wi
         {"masks": True, "window": 3},
         {"causal": False, "grad": False},
     ],
-    ids=["all tables", "no factor", "factor only", "masks and a window", "no gradient"],
+    ids=["all tables", "no score_scale", "score_scale only", "masks and a window", "no gradient"],
 )
 def test_the_tiled_operator_keeps_torchs_rules(about):
     # schema, autograd registration, fake tensors with the right strides, and dynamic shapes
@@ -169,10 +169,10 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
     q, k, v = made[:3]
     if layout == "heads last":
         q, k, v = (t.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for t in (q, k, v))
-    factor, bias, sink = made[3:6]
+    score_scale, bias, sink = made[3:6]
     if layout == "stretched":
-        factor, bias = (t.detach()[:1].clone().requires_grad_().expand(4, -1) for t in (factor, bias))
-    given = [t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, factor, bias, sink, *made[6:])]
+        score_scale, bias = (t.detach()[:1].clone().requires_grad_().expand(4, -1) for t in (score_scale, bias))
+    given = [t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, score_scale, bias, sink, *made[6:])]
     out, lse = torch.ops.whence.tiled(*given)
     given = [torch.ones_like(out), out, lse, *given]
     real = torch.ops.whence.tiled_backward(*given, [True] * 3)

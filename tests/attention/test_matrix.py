@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from whence import Shaw, WhenceError, attend
-from whence.attention.layout import resolve
+from whence.attention.arguments import Arguments
+from whence.attention.layout import resolve_layout
 from whence.position.catalogue import CATALOGUE
 from whence.position.evaluate import evaluate
 
@@ -83,7 +84,7 @@ def eager(position, tensors, upstream, given):
     """What a user would write without whence, every intermediate in the dtype of the inputs (distance effects only)."""
     leaves = [x.clone().requires_grad_(True) for x in tensors]
     names = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
-    layout = resolve(*leaves[:2], causal=given["causal"], needs_positions=True, **{n: given.get(n) for n in names})
+    layout = resolve_layout(Arguments(*leaves, causal=given["causal"], **{n: given.get(n) for n in names}))
     q, k, v = leaves
     q, k = position.rotate(q, k, layout.q_positions, layout.k_positions)
     share, heads, dtype = q.shape[1] // k.shape[1], q.shape[1], q.dtype

@@ -5,7 +5,7 @@ import torch
 
 import whence
 from whence import KVCache, attend
-from whence.attention.layout import count_tokens
+from whence.attention.token_positions import count_tokens
 
 H, D = 2, 4
 POSITIONS = {

@@ -7,13 +7,16 @@ and computed again in the backward pass, so only one block's matrix exists at an
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whence import shapes
 from whence.attention import ops
-from whence.attention.layout import Layout
+from whence.attention.backends import Backend, register_backend
+from whence.attention.call import Call, Request, why_no_table
 from whence.position.base import Position, Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
@@ -21,50 +24,50 @@ SCORES = 1 << 21  # scores alive at once on the general way
 SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so there are fewer and larger ones
 
 
-def why_not_tables(position: Position, layout: Layout) -> str | None:
-    """Why the fast way over distance tables is closed, or None when it is open."""
-    if shapes.transformed():
-        return "torch.func and forward-mode AD need plain operations"
-    if layout.offset is None:
-        return "the positions are not one consecutive run"
-    for part in position.parts:
-        if part.effects & {"content_bias", "value_bias"}:
-            return f"{type(part).__name__} depends on the content of queries or keys"
-        if part.effects & {"score_scale", "bias"} and part.length == "query":
-            return f"{type(part).__name__} has length='query', so a distance weighs differently for each query"
-        if part.effects & {"score_scale", "bias"} and part.length == "sequence" and not layout.plain:
-            return f"{type(part).__name__} has length='sequence', which differs between padded or packed texts"
-    return None
+class Blockwise(Backend):
+    """Exact attention in blocks of query rows."""
+
+    name = "blockwise"
+    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
+    memory = "linear"
+    devices = "CPU, GPU"
+    dtypes = "fp64, fp32, fp16, bf16"
+    gradients = "q, k, v and every parameter, of any order"
+    tracing = "compile, where distance tables apply"
+    purpose = "training and long inputs"
+
+    def supports(self, request: Request) -> str | None:
+        unsupported = super().supports(request)
+        if unsupported is not None:
+            return unsupported
+        if request.exporting:
+            return "its loops do not export"
+        if request.compiling and request.no_table is not None:
+            return f"torch.compile cannot trace its recomputed rows, which are needed because {request.no_table}"
+        return None
+
+    def priority(self, request: Request) -> int:
+        return 20
+
+    def reason(self, request: Request) -> str:
+        if request.no_table is not None:
+            return f"rows are recomputed block by block ({request.no_table}), and memory stays linear in length"
+        if not request.effects:
+            return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
+        effects = " and ".join(sorted(request.effects))
+        return f"{effects} of distance alone: tiles read a table, and memory stays linear in length"
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The output ``[B, H, T, E]``, in at least float32."""
+        dtype = torch.promote_types(call.q.dtype, torch.float32)
+        call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+        compute = compute_by_tables if why_no_table(call.position, call.layout) is None else compute_by_rows
+        return compute(call), None
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> Tensor:
-    """The output ``[B, H, T, E]``, in at least float32."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    way = _by_tables if why_not_tables(position, layout) is None else _by_rows
-    return way(q, k, v, position, layout, scale, temperature, dropout)
-
-
-def _by_tables(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> Tensor:
+def compute_by_tables(call: Call) -> Tensor:
+    """The tiled operator, which reads score_scale and bias from tables over the distances that occur."""
+    q, k, v, position, layout, dropout = call.q, call.k, call.v, call.position, call.layout, call.dropout
     assert layout.offset is not None
     batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     span = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device)
@@ -77,26 +80,19 @@ def _by_tables(
     score_scale, bias = (None if t is None else t.expand(heads, -1) for t in (score_scale, bias))
     out, _ = ops.tiled(
         q, k, v, score_scale, bias, sink, layout.real, layout.q_segment_ids, layout.k_segment_ids, layout.offset, layout.causal,
-        layout.window, scale, temperature, dropout, seed,
+        layout.window, call.scale, call.temperature, dropout, seed,
     )  # fmt: skip
     return out
 
 
-def _by_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> Tensor:
+def compute_by_rows(call: Call) -> Tensor:
+    """Blocks of query rows against all keys, recomputed in the backward pass."""
+    q, k, v = call.q, call.k, call.v
     batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
 
     def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
-        return _dense_rows(q_block, k, v, position, layout, rows, scale, temperature, dropout)
+        return _dense_rows(q_block, k, v, call, rows)
 
     outs = []
     for first in range(0, count, step):
@@ -108,18 +104,9 @@ def _by_rows(
     return torch.cat(outs, 2)
 
 
-def _dense_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    position: Position,
-    layout: Layout,
-    rows: slice,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> Tensor:
-    """A block of query rows against all keys; heads of one group stay side by side, so keys are not repeated."""
+def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Tensor:
+    """A block of query rows against all keys; heads of one group stay together, so keys are not repeated."""
+    position, layout, scale, temperature = call.position, call.layout, call.scale, call.temperature
     batch, heads, count, groups = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
     folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
     scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
@@ -148,8 +135,11 @@ def _dense_rows(
     if sink is not None:
         norm = torch.logaddexp(norm, sink.transpose(0, 1) / temperature)
     weights = torch.exp(z - norm).masked_fill(alone, 0.0)
-    if dropout > 0:
-        weights = torch.nn.functional.dropout(weights, dropout)
+    if call.dropout > 0:
+        weights = torch.nn.functional.dropout(weights, call.dropout)
     out = (weights.view(batch, groups, -1, z.shape[-1]) @ v).view(batch, heads, count, -1)
     more = None if about is None else evaluate_value_bias(position, weights, about, tuple(out.shape))
     return out if more is None else out + more
+
+
+register_backend(Blockwise())

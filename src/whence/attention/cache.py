@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.cache_rules import one_of, require_fit, require_order, require_rows
-from whence.attention.layout import (
-    Layout,
+from whence.attention.arguments import Arguments
+from whence.attention.cache_validation import require_fit, require_order, require_rows, single_positions
+from whence.attention.layout import Layout, resolve_key_mask
+from whence.attention.token_positions import (
+    common_offset,
     count_tokens,
-    in_pieces,
+    is_interrupted,
     leaves_gaps,
-    require_whole_documents,
-    resolve_key_mask,
-    run_offset,
+    require_contiguous_segments,
 )
 from whence.errors import usage_error
 from whence.validation import require_integer
@@ -88,48 +88,35 @@ class KVCache:
         kind = f"capacity={self.capacity}" if self.capacity else f"window={self.window}" if self.window else "growing"
         return f"KVCache({kind}, {self._used} tokens held of {self.seen} seen)"
 
-    def extend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        causal: bool,
-        window: int | None,
-        q_positions: Tensor | None,
-        k_positions: Tensor | None,
-        lengths: Tensor | None,
-        key_mask: Tensor | None,
-        segment_ids: Tensor | tuple[Tensor, Tensor] | None,
-        learning: bool,
-        below: int,
-    ) -> tuple[Tensor, Tensor, Layout]:
-        """Append the tokens of k and v, and give back everything the queries of the same tokens look at.
+    def extend(self, arguments: Arguments, *, learnable: bool, below: int) -> tuple[Tensor, Tensor, Layout]:
+        """Append the tokens of k and v, and return all keys and values that their queries attend over, with the layout.
 
-        ``learning``: the position asks for gradients. Positions that are given stay under ``below``.
+        ``learnable``: the position has parameters that require a gradient. Positions that are passed must be under
+        ``below``.
         """
+        k, v, segment_ids = arguments.k, arguments.v, arguments.segment_ids
         require_fit(
-            q, k, v, causal=causal, window=window, segment_ids=segment_ids, kept=self.window, capacity=self.capacity,
-            used=self._used, held=None if self._held is None else (self._held.k, self._held.v), learning=learning,
+            arguments, window=self.window, capacity=self.capacity, used=self._used,
+            held=None if self._held is None else (self._held.k, self._held.v), learnable=learnable,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        name, given = one_of(q_positions, k_positions)
-        real = resolve_key_mask(lengths, key_mask, batch, new, device)
-        docs = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
+        name, given = single_positions(arguments.q_positions, arguments.k_positions)
+        real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, new, device)
+        segments = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
         last = self._last()
         if given is not None:
             positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
-            positions = self.count(real, docs, batch, new, device)
-        if docs is None and self._packed and last is not None:
-            docs = last.segment_ids.expand(batch, new)  # the last document goes on
+            positions = self.count(real, segments, batch, new, device)
+        if segments is None and self._packed and last is not None:
+            segments = last.segment_ids.expand(batch, new)  # the last document goes on
         if self.window is not None:
             before = None if last is None else (last.real, last.positions, last.segment_ids)
-            require_order(before, real, positions, docs, explicit=given is not None)
+            require_order(before, real, positions, segments, explicit=given is not None)
         if self._consecutive:
-            self._consecutive = self._goes_on(last, given is not None, real, docs, positions)
+            self._consecutive = self._goes_on(last, given is not None, real, segments, positions)
         self._masked = self._masked or real is not None
-        self._packed = self._packed or docs is not None
+        self._packed = self._packed or segments is not None
         self._append(
             Held(
                 k.transpose(1, 2),
@@ -137,20 +124,20 @@ class KVCache:
                 positions,
                 torch.ones(batch, new, dtype=torch.bool, device=device) if real is None else real,
                 torch.zeros(batch, new, dtype=torch.long, device=device)
-                if docs is None
-                else docs.expand(batch, new).long(),
+                if segments is None
+                else segments.expand(batch, new).long(),
             )
         )
-        all_k, all_v, all_positions, all_real, all_docs = self._view()
+        all_k, all_v, all_positions, all_real, all_segments = self._view()
         layout = Layout(
             q_positions=positions,
             k_positions=all_positions,
             offset=self._used - new if self._consecutive else None,
-            causal=causal,
-            window=window,
+            causal=arguments.causal,
+            window=arguments.window,
             real=all_real if self._masked else None,
-            q_segment_ids=all_docs[:, -new:] if self._packed else None,
-            k_segment_ids=all_docs if self._packed else None,
+            q_segment_ids=all_segments[:, -new:] if self._packed else None,
+            k_segment_ids=all_segments if self._packed else None,
         )
         self._forget()
         return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
@@ -273,12 +260,12 @@ class KVCache:
             self._held = Held(*(t[:, surplus:].clone() for t in self._held.tensors()))
             self._used -= surplus
 
-    def count(self, real: Tensor | None, docs: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
+    def count(self, real: Tensor | None, segments: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
         """Positions that go on from the last real token of each row, or from 0 in a new document: ``[B, new]``."""
         last = self._last()
         if last is None:
-            require_whole_documents(docs)
-            return count_tokens(real, docs, new, device).expand(batch, new)
+            require_contiguous_segments(segments)
+            return count_tokens(real, segments, new, device).expand(batch, new)
         assert self._held is not None
         if self._held.k.shape[0] != batch:
             raise usage_error(
@@ -288,11 +275,11 @@ class KVCache:
                 "use one cache for each batch, or reorder it",
             )
         before = self._last_real_position(last)
-        if docs is not None:
-            docs = docs.expand(batch, new)
-            require_whole_documents(torch.cat([self._held.segment_ids[:, : self._used], docs], 1))
-            before = torch.where(docs[:, :1] == last.segment_ids, before, -1)
-        return count_tokens(real, docs, new, device, before).expand(batch, new)
+        if segments is not None:
+            segments = segments.expand(batch, new)
+            require_contiguous_segments(torch.cat([self._held.segment_ids[:, : self._used], segments], 1))
+            before = torch.where(segments[:, :1] == last.segment_ids, before, -1)
+        return count_tokens(real, segments, new, device, before).expand(batch, new)
 
     def _last(self) -> Held | None:
         """The last token of each row, which may be padding; None in an empty cache."""
@@ -313,21 +300,21 @@ class KVCache:
         return torch.where(place < 0, -1, found)
 
     def _goes_on(
-        self, last: Held | None, explicit: bool, real: Tensor | None, docs: Tensor | None, positions: Tensor
+        self, last: Held | None, explicit: bool, real: Tensor | None, segments: Tensor | None, positions: Tensor
     ) -> bool:
         """Whether distances between real tokens of one text are still differences of their places in the cache."""
         if explicit:
             joined = positions if last is None else torch.cat([last.positions, positions], 1)
-            return run_offset(joined, joined) is not None and not self._taken_up_again(docs)
+            return common_offset(joined, joined) is not None and not self._resumes_segment(segments)
         if real is None and not self._masked:
             return True
         before = None if last is None or not self._masked else (last.real, last.segment_ids)
         key_mask = torch.ones_like(positions, dtype=torch.bool) if real is None else real
-        return not leaves_gaps(key_mask, docs, positions, before)
+        return not leaves_gaps(key_mask, segments, positions, before)
 
-    def _taken_up_again(self, docs: Tensor | None) -> bool:
+    def _resumes_segment(self, segments: Tensor | None) -> bool:
         """Whether new tokens belong to a document before the last one: its tokens do not stand side by side."""
-        if docs is None or self._held is None or not self._used:
+        if segments is None or self._held is None or not self._used:
             return False
         batch = self._held.segment_ids.shape[0]
-        return in_pieces(torch.cat([self._held.segment_ids[:, : self._used], docs.expand(batch, -1)], 1))
+        return is_interrupted(torch.cat([self._held.segment_ids[:, : self._used], segments.expand(batch, -1)], 1))

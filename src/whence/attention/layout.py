@@ -1,4 +1,4 @@
-"""Where every query and key stands, and which keys each query may see."""
+"""``Layout``: the position of every query and key, and which keys each query attends to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from whence import shapes
+from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.token_positions import common_offset, count_tokens, leaves_gaps, require_contiguous_segments
 from whence.errors import usage_error
 from whence.position.base import Position
 
@@ -17,8 +19,8 @@ from whence.position.base import Position
 class Layout:
     """Positions and masks of one attention call.
 
-    ``offset`` is the number with ``distance(i, j) = offset + i - j`` for all rows i and keys j that see each other,
-    where the host knows it; fast paths evaluate a mechanism on the few distances that occur. ``None``: any positions.
+    ``offset`` is the number with ``distance(i, j) = offset + i - j`` for every row i and every key j it attends to, where
+    the host knows it; fast paths then evaluate a mechanism on the few distances that occur. ``None``: any positions.
     """
 
     q_positions: Tensor  # [B or 1, T]
@@ -42,6 +44,12 @@ class Layout:
     def plain(self) -> bool:
         """No mask but causality and window."""
         return self.real is None and self.q_segment_ids is None
+
+    @property
+    def is_plain_causal(self) -> bool:
+        """Whether every key is visible, or exactly those that causality from the first token on leaves."""
+        square = self.offset == 0 and self.q_positions.shape[1] == self.k_positions.shape[1]
+        return self.plain and self.window is None and (not self.causal or square)
 
     def distance(self, rows: slice | None = None) -> Tensor:
         """``[B or 1, T, S]``"""
@@ -109,67 +117,65 @@ def _cut(x: Tensor, rows: slice | None) -> Tensor:
     return x if rows is None else x[:, rows]
 
 
-def resolve(
-    q: Tensor,
-    k: Tensor,
-    *,
-    causal: bool,
-    window: int | None,
-    q_positions: Tensor | None,
-    k_positions: Tensor | None,
-    lengths: Tensor | None,
-    key_mask: Tensor | None,
-    segment_ids: Tensor | tuple[Tensor, Tensor] | None,
-    needs_positions: bool,
-    below: int = shapes.EXACT_IN_FLOAT32,
+def resolve_layout(
+    arguments: Arguments, *, needs_positions: bool = True, below: int = shapes.EXACT_IN_FLOAT32
 ) -> Layout:
-    """The layout of a call without a cache. Positions that are not given count the real tokens of each text from 0.
+    """The layout of a call without a cache. Positions that are not passed count the real tokens of each segment from 0.
 
-    Positions that are given stay under ``below``.
+    Positions that are passed must be under ``below``.
     """
-    batch, rows, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
-    real = resolve_key_mask(lengths, key_mask, batch, keys, device)
-    q_segments, k_segments = _documents(segment_ids, batch, rows, keys, device)
+    q, q_positions, k_positions = arguments.q, arguments.q_positions, arguments.k_positions
+    batch, rows, keys, device = q.shape[0], q.shape[2], arguments.k.shape[2], q.device
+    real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, keys, device)
+    q_segments, k_segments = _resolve_segment_ids(arguments.segment_ids, batch, rows, keys, device)
     if (q_positions is None) != (k_positions is None) and rows != keys:
         raise usage_error(
             "attend(q_positions=..., k_positions=...)",
             "only one of them",
-            "the other cannot be guessed when lengths differ",
-            "give both",
+            "q and k have different lengths, so neither can be derived from the other",
+            "pass both q_positions and k_positions",
         )
     if q_positions is None and k_positions is None:
-        if isinstance(segment_ids, tuple) and (causal or window is not None or needs_positions):
-            raise usage_error(
-                "attend(segment_ids=(..., ...))",
-                "a pair and no positions",
-                "queries and keys of different texts stand where the caller says",
-                "pass q_positions and k_positions",
-            )
-        if rows != keys and (causal or window is not None or needs_positions):
-            raise usage_error(
-                "attend(q, k)",
-                f"{shapes.many(rows, 'query', 'queries')} for {shapes.many(keys, 'key')} and no positions",
-                "where each query stands must be said when the lengths differ",
-                f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
-                f"k_positions=torch.arange({keys})"
-                if rows < keys
-                else "pass q_positions and k_positions",
-            )
-        require_whole_documents(k_segments)
+        ordered = arguments.causal or arguments.window is not None or needs_positions
+        _require_derivable_positions(arguments.segment_ids, rows, keys, ordered)
+        require_contiguous_segments(k_segments)
         if rows != keys:
-            require_whole_documents(q_segments)
+            require_contiguous_segments(q_segments)
         k_pos = count_tokens(real, k_segments, keys, device)
         q_pos = k_pos if rows == keys else torch.arange(rows, device=device)[None]
-        whole = key_mask is None or not leaves_gaps(key_mask, k_segments, k_pos)  # lengths pad on the right only
-        return Layout(q_pos, k_pos, 0 if whole else None, causal, window, real, q_segments, k_segments)
-    given = {
-        name: shapes.positions(name, tensor, batch, length, device, below=below)
-        for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
-        if tensor is not None
-    }
-    q_pos = given["q_positions" if q_positions is not None else "k_positions"]
-    k_pos = given["k_positions" if k_positions is not None else "q_positions"]
-    return Layout(q_pos, k_pos, run_offset(q_pos, k_pos), causal, window, real, q_segments, k_segments)
+        mask = arguments.key_mask  # lengths pad on the right only
+        offset = 0 if mask is None or not leaves_gaps(mask, k_segments, k_pos) else None
+    else:
+        passed = {
+            name: shapes.positions(name, tensor, batch, length, device, below=below)
+            for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
+            if tensor is not None
+        }
+        q_pos = passed["q_positions" if q_positions is not None else "k_positions"]
+        k_pos = passed["k_positions" if k_positions is not None else "q_positions"]
+        offset = common_offset(q_pos, k_pos)
+    return Layout(q_pos, k_pos, offset, arguments.causal, arguments.window, real, q_segments, k_segments)
+
+
+def _require_derivable_positions(segment_ids: SegmentIds | None, rows: int, keys: int, ordered: bool) -> None:
+    """Refuse a call whose result depends on positions that were not passed and cannot be counted."""
+    if isinstance(segment_ids, tuple) and ordered:
+        raise usage_error(
+            "attend(segment_ids=(..., ...))",
+            "a pair and no positions",
+            "queries and keys with segment ids of their own need explicit positions",
+            "pass q_positions and k_positions",
+        )
+    if rows != keys and ordered:
+        raise usage_error(
+            "attend(q, k)",
+            f"{shapes.many(rows, 'query', 'queries')} for {shapes.many(keys, 'key')} and no positions",
+            "q and k have different lengths, so their positions cannot be counted",
+            f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
+            f"k_positions=torch.arange({keys})"
+            if rows < keys
+            else "pass q_positions and k_positions",
+        )
 
 
 def resolve_key_mask(
@@ -185,7 +191,7 @@ def resolve_key_mask(
     return None if key_mask is None else shapes.key_mask(key_mask, batch, keys, device)
 
 
-def _documents(
+def _resolve_segment_ids(
     given: Tensor | tuple[Tensor, Tensor] | None, batch: int, rows: int, keys: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
     if given is None:
@@ -208,102 +214,3 @@ def _documents(
         return shapes.segment_ids(given[0], batch, rows, device), shapes.segment_ids(given[1], batch, keys, device)
     numbers = shapes.segment_ids(given, batch, rows, device)
     return numbers, numbers
-
-
-def count_tokens(
-    real: Tensor | None, segment_ids: Tensor | None, length: int, device: torch.device, before: Tensor | None = None
-) -> Tensor:
-    """Positions ``[B or 1, length]``: how many real tokens of the same text stand before each token.
-
-    Padding takes no position, wherever it lies. A padded place itself gets a number that no real token depends on: the
-    one it would have if everything from its text's first real token on were real, below 0 before that token.
-
-    ``before`` ``[B, 1]`` is the position of the last real token that came earlier, which the first document goes on
-    from; below 0 where there is none.
-    """
-    index = torch.arange(length, device=device)[None]
-    if before is None:
-        before = torch.full((1, 1), -1, device=device)
-    goes_on = before >= 0
-    if segment_ids is None:
-        if real is None:
-            return torch.where(goes_on, before + 1 + index, index)
-        # the first token after left padding; past the end where nothing is real
-        first = torch.where(real.any(-1), real.long().argmax(-1), length)[:, None]
-        padded = torch.where(goes_on, before + 1 + index, index - first)
-        counted = real.cumsum(-1) + torch.where(goes_on, before, -1)
-        return torch.where(real, counted, padded)
-    batch = segment_ids.shape[0] if real is None else real.shape[0]
-    segment_ids = segment_ids.expand(batch, length)
-    real = torch.ones_like(segment_ids, dtype=torch.bool) if real is None else real
-    starts = torch.zeros_like(real)
-    starts[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
-    total = real.cumsum(-1)
-    earlier = torch.where(starts, total - real.long(), 0).cummax(-1).values  # real tokens of the documents before
-    goes_on = goes_on & (starts.cumsum(-1) == 0)
-    counted = total - earlier + torch.where(goes_on, before, -1)
-    first = torch.where(real & (total - earlier == 1), index, 0).cummax(-1).values  # of this document, once it came
-    coming = torch.where(real, index, length).flip(-1).cummin(-1).values.flip(-1)
-    padded = torch.where(total > earlier, index - first, index - coming)
-    return torch.where(real, counted, torch.where(goes_on, before + 1 + index, padded))
-
-
-def leaves_gaps(
-    key_mask: Tensor, segment_ids: Tensor | None, positions: Tensor, last: tuple[Tensor, Tensor] | None = None
-) -> bool:
-    """Whether padding lies between two real tokens of one text, so that distances are not differences of places.
-
-    ``last``: whether the place before the first was real, and its document, each ``[B, 1]``. Where values cannot be
-    read, a gap inside the padding is refused when the graph runs; one behind the last place is taken to be there.
-    """
-    if last is not None:
-        key_mask = torch.cat([last[0], key_mask], 1)
-        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], 1)
-        if segment_ids is not None:
-            segment_ids = torch.cat([last[1], segment_ids.expand(key_mask.shape[0], -1)], 1)
-    gaps = ~key_mask[:, :-1] & key_mask[:, 1:] & (positions[:, 1:] > 0)
-    if segment_ids is not None:
-        gaps = gaps & (segment_ids[:, 1:] == segment_ids[:, :-1])
-    if shapes.readable(gaps):
-        return bool(gaps.any())
-    if shapes.exporting() or shapes.transformed() or last is not None:
-        return True
-    torch._assert_async(~gaps.any(), GAP_WHILE_TRACING)
-    return False
-
-
-GAP_WHILE_TRACING = (
-    "attend(key_mask=...) got padding between two real tokens inside torch.compile, where that cannot be seen in time; "
-    "pass q_positions and k_positions too."
-)
-
-
-def in_pieces(segment_ids: Tensor) -> bool:
-    """Whether a document is interrupted by another one."""
-    changes, kinds = ((d[:, 1:] != d[:, :-1]).sum(-1) for d in (segment_ids, segment_ids.sort(-1).values))
-    return not bool((changes == kinds).all())
-
-
-def require_whole_documents(segment_ids: Tensor | None) -> None:
-    """Positions are counted along a document, so its tokens must stand side by side."""
-    if segment_ids is not None and shapes.readable(segment_ids) and in_pieces(segment_ids):
-        raise usage_error(
-            "attend(segment_ids=...)",
-            "a document in several pieces",
-            "positions are counted along tokens that stand side by side",
-            "number the pieces differently, or give positions",
-        )
-
-
-def run_offset(q_positions: Tensor, k_positions: Tensor) -> int | None:
-    """The offset when both are consecutive whole numbers with one offset for the whole batch; otherwise None."""
-    if q_positions.is_floating_point() or k_positions.is_floating_point():
-        return None
-    if not shapes.readable(q_positions, k_positions):
-        return None
-    start = q_positions[0, 0] - k_positions[0, 0]
-    for run in (q_positions, k_positions):
-        if not bool((run[:, 1:] - run[:, :-1] == 1).all()):
-            return None
-    same = q_positions[:, :1] - k_positions[:, :1] == start
-    return int(start) if bool(same.all()) else None

@@ -7,10 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
-from whence.attention.attend import Arguments, SegmentIds, attend
+from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.attend import compute
+from whence.attention.backends import require_backend_name
 from whence.attention.cache import KVCache
-from whence.attention.layout import count_tokens, resolve_key_mask
-from whence.attention.rules import require_cache, require_settings
+from whence.attention.call import require_cache, require_settings
+from whence.attention.layout import resolve_key_mask
+from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position, require_built
 from whence.position.composition import Sum
@@ -67,10 +70,11 @@ class Attention(nn.Module):
         for name, size in (("head_dim", head_dim), ("value_dim", value_dim)):
             if size is not None:
                 require_width("Attention", name, size)
-        require_settings(
-            "Attention", causal=causal, window=window, scale=scale, temperature=temperature, dropout=dropout,
-            backend=backend, skip_blocks=skip_blocks,
-        )  # fmt: skip
+        self.causal, self.window, self.dropout = causal, window, dropout
+        self.scale, self.temperature = scale, temperature
+        self.backend, self.skip_blocks = backend, skip_blocks
+        require_backend_name("Attention", backend)
+        require_settings("Attention", self)
         require_flag("Attention", "bias", bias)
         require_choice("Attention", "norm", norm, ("none", "rms"))
         if position is not None and not isinstance(position, Position):
@@ -100,9 +104,6 @@ class Attention(nn.Module):
         self.head_dim = embed_dim // heads if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.position = NoPosition() if position is None else position
-        self.causal, self.window, self.dropout = causal, window, dropout
-        self.backend, self.skip_blocks = backend, skip_blocks
-        self.scale, self.temperature = scale, temperature
         require_table("Attention", embed_dim, heads, max(self.head_dim, self.value_dim))
         self.queries = nn.Linear(embed_dim, heads * self.head_dim, bias=bias)
         self.keys = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=bias)
@@ -163,17 +164,14 @@ class Attention(nn.Module):
         q = self.query_norm(self._split(self.queries(x), self.heads))
         k = self.key_norm(self._split(self.keys(source), self.num_kv_heads))
         v = self._split(self.values(source), self.num_kv_heads)
-        how: Arguments = {
-            "position": self._inside, "causal": self.causal, "window": self.window, "q_positions": positions,
-            "k_positions": memory_positions, "lengths": lengths, "key_mask": key_mask, "segment_ids": segment_ids,
-            "scale": self.scale, "temperature": self.temperature, "dropout": self.dropout if self.training else 0.0,
-            "cache": cache, "backend": self.backend, "skip_blocks": self.skip_blocks,
-        }  # fmt: skip
-        if return_weights:
-            mixed, weights = attend(q, k, v, return_weights=True, **how)
-            return self.out(mixed.transpose(1, 2).flatten(2)), weights
-        mixed = attend(q, k, v, **how)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        mixed, weights = compute(Arguments(
+            q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
+            k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, scale=self.scale,
+            temperature=self.temperature, dropout=self.dropout if self.training else 0.0, cache=cache,
+            backend=self.backend, skip_blocks=self.skip_blocks, return_weights=return_weights,
+        ))  # fmt: skip
+        out = self.out(mixed.transpose(1, 2).flatten(2))
+        return out if weights is None else (out, weights)
 
     def _embedded(
         self,

@@ -18,16 +18,16 @@ with a gradient of 0::
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence import shapes
-from whence.attention import reference
-from whence.attention.attend import autocasting, prepare
-from whence.attention.layout import count_tokens, resolve_key_mask
+from whence.attention.arguments import Arguments
+from whence.attention.call import prepare, without_autocast
+from whence.attention.layout import resolve_key_mask
+from whence.attention.reference import compute_logits
+from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
@@ -99,17 +99,13 @@ class PointerAttention(nn.Module):
         q = self.queries(_pick(encoded, at))[:, None, None]
         k = self.keys(encoded)[:, None]
         places = places.expand(batch, -1)
-        with torch.autocast(device.type, enabled=False) if autocasting(encoded) else nullcontext():
+        with without_autocast(encoded):
             # the last item sees all others behind it: causal also lets mechanisms in that know the past only
-            call = prepare(
+            arguments = Arguments(
                 q, k, k, position=self.position, causal=True, q_positions=places.gather(1, at[:, None]),
-                k_positions=places, key_mask=real, backend="reference",
+                k_positions=places, key_mask=real,
             )  # fmt: skip
-            found = reference.logits_of(
-                call.q, call.k, position=call.position, layout=call.layout, scale=call.scale,
-                temperature=call.temperature,
-            )  # fmt: skip
-            return torch.log_softmax(found.logits[:, 0, 0], -1)
+            return torch.log_softmax(compute_logits(prepare(arguments)).logits[:, 0, 0], -1)
 
 
 class Gate(nn.Module):

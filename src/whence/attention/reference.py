@@ -1,8 +1,8 @@
-"""The specification: dense attention, read from top to bottom. Fast backends are held against it and never import it.
+"""The specification: dense attention in plain operations. Fast backends are compared with it and never import it.
 
-logit   = ((scale * q.k + content) * factor + bias) / temperature    for visible keys
-weights = softmax over visible keys and the sink, if there is one; a row that sees nothing is zero
-out     = weights @ v + values
+logit   = ((scale * q.k + content_bias) * score_scale + bias) / temperature    for visible keys
+weights = softmax over the visible keys and the sink, if there is one; a row without visible keys is zero
+out     = weights @ v + value_bias
 """
 
 from __future__ import annotations
@@ -12,53 +12,65 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.layout import Layout
-from whence.position.base import Position, Rows
+from whence.attention.backends import Backend, register_backend
+from whence.attention.call import Call, Request
+from whence.position.base import Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
-    """The output ``[B, H, T, E]`` and the weights ``[B, H, T, S]`` (before dropout), in at least float32."""
-    found = logits_of(q, k, position=position, layout=layout, scale=scale, temperature=temperature)
-    logits, rows = found.logits, found.rows
-    alone = torch.isneginf(logits).all(-1, keepdim=True)  # a row that sees nothing
-    weights = torch.softmax(logits.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
-    if "sink" in position.effects:
-        weights = weights[..., :-1]
+class Reference(Backend):
+    """Dense attention for every mechanism, device and dtype."""
 
-    kept = torch.nn.functional.dropout(weights, dropout) if dropout > 0 else weights
-    out = kept @ v.to(rows.q.dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)
-    more = evaluate_value_bias(position, kept, rows, tuple(out.shape))
-    return (out if more is None else out + more), weights
+    name = "reference"
+    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
+    returns_weights = True
+    memory = "quadratic"
+    devices = "CPU, GPU"
+    dtypes = "fp64, fp32, fp16, bf16"
+    gradients = "q, k, v and every parameter, of any order"
+    tracing = "compile, export, ONNX"
+    purpose = "the specification, dense; inspection and export"
+
+    def priority(self, request: Request) -> int:
+        return 10
+
+    def reason(self, request: Request) -> str:
+        if request.return_weights:
+            return "return_weights=True needs the dense computation, which forms the weights"
+        return "no faster backend supports this call"
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The output ``[B, H, T, E]`` and the weights ``[B, H, T, S]`` (before dropout), in at least float32."""
+        logits, rows = compute_logits(call)
+        alone = torch.isneginf(logits).all(-1, keepdim=True)  # a row without visible keys
+        weights = torch.softmax(logits.masked_fill(alone, 0.0), -1).masked_fill(alone, 0.0)
+        if "sink" in call.position.effects:
+            weights = weights[..., :-1]
+
+        dropped = torch.nn.functional.dropout(weights, call.dropout) if call.dropout > 0 else weights
+        out = dropped @ call.v.to(rows.q.dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+        more = evaluate_value_bias(call.position, dropped, rows, tuple(out.shape))
+        return (out if more is None else out + more), weights if call.return_weights else None
 
 
 class Logits(NamedTuple):
-    """What a softmax turns into weights, and the rows they belong to."""
+    """What the softmax turns into weights, and the rows they belong to."""
 
     logits: Tensor  # [B, H, T, S], or S + 1 with a sink in the last place; -inf where a key is not seen
     rows: Rows
 
 
-def logits_of(q: Tensor, k: Tensor, *, position: Position, layout: Layout, scale: float, temperature: float) -> Logits:
+def compute_logits(call: Call) -> Logits:
     """The logits of all queries and keys, in at least float32."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    q, k = q.to(dtype), k.to(dtype).repeat_interleave(group, 1)
+    position, layout, temperature = call.position, call.layout, call.temperature
+    dtype = torch.promote_types(call.q.dtype, torch.float32)
+    heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[1]
+    q, k = call.q.to(dtype), call.k.to(dtype).repeat_interleave(group, 1)
 
     visible = layout.visible()[:, None]
     distance = layout.measured(dtype)
-    scores = scale * (q @ k.transpose(-1, -2))
-    rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, scale)
+    scores = call.scale * (q @ k.transpose(-1, -2))
+    rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, call.scale)
 
     term = evaluate_content_bias(position, rows)
     logits = scores if term is None else scores + term
@@ -75,3 +87,6 @@ def logits_of(q: Tensor, k: Tensor, *, position: Position, layout: Layout, scale
         extra = (sink / temperature).transpose(0, 1).expand(q.shape[0], heads, -1, -1)
         logits = torch.cat([logits, extra], -1)
     return Logits(logits, rows)
+
+
+register_backend(Reference())

@@ -1,4 +1,4 @@
-"""Torch's own fused attention, for what it already does: no score effect, or a bias small enough to be a dense mask."""
+"""torch's ``scaled_dot_product_attention``, for calls without score effects and for a bias small enough to be a dense mask."""
 
 from __future__ import annotations
 
@@ -9,30 +9,59 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence import shapes
-from whence.attention.layout import Layout
+from whence.attention.backends import Backend, register_backend
+from whence.attention.call import Call, Request
 from whence.errors import usage_error
-from whence.position.base import Position
 from whence.position.evaluate import evaluate
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-) -> Tensor:
-    """The output ``[B, H, T, E]``; the mask holds causality, window, padding, documents and the bias."""
+DENSE_BIAS = 1 << 22  # numbers of a bias that may be a dense mask: 16 MB in float32
+
+
+class Sdpa(Backend):
+    """``torch.nn.functional.scaled_dot_product_attention``."""
+
+    name = "sdpa"
+    effects = frozenset({"bias"})
+    memory = "linear; quadratic with a bias, a mask beyond causal, dropout, or another value_dim than head_dim"
+    devices = "CPU, GPU"
+    dtypes = "fp64, fp32, fp16, bf16"
+    gradients = "q, k, v and every parameter (dense for a learnable bias)"
+    tracing = "compile, export, ONNX"
+    purpose = "no score effect, or a small fixed bias"
+
+    def supports(self, request: Request) -> str | None:
+        unsupported = super().supports(request)
+        if unsupported is None and request.transformed:
+            return "torch's kernels have no rule for torch.func and forward-mode AD"
+        return unsupported
+
+    def priority(self, request: Request) -> int:
+        """Above triton without a mask, above blockwise with a small one, above reference with a large one."""
+        if not request.effects:
+            return 40 if request.mask_numbers == 0 else 25 if request.mask_numbers <= DENSE_BIAS else 15
+        fixed = not request.learnable and not request.half_precision
+        return 25 if fixed and request.bias_numbers <= DENSE_BIAS else 0
+
+    def reason(self, request: Request) -> str:
+        if not request.effects:
+            return "no part acts on the scores, so torch's kernel computes the whole call"
+        return f"the only effect is a fixed bias of {request.bias_numbers} numbers, small enough for a dense mask"
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        return compute(call), None
+
+
+def compute(call: Call) -> Tensor:
+    """The output ``[B, H, T, E]``; the mask holds causality, window, padding, segments and the bias."""
+    q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
+    temperature, dropout = call.temperature, call.dropout
     grouped = bool(q.shape[1] != k.shape[1])  # torch.jit.trace makes tensors of shapes
     has_bias = "bias" in position.effects
     if has_bias and q.dtype == torch.float16:  # torch wants the mask in the same dtype, and a bias may exceed float16
         q, k, v = q.float(), k.float(), v.float()
-    q, scale = with_positive_scale(q, scale / temperature)
-    if not has_bias and needs_no_mask(layout):
+    q, scale = with_positive_scale(q, call.scale / temperature)
+    if not has_bias and layout.is_plain_causal:
         out = F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=layout.causal, scale=scale, enable_gqa=grouped
         )
@@ -95,7 +124,4 @@ class FirstDerivative(torch.autograd.Function):
         )
 
 
-def needs_no_mask(layout: Layout) -> bool:
-    """Whether torch's kernel can do without a mask: everything is seen, or plain causality from the first token on."""
-    square = layout.offset == 0 and layout.q_positions.shape[1] == layout.k_positions.shape[1]
-    return layout.plain and layout.window is None and (not layout.causal or square)
+register_backend(Sdpa())

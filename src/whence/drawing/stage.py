@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from whence.attention.arguments import Arguments
 from whence.attention.attend import attend
-from whence.attention.layout import Layout, resolve
+from whence.attention.layout import Layout, resolve_layout
 from whence.attention.module import without_embedding
 from whence.position import evaluate
 from whence.position.base import Position, Rows
@@ -43,10 +44,7 @@ class Stage:
     def layout(self) -> Layout:
         """Tokens at 0, 1, 2, ...; each sees those the mechanism is defined for."""
         x = self.direction[None, :, None, :].expand(-1, -1, self.length, -1)
-        return resolve(
-            x, x, causal=self.causal, window=None, q_positions=None, k_positions=None, lengths=None, key_mask=None,
-            segment_ids=None, needs_positions=True,
-        )  # fmt: skip
+        return resolve_layout(Arguments(x, x, x, causal=self.causal))
 
 
 @dataclass(frozen=True)

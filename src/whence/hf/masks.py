@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.attend import Arguments
-from whence.attention.layout import count_tokens
+from whence.attention.attend import Options
+from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.hf.mask_structure import MaskFunction, MaskRequest, MaskStructure, recognize, recognize_while_tracing
 from whence.position.base import Position
@@ -50,9 +50,9 @@ class MaskInfo:
     def segment_ids(self) -> Tensor | None:
         return self.structure.segment_ids
 
-    def attend_arguments(self, position: Position, ids: Tensor | None) -> Arguments:
+    def attend_arguments(self, position: Position, ids: Tensor | None) -> Options:
         """The mask and the positions as arguments of ``attend``."""
-        arguments: Arguments = {"causal": True, "window": self.structure.window, "key_mask": self.key_mask}
+        arguments: Options = {"causal": True, "window": self.structure.window, "key_mask": self.key_mask}
         visibility = self.structure.visibility_ids()
         # whether attend, left to itself, counts the same positions as ``positions`` does
         counts_alike = self.first_slot is None or not position.relative or shapes.tracing()
@@ -65,10 +65,10 @@ class MaskInfo:
             arguments["segment_ids"] = (_squeeze_batch(visibility[0]), _squeeze_batch(visibility[1]))
         return {**arguments, "q_positions": q_positions, "k_positions": k_positions}
 
-    def row_arguments(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Arguments:
+    def row_arguments(self, position: Position, ids: Tensor | None, rows: Tensor, keys: int) -> Options:
         """The same for the queries ``rows`` (``[n]`` or ``[B, n]``) and the first ``keys`` keys."""
         q_positions, k_positions = self.positions(position, ids)
-        arguments: Arguments = {"causal": True, "window": self.structure.window}
+        arguments: Options = {"causal": True, "window": self.structure.window}
         arguments["key_mask"] = None if self.key_mask is None else self.key_mask[:, :keys]
         arguments |= {"q_positions": _select_rows(q_positions, rows), "k_positions": k_positions[..., :keys]}
         visibility = self.structure.visibility_ids()

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
 from whence.attention import Attention, KVCache
-from whence.attention.layout import count_tokens, resolve_key_mask
+from whence.attention.layout import resolve_key_mask
+from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.models.assign_positions import AssignedPositions
 from whence.models.caches import Caches

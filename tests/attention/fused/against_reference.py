@@ -5,7 +5,8 @@ import copy
 import torch
 
 from whence import attend
-from whence.attention.layout import resolve
+from whence.attention.arguments import Arguments
+from whence.attention.layout import resolve_layout
 from whence.position.evaluate import evaluate
 
 PLACES = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
@@ -54,7 +55,7 @@ def eager(position, tensors, upstream, given, *, view=as_they_are):
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
     q, k, v = view(*leaves)
     causal = given.get("causal", False)
-    layout = resolve(q, k, causal=causal, needs_positions=True, **{n: given.get(n) for n in PLACES})
+    layout = resolve_layout(Arguments(q, k, v, causal=causal, **{n: given.get(n) for n in PLACES}))
     heads, dtype, temperature = q.shape[1], q.dtype, given.get("temperature", 1.0)
     for part in () if position is None else position.parts:
         q, k = part.rotate(q, k, layout.q_positions, layout.k_positions)

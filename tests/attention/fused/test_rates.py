@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
-from against_reference import PLACES, stirred
+from against_reference import stirred
 
 from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
+from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
-from whence.attention.layout import resolve
+from whence.attention.layout import resolve_layout
 from whence.derivatives import disagreement
 from whence.position.base import HookGradients, ParameterGradient
 from whence.position.catalogue import CATALOGUE
@@ -171,8 +172,7 @@ def test_a_wrong_decay_is_named_by_check():
 
 def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
     q = torch.zeros(1, HEADS, 9, 4)
-    given = dict.fromkeys(PLACES)
-    layouts = {causal: resolve(q, q, causal=causal, needs_positions=True, **given) for causal in (True, False)}
+    layouts = {causal: resolve_layout(Arguments(q, q, q, causal=causal)) for causal in (True, False)}
     epar = Epar(HEADS, context=64, learnable=True)
     assert backend.decay_of(epar, layouts[True], HEADS, 9).shape == (HEADS, 3)
     assert backend.decay_of(Rotary() + epar, layouts[True], HEADS, 9) is not None

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from whence import hook_outputs
+from whence.attention.backends import Backend, register_backend
+from whence.attention.call import Call, Request
 from whence.attention.fused import ops
 from whence.attention.fused.packing import FEW_QUERIES, LOG2E, pack
 from whence.attention.layout import Layout
@@ -24,23 +26,52 @@ MOST_HEADS = 256  # one program orders them all by how far they look
 MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
 
 
-def why_not_here(q: Tensor, v: Tensor, layout: Layout) -> str | None:
-    """Why the kernels cannot run on these tensors, as a clause; None when they can."""
-    if layout.offset is not None and abs(layout.offset) >= FARTHEST:
-        return f"queries and keys lie {abs(layout.offset)} apart, and its distances end at {FARTHEST}"
-    if q.device.type != "cuda" and not (q.device.type == "cpu" and interpreted()):
-        return f"it needs a CUDA device, and q is on {q.device.type}"
+class Triton(Backend):
+    """Fused GPU kernels that read score_scale and bias from tables over distances."""
+
+    name = "triton"
+    effects = frozenset({"score_scale", "bias", "sink"})
+    memory = "linear"
+    devices = "NVIDIA GPU"
+    dtypes = "fp32, fp16, bf16"
+    gradients = "q, k, v and every parameter"
+    tracing = "compile"
+    purpose = "training, long inputs and decoding on a GPU"
+
+    def supports(self, request: Request) -> str | None:
+        unsupported = super().supports(request) or why_unavailable(request) or request.no_table
+        return "its kernels do not export" if unsupported is None and request.exporting else unsupported
+
+    def priority(self, request: Request) -> int:
+        return 30
+
+    def reason(self, request: Request) -> str:
+        if not request.effects:
+            return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
+        return f"{' and '.join(sorted(request.effects))} of distance alone: one fused kernel reads a table"
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        return attend(call), None
+
+
+def why_unavailable(request: Request) -> str | None:
+    """Why the kernels cannot run on tensors of this device, dtype and size, as a clause; None when they can."""
+    if request.offset is not None and abs(request.offset) >= FARTHEST:
+        return f"queries and keys lie {abs(request.offset)} apart, and its distances end at {FARTHEST}"
+    device, head_dim = request.device, max(request.head_dim, request.value_dim)
+    if device.type != "cuda" and not (device.type == "cpu" and interpreted()):
+        return f"it needs a CUDA device, and q is on {device.type}"
     if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if q.device.type == "cuda" and not torch.compiler.is_compiling():
+    if device.type == "cuda" and not torch.compiler.is_compiling():
         if torch.version.hip is not None:
             return "its kernels are for NVIDIA's GPUs"
-        if torch.cuda.get_device_capability(q.device) < (9, 0):
+        if torch.cuda.get_device_capability(device) < (9, 0):
             return "it needs a GPU of compute capability 9.0 or newer, whose copy engine its kernels use"
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"it has no {str(q.dtype).removeprefix('torch.')}"
-    if max(q.shape[3], v.shape[3]) > WIDEST:
-        return f"it takes widths up to {WIDEST}, not {max(q.shape[3], v.shape[3])}"
+    if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"it has no {str(request.dtype).removeprefix('torch.')}"
+    if head_dim > WIDEST:
+        return f"it takes head dimensions up to {WIDEST}, not {head_dim}"
     return None
 
 
@@ -49,19 +80,10 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    position: Position,
-    layout: Layout,
-    scale: float,
-    temperature: float,
-    dropout: float,
-    skip_blocks: bool,
-) -> Tensor:
+def attend(call: Call) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q."""
+    q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
+    scale, temperature, dropout = call.scale, call.temperature, call.dropout
     assert layout.offset is not None
     batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     first, last = distances(layout, rows, keys)
@@ -92,7 +114,7 @@ def attend(
         [t is not None for t in (score_scale, bias)], [t is not None and t.requires_grad for t in (score_scale, bias)],
         [sum(hook == wanted for hook, _ in parameter_gradients) for wanted in ("score_scale", "bias")], len(parameter_gradients) < len(found),
         first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout,
-        skip_blocks and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
+        call.skip_blocks and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
     )  # fmt: skip
 
 
@@ -235,3 +257,6 @@ def _rate_of_all(
         for other, score_scale in enumerate(factors):
             whole = whole if other == place else whole * score_scale
     return ParameterGradient(rate.number, rate.hook, whole.expand(heads, -1))
+
+
+register_backend(Triton())

@@ -7,25 +7,22 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from whence import shapes
+from whence.attention.arguments import Arguments
 from whence.errors import usage_error
 from whence.validation import LARGEST_TABLE, shown, unusual
 
 
 def require_fit(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    arguments: Arguments,
     *,
-    causal: bool,
     window: int | None,
-    segment_ids: object,
-    kept: int | None,
     capacity: int | None,
     used: int,
     held: tuple[Tensor, Tensor] | None,
-    learning: bool,
+    learnable: bool,
 ) -> None:
-    """Refuse tokens that do not belong in a cache of that window, capacity and content."""
+    """Refuse tokens that do not fit a cache of this window, capacity and content."""
+    q, k, v = arguments.q, arguments.k, arguments.v
     new = k.shape[2]
     if q.shape[2] != new:
         raise usage_error(
@@ -34,26 +31,26 @@ def require_fit(
             "each cached token brings one query and one key",
             "pass q, k and v of the same new tokens",
         )
-    if not causal:
+    if not arguments.causal:
         raise usage_error(
             "attend(cache=...)",
             "causal=False",
             "a token that was cached never saw the tokens after it",
             "pass causal=True",
         )
-    if isinstance(segment_ids, tuple):
+    if isinstance(arguments.segment_ids, tuple):
         raise usage_error(
             "attend(cache=..., segment_ids=...)",
             "a pair",
             "the new tokens are queries and keys at once",
             "pass one tensor",
         )
-    if kept is not None and (window is None or window > kept):
+    if window is not None and (arguments.window is None or arguments.window > window):
         raise usage_error(
             "attend(cache=..., window=...)",
-            f"window={window} with a cache that keeps {kept}",
-            "attention may not look behind what is kept",
-            f"pass window={kept}",
+            f"window={arguments.window} with KVCache(window={window})",
+            "a sliding cache has dropped the keys outside its own window",
+            f"pass window={window}",
         )
     if capacity is not None and used + new > capacity:
         raise usage_error(
@@ -69,10 +66,10 @@ def require_fit(
             f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
             "build it with a smaller capacity, or use KVCache()",
         )
-    if capacity is not None and torch.is_grad_enabled() and (learning or any(x.requires_grad for x in (q, k, v))):
+    if capacity is not None and torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v))):
         raise usage_error(
             "attend(cache=...)",
-            "a position that learns" if learning else "queries, keys or values that require a gradient",
+            "a learnable position" if learnable else "queries, keys or values that require a gradient",
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
         )
@@ -173,7 +170,7 @@ def shown_index(index: object) -> str:
     return shown(index) if isinstance(index, Tensor) else type(index).__name__
 
 
-def one_of(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str, Tensor | None]:
+def single_positions(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str, Tensor | None]:
     """The positions of new tokens, which are queries and keys at once, and the argument they came in."""
     if q_positions is None or k_positions is None or q_positions is k_positions:
         return ("k_positions", k_positions) if q_positions is None else ("q_positions", q_positions)

@@ -1,0 +1,154 @@
+"""``Backend``: what a way to compute attention provides, and the registry of all backends.
+
+The built-in backends register themselves. A user's backend is registered with ``register_backend`` or by the entry-point
+group ``whence.backends`` of an installed package, and is then used by name: ``attend(..., backend="mine")``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from whence import plugins
+from whence.attention.call import Call, Request
+from whence.errors import usage_error
+from whence.validation import require_choice, shown
+
+ENTRY_POINTS = "whence.backends"
+
+
+class Backend:
+    """One way to compute attention. Subclass it, set the attributes, and write ``run``.
+
+    ``backend="auto"`` takes the registered backend of the highest priority among those that support the request. The
+    built-in priorities lie between 0 and 40, and ``reference`` (10) supports every request. A backend of priority 0, the
+    default, therefore runs only by name.
+
+    >>> import torch
+    >>> class Mean(Backend):
+    ...     name = "mean"
+    ...
+    ...     def run(self, call):
+    ...         return call.v.mean(2, keepdim=True).expand_as(call.q), None
+    >>> register_backend(Mean())
+    >>> q = torch.eye(2).reshape(1, 1, 2, 2)
+    >>> from whence.attention.attend import attend
+    >>> attend(q, q, q, backend="mean")
+    tensor([[[[0.5000, 0.5000],
+              [0.5000, 0.5000]]]])
+    >>> del BACKENDS["mean"]
+    """
+
+    #: the name that ``attend(backend=...)`` takes
+    name: str
+    #: the hooks of a Position it applies, of score_scale, bias, content_bias, value_bias and sink; embed and rotate
+    #: happen before any backend
+    effects: frozenset[str] = frozenset()
+    #: whether it can return the attention weights
+    returns_weights: bool = False
+    #: for the documentation
+    memory: str = "not stated"  # in the length
+    devices: str = "not stated"
+    dtypes: str = "not stated"
+    gradients: str = "not stated"
+    tracing: str = "not stated"  # under torch.compile and torch.export
+    purpose: str = "not stated"
+
+    def supports(self, request: Request) -> str | None:
+        """Why the backend cannot run a request, as a clause; None when it can. Extend it, and call ``super()`` first."""
+        missing = sorted(request.effects - self.effects)
+        if missing:
+            return f"it does not apply {' and '.join(missing)}"
+        if request.return_weights and not self.returns_weights:
+            return "it does not form the weights that return_weights=True returns"
+        return None
+
+    def priority(self, request: Request) -> int:
+        """The rank of the backend for a request that it supports; ``auto`` takes the highest."""
+        return 0
+
+    def reason(self, request: Request) -> str:
+        """Why ``auto`` takes it, as a clause for ``explain``."""
+        return "it has the highest priority"
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The output ``[B, H, T, E]``, and the weights ``[B, H, T, S]`` before dropout where ``call.return_weights``.
+
+        Both may be in a wider dtype than q; ``attend`` converts them.
+        """
+        raise NotImplementedError
+
+
+#: the registered backends by name; ``auto`` chooses among these
+BACKENDS: dict[str, Backend] = {}
+#: backends of installed packages, loaded when they are named; they take no part in ``auto``
+INSTALLED: dict[str, Backend] = {}
+
+
+def register_backend(backend: Backend, *, replace: bool = False) -> None:
+    """Make a backend available as ``attend(..., backend=backend.name)`` and, by its priority, to ``auto``.
+
+    A name that exists is refused unless ``replace`` is True.
+    """
+    require_backend_object("register_backend(backend)", backend)
+    if backend.name in BACKENDS and not replace:
+        raise usage_error(
+            "register_backend(backend)",
+            f"the name {backend.name!r}",
+            f"{backend.name!r} is registered already",
+            "choose another name, or pass replace=True",
+        )
+    BACKENDS[backend.name] = backend
+
+
+def require_backend_object(subject: str, backend: object) -> None:
+    if not isinstance(backend, Backend):
+        raise usage_error(
+            subject, shown(backend), "a backend is an instance of whence.Backend", "subclass whence.Backend"
+        )
+    name = getattr(backend, "name", None)
+    if not isinstance(name, str) or not name.isidentifier() or name == "auto":
+        rule = "the name of a backend is an identifier other than 'auto'"
+        raise usage_error(subject, f"the name {shown(name)}", rule, "set the class attribute name")
+
+
+def require_backend_name(owner: str, name: str) -> None:
+    """Refuse a name that is neither ``auto`` nor a registered or installed backend."""
+    if isinstance(name, str) and (name == "auto" or name in BACKENDS or name in INSTALLED):
+        return
+    points = plugins.entry_points(ENTRY_POINTS)
+    if isinstance(name, str) and name in points:
+        subject = f"the entry point {name!r} of {ENTRY_POINTS}"
+        loaded = points[name].load()
+        backend = loaded() if isinstance(loaded, type) else loaded
+        require_backend_object(subject, backend)
+        INSTALLED[name] = backend
+        return
+    known = tuple(dict.fromkeys(("auto", *BACKENDS, *INSTALLED, *points)))
+    require_choice(owner, "backend", name, known, remedy="choose one of them, or call whence.register_backend first")
+
+
+def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
+    """The backend that runs a request, and why. A named backend runs or raises; ``auto`` takes the highest priority."""
+    if name == "auto":
+        best = best_backend(request)
+        return best, best.reason(request)
+    backend = BACKENDS[name] if name in BACKENDS else INSTALLED[name]
+    unsupported = backend.supports(request)
+    if unsupported is not None:
+        raise usage_error(
+            f"attend(backend={name!r})",
+            f"a call that {name} cannot run ({unsupported})",
+            "a named backend never falls back to another one",
+            f"use backend={best_backend(request).name!r}",
+        )
+    return backend, "named by the caller"
+
+
+def best_backend(request: Request) -> Backend:
+    """The registered backend of the highest priority among those that support the request."""
+    best: Backend | None = None
+    for backend in BACKENDS.values():  # a loop, because torch.compile cannot trace max(..., key=...)
+        if backend.supports(request) is None and (best is None or backend.priority(request) > best.priority(request)):
+            best = backend
+    assert best is not None  # reference supports every request
+    return best

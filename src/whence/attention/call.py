@@ -1,0 +1,236 @@
+"""From the arguments of ``attend`` to a call that a backend can run: validate, join the cache, rotate.
+
+``Call`` is what a backend runs. ``Request`` holds the facts from which a backend decides whether it supports the call.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import hook_outputs, shapes
+from whence.attention.arguments import Arguments
+from whence.attention.cache import KVCache
+from whence.attention.layout import Layout, resolve_layout
+from whence.errors import usage_error
+from whence.position.base import Position, require_built
+from whence.position.no_position import NoPosition
+from whence.validation import require_flag, require_integer, require_number
+
+
+@dataclass(frozen=True)
+class Call:
+    """A validated call. q and k are rotated, k and v hold the cache's tokens too, and every position is known."""
+
+    q: Tensor  # [B, H, T, D]
+    k: Tensor  # [B, G, S, D]
+    v: Tensor  # [B, G, S, E]
+    position: Position
+    layout: Layout
+    scale: float
+    temperature: float
+    dropout: float
+    skip_blocks: bool
+    return_weights: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """The facts of a call that decide which backend can run it. No tensor values are read."""
+
+    effects: frozenset[str]  # of score_scale, bias, content_bias, value_bias, sink; embed and rotate happen earlier
+    return_weights: bool
+    learnable: bool  # the position has parameters that get a gradient
+    device: torch.device
+    dtype: torch.dtype
+    head_dim: int
+    value_dim: int
+    offset: int | None  # of the layout
+    bias_numbers: int  # of a bias over all pairs of query and key
+    mask_numbers: int  # of the dense mask that SDPA would need; 0 for none or plain causality
+    no_table: str | None  # why the effects are not one table over distances; None when they are
+    compiling: bool
+    exporting: bool
+    transformed: bool  # inside torch.func or forward-mode AD
+
+    @property
+    def half_precision(self) -> bool:
+        return self.dtype in (torch.float16, torch.bfloat16)
+
+
+def prepare(arguments: Arguments) -> Call:
+    """Validate everything before any work, then append to the cache and rotate."""
+    validate_arguments(arguments)
+    position = NoPosition() if arguments.position is None else arguments.position
+    q, k, v, cache = arguments.q, arguments.k, arguments.v, arguments.cache
+    below = exact_positions(position)
+    if isinstance(cache, KVCache):
+        k, v, layout = cache.extend(arguments, learnable=position.trainable, below=below)
+    else:
+        layout = resolve_layout(arguments, needs_positions=bool(position.effects), below=below)
+    for part in position.parts:
+        if "rotate" in part.effects:
+            q, k = hook_outputs.turned(
+                type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k
+            )
+    scale = float(q.shape[3] ** -0.5) if arguments.scale is None else arguments.scale
+    return Call(
+        q, k, v, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
+        arguments.return_weights,
+    )  # fmt: skip
+
+
+def describe(call: Call) -> Request:
+    """The facts of a call."""
+    q, k, position, layout = call.q, call.k, call.position, call.layout
+    pairs = layout.mask_rows * q.shape[2] * k.shape[2]
+    return Request(
+        effects=position.effects - {"embed", "rotate"},
+        return_weights=call.return_weights,
+        learnable=position.trainable and torch.is_grad_enabled(),
+        device=q.device,
+        dtype=q.dtype,
+        head_dim=q.shape[3],
+        value_dim=call.v.shape[3],
+        offset=layout.offset,
+        bias_numbers=pairs * q.shape[1],
+        mask_numbers=0 if layout.is_plain_causal else pairs,
+        no_table=why_no_table(position, layout),
+        compiling=torch.compiler.is_compiling(),
+        exporting=shapes.exporting(),
+        transformed=shapes.transformed(),
+    )
+
+
+def why_no_table(position: Position, layout: Layout) -> str | None:
+    """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
+    if shapes.transformed():
+        return "torch.func and forward-mode AD need plain operations"
+    if layout.offset is None:
+        return "the positions are not one consecutive run"
+    for part in position.parts:
+        if part.effects & {"content_bias", "value_bias"}:
+            return f"{type(part).__name__} depends on the content of queries or keys"
+        if part.effects & {"score_scale", "bias"} and part.length == "query":
+            return f"{type(part).__name__} has length='query', so the effect of a distance differs between queries"
+        if part.effects & {"score_scale", "bias"} and part.length == "sequence" and not layout.plain:
+            return f"{type(part).__name__} has length='sequence', which differs between padded or packed sequences"
+    return None
+
+
+def without_autocast(q: Tensor) -> AbstractContextManager[Any]:
+    """Turn autocast off around code that promises at least float32."""
+    device = q.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+# --- validation --------------------------------------------------------------------------------------------------------
+def validate_arguments(arguments: Arguments) -> None:
+    """Refuse flags, numbers, tensors and mechanisms that no call could run with."""
+    require_settings("attend", arguments)
+    require_flag("attend", "return_weights", arguments.return_weights)
+    require_flag("attend", "check_finite", arguments.check_finite)
+    shapes.require_qkv(arguments.q, arguments.k, arguments.v)
+    if arguments.check_finite:
+        shapes.require_finite(arguments.q, arguments.k, arguments.v)
+    require_cache("attend", arguments.cache)
+    if arguments.position is not None:
+        require_position(arguments.position, arguments)
+
+
+def require_settings(owner: str, settings: Any) -> None:
+    """Refuse flags and numbers outside their range. ``settings`` is an ``Arguments`` or an ``Attention`` layer."""
+    require_flag(owner, "causal", settings.causal)
+    require_flag(owner, "skip_blocks", settings.skip_blocks)
+    if settings.window is not None:
+        require_integer(owner, "window", settings.window, high=sys.maxsize, remedy="leave it out to see every key")
+    if settings.scale is not None:
+        require_number(owner, "scale", settings.scale, remedy="leave it out for head_dim ** -0.5")
+    require_number(owner, "temperature", settings.temperature, above=0, remedy="leave it out for 1")
+    require_number(owner, "dropout", settings.dropout, low=0, below=1, remedy="leave it out for no dropout")
+
+
+def require_cache(owner: str, cache: object) -> None:
+    if cache is not None and not isinstance(cache, KVCache):
+        raise usage_error(
+            f"{owner}(cache=...)", type(cache).__name__, "cache is a whence.KVCache", "build one for each layer"
+        )
+
+
+def require_position(position: Position, arguments: Arguments) -> None:
+    """Refuse a mechanism that was built for something else than this call."""
+    q = arguments.q
+    if not isinstance(position, Position):
+        raise usage_error(
+            "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
+        )
+    require_built(position)
+    given = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
+    several_sequences = any(x is not None for x in given)
+    for part in position.parts:
+        name = type(part).__name__
+        if part.heads is not None and part.heads != q.shape[1]:
+            raise usage_error(
+                f"attend(position={name})",
+                f"{part.heads} heads with {q.shape[1]} in q",
+                "a mechanism has one set of parameters for each query head",
+                f"build it with heads={q.shape[1]}",
+            )
+        head_dim = getattr(part, "head_dim", None)
+        if head_dim is not None and head_dim != q.shape[3]:
+            raise usage_error(
+                f"attend(position={name})",
+                f"head_dim {head_dim} with {q.shape[3]} in q",
+                "a mechanism has the head dimension of the queries",
+                f"build it with head_dim={q.shape[3]}",
+            )
+        if part.causal_only and not arguments.causal:
+            raise usage_error(
+                f"attend(position={name})",
+                "causal=False, which has negative distances",
+                f"{name} is defined for keys at or before the query",
+                "pass causal=True, or use its symmetric form if it has one",
+            )
+        if "embed" in part.effects:
+            raise usage_error(
+                f"attend(position={name})",
+                "a mechanism that acts on embeddings",
+                "attend receives queries and keys only",
+                "call position.embed(x, positions) on the input, or use whence.Attention, which calls it",
+            )
+        if part.length == "sequence" and arguments.cache is not None:
+            raise usage_error(
+                f"attend(position={name}, cache=...)",
+                "length='sequence'",
+                "a length that grows with each token changes every earlier weight, so cached decoding would differ from training",
+                "use length='context', or length='query' where there is one",
+            )
+        if part.length == "sequence" and several_sequences and "rotate" in part.effects:
+            raise usage_error(
+                f"attend(position={name})",
+                "length='sequence' with padding or segments",
+                "one rotation serves the whole row, and its sequences differ in length",
+                "use length='context', or attend to one sequence at a time",
+            )
+        for tensor in (*part.parameters(), *part.buffers()):
+            if tensor.device != q.device:
+                raise usage_error(
+                    f"attend(position={name})",
+                    f"parameters on {tensor.device} with q on {q.device}",
+                    "all tensors share one device",
+                    "move it with position.to(q.device)",
+                )
+
+
+def exact_positions(position: Position) -> int:
+    """The bound of positions that are passed. A mechanism that computes with a position itself does so in float32; the
+    others take differences, which are exact far beyond."""
+    absolute = position.effects & {"embed", "rotate", "content_bias", "value_bias", "sink"}
+    if absolute or any(part.length is not None for part in position.parts):
+        return shapes.EXACT_IN_FLOAT32
+    return shapes.EXACT_IN_FLOAT64

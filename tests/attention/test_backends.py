@@ -1,0 +1,445 @@
+"""Which backend runs a call, why, that each backend does what it states, and a user's own backend."""
+
+import dataclasses
+import inspect
+import itertools
+
+import pytest
+import torch
+
+from whence import (
+    Alibi,
+    Attention,
+    Backend,
+    Cope,
+    Epar,
+    Fire,
+    Kerple,
+    KVCache,
+    Position,
+    Rotary,
+    Shaw,
+    Sink,
+    T5Bias,
+    WhenceError,
+    attend,
+    explain,
+    register_backend,
+)
+from whence.attention.arguments import Arguments
+from whence.attention.attend import Options
+from whence.attention.backends import BACKENDS, INSTALLED, choose
+from whence.attention.call import Request
+from whence.attention.sdpa import DENSE_BIAS
+
+H, D = 4, 8
+
+
+def tokens(length=6, heads=H, **about):
+    return torch.zeros(2, heads, length, D, **about)
+
+
+def ask(position=None, length=6, causal=True, grad=True, **arguments):
+    q = tokens(length)
+    with torch.set_grad_enabled(grad):
+        return explain(q, q, q, position=position, causal=causal, **arguments)
+
+
+NO_EFFECT = "no part acts on the scores, so torch's kernel computes the whole call"
+NO_GPU = "it needs a CUDA device, and q is on cpu"
+TABLE = "of distance alone: tiles read a table, and memory stays linear in length"
+
+CHOICES = {
+    "no position": (lambda: ask(), "sdpa", NO_EFFECT),
+    "rotary acts before any backend": (lambda: ask(Rotary()), "sdpa", NO_EFFECT),
+    "a fixed small bias": (
+        lambda: ask(Alibi(H)),
+        "sdpa",
+        "the only effect is a fixed bias of 144 numbers, small enough for a dense mask",
+    ),
+    "a fixed small bias for each row of a padded batch": (
+        lambda: ask(Alibi(H), key_mask=torch.arange(6) >= torch.tensor([[0], [2]])),
+        "sdpa",
+        "the only effect is a fixed bias of 288 numbers, small enough for a dense mask",
+    ),
+    "a learnable bias": (lambda: ask(Kerple(H)), "blockwise", f"bias {TABLE}"),
+    "a learnable bias without gradients": (
+        lambda: ask(Kerple(H), grad=False),
+        "sdpa",
+        "the only effect is a fixed bias of 144 numbers, small enough for a dense mask",
+    ),
+    "a fixed bias too large to be dense": (lambda: ask(Alibi(H), length=1025), "blockwise", f"bias {TABLE}"),
+    "a factor": (lambda: ask(Epar(H)), "blockwise", f"score_scale {TABLE}"),
+    "a sink": (lambda: ask(Sink(H)), "blockwise", f"sink {TABLE}"),
+    "three effects": (lambda: ask(Rotary() + Alibi(H) + Epar(H) + Sink(H)), "blockwise", f"bias and score_scale and sink {TABLE}"),
+    "a length that differs for each query": (
+        lambda: ask(Fire(H)),
+        "blockwise",
+        "rows are recomputed block by block (Fire has length='query', so the effect of a distance differs between queries), "
+        "and memory stays linear in length",
+    ),
+    "content_bias": (
+        lambda: ask(Shaw(D)),
+        "blockwise",
+        "rows are recomputed block by block (Shaw depends on the content of queries or keys), "
+        "and memory stays linear in length",
+    ),
+    "positions with gaps": (
+        lambda: ask(Epar(H), q_positions=torch.tensor([0, 1, 2, 3, 4, 9])),
+        "blockwise",
+        "rows are recomputed block by block (the positions are not one consecutive run), "
+        "and memory stays linear in length",
+    ),
+    "consecutive positions": (lambda: ask(Epar(H), q_positions=torch.arange(6) + 3), "blockwise", f"score_scale {TABLE}"),
+    "a sequence length in a padded batch": (
+        lambda: ask(Epar(H, length="sequence"), lengths=torch.tensor([3, 6])),
+        "blockwise",
+        "rows are recomputed block by block (Epar has length='sequence', which differs between padded or packed sequences), "
+        "and memory stays linear in length",
+    ),
+    "weights": (
+        lambda: ask(Alibi(H), return_weights=True),
+        "reference",
+        "return_weights=True needs the dense computation, which forms the weights",
+    ),
+    "a name": (lambda: ask(Alibi(H), backend="reference"), "reference", "named by the caller"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_choice_and_its_reason(case):
+    make, backend, why = CHOICES[case]
+    found = make()
+    assert (found.backend, found.why) == (backend, why)
+    assert {name for name, _ in found.others} == set(BACKENDS) - {backend}
+    assert str(found).splitlines()[0] == f"{backend}: {why}"
+
+
+def test_the_whole_text_of_an_explanation():
+    assert str(ask(Epar(H))) == (
+        f"blockwise: score_scale {TABLE}\n  reference: supported; memory quadratic in length\n"
+        f"  sdpa: it does not apply score_scale\n  triton: {NO_GPU}"
+    )
+    weights = "it does not form the weights that return_weights=True returns"
+    assert str(ask(return_weights=True)) == (
+        "reference: return_weights=True needs the dense computation, which forms the weights\n"
+        f"  blockwise: {weights}\n  sdpa: {weights}\n  triton: {weights}"
+    )
+
+
+def request(*effects, **facts):
+    """The facts of a small causal call in float32 on a CPU."""
+    usual = {
+        "return_weights": False, "learnable": False, "device": torch.device("cpu"), "dtype": torch.float32,
+        "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "no_table": None,
+        "compiling": False, "exporting": False, "transformed": False,
+    }  # fmt: skip
+    return Request(effects=frozenset(effects), **(usual | facts))
+
+
+def chosen(request):
+    return choose(request)[0].name
+
+
+def why_not(name, request):
+    return BACKENDS[name].supports(request)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A device on which the kernels would run, for decisions only."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    return torch.device("cuda")
+
+
+def test_the_limit_of_a_dense_bias_is_where_sdpa_states_it():
+    assert chosen(request("bias", bias_numbers=DENSE_BIAS)) == "sdpa"
+    assert chosen(request("bias", bias_numbers=DENSE_BIAS + 1)) == "blockwise"
+    assert chosen(request(mask_numbers=DENSE_BIAS)) == "sdpa"
+    assert chosen(request(mask_numbers=DENSE_BIAS + 1)) == "blockwise"
+    assert chosen(request(mask_numbers=DENSE_BIAS + 1, no_table="of gaps", compiling=True)) == "sdpa"
+    assert chosen(request("bias", learnable=True)) == "blockwise"
+    assert chosen(request("bias", dtype=torch.bfloat16)) == "blockwise"
+
+
+@pytest.mark.parametrize("about", [{}, {"capacity": 9}, {"window": 3}], ids=["growing", "preallocated", "sliding"])
+def test_explain_leaves_the_cache_as_it_was(about):
+    cache, q = KVCache(**about), torch.randn(2, H, 4, D)
+    same = {"position": Alibi(H), "causal": True, "window": about.get("window"), "cache": cache}
+    explain(q, q, q, **same)
+    assert (len(cache), cache.seen) == (0, 0)
+    first = attend(q, q, q, **same)
+    held = [t.clone() for t in cache._view()]
+    for _ in range(2):
+        assert explain(q[:, :, :1], q[:, :, :1], q[:, :, :1], **same).backend == "sdpa"
+    assert repr(cache).endswith(f"{len(cache)} tokens held of 4 seen)")
+    assert all(torch.equal(a, b) for a, b in zip(held, cache._view(), strict=True))
+    assert first.shape == q.shape
+
+
+def test_explain_looks_into_a_cache_that_carries_gradients():
+    cache, q = KVCache(), torch.randn(1, H, 3, D, requires_grad=True)
+    attend(q * 2, q * 2, q * 2, causal=True, cache=cache)
+    assert explain(q, q, q, causal=True, position=Epar(H), cache=cache).backend == "blockwise"
+    assert cache._held.k.requires_grad and len(cache) == 3
+
+
+def test_explain_names_what_attend_then_runs(monkeypatch):
+    ran = []
+    for name in ("blockwise", "sdpa", "reference"):
+        kind, original = type(BACKENDS[name]), type(BACKENDS[name]).run
+        monkeypatch.setattr(kind, "run", lambda self, call, _f=original: (ran.append(self.name), _f(self, call))[1])
+    q = tokens()
+    for position in (None, Rotary(), Alibi(H), Epar(H), Kerple(H), Shaw(D), Cope(D), Sink(H), T5Bias(H)):
+        for weights in (False, True):
+            named = explain(q, q, q, position=position, causal=True, return_weights=weights).backend
+            attend(q, q, q, position=position, causal=True, return_weights=weights)
+            assert ran.pop() == named
+
+
+# --- the support table is honest ----------------------------------------------------------------------------------------
+
+HOOKS = {
+    "score_scale": lambda self, distance, length: torch.ones_like(distance) * 0.5,
+    "bias": lambda self, distance, length: -distance.abs(),
+    "sink": lambda self, position, length: torch.zeros_like(position),
+    "content_bias": lambda self, rows: rows.scores * 0.5,
+    "value_bias": lambda self, weights, rows: weights @ rows.k,
+    "rotate": lambda self, q, k, q_positions, k_positions: (q * 2, k * 2),
+}
+
+
+def user(*names):
+    return type("Mine", (Position,), {name: HOOKS[name] for name in names})()
+
+
+def runs(backend, effects, weights=False):
+    torch.manual_seed(0)
+    q = torch.randn(1, H, 5, D, dtype=torch.float64)
+    try:
+        out = attend(q, q, q, position=user(*effects), backend=backend, return_weights=weights)
+    except WhenceError:
+        return None
+    return out
+
+
+HERE = [name for name in BACKENDS if name != "triton"]  # tests/attention/fused has the same for the kernels
+ANY_EFFECTS = [c for n in range(len(HOOKS) + 1) for c in itertools.combinations(HOOKS, n)]
+
+
+@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize("effects", ANY_EFFECTS, ids=lambda c: "+".join(c) or "none")
+def test_support_says_yes_exactly_where_a_call_runs(backend, effects):
+    out = runs(backend, effects)
+    says = set(effects) - {"rotate"} <= BACKENDS[backend].effects
+    assert (out is not None) == says
+    if out is not None:  # and what runs is right: an effect that is accepted is also applied
+        torch.testing.assert_close(out, runs("reference", effects), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", HERE)
+def test_support_of_weights_is_what_happens(backend):
+    assert (runs(backend, (), weights=True) is not None) == BACKENDS[backend].returns_weights
+
+
+@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_backend_takes_the_dtypes_it_lists(backend, dtype):
+    assert BACKENDS[backend].dtypes == "fp64, fp32, fp16, bf16"
+    q = torch.randn(1, H, 5, D).to(dtype)
+    out = attend(q, q, q, position=Alibi(H), causal=True, backend=backend)
+    assert out.dtype == dtype
+    exact = attend(*(t.double() for t in (q, q, q)), position=Alibi(H).double(), causal=True, backend="reference")
+    tolerance = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
+    torch.testing.assert_close(out.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", HERE)
+def test_every_backend_gives_gradients_to_every_parameter_it_can_run(backend):
+    assert BACKENDS[backend].gradients.startswith("q, k, v and every parameter")
+    position = Alibi(H, learnable=True)
+    q = torch.randn(1, H, 5, D, requires_grad=True)
+    attend(q, q, q, position=position, causal=True, backend=backend).square().sum().backward()
+    assert all(t.grad is not None and t.grad.abs().max() > 0 for t in (q, *position.parameters()))
+
+
+def test_which_backends_give_gradients_of_any_order():
+    """The others refuse a second derivative; ``test_derivatives`` holds the values against each other."""
+    position = Epar(1, learnable=True).double()
+    for name, found in BACKENDS.items():
+        if name in ("reference", "blockwise"):
+            assert found.gradients.endswith("of any order")
+            q = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+            out = attend(q, q, q, position=position, backend=name)
+            first = torch.autograd.grad(out.sum(), q, create_graph=True)[0]
+            assert torch.autograd.grad(first.square().sum(), q)[0].abs().max() > 0
+        else:
+            assert "any order" not in found.gradients
+
+
+def test_what_compilers_and_exporters_may_use():
+    assert why_not("blockwise", request("score_scale", learnable=True)) is None
+    exporting = request("score_scale", compiling=True, exporting=True)
+    assert why_not("blockwise", exporting) == "its loops do not export"
+    assert choose(exporting)[1] == "no faster backend supports this call"
+    rows = request("score_scale", compiling=True, no_table="of gaps")
+    assert why_not("blockwise", rows) == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"
+    assert chosen(exporting) == chosen(rows) == "reference"
+    assert why_not("reference", rows) is None
+
+
+@pytest.mark.parametrize(
+    "effects, weights, learnable, no_table, compiling, exporting",
+    list(itertools.product(
+        [(), ("bias",), ("score_scale",), ("bias", "content_bias"), ("sink",)], *([[False, True]] * 2),
+        [None, "x"], *([[False, True]] * 2),
+    )),
+)  # fmt: skip
+def test_what_auto_chooses_can_always_run(effects, weights, learnable, no_table, compiling, exporting, gpu):
+    for device in (torch.device("cpu"), gpu):
+        asked = request(
+            *effects, return_weights=weights, learnable=learnable, no_table=no_table, compiling=compiling,
+            exporting=exporting, device=device,
+        )  # fmt: skip
+        assert choose(asked)[0].supports(asked) is None
+
+
+def test_on_a_gpu_tables_are_fused(gpu):
+    there = request("score_scale", learnable=True, dtype=torch.bfloat16, device=gpu)
+    backend, why = choose(there)
+    assert (backend.name, why) == ("triton", "score_scale of distance alone: one fused kernel reads a table")
+    masked = dataclasses.replace(there, effects=frozenset(), mask_numbers=9)
+    assert choose(masked)[0].name == "triton" and "dense mask of 9 numbers" in choose(masked)[1]
+    assert chosen(dataclasses.replace(masked, mask_numbers=0)) == "sdpa"
+    assert chosen(dataclasses.replace(there, no_table="of gaps")) == "blockwise"
+    assert chosen(dataclasses.replace(there, exporting=True, compiling=True)) == "reference"
+    assert chosen(dataclasses.replace(there, return_weights=True)) == "reference"
+
+
+@pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])
+def test_far_keys_are_left_out_where_that_pays(keys, skips):
+    from types import SimpleNamespace
+
+    from whence.attention.fused.backend import can_skip
+
+    layout = SimpleNamespace(offset=0, causal=True, real=None, q_segment_ids=None, k_segment_ids=None)
+    assert can_skip(layout, keys, keys) is skips
+    layout.real = torch.ones(1, keys, dtype=torch.bool)
+    assert not can_skip(layout, keys, keys)
+
+
+# --- one list of arguments ----------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_of_attend_are_those_of_the_call_object():
+    """``Arguments`` lists them; the signature and the types for type checkers say the same."""
+    signature = inspect.signature(attend).parameters
+    fields = {field.name: field.default for field in dataclasses.fields(Arguments)}
+    assert list(signature) == list(fields)
+    assert all(signature[name].default == default for name, default in fields.items() if name not in ("q", "k", "v"))
+    assert set(Options.__annotations__) | {"q", "k", "v", "return_weights"} == set(fields)
+
+
+def test_explain_refuses_an_unknown_argument():
+    with pytest.raises(TypeError, match="padding"):
+        explain(tokens(), tokens(), tokens(), padding=None)
+
+
+# --- a user's own backend -----------------------------------------------------------------------------------------------
+
+
+class Doubled(Backend):
+    """The reference, with every output doubled, so that it is seen to run."""
+
+    name = "doubled"
+    effects = frozenset({"bias"})
+
+    def run(self, call):
+        return 2 * BACKENDS["reference"].run(call)[0], None
+
+
+@pytest.fixture
+def registry():
+    before = dict(BACKENDS), dict(INSTALLED)
+    yield
+    for names, old in zip((BACKENDS, INSTALLED), before, strict=True):
+        names.clear()
+        names.update(old)
+
+
+def test_a_registered_backend_runs_by_name(registry):
+    register_backend(Doubled())
+    q = torch.randn(1, H, 5, D, dtype=torch.float64)
+    out = attend(q, q, q, position=Alibi(H), causal=True, backend="doubled")
+    torch.testing.assert_close(out, 2 * attend(q, q, q, position=Alibi(H), causal=True))
+    layer, x = Attention(H * D, H, Alibi(H), causal=True), torch.randn(1, 5, H * D)
+    plain = layer(x)
+    layer.backend = "doubled"
+    torch.testing.assert_close(layer(x), 2 * plain)
+    explanation = ask(Alibi(H), backend="doubled")
+    assert (explanation.backend, explanation.why) == ("doubled", "named by the caller")
+    assert dict(ask(Epar(H)).others)["doubled"] == "it does not apply score_scale"
+    assert ask(Alibi(H)).backend == "sdpa"  # of priority 0, auto does not take it
+
+
+def test_a_registered_backend_refuses_what_it_does_not_support(registry):
+    register_backend(Doubled())
+    for asked in ({"position": Epar(H)}, {"return_weights": True}):
+        with pytest.raises(WhenceError, match=r"backend='doubled'.*backend='"):
+            attend(tokens(), tokens(), tokens(), backend="doubled", **asked)
+
+
+def test_auto_takes_the_highest_priority(registry):
+    class First(Doubled):
+        name = "first"
+
+        def priority(self, request):
+            return 100
+
+    register_backend(First())
+    assert ask(Alibi(H)).backend == "first"
+    assert ask(Epar(H)).backend == "blockwise"  # which it does not support
+
+
+def test_a_backend_that_promises_weights_returns_them(registry):
+    class Promising(Doubled):
+        name, returns_weights = "promising", True
+
+    register_backend(Promising())
+    with pytest.raises(WhenceError, match=r"promising.*return_weights"):
+        attend(tokens(), tokens(), tokens(), backend="promising", return_weights=True)
+
+
+def test_what_cannot_be_registered(registry):
+    register_backend(Doubled())
+    with pytest.raises(WhenceError, match=r"'doubled'.*replace=True"):
+        register_backend(Doubled())
+    register_backend(Doubled(), replace=True)
+    for wrong in (object(), Doubled, type("Nameless", (Backend,), {})(), type("Auto", (Backend,), {"name": "auto"})()):
+        with pytest.raises(WhenceError, match=r"register_backend.*(subclass whence.Backend|attribute name)"):
+            register_backend(wrong)
+
+
+def test_an_unknown_name_lists_what_exists(registry):
+    register_backend(Doubled())
+    for run in (lambda: attend(tokens(), tokens(), tokens(), backend="flash"), lambda: Attention(8, 2, backend="flash")):
+        with pytest.raises(WhenceError, match=r"backend=.*'flash'.*'auto'.*'reference'.*'doubled'.*register_backend"):
+            run()
+
+
+def test_a_backend_of_an_installed_package_runs_by_name(registry, tmp_path, monkeypatch):
+    (tmp_path / "threefold.py").write_text(
+        "from whence import Backend\n"
+        "class Threefold(Backend):\n"
+        "    name = 'threefold'\n"
+        "    def run(self, call):\n"
+        "        return 3 * call.v, None\n"
+    )
+    info = tmp_path / "threefold-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: threefold\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[whence.backends]\nthreefold = threefold:Threefold\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    q = torch.randn(1, H, 5, D)
+    torch.testing.assert_close(attend(q, q, q, backend="threefold"), 3 * q)
+    assert "threefold" in dict(ask().others) and ask().backend == "sdpa"
