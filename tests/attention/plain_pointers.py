@@ -27,7 +27,9 @@ def additive(states, state, real, coverage, w_h, w_s, b, v, w_c):
     return context, weights, after, math.fsum(min(w, c) for w, c in zip(weights, coverage, strict=True))
 
 
-def pointer(items, real, w_q, b_q, w_k, b_k, turn=lambda q, k, d: (q, k), score_scale=lambda d: 1.0, bias=lambda d: 0.0):
+def pointer(
+    items, real, w_q, b_q, w_k, b_k, turn=lambda q, k, d: (q, k), score_scale=lambda d: 1.0, bias=lambda d: 0.0
+):
     """Weights of one sequence: the query is the last real item, distances count places from it."""
     last = max(j for j, r in enumerate(real) if r)
     asked = [x + b for x, b in zip(product(w_q, items[last]), b_q, strict=True)]

@@ -283,7 +283,9 @@ def test_what_compilers_and_exporters_may_use():
     assert why_not("blockwise", exporting) == "its loops do not export"
     assert choose(exporting)[1] == "no faster backend supports this call"
     rows = request("score_scale", compiling=True, no_table="of gaps")
-    assert why_not("blockwise", rows) == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"
+    assert (
+        why_not("blockwise", rows) == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"
+    )
     assert chosen(exporting) == chosen(rows) == "reference"
     assert why_not("reference", rows) is None
 
@@ -422,7 +424,10 @@ def test_what_cannot_be_registered(registry):
 
 def test_an_unknown_name_lists_what_exists(registry):
     register_backend(Doubled())
-    for run in (lambda: attend(tokens(), tokens(), tokens(), backend="flash"), lambda: Attention(8, 2, backend="flash")):
+    for run in (
+        lambda: attend(tokens(), tokens(), tokens(), backend="flash"),
+        lambda: Attention(8, 2, backend="flash"),
+    ):
         with pytest.raises(WhenceError, match=r"backend=.*'flash'.*'auto'.*'reference'.*'doubled'.*register_backend"):
             run()
 

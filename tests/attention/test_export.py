@@ -127,7 +127,11 @@ def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=Tru
         return torch.randn(*shape, dtype=torch.float64, requires_grad=grad)
 
     q, k, v = random(2, 4, 5, 3), random(2, 2, 7, 3), random(2, 2, 7, 2)
-    tables = (random(4, 11) if score_scale else None, random(4, 11) if bias else None, random(2, 4, 5) if sink else None)
+    tables = (
+        random(4, 11) if score_scale else None,
+        random(4, 11) if bias else None,
+        random(2, 4, 5) if sink else None,
+    )
     hidden = (None, None, None)
     if masks:
         hidden = (torch.rand(2, 7) > 0.3, torch.tensor([[0, 0, 0, 1, 1]]), torch.tensor([[0, 0, 0, 0, 0, 1, 1]]))

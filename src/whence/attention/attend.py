@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-import torch
 from torch import Tensor
 
 from whence.attention import blockwise, reference, sdpa  # noqa: F401  each registers its backend
@@ -107,6 +106,7 @@ def attend(
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
         check_finite: raise an error for NaN and infinity in q, k and v.
 
+    >>> import torch
     >>> q = k = v = torch.eye(4).reshape(1, 1, 4, 4)
     >>> attend(q, k, v, causal=True).shape
     torch.Size([1, 1, 4, 4])
@@ -150,6 +150,7 @@ def explain(
 ) -> Explanation:
     """Which backend ``attend`` would use for the same arguments, and why not the others. Nothing runs; no cache changes.
 
+    >>> import torch
     >>> q = torch.zeros(1, 8, 4, 16)
     >>> print(explain(q, q, q, causal=True))
     sdpa: no part acts on the scores, so torch's kernel computes the whole call

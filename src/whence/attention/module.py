@@ -213,7 +213,9 @@ def without_embedding(position: Position) -> Position:
     """A position without the parts that act on embeddings: what a layer inside a model needs."""
     if not isinstance(position, Position):
         got = type(position).__name__
-        raise usage_error("without_embedding(position)", got, "position is a whence.Position", "subclass whence.Position")
+        raise usage_error(
+            "without_embedding(position)", got, "position is a whence.Position", "subclass whence.Position"
+        )
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):
         return position

@@ -14,7 +14,6 @@ from whence.attention.call import Call, Request
 from whence.errors import usage_error
 from whence.position.evaluate import evaluate
 
-
 DENSE_BIAS = 1 << 22  # numbers of a bias that may be a dense mask: 16 MB in float32
 
 
