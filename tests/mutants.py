@@ -141,7 +141,7 @@ MUTANTS = [
     (L + "training.py", "model.train(was_training)", "model.train()", RESUMED),
     (L + "early_stopping.py", "max(values) if self.task.higher_is_better else min(values)", "max(values)", RESUMED),
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
-    (L + "arms.py", "LONGEST = 8", "LONGEST = 4", RESUMED),
+    (P + "expression.py", "EXTRAPOLATION_FACTOR = 8", "EXTRAPOLATION_FACTOR = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
     (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
     (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),

@@ -55,11 +55,11 @@ def test_help_names_every_command_and_has_examples(here):
 
 def test_help_lists_every_task_and_position(here):
     from whence.cli.compare import EXAMPLES
-    from whence.lab.arms import SHORT
     from whence.lab.tasks import TASKS
+    from whence.position.catalogue import SHORT_NAMES
 
     tasks, positions = EXAMPLES.split("Tasks: ")[1].split("Positions: ")
-    for names, listed in ((TASKS, tasks), (SHORT, positions.split("; or")[0])):
+    for names, listed in ((TASKS, tasks), (SHORT_NAMES, positions.split("; or")[0])):
         words = listed.replace(";", ",").replace("from the folder of WHENCE_DATA also ", "").rstrip(".\n ").split(",")
         assert sorted(word.strip() for word in words) == sorted(names)
 

@@ -18,28 +18,8 @@ from whence.attention import (
     without_embedding,
 )
 from whence.errors import MissingExtra, WhenceError
-from whence.position import (
-    Alibi,
-    Cope,
-    Epar,
-    Fire,
-    Kerple,
-    Learned,
-    NoPosition,
-    Position,
-    PowerPrior,
-    Recency,
-    Rotary,
-    Rows,
-    Sandwich,
-    Shaw,
-    Sink,
-    Sinusoidal,
-    StableMask,
-    Sum,
-    T5Bias,
-    TransformerXL,
-)
+from whence.position import Position, Rows, Sum, catalogue
+from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
@@ -68,8 +48,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Alibi", "Attention", "Backend", "CheckFailed", "Cope", "Epar", "Explanation", "Fire", "KVCache", "Kerple", "Learned",
-    "MissingExtra", "NoPosition", "Position", "PowerPrior", "Recency", "Report", "Rotary", "Rows", "Sandwich", "Shaw",
-    "Sink", "Sinusoidal", "StableMask", "Sum", "T5Bias", "TransformerXL", "WhenceError", "attend", "check", "explain",
-    "register_backend", "show", "without_embedding",
+    "Attention", "Backend", "CheckFailed", "Explanation", "KVCache", "MissingExtra", "Position", "Report", "Rows", "Sum",
+    "WhenceError", "attend", "check", "explain", "register_backend", "show", "without_embedding",
 ]  # fmt: skip
+__all__ += catalogue.__all__

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from whence.lab import comparing, observe, results, training
-from whence.lab.arms import Fit, arm
+from whence.lab.arms import arm
 from whence.lab.early_stopping import Choice
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
 from whence.lab.tasks.base import IGNORE_INDEX
+from whence.position.expression import ModelDims
 
 
 class Numbered:
@@ -96,12 +97,12 @@ def test_attention_by_distance_counts_the_rows_of_real_queries():
 
 
 def test_a_table_of_positions_reaches_eight_times_the_trained_length():
-    fit = Fit(heads=2, head_dim=8, embed_dim=16, context=12, causal=True)
-    learned = arm("learned").build(fit)
+    dims = ModelDims(heads=2, head_dim=8, embed_dim=16, context=12, causal=True)
+    learned = arm("learned").build(dims)
     x = torch.zeros(1, 1, 16)
     learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it
     assert learned.max_length == 8 * 12 + 1
-    assert arm("Learned(max_length=20)").build(fit).max_length == 20
+    assert arm("Learned(max_length=20)").build(dims).max_length == 20
 
 
 def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 
 from whence import WhenceError, records
 from whence.lab import checkpoints, results, runner, tasks, training
-from whence.lab.arms import Arm, Fit, arm
+from whence.lab.arms import Arm, arm
 from whence.lab.study import Budget, Decision, Study
+from whence.position.expression import ModelDims
 
 ARMS = (arm("none"), arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
 
@@ -424,10 +425,10 @@ def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
 
 
 def test_arms_fit_the_model_they_are_built_for():
-    fit = Fit(4, 16, 64, 32, causal=False)
-    assert arm("alibi").build(fit).form == "symmetric" and arm("t5").build(fit).form == "bidirectional"
-    assert arm("epar").build(fit).context == 32 and arm("Epar(context=99)").build(fit).context == 99
-    for text, said in (("flurb", "no mechanism flurb"), ("Alibi(2)", "no expression"), ("Alibi(x=1)", "a setting 'x'")):
+    dims = ModelDims(4, 16, 64, 32, causal=False)
+    assert arm("alibi").build(dims).form == "symmetric" and arm("t5").build(dims).form == "bidirectional"
+    assert arm("epar").build(dims).context == 32 and arm("Epar(context=99)").build(dims).context == 99
+    for text, said in (("flurb", "flurb"), ("Alibi(2)", "name each"), ("Alibi(x=1)", "rename x")):
         with pytest.raises(WhenceError, match=said):
             arm(text)
 

@@ -4,8 +4,8 @@ import runpy
 
 import pytest
 
-from whence.lab.arms import Fit
 from whence.models import ModelSpec, build, parameter_table
+from whence.position.expression import ModelDims
 from whence.statistics import smallest_p
 from whence_papers import FOLDER
 
@@ -33,9 +33,9 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
         assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
         tokens = study.budget.steps * study.budget.batch_size * study.task_settings["context"]
         assert f"trained on {tokens:,} " in study.about
-        fit = Fit(spec.heads, spec.head_dim, spec.embed_dim, study.task_settings["context"], True)
+        dims = ModelDims(spec.heads, spec.head_dim, spec.embed_dim, study.task_settings["context"], True)
         for arm in study.arms:
-            arm.build(fit)
+            arm.build(dims)
 
 
 @pytest.mark.parametrize("name", ["when", "numbers"])

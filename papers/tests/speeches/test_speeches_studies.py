@@ -3,12 +3,13 @@
 import pytest
 
 from whence.cli.run import made_in
-from whence.lab.arms import SHORT, Fit
 from whence.models import ModelSpec
+from whence.position.catalogue import SHORT_NAMES
+from whence.position.expression import ModelDims
 from whence_papers import FOLDER
 
 STUDIES = FOLDER / "studies"
-ENCODER = Fit(heads=2, head_dim=32, width=64, context=32, causal=False)
+ENCODER = ModelDims(heads=2, head_dim=32, embed_dim=64, context=32, causal=False)
 
 
 def made(name):
@@ -58,7 +59,7 @@ def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
     encoder, decoder, decided = made("all").values()
     named = {arm.position for arm in decoder.arms}
     left_out = {
-        name for name, text in SHORT.items() if text not in named and name != "alibi"
+        name for name, text in SHORT_NAMES.items() if text not in named and name != "alibi"
     }  # it comes in three scales
     assert left_out == {"recency", "sink"}
     past_only = {"fire", "cope", "stablemask"}

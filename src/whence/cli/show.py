@@ -24,9 +24,9 @@ def show(
 ) -> None:
     from whence.cli.output_paths import require_picture
     from whence.drawing import show as draw
-    from whence.lab.arms import Fit, arm
+    from whence.position.expression import ModelDims, build_position
 
     require_picture(out)
-    made = arm(position).build(Fit(heads, head_dim, heads * head_dim, context, causal=True))
+    made = build_position(position, ModelDims(heads, head_dim, heads * head_dim, context))
     draw(made).savefig(out)
     print(f"{made}\npicture: {out}")

@@ -49,6 +49,7 @@ class Alibi(Position):
 
     needs_heads = True
     decays = True
+    noncausal_arguments = {"form": "symmetric"}
 
     def __init__(
         self,

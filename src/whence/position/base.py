@@ -24,9 +24,9 @@ a mechanism that names no length, a number, or a tensor like ``distance`` where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -101,6 +101,11 @@ class Position(nn.Module):
     #: the bias falls without end as distance grows, so far keys come to weigh nothing and kernels may leave them out
     #: (where they can prove it); a promise about speed, never about the result
     decays: bool = False
+    #: parameters of the constructor with the default None that a model fills in when the mechanism is built from text;
+    #: see whence.position.expression
+    model_arguments: ClassVar[tuple[str, ...]] = ()
+    #: constructor arguments, instead of the defaults, for attention without a causal mask, when built from text
+    noncausal_arguments: ClassVar[Mapping[str, Any]] = {}
     _overridden: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **given: Any) -> None:

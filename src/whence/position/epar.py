@@ -38,6 +38,7 @@ class Epar(Position):
     tensor([1.0000, 0.7893])
     """
 
+    model_arguments = ("heads",)
     #: the other defaults that the source's class signature carries; its text and its protocol file say (1, 1, 0.5)
     CODE_DEFAULTS = {"alpha": 1.0, "beta": 2.0, "gamma": 1.5}
 

@@ -43,6 +43,7 @@ class PowerPrior(Position):
     """
 
     decays = True
+    model_arguments = ("heads",)
 
     def __init__(
         self, heads: int | None = None, *, alpha: Number = 1.0, beta: Number = 1.0, learnable: bool = True

@@ -81,6 +81,7 @@ class T5Bias(Position):
     """
 
     needs_heads = True
+    noncausal_arguments = {"form": "bidirectional"}
     firsts: Tensor
 
     def __init__(

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.lab.arms import Arm, Fit
+from whence.lab.arms import Arm
 from whence.lab.tasks.metrics import IGNORE_INDEX as IGNORE_INDEX
 from whence.lab.tasks.metrics import MetricAccumulator
 from whence.models import ModelSpec, build
+from whence.position.expression import ModelDims
 
 #: at most so many tokens go into one evaluation batch, so that long inputs need no more memory than short ones
 EVALUATION_TOKENS = 8192
@@ -71,9 +72,9 @@ class Task(ABC):
             given["num_classes"] = self.classes
         require_known("study.model", settings, ModelSpec)
         spec = ModelSpec(**(given | dict(settings)))
-        fit = Fit(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, kind == "decoder")
+        dims = ModelDims(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, kind == "decoder")
         # build's own seed gives all arms of a seed the same weights but for what their positions bring
-        return build(spec, lambda layer: arm.build(fit), seed=seed)
+        return build(spec, lambda layer: arm.build(dims), seed=seed)
 
     def answers(self, model: nn.Module, batch: Batch) -> Tensor:
         """What a model says to a batch: scores before the softmax, or log-probabilities, which it leaves as they are."""

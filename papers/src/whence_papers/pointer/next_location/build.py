@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from whence.errors import usage_error
-from whence.lab.arms import Arm, Fit
+from whence.lab.arms import Arm
 from whence.lab.arms import arm as named
+from whence.position.expression import ModelDims
 from whence.position.no_position import NoPosition
 from whence_papers.pointer.next_location.model import NextPlace
 from whence_papers.pointer.next_location.reading import NextPlaceModel
@@ -16,11 +17,11 @@ from whence_papers.pointer.next_location.spec import NextPlaceSpec
 
 def build_next_place(spec: NextPlaceSpec, arm: Arm, seed: int | None = None) -> NextPlaceModel:
     """A model whose pointer has the arm's position. Arms of one seed start from the same weights in what they share."""
-    fit = Fit(1, spec.embed_dim, spec.embed_dim, spec.context, causal=True)
+    dims = ModelDims(1, spec.embed_dim, spec.embed_dim, spec.context, causal=True)
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
-        position = arm.build(fit)
+        position = arm.build(dims)
         takes_none = spec.pointer == "additive" or spec.answers == "generate"
         if takes_none and not isinstance(position, NoPosition):
             raise usage_error(

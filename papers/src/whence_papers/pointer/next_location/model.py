@@ -19,11 +19,12 @@ from torch.nn import functional as F
 
 from whence.attention.additive import AdditiveAttention
 from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
-from whence.lab.arms import Arm, Fit
+from whence.lab.arms import Arm
 from whence.models import ModelSpec
 from whence.models.assign_positions import assign_positions
 from whence.models.body import Layer
 from whence.position.base import Position
+from whence.position.expression import ModelDims
 from whence_papers.pointer.next_location.histories import PADDING
 from whence_papers.pointer.next_location.reading import Answer, NextPlaceModel
 from whence_papers.pointer.next_location.spec import NextPlaceSpec
@@ -50,8 +51,8 @@ class NextPlace(NextPlaceModel):
             "encoder", vocab_size=spec.places, num_classes=spec.places, embed_dim=spec.embed_dim, heads=spec.heads,
             layers=max(1, spec.layers), ffn_dim=spec.ffn_dim, dropout=spec.dropout,
         )  # fmt: skip
-        fit = Fit(spec.heads, inside.head_dim, spec.embed_dim, spec.context, causal=False)
-        positions = assign_positions(inside, lambda layer: encoder.build(fit))
+        dims = ModelDims(spec.heads, inside.head_dim, spec.embed_dim, spec.context, causal=False)
+        positions = assign_positions(inside, lambda layer: encoder.build(dims))
         self.at_input = nn.ModuleList(positions.at_input)
         self.layers = nn.ModuleList(Layer(inside, one) for one in positions.layers[: spec.layers])
         for layer in self.layers:
