@@ -217,7 +217,9 @@ def test_errors_of_own_classes_are_usage_errors(bell):
     bell.write_text("1 +\n")
     with pytest.raises(WhenceError, match="line 1: SyntaxError"):
         parse_position("./bell.py:Bell")
-    assert not [name for name in sys.modules if name.startswith("whence_file_bell") and not hasattr(sys.modules[name], "Bell")]
+    assert not [
+        name for name in sys.modules if name.startswith("whence_file_bell") and not hasattr(sys.modules[name], "Bell")
+    ]
 
 
 def test_the_extrapolation_factor_covers_the_longest_evaluation():
