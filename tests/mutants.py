@@ -33,6 +33,7 @@ RESUMED = ["tests/lab/test_resumed_data.py"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
 ADDITIVE = ["tests/attention/test_additive.py", "-k", "not finite_differences"]
 G = "whence_papers/pointer/pointer_generator/"
+EPAR = "whence_papers/epar/"
 GENERATOR, SEARCH = (
     ["papers/tests/pointer/test_pointer_generator.py"],
     ["papers/tests/pointer/test_pointer_search.py", "-k", "not best_of_all"],
@@ -69,11 +70,11 @@ MUTANTS = [
     (F + "gradient_queries.py", "if high > low:  # what", "if high < low:  # what", DENSE),
     (F + "decode.py", "tl.minimum(member // rows, SHARE - 1)", "tl.minimum(member // rows, 0)", DECODED),
     # EPAR's mathematics and adaptive attention
-    ("theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["tests/theory/test_theory_attention.py", "-k", "doubled"]),
-    ("theory/agreement.py", "right=True", "right=False", ["tests/theory/test_theory_benefit.py", "-k", "spearman"]),
-    ("theory/properties.py", "setting.floor - values", "values - setting.floor", ["tests/theory/test_theory_effect.py", "-k", "floor"]),
-    ("models/adapters.py", "[slope, -slope * at]", "[slope, slope * at]", ["tests/models/test_adaptive.py", "-k", "formula"]),
-    ("models/adaptive.py", "q = q * reading.row_scale", "k = k * reading.row_scale", ["tests/models/test_adaptive.py", "-k", "temperature"]),
+    (EPAR + "theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["papers/tests/epar/test_theory_attention.py", "-k", "doubled"]),
+    (EPAR + "theory/benefit.py", "right=True", "right=False", ["papers/tests/epar/test_theory_benefit.py", "-k", "spearman"]),
+    (EPAR + "theory/properties.py", "setting.floor - values", "values - setting.floor", ["papers/tests/epar/test_theory_effect.py", "-k", "floor"]),
+    (EPAR + "attention.py", "[slope, -slope * at]", "[slope, slope * at]", ["papers/tests/epar/test_adaptive.py", "-k", "formula"]),
+    (EPAR + "attention.py", "q = q * output.row_scale", "k = k * output.row_scale", ["papers/tests/epar/test_adaptive.py", "-k", "temperature"]),
     # a shift by one
     (P + "recency.py", "distance + 1", "distance", ["tests/position/test_recency.py"]),
     (P + "fire.py", "length.to(distance.dtype) - 1", "length.to(distance.dtype)", ["tests/position/test_fire.py"]),

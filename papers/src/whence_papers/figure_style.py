@@ -1,6 +1,7 @@
-"""How the experiments' figures look: one colour, marker and dash a form everywhere, intervals over heads, a note below.
+"""The style of the experiments' figures: one color, marker and dash per form, intervals over heads, a note below.
 
-Dark and light differ as well as hue, and so do markers and dashes, so that grey prints and the colour-blind can read them.
+Colors differ in lightness as well as hue, and markers and dashes differ too, so that figures are readable in grayscale and by
+color-blind readers.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ TRUTH = Look("black", "*", (0, (3, 2)))
 
 
 def hollow(look: Look) -> Look:
-    """The same, for weights that were not trained."""
+    """The same style with hollow markers, for untrained weights."""
     return Look(look.colour, look.marker, look.dash, filled=False)
 
 
-def sheet(rows: int, columns: int, width: float = 9.0, height: float = 3.2, **given: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with panels in rows, all in one list, lettered if there are several."""
+def sheet(rows: int, columns: int, width: float = 9.0, height: float = 3.2, **kwargs: Any) -> tuple[Figure, list[Axes]]:
+    """A figure and the list of its axes, row by row."""
     require_package("matplotlib", "drawing an experiment", "plot")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), facecolor="white", dpi=160, layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False, **given).flatten())
+    panels = list(figure.subplots(rows, columns, squeeze=False, **kwargs).flatten())
     for axes in panels:
         axes.tick_params(which="both", labelsize=8, length=3)
         if axes.name == "rectilinear":
@@ -80,12 +81,12 @@ def letters(panels: Sequence[Axes]) -> None:
         )
 
 
-def legend(axes: Axes, **given: Any) -> None:
-    axes.legend(**({"loc": "upper right", "fontsize": 7.5, "frameon": False, "handlelength": 2.6} | given))
+def legend(axes: Axes, **kwargs: Any) -> None:
+    axes.legend(**({"loc": "upper right", "fontsize": 7.5, "frameon": False, "handlelength": 2.6} | kwargs))
 
 
 def legend_above(figure: Figure, panels: Axes, columns: int) -> None:
-    """One legend for all panels, over them."""
+    """One legend for all panels, above them."""
     handles, names = panels.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper left", ncols=columns, fontsize=8, frameon=False, handlelength=2.6)
 
@@ -93,7 +94,7 @@ def legend_above(figure: Figure, panels: Axes, columns: int) -> None:
 def point(
     axes: Axes, x: float, values: Sequence[float], look: Look, name: str | None = None, within: Range = ANYWHERE
 ) -> None:
-    """The mean of some heads with its interval, cut to the range of the measure, and each head as a faint dot."""
+    """Plot the mean over heads with its interval, clipped to the range of the measure, and each head as a faint dot."""
     mean, low, high = mean_and_interval(values, within)
     axes.plot([x] * len(values), values, linestyle="none", marker=".", markersize=4, color=look.colour, alpha=0.4,
               markeredgewidth=0, zorder=2)  # fmt: skip
@@ -109,7 +110,7 @@ def band(
     name: str | None = None,
     within: Range = ANYWHERE,
 ) -> None:
-    """The mean curve of some heads ``[head][x]`` and its interval as a band; markers where the points are few."""
+    """Plot the mean curve over heads ``[head][x]`` and its interval as a band; with markers if there are few points."""
     ends = [mean_and_interval(column, within) for column in zip(*by_head, strict=True)]
     points = look.points(4) if len(x) < 20 else {}
     axes.plot(x, [mean for mean, _, _ in ends], **look.line() | points, label=name, zorder=3)
@@ -119,7 +120,7 @@ def band(
 
 
 def heat(axes: Sequence[Axes], squares: Sequence[Any], name: str, extent: Any = None, **colours: Any) -> None:
-    """Maps with one colour bar; rows go down."""
+    """Draw heat maps with one shared color bar; row 0 is at the top."""
     for panel, square in zip(axes, squares, strict=True):
         image = panel.imshow(square, interpolation="nearest", extent=extent, aspect="auto", **colours)
         panel.spines[["top", "right"]].set_visible(True)
@@ -130,10 +131,10 @@ def heat(axes: Sequence[Axes], squares: Sequence[Any], name: str, extent: Any = 
 
 
 def save(figure: Figure, path: Path, record: dict[str, Any], note: str) -> None:
-    """Write a figure whole, with a note below that says what is seen and whether it was a quick run."""
+    """Write a figure atomically, with an explanatory note below that also marks a quick run."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    quick = "QUICK RUN, numbers mean nothing. " if record["quick"] else ""
+    quick = "QUICK RUN: the numbers are not meaningful. " if record["quick"] else ""
     if record["quick"]:
         figure.set_dpi(80)
     width, height = figure.get_size_inches()
@@ -142,4 +143,4 @@ def save(figure: Figure, path: Path, record: dict[str, Any], note: str) -> None:
     figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room), hspace=0.06, wspace=0.04)
     figure.text(0.012, 0.05 / height, "\n".join(lines), fontsize=7, color="0.3", va="bottom", linespacing=1.25)
     with replace_file(path) as part:
-        FigureCanvasAgg(figure).print_png(str(part))  # figure.savefig would lay out and draw everything twice
+        FigureCanvasAgg(figure).print_png(str(part))  # figure.savefig would run the layout twice

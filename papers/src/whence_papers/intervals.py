@@ -1,4 +1,4 @@
-"""What figures and tables say of several heads or models: their mean and how sure it is."""
+"""The mean of several heads or models with a confidence interval, for figures and tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CORRELATION: Range = (-1.0, 1.0)
 
 
 def mean_and_interval(values: Sequence[float], within: Range = ANYWHERE) -> tuple[float, float, float]:
-    """The mean and the ends of its 95 % t-interval, inside a range; both ends are the mean where there is no spread."""
-    found = summary([float(value) for value in values])
-    if found.interval is None:
-        return found.mean, found.mean, found.mean
-    return found.mean, max(found.interval.low, within[0]), min(found.interval.high, within[1])
+    """The mean and the ends of its 95 % t-interval, clipped to a range. Both ends equal the mean if there is no variance."""
+    summarized = summary([float(value) for value in values])
+    if summarized.interval is None:
+        return summarized.mean, summarized.mean, summarized.mean
+    return summarized.mean, max(summarized.interval.low, within[0]), min(summarized.interval.high, within[1])

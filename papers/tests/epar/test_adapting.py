@@ -7,23 +7,29 @@ import torch
 
 from whence.errors import WhenceError
 from whence.lab.study import Budget
-from whence_papers.epar.adaptive_training import adapt, answered_from, by_kind, forced, maker
+from whence_papers.epar.adaptive_training import (
+    adapter_factory,
+    answer_shares,
+    force_task_type,
+    measure_by_kind,
+    train_adaptive,
+)
 from whence_papers.epar.places import Places
 
 
 @pytest.fixture(scope="module")
 def trained():
-    return adapt("fused", seed=0)
+    return train_adaptive("fused", seed=0)
 
 
 def test_it_learns_all_three(trained):
-    found = by_kind(trained.model, trained.task)
+    found = measure_by_kind(trained.model, trained.task)
     assert min(kind["accuracy"] for kind in found.values()) > 0.9
     assert trained.curves["steps"] == 500 and trained.adapter == "fused"
 
 
 def test_the_task_weights_point_where_the_task_needs(trained):
-    found = by_kind(trained.model, trained.task)
+    found = measure_by_kind(trained.model, trained.task)
     assert found["near"]["near"] > 0.8 and found["far"]["far"] > 0.8
     assert found["near"]["slope"] > 2 and found["far"]["slope"] < -2
     assert found["near"]["distance"] < found["far"]["distance"] - 0.2
@@ -35,32 +41,32 @@ def test_the_task_weights_point_where_the_task_needs(trained):
 
 def test_and_they_are_the_cause(trained):
     """Given a type by hand, the model answers from where that type looks, whatever the input asked for."""
-    answers = {kind: answered_from(forced(trained.model, kind), trained.task) for kind in ("near", "anywhere", "far")}
+    answers = {
+        kind: answer_shares(force_task_type(trained.model, kind), trained.task) for kind in ("near", "anywhere", "far")
+    }
     for kind, shares in answers.items():
         assert all(shares[kind] > other[kind] + 0.15 for name, other in answers.items() if name != kind)
-    own = answered_from(trained.model, trained.task)
+    own = answer_shares(trained.model, trained.task)
     assert all(share == pytest.approx(1 / 3, abs=0.12) for share in own.values())
 
 
 def test_the_per_row_form_stays_ignorant_of_far():
     """A temperature cannot lean toward far keys, and neither can EPAR: the answer is a guess between symbols."""
-    row = adapt("row", seed=0, budget=Budget(steps=250, batch_size=32, lr=1e-2, weight_decay=0.0))
-    found = by_kind(row.model, row.task)
+    row = train_adaptive("row", seed=0, budget=Budget(steps=250, batch_size=32, lr=1e-2, weight_decay=0.0))
+    found = measure_by_kind(row.model, row.task)
     assert found["far"]["accuracy"] < 0.5 and found["anywhere"]["accuracy"] > found["far"]["accuracy"]
     assert "slope" not in found["near"] and 0 < found["near"]["row_scale"] <= 1
 
 
-def test_refusals(trained):
-    with pytest.raises(WhenceError, match=r"maker\(adapter\) got 'odd', but an adapter is one of none, row, task"):
-        maker("odd", 8)
-    with pytest.raises(
-        WhenceError, match=r"forced\(model, task_type\) got 'up', .*; choose one of near, anywhere, far"
-    ):
-        forced(trained.model, "up")
+def test_usage_errors(trained):
+    with pytest.raises(WhenceError, match=r"adapter.*'odd'.*none, row, task"):
+        adapter_factory("odd", 8)
+    with pytest.raises(WhenceError, match=r"task_type.*'up'.*near, anywhere, far"):
+        force_task_type(trained.model, "up")
 
 
 def test_the_default_seed_is_the_one_of_the_records():
-    assert inspect.signature(adapt).parameters["seed"].default == 0
+    assert inspect.signature(train_adaptive).parameters["seed"].default == 0
 
 
 def test_what_an_answer_is_held_against():
@@ -74,5 +80,5 @@ def test_what_an_answer_is_held_against():
 
         return model
 
-    assert answered_from(answering(-1), task)["near"] == 1 and answered_from(answering(-2), task)["near"] < 1
-    assert answered_from(answering(0), task)["far"] == 1
+    assert answer_shares(answering(-1), task)["near"] == 1 and answer_shares(answering(-2), task)["near"] < 1
+    assert answer_shares(answering(0), task)["far"] == 1

@@ -5,8 +5,15 @@ import torch
 
 from whence import Epar, NoPosition, Sinusoidal, attend
 from whence.errors import WhenceError
-from whence_papers.epar.adapters import ContentAware, Fused, PerRow, TaskAware
-from whence_papers.epar.adaptive import AdaptiveAttention, AdaptiveModel, seen_by
+from whence_papers.epar.attention import (
+    AdaptiveAttention,
+    AdaptiveModel,
+    ContentAware,
+    Fused,
+    PerRow,
+    TaskAware,
+    prefix_mean,
+)
 
 W, T, HEADS, CONTEXT = 12, 10, 3, 16
 
@@ -74,7 +81,7 @@ def trust_by_hand(reading):
 @torch.no_grad()
 def test_the_terms_are_those_of_the_formula(name, causal):
     made, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
-    weights, reading = made.look(x)
+    weights, reading = made.inspect_attention(x)
     scores = trust_by_hand(reading) * split(made, x) + terms_by_hand(reading, made)[:, None]
     logits = scores * effect(made).reshape(HEADS, T, T) / 0.8
     if causal:
@@ -95,8 +102,8 @@ def test_per_row_is_a_temperature_and_nothing_else():
     made, x = layer(lambda: PerRow(W)), inputs()
     plain = layer(lambda: PerRow(W))
     plain.adapter = None
-    weights, reading = made.look(x)
-    before, _ = plain.look(x)
+    weights, reading = made.inspect_attention(x)
+    before, _ = plain.inspect_attention(x)
     scale = reading.row_scale
     assert (scale > 0).all() and float((scale - 1).abs().max()) > 0.2  # it does something
     assert float((weights - before).abs().max()) > 0.01
@@ -115,9 +122,9 @@ def test_per_row_is_a_temperature_and_nothing_else():
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_terms_on_keys_change_the_order_of_keys(name):
     made, x = layer(ADAPTERS[name]), inputs()
-    weights, _ = made.look(x)
+    weights, _ = made.inspect_attention(x)
     made.adapter = None
-    before, _ = made.look(x)
+    before, _ = made.inspect_attention(x)
     assert not torch.equal(orders(weights[:, :, -1]), orders(before[:, :, -1]))
 
 
@@ -125,11 +132,11 @@ def test_terms_on_keys_change_the_order_of_keys(name):
 def test_a_task_type_does_what_its_name_says(kind, nearer):
     made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
     with torch.no_grad():
-        made.adapter.weigh.weight.zero_()
-        made.adapter.weigh.bias.copy_(40.0 * torch.tensor([t == kind for t in made.adapter.types]))
-    weights, reading = made.look(x)
+        made.adapter.task_logits.weight.zero_()
+        made.adapter.task_logits.bias.copy_(40.0 * torch.tensor([t == kind for t in made.adapter.types]))
+    weights, reading = made.inspect_attention(x)
     made.adapter = None
-    before, _ = made.look(x)
+    before, _ = made.inspect_attention(x)
     distance = torch.arange(T - 1, -1, -1).double()
     moved = (weights[:, :, -1] @ distance) - (before[:, :, -1] @ distance)
     assert (moved < 0).all() if nearer else (moved > 0).all()
@@ -140,22 +147,24 @@ def test_a_task_type_does_what_its_name_says(kind, nearer):
 def test_to_lean_nowhere_is_not_to_lean_both_ways():
     """Else the weight of "anywhere" would mean nothing: half near and half far have its slope, and must not be it."""
     made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
-    made.adapter.weigh.weight.zero_()
-    made.adapter.weigh.bias.copy_(torch.tensor([0.0, 80.0, 0.0]))
-    anywhere, read = made.look(x)
-    made.adapter.weigh.bias.copy_(torch.tensor([80.0, 0.0, 80.0]))
-    both_ways, read_both = made.look(x)
+    made.adapter.task_logits.weight.zero_()
+    made.adapter.task_logits.bias.copy_(torch.tensor([0.0, 80.0, 0.0]))
+    anywhere, read = made.inspect_attention(x)
+    made.adapter.task_logits.bias.copy_(torch.tensor([80.0, 0.0, 80.0]))
+    both_ways, read_both = made.inspect_attention(x)
     torch.testing.assert_close(read.slope, read_both.slope, rtol=0, atol=1e-12)
     assert float((anywhere - both_ways).abs().max()) > 0.01
     made.adapter = None
-    torch.testing.assert_close(anywhere, made.look(x)[0], rtol=1e-11, atol=1e-13)  # queries and keys alone
+    torch.testing.assert_close(anywhere, made.inspect_attention(x)[0], rtol=1e-11, atol=1e-13)  # queries and keys alone
 
 
 def test_important_keys_gain_in_every_row():
     made, x = layer(ADAPTERS["content"], NoPosition()), inputs()
-    weights, reading = made.look(x)
+    weights, reading = made.inspect_attention(x)
     made.adapter = None
-    gained = (weights / made.look(x)[0])[:, :, -1]  # up to the row's normaliser, exp(strength * importance)
+    gained = (weights / made.inspect_attention(x)[0])[
+        :, :, -1
+    ]  # up to the row's normaliser, exp(strength * importance)
     for b in range(2):
         assert torch.equal(gained[b, 0].argsort(), reading.importance[b].argsort())
 
@@ -182,7 +191,7 @@ def test_importance_is_of_the_token_and_the_task_of_what_was_seen():
     made, x = layer(fused), inputs()
     changed = x.clone()
     changed[:, 3] += 2.0
-    (_, one), (_, two) = made.look(x), made.look(changed)
+    (_, one), (_, two) = made.inspect_attention(x), made.inspect_attention(changed)
     same = torch.arange(T) != 3
     assert torch.equal(one.importance[:, same], two.importance[:, same])
     assert (one.importance[:, 3] != two.importance[:, 3]).all()
@@ -199,8 +208,8 @@ def test_half_precision_around_it():
 
 def test_what_rows_have_seen():
     x = inputs()
-    torch.testing.assert_close(seen_by(x, True)[:, 4], x[:, :5].mean(1))
-    torch.testing.assert_close(seen_by(x, False)[:, 4], x.mean(1))
+    torch.testing.assert_close(prefix_mean(x, True)[:, 4], x[:, :5].mean(1))
+    torch.testing.assert_close(prefix_mean(x, False)[:, 4], x.mean(1))
 
 
 def test_the_small_model():
@@ -208,7 +217,7 @@ def test_the_small_model():
     tokens = torch.randint(9, (2, 7))
     assert one(tokens).shape == (2, 7, 9) and torch.equal(one(tokens), same(tokens))
     assert not torch.equal(one(tokens), other(tokens))
-    weights, reading = one.look(tokens)
+    weights, reading = one.inspect_attention(tokens)
     assert weights.shape == (2, 2, 7, 7) and reading.task_weights.shape == (2, 7, 3) and not weights.requires_grad
     torch.manual_seed(0)
     drawn = torch.rand(1)
@@ -220,28 +229,16 @@ def test_the_small_model():
 @pytest.mark.parametrize(
     "call, text",
     (
-        (lambda: AdaptiveAttention(10, 3), r"AdaptiveAttention\(width, heads\) got 10 and 3, but heads divides width"),
-        (
-            lambda: AdaptiveAttention(8, 2, adapter=TaskAware(6, 4)),
-            "an adapter for width 6 with 8, but an adapter reads",
-        ),
-        (
-            lambda: AdaptiveAttention(8, 2, Sinusoidal(8)),
-            "a part that acts on embeddings, but embeddings are made outside",
-        ),
-        (lambda: TaskAware(8, 0), r"TaskAware\(context, types\) got 0 and 3 types"),
-        (lambda: TaskAware(8, 4, types={"a": 2.0}), r"TaskAware\(types\) got {'a': 2.0}, but a type leans from -1"),
-        (
-            lambda: ContentAware(8, types={"a": 2.0}),
-            r"ContentAware\(types\) got {'a': 2.0}, but types have an importance",
-        ),
-        (lambda: Fused(TaskAware(8, 4), ContentAware(6)), r"Fused\(task, content\) got widths 8 and 6"),
-        (
-            lambda: AdaptiveModel(9)(torch.zeros(1, 2).long(), torch.ones(1, 2)),
-            r"AdaptiveModel\(padding=...\) got a mask",
-        ),
+        (lambda: AdaptiveAttention(10, 3), r"embed_dim, heads.*10 and 3"),
+        (lambda: AdaptiveAttention(8, 2, adapter=TaskAware(6, 4)), r"adapter.*6.*8.*embed_dim=8"),
+        (lambda: AdaptiveAttention(8, 2, Sinusoidal(8)), r"position.*Sinusoidal.*without_embedding"),
+        (lambda: TaskAware(8, 0), r"context, types.*0 and 3"),
+        (lambda: TaskAware(8, 4, types={"a": 2.0}), r"types.*{'a': 2\.0}.*strength"),
+        (lambda: ContentAware(8, types={"a": 2.0}), r"types.*{'a': 2\.0}"),
+        (lambda: Fused(TaskAware(8, 4), ContentAware(6)), r"task, content.*8 and 6"),
+        (lambda: AdaptiveModel(9)(torch.zeros(1, 2).long(), torch.ones(1, 2)), r"key_mask.*a mask"),
     ),
 )
-def test_refusals(call, text):
+def test_usage_errors(call, text):
     with pytest.raises(WhenceError, match=text):
         call()

@@ -11,9 +11,8 @@ import torch
 from whence import WhenceError
 from whence.lab.experiment import perform, record_of
 from whence_papers.epar import experiments, theory
-from whence_papers.epar.experiments import scoring, setup
-from whence_papers.epar.experiments.heads import attention_of
-from whence_papers.epar.experiments.tables import optimal, parameter
+from whence_papers.epar.experiments import optimal_position, setup, tables
+from whence_papers.epar.experiments.trained_heads import compute_attention
 
 LISTED = {
     "position": [
@@ -85,8 +84,8 @@ def test_a_record_says_where_it_comes_from(out):
 
 
 def test_csv_numbers_are_the_records(out, tmp_path):
-    swept = json.loads((out / "epar/quick/3_parameter_sensitivity.json").read_text())
-    parameter.write(swept, tmp_path)
+    swept = json.loads((out / "epar/quick/parameter_sensitivity.json").read_text())
+    tables.write_parameter_sensitivity(swept, tmp_path)
     for number in ("alpha", "beta", "gamma"):
         found = swept["results"]["sweeps"][number]
         rows = list(csv.DictReader((tmp_path / f"{number}_parameter_data.csv").open()))
@@ -97,8 +96,8 @@ def test_csv_numbers_are_the_records(out, tmp_path):
             head = swept["spec"]["seeds"].index(int(row["seed"]))
             for measure, values in found[row["weights"]][row["form"]].items():
                 assert float(row[measure]) == values[place][head]
-    verified = json.loads((out / "epar/quick/2_optimal_position.json").read_text())
-    optimal.write(verified, tmp_path)
+    verified = json.loads((out / "epar/quick/optimal_position.json").read_text())
+    tables.write_optimal_position(verified, tmp_path)
     rows = list(csv.DictReader((tmp_path / "verification_data.csv").open()))
     assert len(rows) == 3 * 3 * 5 * verified["spec"]["runs"]
     for row in rows[:: len(rows) // 50]:
@@ -113,48 +112,48 @@ def test_the_full_spec_is_not_taken_for_the_quick_one(out):
 
 
 def test_a_changed_record_changes_the_report(copied):
-    path = copied / "epar/quick/2_optimal_position.json"
+    path = copied / "epar/quick/optimal_position.json"
     record = json.loads(path.read_text())
-    optimal.write(record, copied)
+    tables.write_optimal_position(record, copied)
     before = (copied / "verification_report.txt").read_text()
     for head in record["results"]["values"]["trained"]["enhanced"]["structured"]["ranking"]:
         head[:] = [-0.987] * len(head)
     path.write_text(json.dumps(record))
-    optimal.write(record_of(no_computing(experiments.OPTIMAL_POSITION), copied, quick=True), copied)
+    tables.write_optimal_position(record_of(no_computing(experiments.OPTIMAL_POSITION), copied, quick=True), copied)
     after = (copied / "verification_report.txt").read_text()
     assert "-0.987" in after and "-0.987" not in before
 
 
 def test_a_broken_record_is_named_and_left_alone(copied):
-    path = copied / "epar/quick/3_parameter_sensitivity.json"
+    path = copied / "epar/quick/parameter_sensitivity.json"
     path.write_text(path.read_text()[:1000])
-    with pytest.raises(WhenceError, match=r"3_parameter_sensitivity\.json, broken at line"):
+    with pytest.raises(WhenceError, match=r"parameter_sensitivity\.json, broken at line"):
         perform(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
     assert len(path.read_text()) == 1000
     path.write_text('{"spec": {}}')
-    with pytest.raises(WhenceError, match=r"3_parameter_sensitivity\.json without experiment"):
+    with pytest.raises(WhenceError, match=r"parameter_sensitivity\.json without experiment"):
         perform(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
     assert not (copied / "output").exists()
 
 
 def test_a_record_of_another_spec_or_of_other_heads_is_refused(copied):
-    heads = copied / "epar/quick/0_trained_heads.json"
+    heads = copied / "epar/quick/trained_heads.json"
     record = json.loads(heads.read_text())
     record["results"]["heads"]["start"][0]["bias"][0] += 1
     heads.write_text(json.dumps(record))
-    with pytest.raises(WhenceError, match=r"1_position_effect\.json, computed from other 0_trained_heads"):
+    with pytest.raises(WhenceError, match=r"position_effect\.json, computed from other trained_heads"):
         record_of(experiments.POSITION_EFFECT, copied, quick=True)
-    record["spec"]["rate"] = 1.0
+    record["spec"]["lr"] = 1.0
     heads.write_text(json.dumps(record))
-    with pytest.raises(WhenceError, match=r"0_trained_heads\.json of another spec"):
+    with pytest.raises(WhenceError, match=r"trained_heads\.json of another spec"):
         record_of(experiments.TRAINED_HEADS, copied, quick=True)
 
 
 def test_tokens_have_their_importance_as_norm_and_the_wanted_attention_is_local():
     sizes = setup.Setup(length=16, runs=5)
-    importance, x = setup.sequences("random", sizes, 0)
+    importance, x = setup.make_sequences("random", sizes, 0)
     assert torch.allclose(theory.importance(x), importance, atol=1e-12)
-    flat = setup.wanted(torch.ones(1, 16, dtype=torch.float64), sizes)[0]
+    flat = setup.target_attention(torch.ones(1, 16, dtype=torch.float64), sizes)[0]
     assert torch.allclose(flat.sum(-1), torch.ones(16, dtype=torch.float64)) and int(flat[5].argmax()) == 5
     assert float(flat[0, 4] / flat[0, 0]) == pytest.approx(torch.e**-1, rel=1e-6)  # a reach of a quarter of 16 tokens
 
@@ -162,30 +161,32 @@ def test_tokens_have_their_importance_as_norm_and_the_wanted_attention_is_local(
 def test_scores_of_known_attention():
     """Attention to the key itself makes V equal to I: everything agrees; the wanted attention agrees with the task."""
     sizes = setup.Setup(length=16, runs=5)
-    importance = theory.pattern("random", 16, 3, rows=4)
-    own = scoring.judge(torch.eye(16, dtype=torch.float64).expand(4, 16, 16), importance, sizes, seed=0)
+    importance = theory.make_pattern("random", 16, 3, rows=4)
+    own = optimal_position.score_positions(
+        torch.eye(16, dtype=torch.float64).expand(4, 16, 16), importance, sizes, seed=0
+    )
     assert own["value_part"] == own["place_part"] == [1.0] * 4 and own["ranking"] == pytest.approx([1.0] * 4)
     assert max(own["guess"]) < 1
-    right = scoring.judge(setup.wanted(importance, sizes), importance, sizes, seed=0)
+    right = optimal_position.score_positions(setup.target_attention(importance, sizes), importance, sizes, seed=0)
     assert right["true_place"] == [1.0] * 4 and right["true_ranking"] == pytest.approx([1.0] * 4)
     assert all(0 < spread < 1 for spread in right["spread"])
 
 
 def test_attention_of_a_saved_head_by_hand(out):
     """The record's weights, multiplied out in plain torch, give the attention that experiments look at."""
-    record = json.loads((out / "epar/quick/0_trained_heads.json").read_text())
+    record = json.loads((out / "epar/quick/trained_heads.json").read_text())
     heads, sizes = record["results"]["heads"], experiments.OPTIMAL_POSITION.quick
-    _, x = setup.sequences("sparse", sizes, 1)
+    _, x = setup.make_sequences("sparse", sizes, 1)
     saved = {name: torch.tensor(heads["basic"][1][name]).double() for name in ("to_queries", "bias", "to_keys")}
-    scores = (x @ saved["to_queries"].mT + saved["bias"]) @ (x @ saved["to_keys"].mT).mT / sizes.width**0.5
+    scores = (x @ saved["to_queries"].mT + saved["bias"]) @ (x @ saved["to_keys"].mT).mT / sizes.head_dim**0.5
     places = torch.arange(sizes.length)
     factor = sizes.alpha * torch.exp(-sizes.beta * (places[:, None] - places).abs() / sizes.length)
     by_hand = torch.softmax(scores * factor, -1)
-    assert torch.allclose(attention_of(x, "trained", "basic", 1, heads, sizes), by_hand, atol=1e-12)
+    assert torch.allclose(compute_attention(x, "trained", "basic", 1, heads, sizes), by_hand, atol=1e-12)
 
 
 def test_the_source_form_per_row_never_changes_which_key_comes_first(out):
-    record = json.loads((out / "epar/quick/4_adaptive_attention.json").read_text())
+    record = json.loads((out / "epar/quick/adaptive_attention.json").read_text())
     models = record["results"]["models"]
     assert all(one["first_key_moved"] == 0 for one in models["row"])
     assert any(one["first_key_moved"] > 0 for one in models["task"] + models["fused"])

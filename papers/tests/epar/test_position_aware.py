@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence_papers.epar.position_aware import position_aware
+from whence_papers.epar.attention import position_aware_attention
 
 
 def by_hand(layer, x, form, alpha, beta, gamma, temperature):
@@ -25,7 +25,7 @@ def by_hand(layer, x, form, alpha, beta, gamma, temperature):
 @pytest.mark.parametrize("temperature", (1.0, 0.25))
 def test_it_is_the_formula(form, temperature):
     torch.manual_seed(0)
-    layer = position_aware(6, form=form, alpha=1.5, beta=2.0, gamma=0.75, temperature=temperature).double()
+    layer = position_aware_attention(6, form=form, alpha=1.5, beta=2.0, gamma=0.75, temperature=temperature).double()
     x = torch.randn(1, 9, 6, dtype=torch.float64)
     out, weights = layer(x, return_weights=True)
     want, want_weights = by_hand(layer, x[0].numpy(), form, 1.5, 2.0, 0.75, temperature)
@@ -34,12 +34,12 @@ def test_it_is_the_formula(form, temperature):
 
 
 def test_its_numbers_train_and_heads_have_their_own():
-    layer = position_aware(8, 2, learnable=True)
+    layer = position_aware_attention(8, 2, learnable=True)
     layer(torch.randn(2, 5, 8)).square().sum().backward()
     effect = [layer.position.alpha.raw, layer.position.beta.raw, layer.position.gamma.raw]
     assert all(p.shape == (2, 1) and (p.grad != 0).all() for p in effect)
 
 
-def test_what_it_refuses():
+def test_usage_errors():
     with pytest.raises(WhenceError, match=r"form.*odd.*basic.*enhanced"):
-        position_aware(8, form="odd")
+        position_aware_attention(8, form="odd")

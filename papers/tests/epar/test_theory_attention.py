@@ -12,11 +12,11 @@ from whence_papers.epar.theory import (
     CODE_DEFAULTS,
     Setting,
     attention_monotonicity,
-    doubled,
+    double_head_dim,
     doubling_identity,
     factor_ranks,
-    failing_region,
     monotonicity_of_random_content,
+    reversal_region,
     weights_by_distance,
 )
 
@@ -61,7 +61,7 @@ def test_random_content_fails_half_of_the_time():
 @pytest.mark.parametrize("setting", SETTINGS[:4])
 def test_the_region_is_bounded_by_a_line(setting):
     scores = torch.linspace(-3, 3, 42)
-    region = failing_region(setting, 4, 100, scores)
+    region = reversal_region(setting, 4, 100, scores)
     assert region.disagreements == 0 and region.boundary > 1
     on_diagonal = region.fails.diagonal()
     assert torch.equal(on_diagonal, scores < 0)  # equal scores: the far key wins exactly below 0
@@ -79,7 +79,7 @@ def test_causal_epar_is_attention_over_doubled_vectors(setting, tokens, length):
 
 def test_the_doubled_vectors_themselves():
     q, k, _ = qkv(tokens=7)
-    q2, k2 = doubled(q, k, Setting(0.8, 2.0, 1.5), 9)
+    q2, k2 = double_head_dim(q, k, Setting(0.8, 2.0, 1.5), 9)
     d = torch.arange(7)[:, None] - torch.arange(7)
     effect = 0.8 * (1 + 1.5 * torch.exp(-2.0 * d.double() / 9)) / 2.5
     torch.testing.assert_close((q2 @ k2.mT).tril(), ((q @ k.mT) * effect).tril(), rtol=1e-13, atol=1e-13)
@@ -89,7 +89,9 @@ def test_it_also_carries_gradients():
     q, k, v = (x.clone().requires_grad_() for x in qkv(tokens=20))
     setting = Setting()
     one = attend(q, k, v, position=setting.position(20), causal=True, backend="reference").square().sum()
-    two = attend(*doubled(q, k, setting, 20), v, causal=True, scale=16**-0.5, backend="reference").square().sum()
+    two = (
+        attend(*double_head_dim(q, k, setting, 20), v, causal=True, scale=16**-0.5, backend="reference").square().sum()
+    )
     for a, b in zip(torch.autograd.grad(one, (q, k, v)), torch.autograd.grad(two, (q, k, v)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
@@ -98,7 +100,7 @@ def test_without_causality_there_is_no_identity():
     q, k, v = qkv(tokens=20)
     setting = Setting(beta=3.0)
     one = attend(q, k, v, position=setting.position(20), backend="reference")
-    two = attend(*doubled(q, k, setting, 20), v, scale=16**-0.5, backend="reference")
+    two = attend(*double_head_dim(q, k, setting, 20), v, scale=16**-0.5, backend="reference")
     assert float((one - two).abs().max()) > 0.1
     ranks = factor_ranks(setting, 20)
     assert not ranks.holds and ranks.counter_example["rank"] == 20
@@ -108,10 +110,8 @@ def test_without_causality_there_is_no_identity():
     assert factor_ranks(Setting(beta=0.0), 20).holds
 
 
-def test_refusals():
-    with pytest.raises(WhenceError, match=r"failing_region\(near, far\) got 5 and 5, but 0 <= near < far"):
-        failing_region(Setting(), 5, 5, torch.ones(2))
-    with pytest.raises(
-        WhenceError, match=r"doubled\(q, k\) got shapes \(1, 3, 2\) and \(1, 4, 2\), but queries and keys"
-    ):
-        doubled(torch.ones(1, 3, 2), torch.ones(1, 4, 2), Setting(), 4)
+def test_usage_errors():
+    with pytest.raises(WhenceError, match=r"near, far.*5 and 5"):
+        reversal_region(Setting(), 5, 5, torch.ones(2))
+    with pytest.raises(WhenceError, match=r"q, k.*\(1, 3, 2\) and \(1, 4, 2\)"):
+        double_head_dim(torch.ones(1, 3, 2), torch.ones(1, 4, 2), Setting(), 4)

@@ -11,7 +11,7 @@ from whence_papers.epar import theory
 from whence_papers.epar.theory import Setting
 
 SETTING = Setting(0.75, 2.0, 1.5)  # single precision holds these exactly
-NUMBERS = SETTING.numbers()[None]
+NUMBERS = SETTING.to_tensor()[None]
 LENGTH, WIDTH = 12, 8
 
 
@@ -35,30 +35,30 @@ CALLS = {
     "attention_weights": (lambda q, k: theory.attention_weights(q, k, SETTING.position(LENGTH)), Q, K),
     "compare_retention": (lambda x: theory.compare_retention(x, SETTING), IMPORTANCE[0]),
     "consistency": (lambda x: theory.consistency(x, 3), IMPORTANCE[0]),
-    "consistency_by_chance": (theory.consistency_by_chance, IMPORTANCE[0]),
+    "chance_consistency": (theory.chance_consistency, IMPORTANCE[0]),
     "distance_consistency": (lambda x: theory.distance_consistency(x, 3), IMPORTANCE[0]),
-    "doubled": (lambda q, k: theory.doubled(q, k, SETTING, LENGTH), Q, K),
+    "double_head_dim": (lambda q, k: theory.double_head_dim(q, k, SETTING, LENGTH), Q, K),
     "doubling_identity": (lambda q, k: theory.doubling_identity(q[None], k[None], k[None], SETTING, LENGTH), Q, K),
     "entropy": (lambda q, k, n: theory.entropy(q, k)(n), Q, K, NUMBERS),
-    "epar": (lambda n: theory.epar(n, LENGTH).score_scale(torch.arange(4.0).double(), LENGTH), NUMBERS),
+    "build_epar": (lambda n: theory.build_epar(n, LENGTH).score_scale(torch.arange(4.0).double(), LENGTH), NUMBERS),
     "factor": (lambda x: theory.factor(x, LENGTH, SETTING), IMPORTANCE),
     "factor_at": (lambda x, n: theory.factor_at(x, LENGTH)(n), IMPORTANCE[0], NUMBERS),
-    "failing_region": (lambda x: theory.failing_region(SETTING, 1, 5, x), IMPORTANCE[0]),
-    "gold_surprise": (lambda q, k, n: theory.gold_surprise(q, k, GOLD)(n), Q, K, NUMBERS),
+    "reversal_region": (lambda x: theory.reversal_region(SETTING, 1, 5, x), IMPORTANCE[0]),
+    "gold_nll": (lambda q, k, n: theory.gold_nll(q, k, GOLD)(n), Q, K, NUMBERS),
     "importance": (theory.importance, Q),
     "maximum_benefit": (theory.maximum_benefit, IMPORTANCE[0]),
     "position_value": (theory.position_value, WEIGHTS, IMPORTANCE),
     "position_values": (lambda q, k, i, n: theory.position_values(q, k, i)(n), Q, K, IMPORTANCE, NUMBERS),
-    "predicted_by_source": (theory.predicted_by_source, WEIGHTS, IMPORTANCE),
-    "prediction_reads_no_attention": (theory.prediction_reads_no_attention, WEIGHTS, IMPORTANCE),
+    "source_prediction": (theory.source_prediction, WEIGHTS, IMPORTANCE),
+    "prediction_ignores_attention": (theory.prediction_ignores_attention, WEIGHTS, IMPORTANCE),
     "profile_error": (lambda x, y, n: theory.profile_error(x, y, LENGTH)(n), *IMPORTANCE, NUMBERS),
     "ranks": (theory.ranks, IMPORTANCE),
     "retention": (lambda x: theory.retention(x, SETTING), IMPORTANCE),
     "slope": (lambda x: theory.slope(x, LENGTH, SETTING), IMPORTANCE),
     "spearman": (theory.spearman, WEIGHTS[0], WEIGHTS[1]),
-    "untrained_head": (lambda x: theory.untrained_head(x, seed=3), Q),
-    "value_is_a_mean": (theory.value_is_a_mean, WEIGHTS, IMPORTANCE),
-    "vectors": (lambda x: theory.vectors(x, WIDTH, seed=3), IMPORTANCE),
+    "project_untrained": (lambda x: theory.project_untrained(x, seed=3), Q),
+    "value_is_convex_combination": (theory.value_is_convex_combination, WEIGHTS, IMPORTANCE),
+    "make_vectors": (lambda x: theory.make_vectors(x, WIDTH, seed=3), IMPORTANCE),
     "weights_by_distance": (lambda x: theory.weights_by_distance(x, SETTING), IMPORTANCE),
 }
 ROUNDED_AS_GIVEN = {"allowed"}  # of Evidence: weights of single precision have rows that sum to 1 in that only

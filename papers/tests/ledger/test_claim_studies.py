@@ -171,10 +171,10 @@ def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
 def test_an_experiments_record_decides(tmp_path, level, expected):
-    assert "made by `whence run epar/4_adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
+    assert "made by `whence run epar/adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
     seeds = {"none": [0.50, 0.51, 0.49, 0.50, 0.52], "fused": [level + 0.01 * n for n in range(5)]}
     models = {name: [{"splits": {"test": value}} for value in rows] for name, rows in seeds.items()}
-    records.write(tmp_path / "epar/4_adaptive_attention.json", {"results": {"models": models}})
+    records.write(tmp_path / "epar/adaptive_attention.json", {"results": {"models": models}})
     assert verdict("epar-adaptive-helps", tmp_path).verdict == expected
 
 

@@ -1,11 +1,11 @@
-"""Three tasks in one: a cue says whether the answer is the nearest symbol, the farthest one, or the marked one.
+"""Three tasks in one: a cue tells whether the answer is the nearest symbol, the farthest one, or the marked one.
 
     near      a c B a d ?   ->   d
     far       a c B a d ?   ->   a
-    anywhere  a c B a d ?   ->   b        (a capital stands for a mark)
+    anywhere  a c B a d ?   ->   b        (a capital denotes the mark)
 
-But for the cue the inputs of the three look alike, every one has its mark, and the mark can be at either end. A model
-must find out what is asked, and then lean toward near keys, toward far keys, or toward content.
+Apart from the cue, the inputs of the three kinds have the same distribution: each has one mark, which can be at either end. A
+model must infer the task from the cue, and then attend to near keys, far keys, or content.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BANDS = ("any", "near", "middle", "far")
 
 
 class Places(Generated):
-    """Tokens: symbols, the same symbols with a mark, one cue a kind, the question mark. Answers are plain symbols.
+    """Tokens: symbols, the same symbols with a mark, one cue per kind, the question mark. Answers are unmarked symbols.
 
-    ``asked`` leaves one of the three kinds only. The mark stands in any place, or in a ``band``: the quarter of the
-    places that is nearest to the question, farthest from it or in the middle. With "anywhere" that is retrieval
-    from a chosen distance.
+    ``asked`` restricts the inputs to one of the three kinds. ``band`` restricts the mark to the quarter of the positions
+    that is nearest to the question, farthest from it or in the middle. Together with ``asked="anywhere"`` this is
+    retrieval from a chosen distance.
     """
 
     name = "places"
@@ -54,7 +54,7 @@ class Places(Generated):
         return amount + 2
 
     def markable(self, amount: int) -> range:
-        """Which of so many places may hold the mark; the farthest from the question is 0.
+        """Which of ``amount`` positions can hold the mark; 0 is the farthest from the question.
 
         >>> [Places(band=band).markable(16) for band in BANDS]
         [range(0, 16), range(12, 16), range(6, 10), range(0, 4)]
@@ -70,19 +70,19 @@ class Places(Generated):
         places = self.markable(amount)
         marked = torch.randint(places.start, places.stop, (rows, 1), generator=generator)
         shown = symbols.scatter_add(1, marked, torch.full((rows, 1), self.symbols))
-        asking = torch.full((rows, 1), self.vocabulary - 1)
-        tokens = torch.cat([2 * self.symbols + kind, shown, asking], dim=1)
+        question = torch.full((rows, 1), self.vocabulary - 1)
+        tokens = torch.cat([2 * self.symbols + kind, shown, question], dim=1)
         answers = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
         targets = torch.full_like(tokens, IGNORE_INDEX)
         targets[:, -1:] = symbols.gather(1, answers.gather(1, kind))
         return Batch(tokens, targets)
 
     def kinds(self, tokens: Tensor) -> Tensor:
-        """Which of KINDS each input ``[B, T]`` is, by its cue: ``[B]``."""
+        """The index into KINDS of each input ``[B, T]``, read from its cue: ``[B]``."""
         return tokens[:, 0] - 2 * self.symbols
 
     def marked(self, tokens: Tensor) -> Tensor:
-        """Where the marks are, ``[B, T]``."""
+        """Boolean mask of the marked symbols, ``[B, T]``."""
         return (tokens >= self.symbols) & (tokens < 2 * self.symbols)
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Weighted votes: places hold votes or filler, each place has a weight of its own, and the heavier side wins.
+"""Weighted votes: each position holds a vote or filler and has a weight, and the side with the larger total weight wins.
 
-    . + . - - . ?   ->   +        if the place of the first vote weighs more than those of the other two together
+    . + . - - . ?   ->   +        if the first vote weighs more than the other two together
 
-Where the weights fall with distance from the question, a mechanism that prefers near keys is at home; where they come in
-waves, in blocks or at random, it is not; where every input has its own weights, position tells nothing at all.
+If the weights decrease with the distance from the question, a mechanism that prefers near keys has an advantage. If they
+come in waves, in blocks or at random, it has none. If every input has its own weights, position is uninformative.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ FILLER, QUESTION, MINUS, PLUS = 0, 1, 2, 3
 STRUCTURES = ("near", "waves", "blocks", "random", "flat")
 ORDERS = ("kept", "shuffled")
 BLOCKS = 8
-TIE = 1e-9  # sides that differ by less weigh the same, but for rounding
+TIE = 1e-9  # a smaller difference is rounding error: the sides are tied
 
 
 class Votes(Generated):
-    """``length`` places and the question behind them; ``votes`` of the places vote, an odd number.
+    """``length`` positions followed by the question; an odd number of them, ``votes``, hold votes.
 
-    ``structure`` is the weight of a place by its distance from the question, the same for all inputs, unless ``order``
-    is "shuffled": then each input has it in an order of its own. ``noise`` is the share of votes that are turned round
-    after the answer was decided. Weights stretch with the input, so a longer one is the same question; evaluations
-    go up to ``longest`` times the trained length.
+    ``structure`` defines the weight of a position by its distance from the question. It is the same for all inputs, unless
+    ``order`` is "shuffled": then each input has its own permutation of the weights. ``noise`` is the share of votes that are
+    flipped after the answer is computed. Weights scale with the length of the input, so a longer input poses the same
+    question; evaluations use up to ``longest`` times the trained length.
 
-    Each vote stands in ``run`` places side by side, so that a question can be stretched over a longer input and stay the
-    same. Of several ``questions`` the last stands at the end and the others anywhere in the second half; each asks
-    about the places before it, weighed by their distance from it.
+    Each vote occupies ``run`` adjacent positions, so that the same question can be posed over a longer input. With several
+    ``questions`` the last is at the end and the others are at random positions in the second half. Each question is about
+    the positions before it, weighted by their distance from it.
     """
 
     name = "votes"
@@ -55,8 +55,8 @@ class Votes(Generated):
             raise usage_error(
                 'load("votes")',
                 f"votes={votes}, noise={noise}",
-                "votes are an odd number, noise a share",
-                "correct them",
+                "votes must be odd and noise between 0 and 1",
+                "change votes or noise",
             )
         self.votes, self.structure, self.order, self.noise = votes, structure, order, noise
         self.run, self.questions = run, questions
@@ -71,7 +71,7 @@ class Votes(Generated):
         return amount + 1
 
     def weights(self, length: int) -> Tensor:
-        """The weight of each place, from the first to the one before the question.
+        """The weight of each position, from the first to the one before the question.
 
         >>> Votes(length=8, votes=1, structure="near").weights(8)[-1] > Votes(length=8, votes=1).weights(8)[0]
         tensor(True)
@@ -94,34 +94,34 @@ class Votes(Generated):
         weights = self.weights(amount).expand(rows, amount)
         if self.order == "shuffled":
             weights = weights.gather(1, without_repetition(rows, amount, amount, generator))
-        turned = torch.rand(rows, self.votes, generator=generator) < self.noise
-        asked = self._asked(rows, amount, generator)
-        votes = self._placed(2 * sides - 1, places, amount).scatter(1, asked[:, :-1], 0)
-        shown = self._placed(torch.where(turned, 1 - sides, sides) + MINUS, places, amount + 1)
+        flipped = torch.rand(rows, self.votes, generator=generator) < self.noise
+        asked = self._question_positions(rows, amount, generator)
+        votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, asked[:, :-1], 0)
+        shown = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, places, amount + 1)
         tokens = shown.scatter(1, asked, QUESTION)
         targets = torch.full_like(tokens, IGNORE_INDEX)
         for number in range(self.questions):
             targets.scatter_(1, asked[:, number : number + 1], self._answers(votes, weights, asked[:, number]))
         return Batch(tokens, targets)
 
-    def _asked(self, rows: int, amount: int, generator: torch.Generator) -> Tensor:
-        """The places of the questions, ``[rows, questions]``; that of the last is behind all others."""
+    def _question_positions(self, rows: int, amount: int, generator: torch.Generator) -> Tensor:
+        """The positions of the questions, ``[rows, questions]``; the last one is after all others."""
         end = torch.full((rows, 1), amount)
         if self.questions == 1:
             return end
         others = without_repetition(rows, amount - amount // 2, self.questions - 1, generator) + amount // 2
         return torch.cat([others, end], dim=1)
 
-    def _placed(self, values: Tensor, places: Tensor, amount: int) -> Tensor:
-        """One value a vote, written into all places of its run; 0, which is filler, elsewhere."""
+    def _expand_runs(self, values: Tensor, places: Tensor, amount: int) -> Tensor:
+        """Write one value per vote into all positions of its run; 0, which is filler, elsewhere."""
         among = torch.zeros(len(values), amount // self.run, dtype=torch.int64).scatter(1, places, values)
         wide = among.repeat_interleave(self.run, 1)
         return nn.functional.pad(wide, (0, amount - wide.shape[1]))
 
     def _answers(self, votes: Tensor, weights: Tensor, place: Tensor) -> Tensor:
-        """Which side weighs more before a place of each row, ``[rows, 1]``; not asked where both weigh the same."""
+        """The side with the larger weight before a position of each row, ``[rows, 1]``; IGNORE_INDEX for a tie."""
         amount = votes.shape[1]
-        # the weights are counted from the end: a question so many places before it sees them moved by as many
+        # weights are counted from the end: for an earlier question they are shifted by its distance from the end
         moved = torch.arange(amount) + amount - place[:, None]
         seen = weights.gather(1, moved.clamp(max=amount - 1)).masked_fill(moved >= amount, 0.0)
         total = (votes * seen).sum(1, keepdim=True)

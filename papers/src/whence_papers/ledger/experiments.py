@@ -11,9 +11,9 @@ from whence_papers.ledger.studies import METRICS, Reading, judged
 
 def adapters(places: Places, adapter: str, baseline: str, split: str) -> tuple[dict[str, Any], str]:
     """One adapter of the adaptive experiment against another: 1 where it can be called better, -1 where worse."""
-    path = places.results / "epar" / "4_adaptive_attention.json"
+    path = places.results / "epar" / "adaptive_attention.json"
     if not records.exists(path):
-        raise Waiting(f"the adaptive experiment ({path}, made by `whence run epar/4_adaptive_attention`)")
+        raise Waiting(f"the adaptive experiment ({path}, made by `whence run epar/adaptive_attention`)")
     models = records.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]
     sides = {name: [factor * seed["splits"][split] for seed in models[name]] for name in (baseline, adapter)}

@@ -1,6 +1,13 @@
-"""Many studies with the same arms, each under another condition: one figure and one table of where the baseline wins."""
+"""Studies with the same arms under several conditions: one figure and one table of where the baseline wins."""
 
-from whence_papers.epar.conditions.figure import figure, write_figure
-from whence_papers.epar.conditions.rows import Cell, Row, cells_as_csv, comparable, rows
+from whence_papers.epar.conditions.figure import (
+    Cell,
+    Row,
+    are_comparable,
+    build_rows,
+    draw_figure,
+    format_csv,
+    write_figure,
+)
 
-__all__ = ["Cell", "Row", "cells_as_csv", "comparable", "figure", "rows", "write_figure"]
+__all__ = ["Cell", "Row", "are_comparable", "build_rows", "draw_figure", "format_csv", "write_figure"]

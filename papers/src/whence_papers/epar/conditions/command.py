@@ -33,13 +33,13 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
     from whence import records
     from whence_papers.epar import conditions as drawing
 
-    if not drawing.comparable(studies):
+    if not drawing.are_comparable(studies):
         raise usage_error(
             "whence conditions",
             f"{len(studies)} studies that differ in arms, baseline or metric",
             "the conditions of one figure share all three",
             "name a folder of comparable studies",
         )
-    records.write_text(folder / "conditions.csv", drawing.cells_as_csv(drawing.rows(studies)))
+    records.write_text(folder / "conditions.csv", drawing.format_csv(drawing.build_rows(studies)))
     drawing.write_figure(studies, folder / "conditions.png")
     print(f"conditions: {folder / 'conditions.png'}")

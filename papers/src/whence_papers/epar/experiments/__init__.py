@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,62 +10,64 @@ from typing import Any
 from whence.lab.experiment import Experiment
 from whence_papers.epar.experiments import (
     adaptive_attention,
-    heads,
     optimal_position,
     parameter_sensitivity,
     position_effect,
+    trained_heads,
 )
 from whence_papers.epar.experiments.setup import QUICK
 
 __all__ = ["ADAPTIVE_ATTENTION", "ALL", "OPTIMAL_POSITION", "PARAMETER_SENSITIVITY", "POSITION_EFFECT", "TRAINED_HEADS"]
 
 
-def _drawing(name: str) -> Any:
-    """Figures and tables of a folder; matplotlib is loaded when they are drawn."""
+def _draw_with(name: str) -> Callable[[dict[str, Any], Path], None]:
+    """The function that draws the figures and writes the tables of an experiment; matplotlib is imported on its first call."""
 
     def draw(record: dict[str, Any], folder: Path) -> None:
         from importlib import import_module
 
+        from whence_papers.epar.experiments import tables
+
         import_module(f"whence_papers.epar.experiments.figures.{name}").draw(record, folder)
-        import_module(f"whence_papers.epar.experiments.tables.{name}").write(record, folder)
+        getattr(tables, f"write_{name}")(record, folder)
 
     return draw
 
 
 TRAINED_HEADS = Experiment(
-    name="0_trained_heads",
+    name="trained_heads",
     group="epar",
     folder="heads",
     question="Does a head learn to attend as a task with a known answer wants it, with and without EPAR?",
-    spec=heads.Training(),
-    quick=heads.Training(**QUICK, steps=4, rows=1),
-    compute=heads.compute,
-    draw=_drawing("heads"),
+    spec=trained_heads.Training(),
+    quick=trained_heads.Training(**QUICK, steps=4, rows=1),
+    compute=trained_heads.compute,
+    draw=_draw_with("trained_heads"),
 )
 POSITION_EFFECT = Experiment(
-    name="1_position_effect",
+    name="position_effect",
     group="epar",
     folder="position",
     question="What is the position effect, and what does it do to attention?",
     spec=position_effect.PositionEffect(),
     quick=position_effect.PositionEffect(**QUICK, blocks=16),
     compute=position_effect.compute,
-    draw=_drawing("position"),
+    draw=_draw_with("position_effect"),
     needs=(TRAINED_HEADS,),
 )
 OPTIMAL_POSITION = Experiment(
-    name="2_optimal_position",
+    name="optimal_position",
     group="epar",
     folder="optimal",
     question="Is the position of maximum benefit where the source predicts it, and what is that worth?",
     spec=optimal_position.OptimalPosition(),
     quick=optimal_position.OptimalPosition(**QUICK),
     compute=optimal_position.compute,
-    draw=_drawing("optimal"),
+    draw=_draw_with("optimal_position"),
     needs=(TRAINED_HEADS,),
 )
 PARAMETER_SENSITIVITY = Experiment(
-    name="3_parameter_sensitivity",
+    name="parameter_sensitivity",
     group="epar",
     folder="parameter",
     question="What do alpha, beta and gamma change, and which are best?",
@@ -74,20 +77,20 @@ PARAMETER_SENSITIVITY = Experiment(
         grid_rounds=2, starts=1,
     ),
     compute=parameter_sensitivity.compute,
-    draw=_drawing("parameter"),
+    draw=_draw_with("parameter_sensitivity"),
     needs=(TRAINED_HEADS,),
 )  # fmt: skip
 ADAPTIVE_ATTENTION = Experiment(
-    name="4_adaptive_attention",
+    name="adaptive_attention",
     group="epar",
     folder="adaptive",
     question="Can attention adapt to task and content, on keys and in the source's form per row?",
     spec=adaptive_attention.AdaptiveAttention(),
     quick=replace(
-        adaptive_attention.AdaptiveAttention(), seeds=(42, 43), inputs=32, steps=2, batch=8, alphas=(0.5, 1.0, 2.0),
+        adaptive_attention.AdaptiveAttention(), seeds=(42, 43), inputs=32, steps=2, batch_size=8, alphas=(0.5, 1.0, 2.0),
         betas=(0.0, 1.0, 4.0), gammas=(0.0, 0.5, 2.0),
     ),
     compute=adaptive_attention.compute,
-    draw=_drawing("adaptive"),
+    draw=_draw_with("adaptive_attention"),
 )  # fmt: skip
 ALL = (TRAINED_HEADS, POSITION_EFFECT, OPTIMAL_POSITION, PARAMETER_SENSITIVITY, ADAPTIVE_ATTENTION)

@@ -18,11 +18,16 @@ from whence.lab.experiment import Results, Tell
 from whence.lab.study import Budget
 from whence.position.epar import Epar
 from whence.position.parameter import Quantity
-from whence_papers.epar.adapters import CONTENT_TYPES
-from whence_papers.epar.adaptive import AdaptiveModel
-from whence_papers.epar.adaptive_training import ADAPTERS, Adapted, adapt, answered_from, by_kind, forced
-from whence_papers.epar.experiments.maps import entropy
-from whence_papers.epar.experiments.setup import rounded
+from whence_papers.epar.adaptive_training import (
+    ADAPTERS,
+    TrainedModel,
+    answer_shares,
+    force_task_type,
+    measure_by_kind,
+    train_adaptive,
+)
+from whence_papers.epar.attention import CONTENT_TYPES, AdaptiveModel
+from whence_papers.epar.experiments.setup import entropy, round_values
 from whence_papers.epar.places import KINDS, Places
 
 NUMBERS = ("alpha", "beta", "gamma")
@@ -36,8 +41,8 @@ class AdaptiveAttention:
     symbols_shown: int = 10
     inputs: int = 256  # of the test
     steps: int = 300
-    batch: int = 32
-    rate: float = 0.01
+    batch_size: int = 32
+    lr: float = 0.01
     alphas: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     gammas: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -50,42 +55,47 @@ class AdaptiveAttention:
 def compute(spec: AdaptiveAttention, given: Mapping[str, Results], tell: Tell) -> Results:
     """``results["models"][adapter]`` has an entry for each seed."""
     task = Places(count=spec.symbols_shown, items=spec.inputs)
-    budget = Budget(steps=spec.steps, batch_size=spec.batch, lr=spec.rate, weight_decay=0.0)
+    budget = Budget(steps=spec.steps, batch_size=spec.batch_size, lr=spec.lr, weight_decay=0.0)
     models: Results = {adapter: [] for adapter in ADAPTERS}
     for adapter in ADAPTERS:
         for seed in spec.seeds:
-            done = adapt(adapter, seed=seed, task=task, budget=budget)
-            models[adapter].append(described(done, task) | (sweeps(done, task, spec) if adapter == "fused" else {}))
+            done = train_adaptive(adapter, seed=seed, task=task, budget=budget)
+            models[adapter].append(
+                describe_model(done, task) | (sweep_parameters(done, task, spec) if adapter == "fused" else {})
+            )
             right = done.curves["evaluations"][-1]["splits"]["test"]["value"]
             tell(f"adaptive attention: {adapter}, seed {seed}, accuracy {right:.3f}")
     kinds = task.kinds(_inputs(task))
-    shares = {kind: rounded((kinds == number).double().mean()) for number, kind in enumerate(KINDS)}
+    shares = {kind: round_values((kinds == number).double().mean()) for number, kind in enumerate(KINDS)}
     return {"models": models, "kinds": list(KINDS), "tokens": list(TOKENS), "mixture": shares}
 
 
-def described(done: Adapted, task: Places) -> dict[str, Any]:
+def describe_model(done: TrainedModel, task: Places) -> dict[str, Any]:
     tokens = _inputs(task)
-    weights, reading = done.model.look(tokens)
+    weights, reading = done.model.inspect_attention(tokens)
     row = weights[:, :, -1].mean(1)  # of the question, over heads
     kinds = task.kinds(tokens)
     found: dict[str, Any] = {
         "splits": {split: one["value"] for split, one in done.curves["evaluations"][-1]["splits"].items()},
-        "by_kind": {kind: {n: rounded(x) for n, x in read.items()} for kind, read in by_kind(done.model, task).items()},
-        "attention": {kind: rounded(row[kinds == n].mean(0)) for n, kind in enumerate(KINDS)},
-        "entropy": {kind: rounded(entropy(weights[kinds == n, :, -1]).mean(1), 4) for n, kind in enumerate(KINDS)},
-        "first_key_moved": rounded(_first_key_moved(done.model, tokens)),
+        "by_kind": {
+            kind: {n: round_values(x) for n, x in read.items()}
+            for kind, read in measure_by_kind(done.model, task).items()
+        },
+        "attention": {kind: round_values(row[kinds == n].mean(0)) for n, kind in enumerate(KINDS)},
+        "entropy": {kind: round_values(entropy(weights[kinds == n, :, -1]).mean(1), 4) for n, kind in enumerate(KINDS)},
+        "first_key_moved": round_values(_first_key_moved(done.model, tokens)),
     }
     if reading.task_weights is not None:
         asked = reading.task_weights[:, -1]
-        found["task_weights"] = {kind: rounded(asked[kinds == n], 4) for n, kind in enumerate(KINDS)}
+        found["task_weights"] = {kind: round_values(asked[kinds == n], 4) for n, kind in enumerate(KINDS)}
     if reading.content_types is not None:
-        found["content"] = contents(done.model, task)
+        found["content"] = describe_content(done.model, task)
     if done.adapter in ("task", "fused"):
-        found["answered_from"] = {"as read": answered_from(done.model, task)} | {
-            f"forced to {kind}": answered_from(forced(done.model, kind), task) for kind in KINDS
+        found["answered_from"] = {"as read": answer_shares(done.model, task)} | {
+            f"forced to {kind}": answer_shares(force_task_type(done.model, kind), task) for kind in KINDS
         }
         found["answered_from"] = {
-            how: {kind: rounded(x) for kind, x in shares.items()} for how, shares in found["answered_from"].items()
+            how: {kind: round_values(x) for kind, x in shares.items()} for how, shares in found["answered_from"].items()
         }
     return found
 
@@ -98,30 +108,30 @@ def _first_key_moved(model: AdaptiveModel, tokens: Tensor) -> Tensor:
     """The share of rows in which the adapter changes which key comes first; a temperature cannot."""
     bare = copy.deepcopy(model)
     bare.attention.adapter = None
-    with_it, without = model.look(tokens)[0], bare.look(tokens)[0]
+    with_it, without = model.inspect_attention(tokens)[0], bare.inspect_attention(tokens)[0]
     return (with_it[:, :, -1].argmax(-1) != without[:, :, -1].argmax(-1)).double().mean()
 
 
-def contents(model: AdaptiveModel, task: Places) -> dict[str, Any]:
+def describe_content(model: AdaptiveModel, task: Places) -> dict[str, Any]:
     """What each kind of token is sorted into and its importance; both come from the token alone, wherever it stands."""
     every = torch.arange(task.vocabulary)
-    _, reading = model.look(every[None])
+    _, reading = model.inspect_attention(every[None])
     assert reading.content_types is not None and reading.importance is not None
     groups = {"symbol": slice(0, task.symbols), "marked symbol": slice(task.symbols, 2 * task.symbols)}
     groups |= {"cue": slice(2 * task.symbols, task.vocabulary - 1), "question": slice(task.vocabulary - 1, None)}
     return {
         "types": dict(CONTENT_TYPES),  # with the importance of each
-        "importance": {name: rounded(reading.importance[0, where], 4) for name, where in groups.items()},
-        "sorted": {name: rounded(reading.content_types[0, where].mean(0), 4) for name, where in groups.items()},
+        "importance": {name: round_values(reading.importance[0, where], 4) for name, where in groups.items()},
+        "sorted": {name: round_values(reading.content_types[0, where].mean(0), 4) for name, where in groups.items()},
     }
 
 
-def sweeps(done: Adapted, task: Places, spec: AdaptiveAttention) -> dict[str, Any]:
+def sweep_parameters(done: TrainedModel, task: Places, spec: AdaptiveAttention) -> dict[str, Any]:
     """Accuracy by kind and entropy of a trained model with one of EPAR's numbers set to a value in all its heads."""
     position = done.model.attention.position
     assert isinstance(position, Epar)
     learned = {name: _quantity(position, name) for name in NUMBERS}
-    found: dict[str, Any] = {"numbers": {name: rounded(values) for name, values in learned.items()}, "sweeps": {}}
+    found: dict[str, Any] = {"numbers": {name: round_values(values) for name, values in learned.items()}, "sweeps": {}}
     tokens = _inputs(task)
     for name, values in spec.swept.items():
         points: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "entropy")}
@@ -131,9 +141,9 @@ def sweeps(done: Adapted, task: Places, spec: AdaptiveAttention) -> dict[str, An
             changed.attention.position = Epar(
                 len(learned[name]), context=task.context, alpha=now["alpha"], beta=now["beta"], gamma=now["gamma"]
             )  # fmt: skip
-            for kind, read in by_kind(changed, task).items():
-                points[kind].append(rounded(read["accuracy"]))
-            points["entropy"].append(rounded(entropy(changed.look(tokens)[0][:, :, -1]).mean()))
+            for kind, read in measure_by_kind(changed, task).items():
+                points[kind].append(round_values(read["accuracy"]))
+            points["entropy"].append(round_values(entropy(changed.inspect_attention(tokens)[0][:, :, -1]).mean()))
         found["sweeps"][name] = {"at": list(values)} | points
     return found
 

@@ -1,4 +1,4 @@
-"""Experiment 2: the position of maximum benefit, how well the source's prediction meets it, and what that is worth."""
+"""Experiment 2"""
 
 from __future__ import annotations
 
@@ -7,12 +7,42 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from whence.lab.experiment import Results, Tell
 from whence_papers.epar import theory
-from whence_papers.epar.experiments.heads import attention_of
-from whence_papers.epar.experiments.scoring import MEASURES, judge
-from whence_papers.epar.experiments.setup import FORMS, WEIGHTS, Setup, rounded, sequences, wanted
+from whence_papers.epar.experiments.setup import FORMS, WEIGHTS, Setup, make_sequences, round_values, target_attention
+from whence_papers.epar.experiments.trained_heads import compute_attention
+
+#: what is measured of a sequence, and what it means
+MEASURES = {
+    "value_part": "1 - |V(p*) - V(p)| / V(p*), p* = argmax V, p the position that the source predicts (argmax I)",
+    "place_part": "1 - |p* - p| / L, the plain distance form",
+    "guess": "two-part consistency of a position that is drawn at random, in the place of p",
+    "ranking": "Spearman's correlation of V and I",
+    "true_place": "1 - |p* - p'| / L, p' the position that gathers most under the attention the task wants",
+    "true_ranking": "Spearman's correlation of V and the V of the attention that the task wants",
+    "spread": "(max V - min V) / max V",
+}
+
+
+def score_positions(a: Tensor, importance: Tensor, setup: Setup, seed: int) -> dict[str, list[float]]:
+    """All MEASURES of attention ``[B, L, L]`` over importances ``[B, L]``, a number a sequence; the seed is the guesses'."""
+    value = theory.position_value(a, importance)
+    right = theory.position_value(target_attention(importance, setup), importance)
+    predicted = theory.source_prediction(a, importance)
+    guesses = torch.randint(0, setup.length, (len(a),), generator=torch.Generator().manual_seed(seed))
+    found: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for v, truth, place, guess in zip(value, right, predicted.tolist(), guesses.tolist(), strict=True):
+        agreement = theory.consistency(v, place)
+        found["value_part"].append(agreement.value_part)
+        found["place_part"].append(agreement.place_part)
+        found["guess"].append(theory.consistency(v, guess).both)
+        found["true_place"].append(theory.distance_consistency(truth, theory.maximum_benefit(v).positions[0]))
+    found["ranking"] = theory.spearman(value, importance).tolist()
+    found["true_ranking"] = theory.spearman(value, right).tolist()
+    found["spread"] = (1 - value.amin(-1) / value.amax(-1)).tolist()
+    return found
 
 
 @dataclass(frozen=True)
@@ -22,7 +52,7 @@ class OptimalPosition(Setup):
 
 def compute(setup: OptimalPosition, given: Mapping[str, Results], tell: Tell) -> Results:
     """``results["values"][weights][form][pattern][measure]`` is a list of runs for each head."""
-    heads = given["0_trained_heads"]["heads"]
+    heads = given["trained_heads"]["heads"]
     values: Results = {}
     for weights in WEIGHTS:
         values[weights] = {form: {name: {} for name in theory.PATTERNS} for form in FORMS}
@@ -30,10 +60,10 @@ def compute(setup: OptimalPosition, given: Mapping[str, Results], tell: Tell) ->
             for place, name in enumerate(theory.PATTERNS):
                 cell = values[weights][form][name]
                 for number in range(len(setup.seeds)):
-                    importance, x = sequences(name, setup, number)
-                    a = attention_of(x, weights, form, number, heads, setup)
-                    for measure, numbers in judge(a, importance, setup, 10 * number + place).items():
-                        cell.setdefault(measure, []).append(rounded(numbers))
+                    importance, x = make_sequences(name, setup, number)
+                    a = compute_attention(x, weights, form, number, heads, setup)
+                    for measure, numbers in score_positions(a, importance, setup, 10 * number + place).items():
+                        cell.setdefault(measure, []).append(round_values(numbers))
         tell(f"optimal position: {weights} weights")
     return {
         "measures": MEASURES,
@@ -51,24 +81,24 @@ def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[st
             maps, importances = [], []
             for number in range(len(setup.seeds)):
                 for name in theory.PATTERNS:
-                    importance, x = sequences(name, setup, number)
-                    maps.append(attention_of(x, weights, form, number, heads, setup))
+                    importance, x = make_sequences(name, setup, number)
+                    maps.append(compute_attention(x, weights, form, number, heads, setup))
                     importances.append(importance)
-            tried = theory.prediction_reads_no_attention(torch.cat(maps), torch.cat(importances))
+            tried = theory.prediction_ignores_attention(torch.cat(maps), torch.cat(importances))
             found.append({"weights": weights, "form": form} | tried.record())
     return found
 
 
 def example(name: str, setup: OptimalPosition, heads: Mapping[str, Any]) -> Results:
     """Importance and position values over one sequence, with each one's best position."""
-    importance, x = (part[:1] for part in sequences(name, setup, 0))
-    curves = {"wanted": theory.position_value(wanted(importance, setup), importance)[0]}
+    importance, x = (part[:1] for part in make_sequences(name, setup, 0))
+    curves = {"wanted": theory.position_value(target_attention(importance, setup), importance)[0]}
     for weights in ("random", "trained"):
         for form in ("basic", "enhanced"):
-            a = attention_of(x, weights, form, 0, heads, setup)
+            a = compute_attention(x, weights, form, 0, heads, setup)
             curves[f"{weights}, {form}"] = theory.position_value(a, importance)[0]
     return {
-        "importance": rounded(importance[0]),
-        "values": {curve: rounded(v) for curve, v in curves.items()},
+        "importance": round_values(importance[0]),
+        "values": {curve: round_values(v) for curve, v in curves.items()},
         "best": {curve: list(theory.maximum_benefit(v).positions) for curve, v in curves.items()},
     }

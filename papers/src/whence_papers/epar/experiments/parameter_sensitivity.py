@@ -1,25 +1,102 @@
-"""Experiment 3: what alpha, beta and gamma change, how fast, and which are best for a task whose answer is known.
-
-A sweep changes one number of a head and leaves its weights as they are, so that it shows the number's own doing. The
-measures are those of experiment 2, the entropy, and the task's error: the squared difference of the attention from the
-wanted one over the wanted one's square, which is what the error of the gathered payloads is on average.
-"""
+"""Experiment 3"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from whence.lab.experiment import Results, Tell
 from whence_papers.epar import theory
-from whence_papers.epar.experiments.best_numbers import Search, best, one_of_each, task_error
-from whence_papers.epar.experiments.heads import attention_of, queries_and_keys
-from whence_papers.epar.experiments.maps import by_distance, entropy, row_correlation
-from whence_papers.epar.experiments.scoring import judge
-from whence_papers.epar.experiments.setup import FORMS, Setup, rounded, sequences, wanted
+from whence_papers.epar.experiments.optimal_position import score_positions
+from whence_papers.epar.experiments.setup import (
+    FORMS,
+    Setup,
+    correlate_rows,
+    entropy,
+    make_sequences,
+    mean_by_distance,
+    round_values,
+    target_attention,
+)
+from whence_papers.epar.experiments.trained_heads import compute_attention, project_head
+
+
+@dataclass(frozen=True)
+class Search(Setup):
+    """How the best numbers are looked for."""
+
+    grid_points: int = 5
+    grid_rounds: int = 30
+    grid_shrink: float = 0.6
+    starts: int = 3
+
+
+def first_sequences(setup: Setup, number: int) -> tuple[Tensor, Tensor]:
+    """A head's first sequence of every pattern: importances and tokens."""
+    firsts = [tuple(part[:1] for part in make_sequences(name, setup, number)) for name in theory.PATTERNS]
+    return torch.cat([importance for importance, _ in firsts]), torch.cat([x for _, x in firsts])
+
+
+def task_error(setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
+    """The task's error of a trained head as a function of EPAR's numbers ``[n, 3]``: ``[n]``, differentiable."""
+    importance, x = first_sequences(setup, number)
+    return _distance_from(target_attention(importance, setup)[:, None], x, setup, heads, number)
+
+
+def imitation_error(setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
+    """How far a trained head's attention is from the one that it has with the numbers of the source's signature."""
+    _, x = first_sequences(setup, number)
+    q, k = project_head(x, "trained", "enhanced", number, heads)
+    want = theory.attention_weights(q, k, theory.CODE_DEFAULTS.position(setup.length))
+    return _distance_from(want, x, setup, heads, number)
+
+
+def _distance_from(want: Tensor, x: Tensor, setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
+    """The squared difference of the attention from a wanted one ``[B, 1, L, L]`` over the wanted one's square."""
+    q, k = project_head(x, "trained", "enhanced", number, heads)
+
+    def measure(numbers: Tensor) -> Tensor:
+        a = theory.attention_weights(q, k, theory.build_epar(numbers, setup.length))
+        return ((a - want).square().sum((2, 3)) / want.square().sum((2, 3))).mean(0)
+
+    return measure
+
+
+OBJECTIVES: dict[str, Callable[[Setup, Mapping[str, Any], int], theory.Measure]] = {
+    "task": task_error,
+    "imitation": imitation_error,
+}
+
+
+def find_optima(setup: Search, heads: Mapping[str, Any]) -> Results:
+    """``[objective][head]``: what each way found, whether the two agree, and what lies beyond the bounds."""
+    return {
+        name: [_search_both_ways(objective(setup, heads, number), setup) for number in range(len(setup.seeds))]
+        for name, objective in OBJECTIVES.items()
+    }
+
+
+def _search_both_ways(measure: theory.Measure, setup: Search) -> dict[str, Any]:
+    gradient = theory.minimize_by_gradient(measure, starts=setup.starts, steps=40)
+    grid = theory.minimize_by_grid(
+        measure, points=setup.grid_points, rounds=setup.grid_rounds, shrink=setup.grid_shrink
+    )  # fmt: skip
+    return {
+        "by_gradient": _optimum_record(gradient),
+        "by_grid": _optimum_record(grid),
+        "two_ways_agree": theory.grid_and_gradient_agree(grid, gradient).record(),
+        "inside": theory.optimum_is_inside(measure, gradient).record(),
+    }
+
+
+def _optimum_record(way: theory.Optimum) -> dict[str, Any]:
+    numbers = {name: round_values(getattr(way.setting, name)) for name in ("alpha", "beta", "gamma")}
+    return numbers | {"error": round_values(way.loss), "at_bounds": list(way.at_bounds), "evaluations": way.evaluations}
+
 
 WEIGHTS = ("random", "trained")
 MEASURES = ("consistency", "ranking", "true_ranking", "entropy", "error")
@@ -38,7 +115,7 @@ class ParameterSensitivity(Search):
 
 
 def compute(setup: ParameterSensitivity, given: Mapping[str, Results], tell: Tell) -> Results:
-    heads = given["0_trained_heads"]["heads"]
+    heads = given["trained_heads"]["heads"]
     results: Results = {"sweeps": {}}
     for number in setup.swept:
         results["sweeps"][number] = sweep(setup, heads, number)
@@ -46,7 +123,7 @@ def compute(setup: ParameterSensitivity, given: Mapping[str, Results], tell: Tel
     results["combinations"] = combinations(setup, heads)
     tell("parameter sensitivity: combinations")
     results["elasticities"] = elasticities(setup, heads)
-    results["best"] = best(setup, heads)
+    results["best"] = find_optima(setup, heads)
     tell("parameter sensitivity: the best numbers, two ways")
     results["correlation"] = correlation(setup, heads)
     kept = [{name: head[name] for name in ("alpha", "beta", "gamma", "errors")} for head in heads["learned"]]
@@ -64,26 +141,26 @@ def sweep(setup: ParameterSensitivity, heads: Mapping[str, Any], number: str) ->
         for form in forms:
             for value in setup.swept[number]:
                 changed = setup.with_number(number, value)
-                by_head = [_mean_measures(changed, heads, weights, form, n) for n in range(len(setup.seeds))]
+                head_means = [_mean_measures(changed, heads, weights, form, n) for n in range(len(setup.seeds))]
                 for measure in MEASURES:
-                    found[weights][form][measure].append([one[measure] for one in by_head])
+                    found[weights][form][measure].append([one[measure] for one in head_means])
     return found
 
 
 def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: str, number: int) -> dict[str, float]:
     total: dict[str, list[float]] = {measure: [] for measure in MEASURES}
     for name in theory.PATTERNS:
-        importance, x = sequences(name, setup, number)
-        a = attention_of(x, weights, form, number, heads, setup)
-        judged = judge(a, importance, setup, seed=number)
+        importance, x = make_sequences(name, setup, number)
+        a = compute_attention(x, weights, form, number, heads, setup)
+        judged = score_positions(a, importance, setup, seed=number)
         parts = zip(judged["value_part"], judged["place_part"], strict=True)
         total["consistency"] += [(value + place) / 2 for value, place in parts]
         total["ranking"] += judged["ranking"]
         total["true_ranking"] += judged["true_ranking"]
         total["entropy"] += entropy(a).mean(-1).tolist()
-        want = wanted(importance, setup)
+        want = target_attention(importance, setup)
         total["error"] += ((a - want).square().sum((1, 2)) / want.square().sum((1, 2))).tolist()
-    return {measure: rounded(sum(numbers) / len(numbers)) for measure, numbers in total.items()}
+    return {measure: round_values(sum(numbers) / len(numbers)) for measure, numbers in total.items()}
 
 
 def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
@@ -100,7 +177,7 @@ def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Resul
             measure = task_error(setup, heads, number)
             columns.append(torch.cat([measure(some) for some in numbers.split(27)]))
         table = torch.stack(columns, -1).unflatten(0, (len(setup.swept[first]), -1))
-        found[f"{first}, {second}"] = rounded(table)
+        found[f"{first}, {second}"] = round_values(table)
     return found
 
 
@@ -112,15 +189,15 @@ def elasticities(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Resul
     for number in range(len(setup.seeds)):
         for measure, function in _measures(setup, heads, number):
             for name, value in theory.sensitivity(function, setting).elasticities.items():
-                found.setdefault(measure, {}).setdefault(name, []).append(rounded(float(value)))
+                found.setdefault(measure, {}).setdefault(name, []).append(round_values(float(value)))
             if number == 0:
-                apart.append(theory.agrees_with_differences(function, setting).violation)
+                apart.append(theory.gradients_match_differences(function, setting).violation)
     return {"by": found, "autograd_against_differences": max(apart)}
 
 
 def _measures(setup: Setup, heads: Mapping[str, Any], number: int) -> Iterator[tuple[str, theory.Measure]]:
-    importance, x = one_of_each(setup, number)
-    q, k = queries_and_keys(x, "trained", "enhanced", number, heads)
+    importance, x = first_sequences(setup, number)
+    q, k = project_head(x, "trained", "enhanced", number, heads)
     values = theory.position_values(q, k, importance)
     yield "error", task_error(setup, heads, number)
     yield "entropy", theory.entropy(q, k)
@@ -135,8 +212,8 @@ def correlation(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Result
         for form in FORMS:
             rows = []
             for number in range(len(setup.seeds)):
-                x = sequences("random", setup, number)[1]
-                a = attention_of(x, weights, form, number, heads, setup)
-                rows.append(rounded(by_distance(row_correlation(a))))
+                x = make_sequences("random", setup, number)[1]
+                a = compute_attention(x, weights, form, number, heads, setup)
+                rows.append(round_values(mean_by_distance(correlate_rows(a))))
             found[weights][form] = rows
     return found

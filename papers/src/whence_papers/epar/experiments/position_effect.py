@@ -11,10 +11,19 @@ from torch import Tensor
 
 from whence.lab.experiment import Results, Tell
 from whence_papers.epar import theory
-from whence_papers.epar.experiments.heads import attention_of
-from whence_papers.epar.experiments.maps import blocks, by_distance, entropy, row_correlation
-from whence_papers.epar.experiments.setup import FORMS, Setup, rounded, sequences, wanted
-from whence_papers.epar.experiments.source import RETENTION
+from whence_papers.epar.experiments.published import RETENTION
+from whence_papers.epar.experiments.setup import (
+    FORMS,
+    Setup,
+    average_blocks,
+    correlate_rows,
+    entropy,
+    make_sequences,
+    mean_by_distance,
+    round_values,
+    target_attention,
+)
+from whence_papers.epar.experiments.trained_heads import compute_attention
 
 WEIGHTS = ("random", "trained")
 
@@ -30,7 +39,7 @@ class PositionEffect(Setup):
 
 
 def compute(setup: PositionEffect, given: Mapping[str, Results], tell: Tell) -> Results:
-    heads = given["0_trained_heads"]["heads"]
+    heads = given["trained_heads"]["heads"]
     tell("position effect: the factor and its properties")
     results = {"factor": factors(setup), "evidence": evidence(setup), "retention": retention(setup)}
     results |= {"region": regions(setup), "equal_scores": equal_scores(setup), "patterns": patterns(setup)}
@@ -46,11 +55,11 @@ def factors(setup: PositionEffect) -> Results:
     return {
         name: {
             "setting": ", ".join(
-                f"{n} = {x:g}" for n, x in zip(theory.NUMBERS[setting.form], setting.numbers(), strict=True)
+                f"{n} = {x:g}" for n, x in zip(theory.PARAMETERS[setting.form], setting.to_tensor(), strict=True)
             ),
             "floor": setting.floor,
-            "factor": rounded(theory.factor(distance, setup.length, setting)),
-            "slope_right_of_0": rounded(-setting.steepness / setup.length),
+            "factor": round_values(theory.factor(distance, setup.length, setting)),
+            "slope_right_of_0": round_values(-setting.steepness / setup.length),
         }
         for name, setting in named.items()
     }
@@ -64,7 +73,7 @@ def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
         assert setting is not None
         for statement in (
             theory.continuity, theory.differentiability, theory.factor_monotonicity, theory.bound,
-            theory.bound_of_the_attention,
+            theory.attention_bound,
         ):  # fmt: skip
             tried.append({"form": form} | statement(setting, setup.length).record())
         both = theory.attention_monotonicity(setting, length=setup.length)
@@ -77,13 +86,13 @@ def retention(setup: PositionEffect) -> Results:
     share = torch.linspace(0, 1, 65, dtype=torch.float64)
     kept = theory.compare_retention(share, theory.Setting(setup.alpha, setup.beta, setup.gamma))
     agree = theory.retention_figures_agree(RETENTION["basic_far"], RETENTION["gain_far"], RETENTION["gain_medium"])
-    beta = theory.beta_that_keeps(RETENTION["basic_far"])
+    beta = theory.beta_for_retention(RETENTION["basic_far"])
     there = theory.compare_retention(torch.tensor([0.5, 1.0]), theory.Setting(setup.alpha, beta, setup.gamma))
     return {
-        "share": rounded(share), "basic": rounded(kept.basic), "enhanced": rounded(kept.enhanced),
-        "gain": rounded(kept.gain), "source": dict(RETENTION), "figures_agree": agree.record(),
-        "beta_of_the_source's_basic_figure": rounded(beta),
-        "enhanced_at_that_beta": rounded(there.enhanced), "gain_at_that_beta": rounded(there.gain),
+        "share": round_values(share), "basic": round_values(kept.basic), "enhanced": round_values(kept.enhanced),
+        "gain": round_values(kept.gain), "source": dict(RETENTION), "figures_agree": agree.record(),
+        "beta_of_the_source's_basic_figure": round_values(beta),
+        "enhanced_at_that_beta": round_values(there.enhanced), "gain_at_that_beta": round_values(there.gain),
     }  # fmt: skip
 
 
@@ -94,9 +103,9 @@ def regions(setup: PositionEffect) -> Results:
     for form in ("basic", "enhanced"):
         setting = setup.setting(form)
         assert setting is not None
-        region = theory.failing_region(setting, 0, setup.length - 1, scores, length=setup.length)
+        region = theory.reversal_region(setting, 0, setup.length - 1, scores, length=setup.length)
         found[form] = {
-            "boundary": rounded(region.boundary),
+            "boundary": round_values(region.boundary),
             "pairs_against_the_line": region.disagreements,
         }
     return found
@@ -109,7 +118,7 @@ def equal_scores(setup: PositionEffect) -> Results:
     for form in ("basic", "enhanced"):
         setting = setup.setting(form)
         assert setting is not None
-        found[form] = rounded(setup.length * theory.weights_by_distance(scores, setting, length=setup.length))
+        found[form] = round_values(setup.length * theory.weights_by_distance(scores, setting, length=setup.length))
     return found
 
 
@@ -117,37 +126,37 @@ def patterns(setup: PositionEffect) -> Results:
     """An example of each pattern and how its importances are spread over 0 to 1."""
     found = {}
     for name in theory.PATTERNS:
-        all_of_it = torch.cat([sequences(name, setup, head)[0] for head in range(len(setup.seeds))])
+        all_of_it = torch.cat([make_sequences(name, setup, head)[0] for head in range(len(setup.seeds))])
         counts = torch.histc(all_of_it, setup.bins, 0.0, 1.0)
         quantiles = all_of_it.quantile(torch.tensor(setup.quantiles, dtype=torch.float64))
         found[name] = {
-            "example": rounded(all_of_it[0]), "share_by_bin": rounded(counts / counts.sum()),
-            "quantiles": rounded(quantiles),
+            "example": round_values(all_of_it[0]), "share_by_bin": round_values(counts / counts.sum()),
+            "quantiles": round_values(quantiles),
         }  # fmt: skip
     return found
 
 
 def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
     """Everything that is asked of the attention itself, for each kind of weights, form and head."""
-    shown, x_shown = (part[:1] for part in sequences(setup.shown, setup, 0))
+    shown, x_shown = (part[:1] for part in make_sequences(setup.shown, setup, 0))
     found: Results = {
         "maps": {
-            "importance": rounded(shown[0]),
-            "wanted": rounded(blocks(wanted(shown, setup)[0], setup.blocks, "sum"), 4),
+            "importance": round_values(shown[0]),
+            "wanted": round_values(average_blocks(target_attention(shown, setup)[0], setup.blocks, "sum"), 4),
         }
     }
-    right = [wanted(sequences(setup.plain, setup, n)[0], setup) for n in range(len(setup.seeds))]
-    found["by_distance"] = {"wanted": [rounded(setup.length * by_distance(a)) for a in right]}
+    right = [target_attention(make_sequences(setup.plain, setup, n)[0], setup) for n in range(len(setup.seeds))]
+    found["by_distance"] = {"wanted": [round_values(setup.length * mean_by_distance(a)) for a in right]}
     for weights in WEIGHTS:
         for form in FORMS:
-            see = Seer(setup, heads, weights, form)
-            plain = [see(sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
-            correlation = row_correlation(torch.cat(plain)).mean(0)
+            see = HeadAttention(setup, heads, weights, form)
+            plain = [see(make_sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
+            correlation = correlate_rows(torch.cat(plain)).mean(0)
             for kind, numbers in {
-                "maps": rounded(blocks(see(x_shown, 0)[0], setup.blocks, "sum"), 4),
-                "correlation": rounded(blocks(correlation, setup.blocks, "mean"), 4),
-                "received": [rounded(setup.length * a.mean((0, 1))) for a in plain],
-                "by_distance": [rounded(setup.length * by_distance(a)) for a in plain],
+                "maps": round_values(average_blocks(see(x_shown, 0)[0], setup.blocks, "sum"), 4),
+                "correlation": round_values(average_blocks(correlation, setup.blocks, "mean"), 4),
+                "received": [round_values(setup.length * a.mean((0, 1))) for a in plain],
+                "by_distance": [round_values(setup.length * mean_by_distance(a)) for a in plain],
                 "statistics": statistics(setup, see),
                 "position_value": value_quantiles(setup, see),
             }.items():
@@ -156,7 +165,7 @@ def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
 
 
 @dataclass(frozen=True)
-class Seer:
+class HeadAttention:
     """The attention of heads with one kind of weights and one form."""
 
     setup: Setup
@@ -165,28 +174,28 @@ class Seer:
     form: str
 
     def __call__(self, x: Tensor, number: int) -> Tensor:
-        return attention_of(x, self.weights, self.form, number, self.heads, self.setup)
+        return compute_attention(x, self.weights, self.form, number, self.heads, self.setup)
 
 
-def statistics(setup: PositionEffect, see: Seer) -> dict[str, list[list[float]]]:
+def statistics(setup: PositionEffect, see: HeadAttention) -> dict[str, list[list[float]]]:
     """``[what][head]``: a number for each sequence of all patterns."""
     found: dict[str, list[list[float]]] = {}
     for number in range(len(setup.seeds)):
-        a = torch.cat([see(sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
+        a = torch.cat([see(make_sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
         for what, numbers in describe(a).items():
-            found.setdefault(what, []).append(rounded(numbers))
+            found.setdefault(what, []).append(round_values(numbers))
     return found
 
 
-def value_quantiles(setup: PositionEffect, see: Seer) -> dict[str, list[float]]:
+def value_quantiles(setup: PositionEffect, see: HeadAttention) -> dict[str, list[float]]:
     """Quantiles of V over all positions, sequences and heads of each pattern."""
     found = {}
     for name in theory.PATTERNS:
         values = []
         for number in range(len(setup.seeds)):
-            importance, x = sequences(name, setup, number)
+            importance, x = make_sequences(name, setup, number)
             values.append(theory.position_value(see(x, number), importance))
-        found[name] = rounded(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
+        found[name] = round_values(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
     return found
 
 

@@ -1,12 +1,4 @@
-"""What the EPAR experiments share: sizes and seeds, tokens whose norm is their importance, and a task with a known answer.
-
-The task: each position should gather the payloads of important positions near it, with the weights
-
-    wanted(i, j)  =  softmax over j of  (sharpness * I_j  -  |i - j| / reach)
-
-so the attention that solves it, its position value and its position of maximum benefit are known, and a head that is
-trained on it can be held against them.
-"""
+"""Setup."""
 
 from __future__ import annotations
 
@@ -17,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence_papers.epar.theory import PATTERNS, Setting, pattern
+from whence_papers.epar.theory import PATTERNS, Setting, make_pattern
 
 #: what the attention's scores are multiplied by; "none" is the control
 FORMS = ("none", "basic", "enhanced")
@@ -30,7 +22,7 @@ class Setup:
     """Sizes, seeds and EPAR's numbers. The quick one is for trying the path, not for reading numbers."""
 
     length: int = 128
-    width: int = 16
+    head_dim: int = 16
     runs: int = 100  # sequences of each pattern, shared out among the heads
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)  # one head each
     alpha: float = 1.0
@@ -62,37 +54,63 @@ class Setup:
 QUICK: dict[str, Any] = {"length": 32, "runs": 6, "seeds": (42, 43)}
 
 
-def tokens(importance: Tensor, setup: Setup, seed: int) -> Tensor:
+def make_tokens(importance: Tensor, setup: Setup, seed: int) -> Tensor:
     """Vectors ``[..., L, width]`` with the importances ``[..., L]`` as norms.
 
     A part of each points along one direction that all share: without it no linear map could see a norm. The rest has a
     random direction.
     """
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(*importance.shape, setup.width - 1, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(*importance.shape, setup.head_dim - 1, generator=generator, dtype=torch.float64)
     own = (1 - setup.common**2) ** 0.5 * torch.nn.functional.normalize(drawn, dim=-1)
     shared = torch.full((*importance.shape, 1), setup.common, dtype=torch.float64)
     return importance[..., None] * torch.cat([shared, own], -1)
 
 
-def wanted(importance: Tensor, setup: Setup) -> Tensor:
+def target_attention(importance: Tensor, setup: Setup) -> Tensor:
     """The attention ``[..., L, L]`` that solves the task."""
     places = torch.arange(setup.length, dtype=torch.float64)
     distance = (places[:, None] - places).abs()
     return torch.softmax(setup.sharpness * importance[..., None, :] - distance / (setup.reach * setup.length), -1)
 
 
-def sequences(name: str, setup: Setup, head: int) -> tuple[Tensor, Tensor]:
+def make_sequences(name: str, setup: Setup, head: int) -> tuple[Tensor, Tensor]:
     """The importances ``[runs a head, L]`` and tokens of one pattern that the head of that number meets."""
     seed = 1_000_000 + 100 * head + list(PATTERNS).index(name)  # far from the seeds that training draws from
-    importance = pattern(name, setup.length, seed, rows=setup.runs_a_head)
-    return importance, tokens(importance, setup, seed)
+    importance = make_pattern(name, setup.length, seed, rows=setup.runs_a_head)
+    return importance, make_tokens(importance, setup, seed)
 
 
-def rounded(value: Any, digits: int = 5) -> Any:
+def round_values(value: Any, digits: int = 5) -> Any:
     """Tensors and nested lists of numbers as lists, cut to a number of significant digits."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [rounded(one, digits) for one in value]
+        return [round_values(one, digits) for one in value]
     return float(f"{value:.{digits}g}")
+
+
+def correlate_rows(a: Tensor) -> Tensor:
+    """Pearson's correlation of the attention rows of every two positions: ``[B, L, L]``."""
+    centred = a - a.mean(-1, keepdim=True)
+    unit = centred / torch.linalg.vector_norm(centred, dim=-1, keepdim=True).clamp(min=1e-300)
+    return unit @ unit.mT
+
+
+def mean_by_distance(square: Tensor) -> Tensor:
+    """The mean ``[L]`` over sequences and over all pairs of positions at each distance."""
+    mean = square.mean(0)
+    both = [torch.cat([mean.diagonal(d), mean.diagonal(-d)]).mean() for d in range(mean.shape[-1])]
+    return torch.stack(both)
+
+
+def entropy(a: Tensor) -> Tensor:
+    """The entropy of each row in nats: ``[..., L, S]`` gives ``[..., L]``."""
+    return torch.special.entr(a).sum(-1)
+
+
+def average_blocks(square: Tensor, count: int, keys: str) -> Tensor:
+    """A matrix over tokens ``[L, L]`` as one over blocks of tokens: the mean over queries, the sum or mean over keys."""
+    size = square.shape[-1] // count
+    parts = square.unflatten(0, (count, size)).mean(1).unflatten(1, (count, size))
+    return parts.sum(-1) if keys == "sum" else parts.mean(-1)

@@ -1,82 +1,91 @@
-"""EPAR's mathematics: every statement is a function that returns evidence.
+"""EPAR's mathematics: each statement of the source is a function that returns ``Evidence``.
 
-All of it computes in double precision and answers in it, whatever precision it is given.
+All functions compute and return double precision, whatever precision their inputs have.
 """
 
-from whence_papers.epar.theory.agreement import (
-    Consistency,
-    consistency,
-    consistency_by_chance,
-    distance_consistency,
-    ranks,
-    spearman,
-)
 from whence_papers.epar.theory.benefit import (
     Benefit,
+    Consistency,
+    chance_consistency,
+    consistency,
+    distance_consistency,
     importance,
     maximum_benefit,
     position_value,
-    predicted_by_source,
-    prediction_reads_no_attention,
-    value_is_a_mean,
+    prediction_ignores_attention,
+    ranks,
+    source_prediction,
+    spearman,
+    value_is_convex_combination,
 )
-from whence_papers.epar.theory.bounds import optimum_is_inside
-from whence_papers.epar.theory.doubling import doubled, doubling_identity, factor_ranks
-from whence_papers.epar.theory.effect import CODE_DEFAULTS, NUMBERS, Setting, epar, factor
-from whence_papers.epar.theory.evidence import Evidence
-from whence_papers.epar.theory.measures import (
+from whence_papers.epar.theory.doubling import double_head_dim, doubling_identity, factor_ranks
+from whence_papers.epar.theory.inputs import (
+    PATTERNS,
+    RetrievalProblem,
+    attention_weights,
+    make_pattern,
+    make_retrieval_problem,
+    make_vectors,
+    project_untrained,
+    random_position_vectors,
+)
+from whence_papers.epar.theory.parameters import (
+    BOUNDS,
     Measure,
+    Optimum,
+    Sensitivity,
     entropy,
     factor_at,
-    gold_surprise,
+    gold_nll,
+    gradients_match_differences,
+    grid_and_gradient_agree,
+    minimize_by_gradient,
+    minimize_by_grid,
+    optimum_is_inside,
     position_values,
     profile_error,
+    sensitivity,
 )
-from whence_papers.epar.theory.monotonicity import (
-    Region,
-    attention_monotonicity,
-    failing_region,
-    monotonicity_of_random_content,
-    weights_by_distance,
-)
-from whence_papers.epar.theory.patterns import (
-    PATTERNS,
-    attention_weights,
-    pattern,
-    random_places,
-    untrained_head,
-    vectors,
-)
-from whence_papers.epar.theory.planted import Planted, planted
-from whence_papers.epar.theory.properties import (
-    bound,
-    bound_of_the_attention,
-    continuity,
-    differentiability,
-    factor_monotonicity,
-    slope,
-)
-from whence_papers.epar.theory.retained import (
-    Retained,
-    beta_that_keeps,
+from whence_papers.epar.theory.position_effect import (
+    CODE_DEFAULTS,
+    PARAMETERS,
+    Evidence,
+    RetentionComparison,
+    Setting,
+    beta_for_retention,
+    build_epar,
     compare_retention,
-    enhanced_keeps_more,
-    gamma_that_keeps,
+    enhanced_retains_more,
+    factor,
+    gamma_for_retention,
     retention,
     retention_figures_agree,
 )
-from whence_papers.epar.theory.slopes import Sensitivity, agrees_with_differences, sensitivity
-from whence_papers.epar.theory.tuning import BOUNDS, Best, best_by_gradient, best_by_grid, two_ways_agree
+from whence_papers.epar.theory.properties import (
+    ReversalRegion,
+    attention_bound,
+    attention_monotonicity,
+    bound,
+    continuity,
+    differentiability,
+    factor_monotonicity,
+    monotonicity_of_random_content,
+    reversal_region,
+    slope,
+    weights_by_distance,
+)
 
 __all__ = [
-    "BOUNDS", "Benefit", "Best", "CODE_DEFAULTS", "Consistency", "Evidence", "Measure", "NUMBERS", "PATTERNS", "Planted",
-    "Region", "Retained", "Sensitivity", "Setting", "agrees_with_differences", "attention_monotonicity", "attention_weights",
-    "best_by_gradient", "best_by_grid", "beta_that_keeps", "bound", "bound_of_the_attention", "compare_retention",
-    "consistency", "consistency_by_chance", "continuity", "differentiability", "distance_consistency", "doubled",
-    "doubling_identity", "enhanced_keeps_more", "entropy", "epar", "factor", "factor_at", "factor_monotonicity",
-    "factor_ranks", "failing_region", "gamma_that_keeps", "gold_surprise", "importance", "maximum_benefit",
-    "monotonicity_of_random_content", "optimum_is_inside", "pattern", "planted", "position_value", "position_values", "predicted_by_source",
-    "prediction_reads_no_attention", "profile_error", "random_places", "ranks", "retention", "retention_figures_agree",
-    "sensitivity", "slope", "spearman", "two_ways_agree", "untrained_head", "value_is_a_mean", "vectors",
-    "weights_by_distance",
+    "BOUNDS", "CODE_DEFAULTS", "PARAMETERS", "PATTERNS", "Benefit", "Consistency", "Evidence", "Measure", "Optimum",
+    "RetentionComparison", "RetrievalProblem", "ReversalRegion", "Sensitivity", "Setting", "attention_bound",
+    "attention_monotonicity", "attention_weights", "beta_for_retention", "bound", "build_epar",
+    "chance_consistency", "compare_retention", "consistency", "continuity", "differentiability",
+    "distance_consistency", "double_head_dim", "doubling_identity", "enhanced_retains_more", "entropy", "factor",
+    "factor_at", "factor_monotonicity", "factor_ranks", "gamma_for_retention", "gold_nll",
+    "gradients_match_differences", "grid_and_gradient_agree", "importance", "make_pattern",
+    "make_retrieval_problem", "make_vectors", "maximum_benefit", "minimize_by_gradient", "minimize_by_grid",
+    "monotonicity_of_random_content", "optimum_is_inside", "position_value", "position_values",
+    "prediction_ignores_attention", "profile_error", "project_untrained", "random_position_vectors", "ranks",
+    "retention", "retention_figures_agree", "reversal_region", "sensitivity", "slope", "source_prediction",
+    "spearman", "value_is_convex_combination", "weights_by_distance",
 ]  # fmt: skip

@@ -1,11 +1,11 @@
-"""Causal EPAR is attention without any position over vectors of twice the width: an identity, not an approximation.
+"""Causal EPAR equals attention without position over vectors of twice the head dimension, exactly.
 
-For a key at or before its query |i - j| = i - j, and the decay is a product of a number of the query and one of the key:
+For a key at or before its query |i - j| = i - j, and the decay is a product of a factor of the query and a factor of the key:
 
     f(i - j) q_i.k_j  =  c0 q_i.k_j  +  c1 (u_i q_i).(w_j k_j)      u_i = exp(-beta i / L)   w_j = exp(beta j / L)
 
-with c0 = alpha / (1 + gamma) and c1 = gamma c0. The basic form has c0 = 0 and needs no second half at all. Looking both
-ways there is no such identity: the matrix of factors then has full rank (``factor_ranks``).
+with c0 = alpha / (1 + gamma) and c1 = gamma c0. The basic form has c0 = 0 and needs only one half. For bidirectional attention
+there is no such identity, because the matrix of factors then has full rank (``factor_ranks``).
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from torch import Tensor
 
 from whence.attention import attend
 from whence.errors import usage_error
-from whence_papers.epar.theory.effect import Setting, factor
-from whence_papers.epar.theory.evidence import Evidence
+from whence_papers.epar.theory.position_effect import Evidence, Setting, factor
 
 
-def doubled(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor, Tensor]:
+def double_head_dim(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor, Tensor]:
     """Queries and keys ``[..., T, D]`` at positions 0 .. T - 1 as ``[..., T, 2 D]``, or ``[..., T, D]`` for the basic form.
 
-    Plain causal attention over them, with the scale of the original width, is EPAR's. Positions are counted from the
-    middle, which cancels and keeps the exponentials near 1.
+    Causal attention over them without position, with the scale of the original head dimension, equals EPAR. Positions are
+    counted from the middle of the sequence. The offset cancels, and the exponentials stay near 1.
     """
     if q.shape[-2:] != k.shape[-2:]:
         raise usage_error(
-            "doubled(q, k)",
+            "double_head_dim(q, k)",
             f"shapes {tuple(q.shape)} and {tuple(k.shape)}",
-            "queries and keys are of the same tokens",
-            "give both [..., T, D]",
+            "queries and keys must belong to the same tokens",
+            "pass both as [..., T, D]",
         )
     q, k = q.to(torch.float64), k.to(torch.float64)
     tokens = q.shape[-2]
-    places = torch.arange(tokens, dtype=torch.float64, device=q.device) - (tokens - 1) / 2
-    exponent = (setting.beta * places / length)[:, None]
+    positions = torch.arange(tokens, dtype=torch.float64, device=q.device) - (tokens - 1) / 2
+    exponent = (setting.beta * positions / length)[:, None]
     fading_q, growing_k = torch.exp(-exponent) * q, torch.exp(exponent) * k
     if setting.form == "basic":
         return setting.alpha * fading_q, growing_k
@@ -44,17 +43,17 @@ def doubled(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor
 
 
 def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length: int) -> Evidence:
-    """whence's causal EPAR attention against its attention without position over the doubled vectors, both dense.
+    """Compare causal EPAR attention with attention without position over the doubled vectors, both on the reference backend.
 
-    q, k and v are ``[B, H, T, D]``, taken in double precision. The violation is the largest difference of two outputs.
+    q, k and v are ``[B, H, T, D]`` and are converted to double precision. The violation is the largest output difference.
     """
     q, k, v = (x.to(torch.float64) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5
     at_scores = attend(q, k, v, position=setting.position(length), causal=True, scale=scale, backend="reference")
-    q2, k2 = doubled(q, k, setting, length)
+    q2, k2 = double_head_dim(q, k, setting, length)
     over_vectors = attend(q2, k2, v, causal=True, scale=scale, backend="reference")
     apart = (at_scores - over_vectors).abs()
-    # logits carry relative rounding of the products; the largest of them sets the scale of the error
+    # the rounding error of the logits is relative to the largest product
     logits = scale * float((q2.abs() @ k2.abs().mT).tril().max())
     allowed = 16 * torch.finfo(q.dtype).eps * (1 + logits) * float(v.abs().max())
     worst = int(apart.argmax())
@@ -75,20 +74,20 @@ def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length:
 
 
 def factor_ranks(setting: Setting, length: int) -> Evidence:
-    """The same identity for attention that looks both ways: the matrix of factors would have rank 2 at most.
+    """The same identity for bidirectional attention, which would require a matrix of factors of rank 2 at most.
 
-    The causal half is a part of a matrix of rank 2 (rank 1 for the basic form); the symmetric matrix has none so low.
-    The violation is the rank beyond 2.
+    The causal half is a part of a matrix of rank 2 (rank 1 for the basic form). The symmetric matrix has a higher rank. The
+    violation is the rank minus 2.
     """
-    places = torch.arange(length, dtype=torch.float64)
-    both_ways = factor(places[:, None] - places, length, setting)
+    positions = torch.arange(length, dtype=torch.float64)
+    both_ways = factor(positions[:, None] - positions, length, setting)
     eye = torch.eye(length, dtype=torch.float64)
-    q2, k2 = doubled(eye, eye, setting, length)  # row i of the identity picks what multiplies q_i and k_j
+    q2, k2 = double_head_dim(eye, eye, setting, length)  # row i of the identity selects the factors of q_i and k_j
     parts = [half.diagonal() for half in q2.split(length, -1)], [half.diagonal() for half in k2.split(length, -1)]
     extended = sum(torch.outer(row, column) for row, column in zip(*parts, strict=True))
     assert isinstance(extended, Tensor)
     rank, causal_rank = (int(torch.linalg.matrix_rank(m, rtol=1e-10)) for m in (both_ways, extended))
-    seen = places[:, None] >= places
+    seen = positions[:, None] >= positions
     return Evidence(
         "looking both ways too, the factors are a matrix of rank 2 at most",
         f"all pairs of {length} positions; {setting}",

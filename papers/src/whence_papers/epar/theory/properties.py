@@ -1,34 +1,39 @@
-"""What the source's Theorem 1 says of the factor: continuous, differentiable, falling; and the bound of its enhanced form.
+"""The source's Theorem 1 and its bound: is the factor continuous, differentiable and decreasing, and is attention?
 
-Each function tries its statement on a fine grid of distances and returns what it found. ``monotonicity`` has the part of
-the theorem that speaks of the attention.
+Each function checks its statement on a fine grid and returns the evidence. The factor decreases with distance, but the
+attention weight need not: two keys with scores s and t at distances near < far get weights in the order of s * f(near)
+and t * f(far). With equal scores the far key gets less weight if the score is positive, and more if it is negative. That is
+where Theorem 1 fails.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
-from whence_papers.epar.theory.effect import Setting, factor
-from whence_papers.epar.theory.evidence import Evidence
-from whence_papers.epar.theory.patterns import attention_weights
+from whence.attention import attend
+from whence.errors import usage_error
+from whence_papers.epar.theory.inputs import attention_weights
+from whence_papers.epar.theory.position_effect import Evidence, Setting, factor
 
 ROUNDING = 8 * torch.finfo(torch.float64).eps
 
 
-def grid(length: int, reach: float = 2.0, side: int = 2000) -> Tensor:
-    """Signed distances from -reach * L to reach * L, ``side`` of them on either side of 0 and 0 itself."""
+def make_grid(length: int, reach: float = 2.0, side: int = 2000) -> Tensor:
+    """Signed distances from -reach * L to reach * L: 0 and ``side`` points on either side of it."""
     return torch.arange(-side, side + 1, dtype=torch.float64) / side * (reach * length)
 
 
 def continuity(setting: Setting, length: int = 128) -> Evidence:
-    """The factor is Lipschitz in the distance with the constant it has at 0, hence continuous, at 0 too.
+    """The factor is Lipschitz in the distance, with its slope at 0 as the constant, and therefore continuous, also at 0.
 
-    Steps across every point of the grid are taken at several sizes; the violation is by how much a change exceeds the
-    constant times the step.
+    Each grid point is compared with points several step sizes away. The violation is the amount by which a change exceeds
+    the constant times the step.
     """
     constant = setting.steepness / length
-    where = grid(length)
+    where = make_grid(length)
     steps = torch.logspace(0, -9, 10, dtype=torch.float64)
     here, there = factor(where, length, setting), factor(where + steps[:, None], length, setting)
     change = (there - here).abs()
@@ -47,19 +52,19 @@ def continuity(setting: Setting, length: int = 128) -> Evidence:
 
 
 def slope(distance: Tensor, length: int, setting: Setting) -> Tensor:
-    """The derivative of the factor by the signed distance, by autograd; at 0 it is neither of the two one-sided ones."""
+    """The derivative of the factor with respect to the signed distance, by autograd. At 0 it is neither one-sided derivative."""
     at = distance.detach().to(torch.float64).clone().requires_grad_()
     (found,) = torch.autograd.grad(factor(at, length, setting).sum(), at)
     return found
 
 
 def differentiability(setting: Setting, length: int = 128) -> Evidence:
-    """The factor has a derivative at every signed distance. It has one everywhere but at 0, where there is a kink.
+    """The statement that the factor is differentiable at every signed distance. It fails at 0, where there is a kink.
 
-    Forward and backward differences are compared at every point of the grid; where they differ by more than they can by
-    curvature, there is no derivative. ``numbers`` has both slopes at 0 and the jump between them by the formula.
+    Forward and backward differences are compared at every grid point. Where they differ by more than curvature explains,
+    there is no derivative. ``numbers`` holds both slopes at 0 and the jump between them by the formula.
     """
-    where, step = grid(length), 1e-4 * length  # a tenth of the way between two points
+    where, step = make_grid(length), 1e-4 * length  # a tenth of the grid spacing
     here = factor(where, length, setting)
     right = (factor(where + step, length, setting) - here) / step
     left = (here - factor(where - step, length, setting)) / step
@@ -90,8 +95,8 @@ def differentiability(setting: Setting, length: int = 128) -> Evidence:
 
 
 def factor_monotonicity(setting: Setting, length: int = 128) -> Evidence:
-    """The factor does not rise as |i - j| grows."""
-    where = grid(length)
+    """The factor does not increase with |i - j|."""
+    where = make_grid(length)
     where = where[where >= 0]
     change = factor(where, length, setting).diff()
     found, allowed = float(change.max().clamp(min=0)), ROUNDING * setting.alpha
@@ -108,9 +113,9 @@ def factor_monotonicity(setting: Setting, length: int = 128) -> Evidence:
 
 
 def bound(setting: Setting, length: int = 128) -> Evidence:
-    """The factor never falls under its floor, alpha / (1 + gamma) for the enhanced form and 0 for the basic one.
+    """The factor is never below its floor: alpha / (1 + gamma) for the enhanced form, 0 for the basic one.
 
-    Distances go far beyond L, where the floor is reached to rounding; inside L the least value is still above it.
+    Distances reach far beyond L, where the factor equals the floor up to rounding. Within L it is still above the floor.
     """
     inside = torch.linspace(0, length, 1001, dtype=torch.float64)
     beyond = torch.logspace(0, 6, 601, dtype=torch.float64) * length
@@ -132,10 +137,10 @@ def bound(setting: Setting, length: int = 128) -> Evidence:
     )
 
 
-def bound_of_the_attention(setting: Setting, length: int = 128) -> Evidence:
-    """The floor of the factor read as a floor of the attention weight, which the source's words do. It is none.
+def attention_bound(setting: Setting, length: int = 128) -> Evidence:
+    """The statement that every attention weight is at least the floor of the factor, as the source words it. It fails.
 
-    All scores are equal and above 0; a row's weights sum to 1, so most of them are under any such floor.
+    All scores are equal and positive. The weights of a row sum to 1, so most of them are below any such floor.
     """
     one = torch.ones(1, length, 1, dtype=torch.float64)
     row = attention_weights(one, one, setting.position(length), causal=True)[0, 0, -1]
@@ -153,3 +158,109 @@ def bound_of_the_attention(setting: Setting, length: int = 128) -> Evidence:
             "keys under the floor": float((row < setting.floor).sum()),
         },
     )
+
+
+def weights_by_distance(scores: Tensor, setting: Setting, *, length: int = 128, temperature: float = 1.0) -> Tensor:
+    """Attention weights of the last query over keys with given scores: ``[n, keys]`` gives ``[n, keys]``.
+
+    Column d belongs to the key at distance d. Queries and keys are scalars whose product is the score.
+    """
+    scores = scores.to(torch.float64)
+    n, keys = scores.shape
+    q, k = torch.ones(n, 1, 1, 1, dtype=torch.float64), scores[:, None, :, None]
+    k_positions = torch.arange(keys - 1, -1, -1)
+    _, weights = attend(
+        q, k, k, position=setting.position(length), scale=1.0, temperature=temperature, causal=True,
+        q_positions=torch.tensor([keys - 1]), k_positions=k_positions, backend="reference", return_weights=True,
+    )  # fmt: skip
+    return weights[:, 0, 0]
+
+
+def attention_monotonicity(
+    setting: Setting, *, scores: Tensor | None = None, length: int = 128, temperature: float = 1.0
+) -> Evidence:
+    """Theorem 1 as the source states it: attention decreases with distance, for the same content at every distance.
+
+    All keys of a row have the same score, one row for each of ``scores`` (by default 401 scores from -5 to 5). The violation
+    is the largest increase of the weight from one distance to the next.
+    """
+    tried = torch.arange(-200, 201, dtype=torch.float64) / 40 if scores is None else scores.to(torch.float64)
+    weights = weights_by_distance(tried[:, None].expand(-1, length), setting, length=length, temperature=temperature)
+    rises = weights.diff(dim=-1)
+    allowed = 8 * torch.finfo(torch.float64).eps
+    rising = rises.amax(-1) > allowed
+    found = float(rises.max().clamp(min=0))
+    row, near = divmod(int(rises.argmax()), length - 1)
+    example = {
+        "score": float(tried[row]),
+        "near": near,
+        "weight near": float(weights[row, near]),
+        "far": near + 1,
+        "weight far": float(weights[row, near + 1]),
+        "weight at distance 0": float(weights[row, 0]),
+        "weight at the greatest distance": float(weights[row, -1]),
+    }
+    return Evidence(
+        "attention falls with distance",
+        f"equal scores, {tried.numel()} from {float(tried.min()):g} to {float(tried.max()):g}, {length} keys; {setting}",
+        rises.numel(),
+        found,
+        allowed,
+        example if found > allowed else None,
+        {
+            "share of scores where it rises": float(rising.double().mean()),
+            "highest score where it rises": float(tried[rising].max()) if bool(rising.any()) else float("nan"),
+            "scores at or above 0 where it rises": float((rising & (tried >= 0)).sum()),
+            "scores below 0 where it falls": float((~rising & (tried < 0)).sum()),
+        },
+    )
+
+
+def monotonicity_of_random_content(
+    setting: Setting, *, head_dim: int = 16, draws: int = 1000, length: int = 64, seed: int = 0
+) -> Evidence:
+    """The same statement for random content: one random query, and one random key that is repeated at every distance."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, draws, head_dim, dtype=torch.float64, generator=generator)
+    scores = (q * k).sum(-1) * head_dim**-0.5
+    found = attention_monotonicity(setting, scores=scores, length=length)
+    drawn = f"{draws} random queries, each with one random key of width {head_dim} at {length} distances, seed {seed}"
+    return replace(found, where=f"{drawn}; {setting}")
+
+
+@dataclass(frozen=True)
+class ReversalRegion:
+    """For two keys, the pairs of scores at which the far key gets more weight than the near one."""
+
+    scores: Tensor  # [n]
+    fails: Tensor  # [n, n] bool; rows: score of the near key, columns: score of the far key
+    near: float
+    far: float
+    boundary: float  # the far key wins where far score > boundary * near score
+    disagreements: int  # pairs of scores for which the computed attention contradicts that line
+
+
+def reversal_region(setting: Setting, near: int, far: int, scores: Tensor, *, length: int = 128) -> ReversalRegion:
+    """The region of score pairs where the far key wins, computed by attention, and its boundary by the formula."""
+    if not 0 <= near < far:
+        raise usage_error(
+            "reversal_region(near, far)",
+            f"{near} and {far}",
+            "the distances are 0 <= near < far",
+            "swap or change them",
+        )
+    s = scores.to(torch.float64)
+    n = s.numel()
+    pairs = torch.stack([s.repeat_interleave(n), s.repeat(n)], -1)  # near score, far score
+    q, k = torch.ones(n * n, 1, 1, 1, dtype=torch.float64), pairs[:, None, :, None]
+    _, weights = attend(
+        q, k, k, position=setting.position(length), scale=1.0, causal=True, q_positions=torch.tensor([far]),
+        k_positions=torch.tensor([far - near, 0]), backend="reference", return_weights=True,
+    )  # fmt: skip
+    wins = weights[:, 0, 0, 1] > weights[:, 0, 0, 0]
+    effect = factor(torch.tensor([near, far], dtype=torch.float64), length, setting)
+    boundary = float(effect[0] / effect[1])
+    gap = pairs[:, 1] - boundary * pairs[:, 0]
+    sure = gap.abs() > 1e-9  # on the line itself rounding decides
+    wrong = int((sure & (wins != (gap > 0))).sum())
+    return ReversalRegion(s, wins.reshape(n, n), float(near), float(far), boundary, wrong)

@@ -18,7 +18,7 @@ STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
     "differentiability": theory.differentiability,
     "factor_monotonicity": theory.factor_monotonicity,
     "bound": theory.bound,
-    "bound_of_the_attention": theory.bound_of_the_attention,
+    "bound_of_the_attention": theory.attention_bound,
     "attention_monotonicity": theory.attention_monotonicity,
 }
 
@@ -57,9 +57,9 @@ def retention_reading(
     basic_percent: float, enhanced_percent: float, ratio: float, medium_ratio: float, gamma: float
 ) -> dict[str, Any]:
     """Whether one beta and one gamma give all the printed figures, and what each of them would need."""
-    beta = theory.beta_that_keeps(basic_percent / 100)
+    beta = theory.beta_for_retention(basic_percent / 100)
     at_that = retention(beta, gamma, 1.0)
-    own_gamma = theory.gamma_that_keeps(enhanced_percent / 100, basic_percent / 100)
+    own_gamma = theory.gamma_for_retention(enhanced_percent / 100, basic_percent / 100)
     together = theory.retention_figures_agree(basic_percent / 100, ratio, medium_ratio)
     return {
         "beta_for_basic": beta,

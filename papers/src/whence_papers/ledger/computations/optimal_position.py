@@ -19,11 +19,11 @@ from whence_papers.ledger.computations.epar_factor import from_evidence
 
 def drawn(pattern: str, length: int, width: int, runs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Importance ``[runs, L]``, queries and keys ``[runs, L, width]`` of one experiment."""
-    importance = theory.pattern(pattern, length, seed, rows=runs)
-    x = theory.vectors(importance, width, seed)
+    importance = theory.make_pattern(pattern, length, seed, rows=runs)
+    x = theory.make_vectors(importance, width, seed)
     heads = [
-        theory.untrained_head(
-            (x[run] + theory.random_places(length, width, 1000 * seed + run))[None], 1000 * seed + run
+        theory.project_untrained(
+            (x[run] + theory.random_position_vectors(length, width, 1000 * seed + run))[None], 1000 * seed + run
         )
         for run in range(runs)
     ]
@@ -67,22 +67,22 @@ def optimal_position(
 def _by_chance(pattern: str, length: int, width: int, runs: int, setting: theory.Setting) -> float:
     importance, q, k = drawn(pattern, length, width, min(runs, 3), 0)
     value = _values(importance, q, k, setting)
-    return sum(theory.consistency_by_chance(v).both for v in value) / len(value)
+    return sum(theory.chance_consistency(v).both for v in value) / len(value)
 
 
 def proposition(beta: float, gamma: float, length: int, width: int, runs: int) -> dict[str, Any]:
     """Whether V(i) lies between the least and the largest importance in every row, on the random pattern."""
     importance, q, k = drawn("random", length, width, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
-    return from_evidence(theory.value_is_a_mean(weights, importance))
+    return from_evidence(theory.value_is_convex_combination(weights, importance))
 
 
 def prediction(beta: float, gamma: float, length: int, width: int, runs: int) -> dict[str, Any]:
     """In how many runs the predicted position differs from that of the largest importance."""
     importance, q, k = drawn("random", length, width, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
-    differ = theory.predicted_by_source(weights, importance) != importance.argmax(-1)
-    found = from_evidence(theory.prediction_reads_no_attention(weights, importance))
+    differ = theory.source_prediction(weights, importance) != importance.argmax(-1)
+    found = from_evidence(theory.prediction_ignores_attention(weights, importance))
     return found | {"runs_that_differ": int(differ.sum())}
 
 

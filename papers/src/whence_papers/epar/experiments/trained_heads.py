@@ -13,8 +13,8 @@ from whence.attention import attend
 from whence.lab.experiment import Results, Tell
 from whence.position.epar import Epar
 from whence.position.parameter import Quantity
-from whence_papers.epar.experiments.setup import FORMS, Setup, rounded, tokens, wanted
-from whence_papers.epar.theory import PATTERNS, attention_weights, pattern, random_places
+from whence_papers.epar.experiments.setup import FORMS, Setup, make_tokens, round_values, target_attention
+from whence_papers.epar.theory import PATTERNS, attention_weights, make_pattern, random_position_vectors
 
 #: what is trained: the forms with the source's numbers, and the enhanced form with numbers that learn
 TRAINED = (*FORMS, "learned")
@@ -26,7 +26,7 @@ class Training(Setup):
 
     steps: int = 150
     rows: int = 2  # sequences of each pattern in a batch
-    rate: float = 0.03
+    lr: float = 0.03
     payload: int = 8  # width of what is gathered
 
 
@@ -37,8 +37,8 @@ class Head(nn.Module):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(seed)  # the same first weights for every form
-            self.to_queries = nn.Linear(setup.width, setup.width)
-            self.to_keys = nn.Linear(setup.width, setup.width, bias=False)
+            self.to_queries = nn.Linear(setup.head_dim, setup.head_dim)
+            self.to_keys = nn.Linear(setup.head_dim, setup.head_dim, bias=False)
         self.position = None
         if form != "none":
             self.position = Epar(
@@ -53,9 +53,9 @@ class Head(nn.Module):
 
 def batch(setup: Training, seed: int) -> tuple[Tensor, Tensor]:
     """Importances and tokens of some sequences of every pattern."""
-    drawn = [pattern(name, setup.length, 10 * seed + n, rows=setup.rows) for n, name in enumerate(PATTERNS)]
+    drawn = [make_pattern(name, setup.length, 10 * seed + n, rows=setup.rows) for n, name in enumerate(PATTERNS)]
     importance = torch.cat(drawn)
-    return importance, tokens(importance, setup, seed)
+    return importance, make_tokens(importance, setup, seed)
 
 
 def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
     The error is the squared difference from the wanted output over that output's square: 1 for an output of zeros.
     """
     head = Head(setup, seed, form)
-    optimizer = torch.optim.Adam(head.parameters(), lr=setup.rate)
+    optimizer = torch.optim.Adam(head.parameters(), lr=setup.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, setup.steps)
     errors = []
     for step in range(setup.steps):
@@ -72,7 +72,7 @@ def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
         importance, x = batch(setup, data)
         drawing = torch.Generator().manual_seed(data + 500_000)  # another seed than the tokens have
         payload = torch.randn(*importance.shape, setup.payload, generator=drawing)
-        want = wanted(importance, setup).float() @ payload
+        want = target_attention(importance, setup).float() @ payload
         error = (head(x.float(), payload) - want).square().mean() / want.square().mean()
         optimizer.zero_grad()
         error.backward()
@@ -80,24 +80,24 @@ def train(setup: Training, seed: int, form: str) -> dict[str, Any]:
         schedule.step()
         errors.append(float(error.detach()))
     said = [sum(errors[n : n + 10]) / len(errors[n : n + 10]) for n in range(0, len(errors), 10)]
-    return {"errors": rounded(said), **weights_of(head), **numbers_of(head)}
+    return {"errors": round_values(said), **head_weights(head), **epar_parameters(head)}
 
 
-def weights_of(head: Head) -> dict[str, Any]:
+def head_weights(head: Head) -> dict[str, Any]:
     """A head's weights as lists of single-precision numbers, written with all their digits."""
     named = {
         "to_queries": head.to_queries.weight,
         "bias": head.to_queries.bias,
         "to_keys": head.to_keys.weight,
     }
-    return {name: rounded(weight.detach(), 9) for name, weight in named.items()}
+    return {name: round_values(weight.detach(), 9) for name, weight in named.items()}
 
 
-def numbers_of(head: Head) -> dict[str, float]:
+def epar_parameters(head: Head) -> dict[str, float]:
     if head.position is None:
         return {}
     found = {name: getattr(head.position, name, None) for name in ("alpha", "beta", "gamma")}
-    return {name: rounded(x().detach()) for name, x in found.items() if isinstance(x, Quantity)}
+    return {name: round_values(x().detach()) for name, x in found.items() if isinstance(x, Quantity)}
 
 
 def compute(setup: Training, given: Mapping[str, Results], tell: Tell) -> Results:
@@ -108,25 +108,25 @@ def compute(setup: Training, given: Mapping[str, Results], tell: Tell) -> Result
         for seed in setup.seeds:
             heads[form].append(train(setup, seed, form))
             tell(f"trained heads: {form}, seed {seed}, error {heads[form][-1]['errors'][-1]:.3g}")
-    heads["start"] = [weights_of(Head(setup, seed, "none")) for seed in setup.seeds]
+    heads["start"] = [head_weights(Head(setup, seed, "none")) for seed in setup.seeds]
     return {"heads": heads}
 
 
-def queries_and_keys(
-    x: Tensor, weights: str, form: str, number: int, heads: Mapping[str, Any]
-) -> tuple[Tensor, Tensor]:
+def project_head(x: Tensor, weights: str, form: str, number: int, heads: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Queries and keys ``[B, L, W]`` of tokens under one of WEIGHTS, for the head of a number, in double precision."""
     saved = heads[form if weights == "trained" else "start"][number]
     if weights == "places":
-        x = x + random_places(x.shape[-2], x.shape[-1], seed=number)
+        x = x + random_position_vectors(x.shape[-2], x.shape[-1], seed=number)
     to_queries, bias, to_keys = (
         torch.tensor(saved[name], dtype=torch.float64) for name in ("to_queries", "bias", "to_keys")
     )
     return x @ to_queries.mT + bias, x @ to_keys.mT
 
 
-def attention_of(x: Tensor, weights: str, form: str, number: int, heads: Mapping[str, Any], setup: Setup) -> Tensor:
+def compute_attention(
+    x: Tensor, weights: str, form: str, number: int, heads: Mapping[str, Any], setup: Setup
+) -> Tensor:
     """The attention ``[B, L, L]`` of tokens ``[B, L, W]`` under one of WEIGHTS and one of FORMS."""
-    q, k = queries_and_keys(x, weights, form, number, heads)
+    q, k = project_head(x, weights, form, number, heads)
     setting = setup.setting(form)
     return attention_weights(q, k, None if setting is None else setting.position(setup.length))[:, 0]

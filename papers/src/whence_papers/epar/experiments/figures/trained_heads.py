@@ -1,11 +1,11 @@
-"""The training of the heads that experiments 1 to 3 look at."""
+"""The figure of the trained heads."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from whence_papers.epar.experiments.figures.words import over_heads
+from whence_papers.epar.experiments.figures.labels import over_heads
 from whence_papers.figure_style import LOOKS, band, label, legend, letters, point, save, sheet
 
 
@@ -33,7 +33,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     label(numbers, "where learned numbers end", "EPAR's number", "value")
     letters([curves, numbers])
     note = (
-        f"One head of width {spec['width']} gathers payloads of important tokens near each position, L = {spec['length']}; "
+        f"One head of width {spec['head_dim']} gathers payloads of important tokens near each position, L = {spec['length']}; "
         f"lines in b: the source's numbers, from which learning starts. {over_heads(spec)}"
     )
     save(figure, folder / "training.png", record, note)

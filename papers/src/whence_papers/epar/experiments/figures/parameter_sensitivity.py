@@ -1,4 +1,4 @@
-"""The pictures of experiment 3: ``output/parameter/``."""
+"""The figures of experiment 3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whence_papers.epar.experiments.figures.words import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, numbers, over_heads, shown
 from whence_papers.figure_style import LOOKS, NONE, band, heat, label, legend, legend_above, letters, point, save, sheet
 from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
 
@@ -26,11 +26,11 @@ RANGES = {
 
 def draw(record: Record, folder: Path) -> None:
     for number in ("alpha", "beta"):
-        one_number(record, number, folder / f"{number}_parameter_sensitivity.png")
-    combined(record, folder / "combined_parameter_sensitivity.png")
-    combinations(record, folder / "parameter_combination_heatmap.png")
-    enhanced(record, folder / "enhanced_performance_analysis.png")
-    correlations(record, folder / "position_correlation_comparison.png")
+        draw_one_number(record, number, folder / f"{number}_parameter_sensitivity.png")
+    draw_combined(record, folder / "combined_parameter_sensitivity.png")
+    draw_combinations(record, folder / "parameter_combination_heatmap.png")
+    draw_enhanced(record, folder / "enhanced_performance_analysis.png")
+    draw_correlations(record, folder / "position_correlation_comparison.png")
 
 
 def curves(record: Record, axes: Any, number: str, measure: str) -> None:
@@ -66,7 +66,7 @@ def plain_log(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def one_number(record: Record, number: str, path: Path) -> None:
+def draw_one_number(record: Record, number: str, path: Path) -> None:
     spec = record["spec"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     for axes, measure in zip(panels, MEASURES, strict=False):
@@ -84,7 +84,7 @@ def one_number(record: Record, number: str, path: Path) -> None:
     save(figure, path, record, note)
 
 
-def combined(record: Record, path: Path) -> None:
+def draw_combined(record: Record, path: Path) -> None:
     spec, found = record["spec"], record["results"]["elasticities"]["by"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     for axes, number in zip(panels[:3], ("alpha", "beta", "gamma"), strict=True):
@@ -108,7 +108,7 @@ def combined(record: Record, path: Path) -> None:
     save(figure, path, record, note)
 
 
-def combinations(record: Record, path: Path) -> None:
+def draw_combinations(record: Record, path: Path) -> None:
     from matplotlib.colors import LogNorm
 
     results, spec = record["results"], record["spec"]
@@ -163,7 +163,7 @@ def _frame(axes: Any, x: int, y: int, colour: str, dash: str) -> None:
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=colour, linewidth=1.8, linestyle=dash))
 
 
-def enhanced(record: Record, path: Path) -> None:
+def draw_enhanced(record: Record, path: Path) -> None:
     spec, sweeps = record["spec"], record["results"]["sweeps"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     usual = sweeps["beta"]["at"].index(spec["beta"]) if spec["beta"] in sweeps["beta"]["at"] else 0
@@ -193,7 +193,7 @@ def enhanced(record: Record, path: Path) -> None:
     save(figure, path, record, note)
 
 
-def correlations(record: Record, path: Path) -> None:
+def draw_correlations(record: Record, path: Path) -> None:
     found, spec = record["results"]["correlation"], record["spec"]
     figure, panels = sheet(1, 2, 9, 3.4, sharey=True)
     for axes, weights in zip(panels, ("random", "trained"), strict=True):

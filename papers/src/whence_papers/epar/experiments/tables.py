@@ -1,0 +1,411 @@
+"""Tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from whence.records import write_text
+from whence.statistics import compare
+from whence_papers.epar.experiments.published import CONSISTENCY, CONSISTENCY_OF_ALL, RANKING
+from whence_papers.intervals import mean_and_interval
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    text = io.StringIO()
+    out = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    out.writeheader()
+    out.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_report(path: Path, record: dict[str, Any], title: str, parts: Iterable[str]) -> None:
+    """A report begins with what it is of and ends with a line break."""
+    where, spec = record["environment"], record["spec"]
+    head = [title, "=" * len(title), ""]
+    if record["quick"]:
+        head += ["QUICK RUN: these numbers mean nothing.", ""]
+    said = ", ".join(f"{name} {value}" for name, value in spec.items())
+    head += [paragraph(f"Spec: {said}.")]
+    commit = where["commit"] or "unknown"
+    changed = " with uncommitted changes" if where["uncommitted_changes"] else ""
+    head += [f"Commit {commit[:12]}{changed}; record {record['experiment']}.json; {record['seconds']:g} s.", ""]
+    write_text(path, "\n".join([*head, "\n\n".join(part.rstrip() for part in parts), ""]))
+
+
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, 110)
+
+
+def section(title: str, *lines: str) -> str:
+    return "\n".join([title, "-" * len(title), *lines])
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, the first to the left and the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, others = (
+            row[0].ljust(widths[0]),
+            (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    return "\n".join(lines)
+
+
+def format_mean(values: Sequence[float], digits: int = 3) -> str:
+    """A mean with its interval."""
+    mean, low, high = mean_and_interval(values)
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+Record = dict[str, Any]
+
+
+def head_means(record: Record, weights: str, form: str, pattern: str, measure: str) -> list[float]:
+    """A head's mean over its runs, for every head; ``consistency`` is the mean of its two parts."""
+    return [sum(runs) / len(runs) for runs in head_runs(record, weights, form, pattern, measure)]
+
+
+def head_runs(record: Record, weights: str, form: str, pattern: str, measure: str) -> list[list[float]]:
+    """``[head][run]``."""
+    cell = record["results"]["values"][weights][form][pattern]
+    if measure != "consistency":
+        return list(cell[measure])
+    pairs = zip(cell["value_part"], cell["place_part"], strict=True)
+    return [[(a + b) / 2 for a, b in zip(value, place, strict=True)] for value, place in pairs]
+
+
+def patterns(record: Record) -> list[str]:
+    return list(record["results"]["values"]["random"]["basic"])
+
+
+def write_trained_heads(record: dict[str, Any], folder: Path) -> None:
+    heads, seeds = record["results"]["heads"], record["spec"]["seeds"]
+    rows = [
+        {"form": form, "seed": seed, "last_error": head["errors"][-1]}
+        | {name: head.get(name, "") for name in ("alpha", "beta", "gamma")}
+        for form in heads
+        if form != "start"
+        for seed, head in zip(seeds, heads[form], strict=True)
+    ]
+    write_csv(folder / "trained_heads.csv", rows)
+
+
+def write_position_effect(record: dict[str, Any], folder: Path) -> None:
+    parts = [properties_section(record), retention_section(record), attention_section(record)]
+    write_report(folder / "position_effect_report.txt", record, "Experiment 1: the position effect", parts)
+
+
+def properties_section(record: dict[str, Any]) -> str:
+    lines = []
+    for one in record["results"]["evidence"]:
+        found = "holds" if one["holds"] else f"FAILS, by {one['violation']:.3g}"
+        lines.append(
+            paragraph(f"{one['form']}: {one['statement']}: {found} ({one['checked']} checks: {one['where']}).")
+        )
+        if one["counter_example"]:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in one["counter_example"].items())
+            lines.append(paragraph(f"    for example: {shown}"))
+    return section("Theorem 1 and the bound, each tried on a grid", *lines)
+
+
+def retention_section(record: dict[str, Any]) -> str:
+    found = record["results"]["retention"]
+    source, half = found["source"], len(found["share"]) // 2
+    rows = [
+        ["kept of a score", "computed", "the source"],
+        ["basic, at L", f"{found['basic'][-1]:.3f}", f"{source['basic_far']:.3f}"],
+        ["enhanced, at L", f"{found['enhanced'][-1]:.3f}", f"{source['enhanced_far']:.3f}"],
+        ["gain at L", f"{found['gain'][-1]:.2f}x", f"{source['gain_far']:g}x"],
+        ["gain at L/2", f"{found['gain'][half]:.2f}x", f"{source['gain_medium']:g}x"],
+    ]
+    beta = found["beta_of_the_source's_basic_figure"]
+    there = (
+        f"The source's basic figure needs beta = {beta:.3f}; with that beta the enhanced form keeps "
+        f"{found['enhanced_at_that_beta'][-1]:.3f} at L, a gain of {found['gain_at_that_beta'][-1]:.1f}x "
+        f"({found['gain_at_that_beta'][0]:.1f}x at L/2)."
+    )
+    agree = found["figures_agree"]
+    verdict = "agree" if agree["holds"] else f"do not agree (gain at L/2 off by {agree['violation']:.3g})"
+    return section("Information retention", table(rows), paragraph(f"{there} The source's three figures {verdict}."))
+
+
+def attention_section(record: dict[str, Any]) -> str:
+    found = record["results"]["statistics"]
+    rows = [["mean [95 % interval over heads]", *next(iter(found["random"].values()))]]
+    for weights, forms in found.items():
+        for form, measured in forms.items():
+            cells = [format_mean([sum(runs) / len(runs) for runs in head_means]) for head_means in measured.values()]
+            rows.append([f"{weights} weights, {form}", *cells])
+    return section("Attention of heads, all five patterns", table(rows))
+
+
+WEIGHTS, FORMS = ("random", "places", "trained"), ("none", "basic", "enhanced")
+
+
+def write_optimal_position(record: Record, folder: Path) -> None:
+    write_csv(folder / "verification_data.csv", optimal_position_rows(record))
+    parts = [
+        definitions_section(record),
+        prediction_section(record),
+        values_section(record),
+        differences_section(record),
+    ]
+    parts += [claimed_gains_section(record), source_section(record)]
+    write_report(folder / "verification_report.txt", record, "Experiment 2: the position of maximum benefit", parts)
+
+
+def optimal_position_rows(record: Record) -> list[dict[str, Any]]:
+    """Every run of every head, one row each."""
+    found, spec = [], record["spec"]
+    for weights in WEIGHTS:
+        for form in FORMS:
+            for pattern in patterns(record):
+                cell = record["results"]["values"][weights][form][pattern]
+                for number, seed in enumerate(spec["seeds"]):
+                    for run in range(len(cell["ranking"][number])):
+                        about = {"weights": weights, "form": form, "pattern": pattern, "seed": seed, "run": run}
+                        found.append(about | {measure: cell[measure][number][run] for measure in cell})
+    return found
+
+
+def definitions_section(record: Record) -> str:
+    lines = [f"{name}: {meaning}" for name, meaning in record["results"]["measures"].items()]
+    lines += ["consistency (the source's two-part form): (value_part + place_part) / 2"]
+    lines += [
+        "random: heads as they start; places: the same, random position vectors added to the input, as the source has"
+    ]
+    lines += ["it; trained: heads trained on a task whose wanted attention is known. All intervals: 95 %, over heads."]
+    return section("Definitions", *lines)
+
+
+def prediction_section(record: Record) -> str:
+    tried = record["results"]["prediction"]
+    failed = [one for one in tried if not one["holds"]]
+    count = sum(one["checked"] for one in tried)
+    verdict = "in every one of them" if not failed else f"but not for {len(failed)} of {len(tried)} kinds of heads"
+    text = (
+        f"The source predicts argmax_i of (row mean of A) x I. Tried on {count} attention maps, this is argmax I {verdict}: "
+        "a softmax row has the mean 1/L, so the prediction does not depend on the attention, and not on alpha, beta or gamma."
+    )
+    return section("The prediction reads no attention", paragraph(text))
+
+
+def values_section(record: Record) -> str:
+    parts = []
+    for measure in ("consistency", "place_part", "guess", "ranking", "true_place", "true_ranking"):
+        lines = [["pattern", *(f"{weights}, {form}" for weights in ("places", "trained") for form in FORMS)]]
+        for pattern in patterns(record):
+            cells = [head_means(record, w, form, pattern, measure) for w in ("places", "trained") for form in FORMS]
+            lines.append([pattern, *map(format_mean, cells)])
+        parts += [f"{measure}:", table(lines), ""]
+    return section("Values", *parts)
+
+
+def differences_section(record: Record) -> str:
+    """Enhanced minus basic with its interval, heads paired; no test is made of so many numbers."""
+    lines = [["weights, pattern", "consistency", "ranking", "true_place", "true_ranking"]]
+    for weights in WEIGHTS:
+        for pattern in patterns(record):
+            cells = []
+            for measure in lines[0][1:]:
+                basic, enhanced = (
+                    head_means(record, weights, form, pattern, measure) for form in ("basic", "enhanced")
+                )
+                cells.append(format_mean([b - a for a, b in zip(basic, enhanced, strict=True)]))
+            lines.append([f"{weights}, {pattern}", *cells])
+    return section("Enhanced minus basic, heads paired", table(lines))
+
+
+def claimed_gains_section(record: Record) -> str:
+    """The source's four claims that the enhanced form is better, tested for each kind of weights."""
+    claims = [("consistency", pattern) for pattern in CONSISTENCY] + [("ranking", pattern) for pattern in RANKING]
+    lines = []
+    for weights in WEIGHTS:
+        for measure, pattern in claims:
+            arms = {form: head_means(record, weights, form, pattern, measure) for form in ("basic", "enhanced")}
+            verdict = compare(arms, "basic", len(claims), higher_is_better=True).arms["enhanced"].verdict
+            lines.append(f"{weights} weights, {measure}, {pattern}: {verdict}")
+    return section(
+        f"Is enhanced better, as the source has it? Welch, m = {len(claims)} claims a kind of weights", *lines
+    )
+
+
+def source_section(record: Record) -> str:
+    lines = [["", "the source", *(f"{weights} weights" for weights in WEIGHTS), "random guess (trained)"]]
+    for name, measure, source in (("consistency", "consistency", CONSISTENCY), ("ranking", "ranking", RANKING)):
+        for pattern, figures in source.items():
+            for form, figure in zip(("basic", "enhanced"), figures, strict=True):
+                cells = [format_mean(head_means(record, weights, form, pattern, measure)) for weights in WEIGHTS]
+                guess = (
+                    format_mean(head_means(record, "trained", form, pattern, "guess"))
+                    if measure == "consistency"
+                    else ""
+                )
+                lines.append([f"{name}, {pattern}, {form}", f"{figure:g}", *cells, guess])
+    below = []
+    for weights in WEIGHTS:
+        for form in ("basic", "enhanced"):
+            for pattern in patterns(record):
+                runs = [x for head in head_runs(record, weights, form, pattern, "consistency") for x in head]
+                share = sum(x < CONSISTENCY_OF_ALL for x in runs) / len(runs)
+                mean = sum(runs) / len(runs)
+                below.append((mean, f"{weights}, {form}, {pattern}", share))
+    least = min(below)
+    floor = (
+        f"The source: every pattern above {CONSISTENCY_OF_ALL:g}. Least mean here: {least[0]:.3f} ({least[1]}), with "
+        f"{100 * least[2]:.0f} % of its runs below."
+    )
+    return section("Against the source's figures", table(lines), paragraph(floor))
+
+
+def write_parameter_sensitivity(record: Record, folder: Path) -> None:
+    for number in record["results"]["sweeps"]:
+        write_csv(folder / f"{number}_parameter_data.csv", parameter_rows(record, number))
+    parts = [sweep_section(record, number) for number in record["results"]["sweeps"]]
+    parts += [elasticities_section(record), optima_section(record), training_section(record)]
+    write_report(folder / "parameter_sensitivity_report.txt", record, "Experiment 3: parameter sensitivity", parts)
+
+
+def parameter_rows(record: Record, number: str) -> list[dict[str, Any]]:
+    """One row for each value of the number, kind of weights, form and head."""
+    found, seeds = record["results"]["sweeps"][number], record["spec"]["seeds"]
+    return [
+        {number: value, "weights": weights, "form": form, "seed": seed}
+        | {measure: values[place][head] for measure, values in measured.items()}
+        for weights in ("random", "trained")
+        for form, measured in found[weights].items()
+        for place, value in enumerate(found["at"])
+        for head, seed in enumerate(seeds)
+    ]
+
+
+def sweep_section(record: Record, number: str) -> str:
+    found = record["results"]["sweeps"][number]
+    lines = []
+    for form, measured in found["trained"].items():
+        lines.append([f"{form}, {number}", *measured])
+        for place, value in enumerate(found["at"]):
+            lines.append([f"{value:g}", *(format_mean(values[place]) for values in measured.values())])
+    return section(f"Trained heads over {number}, weights kept", table(lines))
+
+
+def elasticities_section(record: Record) -> str:
+    found = record["results"]["elasticities"]
+    lines = [["% for + 1 % of", *found["by"]]]
+    for number in next(iter(found["by"].values())):
+        lines.append([number, *(format_mean(by_number[number]) for by_number in found["by"].values())])
+    apart = f"Autograd and central differences agree to {found['autograd_against_differences']:.1e}."
+    return section("Sensitivity at the source's numbers, trained enhanced heads", table(lines), apart)
+
+
+def optima_section(record: Record) -> str:
+    found = record["results"]["best"]
+    parts = [_optima_of(name, heads, record["spec"]["seeds"]) for name, heads in found.items()]
+    about = (
+        "Each for one objective of a head that keeps its weights: the task's error, and the distance from the attention that "
+        "the head has with the numbers of the source's signature, which are known to be best. No theorem promises numbers."
+    )
+    return section("Best numbers", *parts, paragraph(about))
+
+
+def _optima_of(objective: str, heads: list[Record], seeds: list[int]) -> str:
+    lines = [[objective, "alpha", "beta", "gamma", "error", "on a bound", "still falls beyond by, of its range"]]
+    for seed, head in zip(seeds, heads, strict=True):
+        for way in ("by_gradient", "by_grid"):
+            numbers = (f"{head[way][key]:.4g}" for key in ("alpha", "beta", "gamma", "error"))
+            beyond = f"{head['inside']['violation']:.2g}" if way == "by_gradient" else ""
+            lines.append(
+                [f"seed {seed}, {way[3:]}", *numbers, ", ".join(head[way]["at_bounds"]) or "none", beyond]
+            )  # fmt: skip
+    agreed = sum(head["two_ways_agree"]["holds"] for head in heads)
+    apart = max(head["two_ways_agree"]["violation"] for head in heads)
+    inside = sum(head["inside"]["holds"] for head in heads)
+    verdict = (
+        f"Two ways agree for {agreed} of {len(heads)} heads (least errors differ by {apart:.1e} of their range at most). The "
+        f"optimum lies inside the bounds for {inside} of {len(heads)}."
+    )
+    return f"{table(lines)}\n{verdict}\n"
+
+
+def training_section(record: Record) -> str:
+    lines = [["trained with", "error of the last ten steps"]]
+    lines += [[form, format_mean(values, 4)] for form, values in record["results"]["trained_errors"].items()]
+    learned = [["learned number", "value"]]
+    for name in ("alpha", "beta", "gamma"):
+        learned.append([name, format_mean([one[name] for one in record["results"]["learned"]])])
+    return section("Training with each form, and with numbers that learn", table(lines), "", table(learned))
+
+
+def write_adaptive_attention(record: Record, folder: Path) -> None:
+    parts = [
+        accuracy_section(record),
+        first_keys_section(record),
+        task_weights_section(record),
+        forced_types_section(record),
+    ]
+    write_report(folder / "adaptive_attention_report.txt", record, "Experiment 4: adaptive attention", parts)
+
+
+def accuracy_section(record: Record) -> str:
+    models, kinds = record["results"]["models"], record["results"]["kinds"]
+    lines = [["adapter", *kinds, "all"]]
+    for adapter, ones in models.items():
+        cells = [format_mean([one["by_kind"][kind]["accuracy"] for one in ones]) for kind in kinds]
+        lines.append([adapter, *cells, format_mean([one["splits"]["test"] for one in ones])])
+    arms = {adapter: [one["splits"]["test"] for one in ones] for adapter, ones in models.items()}
+    found = compare(arms, "none", len(arms) - 1, higher_is_better=True)
+    return section("Accuracy by where the answer is", table(lines), "", "Against no adapter:", found.text())
+
+
+def first_keys_section(record: Record) -> str:
+    models = record["results"]["models"]
+    lines = [
+        ["adapter", "rows whose first key it changes", *(f"entropy, {kind}" for kind in record["results"]["kinds"])]
+    ]
+    for adapter, ones in models.items():
+        cells = []
+        for kind in record["results"]["kinds"]:
+            cells.append(format_mean([sum(one["entropy"][kind]) / len(one["entropy"][kind]) for one in ones]))
+        lines.append([adapter, format_mean([one["first_key_moved"] for one in ones]), *cells])
+    text = "'row' is the source's form: it multiplies all logits of a row by one number, as a temperature does."
+    return section("On keys or per row; entropy in nats", table(lines), paragraph(text))
+
+
+def task_weights_section(record: Record) -> str:
+    models, kinds = record["results"]["models"], record["results"]["kinds"]
+    lines = [["answer is", *(f"{adapter}: {kind}" for adapter in ("row", "task", "fused") for kind in kinds)]]
+    for kind in kinds:
+        cells = []
+        for adapter in ("row", "task", "fused"):
+            for place in range(len(kinds)):
+                means = [
+                    sum(row[place] for row in one["task_weights"][kind]) / len(one["task_weights"][kind])
+                    for one in models[adapter]
+                ]
+                cells.append(format_mean(means, 2))
+        lines.append([kind, *cells])
+    shares = [
+        ["fusion: share of task", format_mean([one["by_kind"][kind]["task_share"] for one in models["fused"]])]
+        for kind in kinds
+    ]
+    named = [[f"{name}, answer {kind}", value] for (name, value), kind in zip(shares, kinds, strict=True)]
+    return section("Task weights that were learned", table(lines), "", table(named))
+
+
+def forced_types_section(record: Record) -> str:
+    models, kinds = record["results"]["models"], record["results"]["kinds"]
+    parts = []
+    for adapter in ("task", "fused"):
+        lines = [[adapter, *(f"answers from {kind}" for kind in kinds)]]
+        for how in models[adapter][0]["answered_from"]:
+            cells = [format_mean([one["answered_from"][how][kind] for one in models[adapter]]) for kind in kinds]
+            lines.append([how, *cells])
+        parts += [table(lines), ""]
+    return section("A task type set by hand, and where answers then come from", *parts)
