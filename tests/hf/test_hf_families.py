@@ -109,7 +109,8 @@ def test_bad_requests_are_refused_before_anything_changes():
     model = tiny("llama")
     before = everything_of(model)
     cases = [
-        ({"position": "alibi"}, "position=str"),
+        ({"position": 3}, "position=int"),
+        ({"position": "Alibis()"}, "Alibis.*Alibi"),
         ({"position": whence.Sinusoidal(32)}, "Sinusoidal.*embeddings"),
         ({"position": whence.Epar(4, length="sequence")}, "length='sequence'"),
         ({"position": whence.Alibi(8)}, "8 heads with 4 in q"),

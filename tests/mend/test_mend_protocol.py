@@ -93,7 +93,7 @@ def test_a_file_of_ones_own(model, tmp_path, monkeypatch):
 def test_an_installed_package_registers_by_entry_point(monkeypatch, tmp_path):
     (tmp_path / "louder_package.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("louder", "louder_package:Louder", protocol.GROUP)
+    point = EntryPoint("louder", "louder_package:Louder", "whence.interventions")
     monkeypatch.setattr(protocol, "entry_points", lambda group: {"louder": point})
     assert load_intervention("louder(by=5)").settings() == {"by": 5}
     assert load_intervention("louder").settings() == {"by": 2.0}
@@ -107,7 +107,7 @@ def test_an_installed_package_registers_by_entry_point(monkeypatch, tmp_path):
         ("attention-temperature(temperature=float)", "temperature=float"),
         ("attention-temperature(heat=2)", "heat"),
         ("collections:OrderedDict", "OrderedDict without name"),
-        ("whence.mend.protocol:GROUP", "a str"),
+        ("whence.plugins:INTERVENTIONS", "a str"),
     ],
 )
 def test_what_cannot_be_built_is_an_error(text, match):

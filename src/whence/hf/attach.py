@@ -18,8 +18,10 @@ from whence.hf.layers import find_attention_layers, select_layers
 from whence.hf.rotation import RemoveRotation, RotationFinder
 from whence.hf.settings import track_settings, untrack_settings, warn_before_saving
 from whence.position.base import Position
+from whence.position.expression import ModelDims, build_position
 
-PositionLike = Position | Callable[[int], Position]
+PositionLike = Position | str | Callable[[int], Position]
+DEFAULT_CONTEXT = 2048  # of a config that does not state a context length
 
 
 class Attachment:
@@ -47,7 +49,8 @@ class Attachment:
         active = {layer: active_position(getattr(module, KEY, None)) for layer, module in self._modules.items()}
         return {layer: position for layer, position in active.items() if position is not None}
 
-    def insert(self, modules: dict[int, nn.Module], source: PositionLike, keep_rotary: bool) -> None:
+    def insert(
+        self, modules: dict[int, nn.Module], source: Position | Callable[[int], Position], keep_rotary: bool) -> None:
         """Add a separate Position to every selected attention module, as a submodule."""
         for layer, module in modules.items():
             position = copy.deepcopy(source) if isinstance(source, Position) else source(layer)
@@ -93,9 +96,10 @@ def attach(
     Args:
         model: a causal language model whose family calls its attention through transformers' attention interface. For a
             PEFT model, the positions become part of its active adapter: they are trained, saved and loaded with it.
-        position: a Position, which is copied for every layer, or a function that builds one from a layer's index. The
-            copies become submodules of the attention modules, named ``whence``: they train, move and are saved with the
-            model.
+        position: a Position, which is copied for every layer; a function that builds one from a layer's index; or a
+            text such as ``"Alibi(scale=2)"``, ``"my_module:Bell"`` or ``"./bell.py:Bell(width=3)"``, as in
+            ``whence.position.expression``, in which the sizes of the model are filled in (``model_dims``). The positions
+            become submodules of the attention modules, named ``whence``: they train, move and are saved with the model.
         layers: indices of layers; all by default. The other layers are unchanged.
         keep_rotary: whether the model's own rotation of queries and keys stays active in the selected layers. ``False``
             replaces it by the identity, so that a ``Rotary`` of whence can take its place. Layers that do not rotate (the
@@ -113,7 +117,7 @@ def attach(
 
     Example::
 
-        attachment = attach(model, PowerPrior(heads=9, alpha=0.01))
+        attachment = attach(model, PowerPrior(heads=9, alpha=0.01))      # or: attach(model, "PowerPrior(alpha=0.01)")
         ...
         attachment.detach()
     """
@@ -122,8 +126,9 @@ def attach(
     attachment = Attachment(caller, model)
     model = unwrap_peft(model)
     try:
+        source = build_position(position, model_dims(model)) if isinstance(position, str) else position
         modules = select_layers(caller, model, find_attention_layers(caller, model), layers)
-        attachment.insert(modules, position, keep_rotary)
+        attachment.insert(modules, source, keep_rotary)
         _find_rotation(caller, model, modules, attachment, keep_rotary)
         if not keep_rotary:
             attachment.remove_rotation()
@@ -146,15 +151,27 @@ def attached(
         attachment.detach()
 
 
+def model_dims(model: Any) -> ModelDims:
+    """The sizes that a mechanism may have to match, from the text config of a model.
+
+    ``context`` and ``max_length`` are ``max_position_embeddings``, or 2048 if the config does not state it.
+    """
+    config = model.config.get_text_config()
+    heads, embed_dim = int(config.num_attention_heads), int(config.hidden_size)
+    context = int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
+    head_dim = int(getattr(config, "head_dim", None) or embed_dim // heads)
+    return ModelDims(heads=heads, head_dim=head_dim, embed_dim=embed_dim, context=context, max_length=context)
+
+
 def _check_arguments(caller: str, model: Any, position: object) -> None:
     if isinstance(position, Position):
         _require_attachable(position)
-    elif not callable(position):
+    elif not isinstance(position, str) and not callable(position):
         raise usage_error(
             caller,
             f"position={type(position).__name__}",
-            "position must be a whence.Position, or a function from a layer's index to one",
-            "pass a Position such as whence.Alibi(heads)",
+            "position must be a whence.Position, a text, or a function from a layer's index to a Position",
+            'pass a Position such as whence.Alibi(heads), or its text "Alibi()"',
         )
     if not isinstance(model, nn.Module):
         raise usage_error(

@@ -78,7 +78,7 @@ def difference(saved: Description, attached: Description) -> str | None:
     return None
 
 
-def build_position(caller: str, description: Description, classes: Sequence[type[Position]] = ()) -> Position:
+def build_from_description(caller: str, description: Description, classes: Sequence[type[Position]] = ()) -> Position:
     """A Position with these settings; its parameters have their initial values.
 
     Args:
@@ -87,7 +87,7 @@ def build_position(caller: str, description: Description, classes: Sequence[type
         classes: the user's own classes, looked up by name.
     """
     if "parts" in description:
-        return Sum(*(build_position(caller, part, classes) for part in description["parts"]))
+        return Sum(*(build_from_description(caller, part, classes) for part in description["parts"]))
     kind = _find_class(caller, description["class"], classes)
     values = {name: _from_json(caller, value) for name, value in description["settings"].items()}
     values |= {"learnable": bool(description["parameters"])}

@@ -24,7 +24,7 @@ from whence.hf.settings import (
     FORMAT,
     SETTINGS,
     attached_positions,
-    build_position,
+    build_from_description,
     decode,
     require_same_settings,
     without_settings,
@@ -133,7 +133,7 @@ def attach_saved(
         )
     source = position
     if source is None:
-        built = {layer: build_position(caller, record["position"], classes) for layer, record in records.items()}
+        built = {layer: build_from_description(caller, record["position"], classes) for layer, record in records.items()}
         source = built.__getitem__
     attachment = attach(model, source, layers=list(saved), keep_rotary=keep_rotary.pop())
     try:

@@ -18,8 +18,6 @@ Example::
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import json
 import math
 import re
@@ -30,9 +28,16 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from whence.errors import WhenceError, usage_error
-from whence.plugins import entry_points, is_reference, load_reference, parse_arguments, parse_reference
-
-GROUP = "whence.interventions"
+from whence.plugins import (
+    INTERVENTIONS,
+    entry_points,
+    hash_source_file,
+    is_reference,
+    load_entry_point,
+    load_reference,
+    parse_arguments,
+    parse_reference,
+)
 
 
 @runtime_checkable
@@ -116,31 +121,31 @@ def load_intervention(text: str, option: str = "--intervention") -> Intervention
     >>> load_intervention("attention-temperature(temperature=2)").settings()
     {'temperature': 2.0}
     """
-    asked = f"{option} {text}"
-    if is_reference(text.partition("(")[0]):
+    caller = f"{option} {text}"
+    if is_reference(text):
         reference = parse_reference(text, option)
-        factory, arguments = load_reference(reference, asked), reference.arguments
+        factory, arguments = load_reference(reference, caller), reference.arguments
     else:
-        factory, arguments = _registered(text, asked)
+        factory, arguments = _registered(text, caller)
     if not callable(factory):
-        raise usage_error(asked, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
+        raise usage_error(caller, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
     try:
         intervention = factory(**arguments)
     except WhenceError:
         raise
     except Exception as error:
         raise usage_error(
-            asked, f"{type(error).__name__}: {error}", "it must be built without an error", "correct its arguments"
+            caller, f"{type(error).__name__}: {error}", "it must be built without an error", "correct its arguments"
         ) from error
-    return require_intervention(asked, intervention)
+    return require_intervention(caller, intervention)
 
 
-def require_intervention(asked: str, intervention: object) -> Intervention:
+def require_intervention(caller: str, intervention: object) -> Intervention:
     """The object itself, if it follows the protocol; otherwise an error that names the missing member."""
     for member in ("name", "settings", "apply", "controls"):
         if not hasattr(intervention, member) or (member != "name" and not callable(getattr(intervention, member))):
             raise usage_error(
-                asked,
+                caller,
                 f"a {type(intervention).__name__} without {member}",
                 "an intervention has name, settings(), apply(model) and controls()",
                 f"add {member}; see whence.mend.Intervention",
@@ -171,32 +176,22 @@ def identify_intervention(intervention: Intervention) -> dict[str, Any]:
         ) from None
     identity: dict[str, Any] = {"name": intervention.name, "class": kind.__qualname__, "settings": settings}
     if kind.__module__.partition(".")[0] != "whence":
-        identity["source_sha256"] = _source_sha256(kind)
+        identity["source_sha256"] = hash_source_file(kind)
     return identity
 
 
-def _registered(text: str, asked: str) -> tuple[Any, dict[str, Any]]:
+def _registered(text: str, caller: str) -> tuple[Any, dict[str, Any]]:
     """The built-in or installed factory that a text names, and the arguments in the text."""
     match = re.fullmatch(r"\s*([\w.-]+)\s*(\(.*\))?\s*", text, re.DOTALL)
     name = match[1] if match else text
-    installed = entry_points(GROUP)
+    installed = entry_points(INTERVENTIONS)
     if match and name in BUILT_IN:
-        return BUILT_IN[name], parse_arguments(match[2], asked)
+        return BUILT_IN[name], parse_arguments(match[2], caller)
     if match and name in installed:
-        return installed[name].load(), parse_arguments(match[2], asked)
+        return load_entry_point(installed[name], caller), parse_arguments(match[2], caller)
     raise usage_error(
-        asked,
+        caller,
         f"the unknown name {name}",
         f"the interventions are {', '.join(sorted({*BUILT_IN, *installed}))}",
         "choose one of them, or name your own as module:Name or ./file.py:Name",
     )
-
-
-def _source_sha256(kind: type) -> str | None:
-    """The hash of the file that defines a class, because its formula may change while its settings stay."""
-    try:
-        file = inspect.getfile(kind)
-        with open(file, "rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest()
-    except (OSError, TypeError):  # defined at a prompt
-        return None

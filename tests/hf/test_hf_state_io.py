@@ -79,7 +79,7 @@ def test_a_saved_model_comes_back_with_its_positions(tmp_path):
 def test_every_mechanism_is_built_again_from_its_settings(entry):
     position = entry.make(4, 8)
     told = json.loads(json.dumps(settings.describe(position)))
-    again = settings.build_position("test", told)
+    again = settings.build_from_description("test", told)
     assert type(again) is type(position) and settings.difference(told, settings.describe(again)) is None
     again.load_state_dict(position.state_dict())
     assert repr(again) == repr(position)
@@ -262,9 +262,9 @@ def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
     told = settings.describe(whence.Alibi(4))
     for name in ("Position.__init__", "os.system", "CATALOGUE", "Linear"):
         with pytest.raises(whence.WhenceError, match="a position of class"):
-            settings.build_position("test", told | {"class": name})
+            settings.build_from_description("test", told | {"class": name})
     with pytest.raises(whence.WhenceError, match="a setting of type Popen"):
-        settings.build_position(
+        settings.build_from_description(
             "test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}}
         )
 
