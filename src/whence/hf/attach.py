@@ -50,7 +50,8 @@ class Attachment:
         return {layer: position for layer, position in active.items() if position is not None}
 
     def insert(
-        self, modules: dict[int, nn.Module], source: Position | Callable[[int], Position], keep_rotary: bool) -> None:
+        self, modules: dict[int, nn.Module], source: Position | Callable[[int], Position], keep_rotary: bool
+    ) -> None:
         """Add a separate Position to every selected attention module, as a submodule."""
         for layer, module in modules.items():
             position = copy.deepcopy(source) if isinstance(source, Position) else source(layer)

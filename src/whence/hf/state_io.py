@@ -133,7 +133,9 @@ def attach_saved(
         )
     source = position
     if source is None:
-        built = {layer: build_from_description(caller, record["position"], classes) for layer, record in records.items()}
+        built = {
+            layer: build_from_description(caller, record["position"], classes) for layer, record in records.items()
+        }
         source = built.__getitem__
     attachment = attach(model, source, layers=list(saved), keep_rotary=keep_rotary.pop())
     try:
