@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from functools import cache
@@ -85,23 +87,20 @@ def describe_provenance(record: dict[str, Any]) -> dict[str, Any] | None:
 @cache
 def hash_at(commit: str) -> str | None:
     """``whence.records.source_hash`` of ``src`` at a commit; None if the commit is unknown here."""
-    listing = git("ls-tree", "-r", "-z", commit, "src") if commit else None
-    if listing is None:
+    if (
+        not commit
+        or subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True).returncode
+    ):
         return None
-    rows = [line.split("\t", 1) for line in listing.decode().split("\0") if line.endswith(".py")]
-    names = {PurePosixPath(name).relative_to("src"): about.split()[2] for about, name in rows}
+    archive = subprocess.run(["git", "-C", ROOT, "archive", commit, "src"], capture_output=True, check=True).stdout
     total = hashlib.sha256()
-    for name in sorted(names):
-        content = git("cat-file", "blob", names[name])
-        if content is None:
-            return None
-        total.update(name.as_posix().encode() + b"\0" + content + b"\0")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as sources:
+        files = {PurePosixPath(entry.name): entry for entry in sources if entry.name.endswith(".py")}
+        for name in sorted(files):
+            content = sources.extractfile(files[name])
+            assert content is not None
+            total.update(name.relative_to("src").as_posix().encode() + b"\0" + content.read() + b"\0")
     return total.hexdigest()
-
-
-def git(*arguments: str) -> bytes | None:
-    result = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True)
-    return result.stdout if result.returncode == 0 else None
 
 
 def folders_below(base: Path) -> list[Path]:

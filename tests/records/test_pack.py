@@ -3,9 +3,9 @@
 import json
 import subprocess
 
-import pack_records
 import pytest
 
+import pack_records
 from whence import records
 
 RECORDS = {
@@ -67,7 +67,7 @@ def test_files_that_are_no_records_stay(tmp_path):
 
 
 def test_a_packed_file_with_another_value_is_refused():
-    with pytest.raises(SystemExit, match="study.zip: a.json does not read back"):
+    with pytest.raises(SystemExit, match=r"study\.zip: a\.json does not read back"):
         pack_records.require_equal({"a.json": {"n": 1.0}}, {"a.json": {"n": 1}}, "study.zip")
 
 
