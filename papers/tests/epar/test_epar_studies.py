@@ -6,6 +6,7 @@ import pytest
 
 from whence.models import ModelSpec, build, parameter_table
 from whence.position.expression import ModelDims
+from whence.records import find_folders
 from whence.statistics import smallest_p
 from whence_papers import FOLDER
 
@@ -51,5 +52,5 @@ def test_seeds_suffice_for_a_claim_after_all_corrections(name):
 
 def test_conditions_asked_later_leave_the_records_of_the_first_as_they_were():
     made = runpy.run_path(str(STUDIES / "when.py"))["studies"]()
-    kept = {folder.name for folder in (FOLDER / "results/epar_when").glob("*/")}
+    kept = {folder.name for folder in find_folders(FOLDER / "results/epar_when", "study.json")}
     assert {f"{study.name}-{study.hash}" for study in made} == kept

@@ -1,17 +1,18 @@
 """The three hypotheses about positional channels: their rules, their records and their sentences."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from whence import records
 from whence.errors import WhenceError
 from whence.probe import explaining, measuring, run_folder
 from whence.probe.arrays.channels import FITS
 from whence.probe.identity import in_words
 from whence.probe.plan import Asked, Plan
 from whence.probe.subject import quick_subject
+from whence.records import find_folders
 from whence_papers.survey import hypotheses
 from whence_papers.survey.hypotheses import SIZES, write_all
 from whence_papers.survey.hypotheses.from_mask import decided as mask_decided
@@ -100,7 +101,7 @@ def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
         write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.glob("*") if (path / "plan.json").exists()))
+@pytest.mark.parametrize("folder", [path.name for path in find_folders(RESULTS, "plan.json")])
 def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_path):
     plan, about = run_folder.plan_in(RESULTS / folder)
     assert (
@@ -109,7 +110,7 @@ def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_
     assert run_folder.plain(plan) == about["plan"]
     copy = tmp_path / folder
     copy.mkdir()
-    shutil.copy(RESULTS / folder / "plan.json", copy)
+    records.write(copy / "plan.json", records.read(RESULTS / folder / "plan.json"))
     subject = quick_subject(layers=1)
     for add in (
         lambda: explaining.explain(subject, plan, copy, lambda *about: None),
