@@ -30,7 +30,7 @@ import whence
 from gpu_timing import in_turns, launched
 from gpu_ways import TEXT, tensors, way
 from whence import records
-from whence.attention.fused.tiling import LONG
+from whence.attention.fused.tile_configs import LONG_QUERIES
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(4, 16, 16, 4096, 64), (4, 16, 16, 4096, 128), (1, 16, 16, 16384, 128), (1, 32, 8, 32768, 128)]
@@ -44,8 +44,8 @@ def errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     torch.manual_seed(1)
     _, heads, groups, length, width = shape
     share, tokens = heads // groups, CHECKED
-    if length > LONG:  # long sequences have tiles of their own: as many tokens as choose them, of four heads
-        heads, groups, tokens = max(4, share), max(1, 4 // share), LONG + 64
+    if length > LONG_QUERIES:  # long sequences have tiles of their own: as many tokens as choose them, of four heads
+        heads, groups, tokens = max(4, share), max(1, 4 // share), LONG_QUERIES + 64
     shape = (1, heads, groups, length, width)
     run, learnt, position = way(name, shape, tokens)
     inputs, upstream = tensors(shape, tokens)

@@ -11,7 +11,7 @@ import torch
 from against_reference import assert_within, compare, exact_and_plain, inputs, randoms, run, stirred
 
 from whence import Alibi, Epar, Kerple, KVCache, Position, PowerPrior, Rotary, Sink, StableMask, T5Bias, attend
-from whence.attention.fused.packing import pack
+from whence.attention.fused.packing import pack_tables
 
 pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
 
@@ -298,11 +298,11 @@ def test_deterministic_gradients_in_half_precision(width, queries):
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_dense_gradients_are_not_those_added_in_memory(monkeypatch):
     # the fixture is of no use if the kernel apart is not what runs
-    from whence.attention.fused import gradient_tables
+    from whence.attention.fused import backward_tables
 
     ran = []
-    original = gradient_tables.tables
-    monkeypatch.setattr(gradient_tables, "tables", lambda *a: (ran.append(1), original(*a))[1])
+    original = backward_tables.table_gradients
+    monkeypatch.setattr(backward_tables, "table_gradients", lambda *a: (ran.append(1), original(*a))[1])
     *tensors, upstream = inputs(*SHORT)
     run(T5Bias(2, std=1.0), tensors, upstream, {"causal": True}, backend="triton")
     assert ran
@@ -565,18 +565,20 @@ BOTH = [(name, torch.float32) for name in STEEP] + [
 @pytest.fixture
 def reached(monkeypatch):
     """How far each call found that its heads must look; the heads behind it are in that order."""
-    from whence.attention.fused import skipping
+    from whence.attention.fused import block_skipping
 
-    found, original = [], skipping.reach
+    found, original = [], block_skipping.max_distances
 
-    def reach(*given):
-        both = original(*given)
-        far, order = both[:-1].view(2, -1).tolist()
-        assert [far[head] for head in order] == sorted(far, reverse=True) and sorted(order) == list(range(len(far)))
-        found.append(torch.tensor(far))
-        return both
+    def max_distances(call):
+        result = original(call)
+        if result.numel():
+            distances, order = result[:-1].view(2, -1).tolist()
+            assert [distances[head] for head in order] == sorted(distances, reverse=True)
+            assert sorted(order) == list(range(len(distances)))
+            found.append(torch.tensor(distances))
+        return result
 
-    monkeypatch.setattr(skipping, "reach", reach)
+    monkeypatch.setattr(block_skipping, "max_distances", max_distances)
     return found
 
 
@@ -669,11 +671,11 @@ def test_an_endless_bias_of_the_own_key_leaves_nothing_out():
 def test_the_guard_sees_an_address_outside(monkeypatch):
     from whence.attention.fused import backend
 
-    def cut_short(tables, units):
-        packed = pack(tables, units)
+    def cut_short(tables, scales):
+        packed = pack_tables(tables, scales)
         return None if packed is None else packed[:, :4].contiguous()
 
-    monkeypatch.setattr(backend, "pack", cut_short)
+    monkeypatch.setattr(backend, "pack_tables", cut_short)
     *tensors, _ = inputs(*SHORT)
     with pytest.raises(Exception, match="outside every tensor"):
         attend(*tensors, position=Epar(2, context=40), causal=True, backend="triton")

@@ -12,7 +12,7 @@ from against_reference import compare, inputs, run, stirred
 
 import whence
 from whence import Alibi, Epar, Kerple, PowerPrior, Recency, Rotary, Sink, StableMask, T5Bias, attend
-from whence.attention.fused.tiling import LONG
+from whence.attention.fused.tile_configs import LONG_QUERIES
 from whence.position.catalogue import CATALOGUE
 
 pytestmark = [
@@ -111,7 +111,7 @@ def test_lengths(length, name):
 
 @pytest.mark.parametrize("name", ["Epar", "Alibi, learnt", "T5Bias", "Epar + PowerPrior"])
 def test_long_texts_have_tiles_of_their_own(name):
-    check(name, (1, 2, 1, LONG + 70, LONG + 70, 128, 128), {"causal": True}, torch.bfloat16)
+    check(name, (1, 2, 1, LONG_QUERIES + 70, LONG_QUERIES + 70, 128, 128), {"causal": True}, torch.bfloat16)
 
 
 APART = {

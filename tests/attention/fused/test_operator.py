@@ -10,7 +10,16 @@ from against_reference import inputs, randoms, stirred
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
-from whence.attention.fused.packing import MARGIN
+from whence.attention.fused.call import (
+    NUM_ARGUMENTS,
+    NUM_TENSORS,
+    EffectGradients,
+    FusedCall,
+    Mask,
+    ScoreEffects,
+    Softmax,
+)
+from whence.attention.fused.packing import TABLE_PADDING
 
 HEADS = 2
 
@@ -31,12 +40,12 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     if layout is not None:
         q, k, v = (layout(t).detach().requires_grad_(grad) for t in (q, k, v))
     held = [name in effects for name in ("score_scale", "bias")]
-    table = random(HEADS, entries + 2 * MARGIN, sum(held)) if any(held) else None
+    table = random(HEADS, entries + 2 * TABLE_PADDING, sum(held)) if any(held) else None
     slope = random(HEADS) if "slope" in effects else None
     sink = random(2, HEADS, queries) if "sink" in effects else None
     numbers = parameter_gradients = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
-        numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * MARGIN, 4)
+        numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * TABLE_PADDING, 4)
         table = None if table is None else table.detach()
     real = q_segment_ids = k_segment_ids = None
     if masks:
@@ -45,11 +54,30 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         q_segment_ids = k_segment_ids[:, offset:]
     decay = torch.rand(HEADS, 3) if "decay" in effects else None
     seed = torch.tensor(3) if dropout else None
-    return (
-        q, k, v, table, slope, sink, numbers, parameter_gradients, real, q_segment_ids, k_segment_ids, decay, seed, held,
-        held if numbers is None else [False, False], [2, 1] if numbers is not None else [0, 0], numbers is not None,
-        first, offset, causal, window, 0.25, 1.3, dropout, "skip" in effects,
-    )  # fmt: skip
+    few = numbers is not None
+    call = FusedCall(
+        q,
+        k,
+        v,
+        ScoreEffects(table, *held, first, slope, decay, sink),
+        EffectGradients(*(has and not few for has in held), numbers, parameter_gradients, 2 * few, 1 * few, few),
+        Mask(offset, causal, window, real, q_segment_ids, k_segment_ids, "skip" in effects),
+        Softmax(0.25, 1.3, dropout, seed),
+    )
+    return call.flatten()
+
+
+def test_flat_arguments_follow_the_schema():
+    flat = arguments(effects=("score_scale", "bias", "sink", "numbers", "decay", "slope"), masks=True, dropout=0.1)
+    names = [argument.name for argument in torch.ops.whence.fused.default._schema.arguments]
+    assert len(flat) == len(names) == NUM_ARGUMENTS
+    assert all(isinstance(x, torch.Tensor) for x in flat[:NUM_TENSORS])
+    assert not any(isinstance(x, torch.Tensor) for x in flat[NUM_TENSORS:])
+    call = FusedCall.unflatten(tuple(names))  # each name arrives at the field of that name
+    groups = (call.effects, call.gradients, call.mask, call.softmax)
+    fields = {name: value for group in groups for name, value in vars(group).items()}
+    assert fields | {"q": call.q, "k": call.k, "v": call.v} == {name: name for name in names}
+    assert call.flatten() == tuple(names)
 
 
 def heads_last(t):

@@ -174,11 +174,11 @@ def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
     q = torch.zeros(1, HEADS, 9, 4)
     layouts = {causal: resolve_layout(Arguments(q, q, q, causal=causal)) for causal in (True, False)}
     epar = Epar(HEADS, context=64, learnable=True)
-    assert backend.decay_of(epar, layouts[True], HEADS, 9).shape == (HEADS, 3)
-    assert backend.decay_of(Rotary() + epar, layouts[True], HEADS, 9) is not None
-    assert backend.decay_of(epar, layouts[False], HEADS, 9) is None
-    assert backend.decay_of(epar + Alibi(HEADS), layouts[True], HEADS, 9) is None
-    assert backend.decay_of(Alibi(HEADS), layouts[True], HEADS, 9) is None
+    assert backend.decay_per_head(epar, layouts[True], HEADS, 9).shape == (HEADS, 3)
+    assert backend.decay_per_head(Rotary() + epar, layouts[True], HEADS, 9) is not None
+    assert backend.decay_per_head(epar, layouts[False], HEADS, 9) is None
+    assert backend.decay_per_head(epar + Alibi(HEADS), layouts[True], HEADS, 9) is None
+    assert backend.decay_per_head(Alibi(HEADS), layouts[True], HEADS, 9) is None
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_decays_falls(name, position):
 
 
 def few(position, heads=HEADS):
-    return backend.few_numbers(position, torch.arange(0.0, 9.0), heads, 9)
+    return backend.parameter_tables(position, torch.arange(0.0, 9.0), heads, 9)
 
 
 def test_factor_rates_come_first_then_bias_rates_then_the_scale():

@@ -7,7 +7,7 @@ import torch
 from against_reference import compare, inputs
 
 from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
-from whence.attention.fused.backend import few_numbers
+from whence.attention.fused.backend import parameter_tables
 from whence.position.base import HookGradients, ParameterGradient, Position
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -140,7 +140,7 @@ def test_numbers_that_shape_only_the_sink_are_no_rates():
         def parameter_gradients(self, distance, length):
             return HookGradients(None, -0.1 * distance, ())
 
-    assert few_numbers(Quiet(), torch.arange(9.0), 2, 9) is None
+    assert parameter_tables(Quiet(), torch.arange(9.0), 2, 9) is None
     *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
     compare(Quiet(), tensors, upstream, {"causal": True})
 

@@ -1,5 +1,6 @@
-"""The fused GPU backend: Triton kernels for attention with distance tables, their gradients, and decoding.
+"""The fused GPU backend: Triton kernels for attention with distance tables, their gradients, and split-k decode.
 
-Nothing here imports triton until a kernel runs: ``backend`` chooses tables and derivatives, ``ops`` are torch's operators;
-behind them ``launch`` starts the kernels, which the other modules hold with their tiles, tables and masks.
+triton is imported when a kernel first runs. ``backend`` evaluates a mechanism to tables, ``ops`` holds the torch
+operators, ``launch`` starts the kernels: ``forward``, ``backward_dq``, ``backward_dkdv``, ``backward_tables`` and
+``decode``.
 """

@@ -1,4 +1,4 @@
-"""The ``triton`` backend: distance tables from the mechanism, then one fused operator."""
+"""The ``triton`` backend: evaluate a mechanism to tables over distances, then call one fused operator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +15,17 @@ from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.attention.fused import ops
-from whence.attention.fused.packing import FEW_QUERIES, LOG2E, pack
+from whence.attention.fused.call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
+from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, pack_tables
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, one_length
 
-WIDEST = 256
-FARTHEST = 2**29  # kernels count distances in 32 bits
-SKIPS_BEYOND = 1024  # keys: to find out how far to look costs fewer more than it saves
-MOST_HEADS = 256  # one program orders them all by how far they look
-MOST_NUMBERS = 4  # derivative tables that are contracted in registers; more make dense gradients the faster way
+MAX_HEAD_DIM = 256
+MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
+MIN_KEYS_TO_SKIP = 1024  # for fewer keys, computing the bound costs more than skipping saves
+MAX_HEADS_TO_SKIP = 256  # one program sorts all heads by their largest distance
+MAX_DERIVATIVES = 4  # derivative tables contracted in registers; with more, dense gradients are faster
 
 
 class Triton(Backend):
@@ -55,208 +57,238 @@ class Triton(Backend):
 
 
 def why_unavailable(request: Request) -> str | None:
-    """Why the kernels cannot run on tensors of this device, dtype and size, as a clause; None when they can."""
-    if request.offset is not None and abs(request.offset) >= FARTHEST:
-        return f"queries and keys lie {abs(request.offset)} apart, and its distances end at {FARTHEST}"
+    """Why the kernels cannot run on tensors of this device, dtype and size, as a clause; None if they can."""
+    if request.offset is not None and abs(request.offset) >= MAX_OFFSET:
+        return f"queries and keys are {abs(request.offset)} positions apart, and it supports less than {MAX_OFFSET}"
     device, head_dim = request.device, max(request.head_dim, request.value_dim)
-    if device.type != "cuda" and not (device.type == "cpu" and interpreted()):
+    if device.type != "cuda" and not (device.type == "cpu" and is_interpreted()):
         return f"it needs a CUDA device, and q is on {device.type}"
     if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device.type == "cuda" and not torch.compiler.is_compiling():
         if torch.version.hip is not None:
-            return "its kernels are for NVIDIA's GPUs"
+            return "it needs an NVIDIA GPU"
         if torch.cuda.get_device_capability(device) < (9, 0):
-            return "it needs a GPU of compute capability 9.0 or newer, whose copy engine its kernels use"
+            return "it needs a GPU of compute capability 9.0 or newer, because its kernels use TMA"
     if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"it has no {str(request.dtype).removeprefix('torch.')}"
-    if head_dim > WIDEST:
-        return f"it takes head dimensions up to {WIDEST}, not {head_dim}"
+        return f"it does not support {str(request.dtype).removeprefix('torch.')}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"it supports head dimensions up to {MAX_HEAD_DIM}, not {head_dim}"
     return None
 
 
-def interpreted() -> bool:
-    """Whether Triton runs its kernels in Python, on the CPU: how they are tested without a GPU."""
+def is_interpreted() -> bool:
+    """Whether Triton interprets kernels on the CPU, which tests them without a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def attend(call: Call) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q."""
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
-    scale, temperature, dropout = call.scale, call.temperature, call.dropout
     assert layout.offset is not None
-    batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
-    first, last = distances(layout, rows, keys)
-    distance = torch.arange(first, last, device=q.device, dtype=torch.float32)
-    slope = slope_of(position, layout, heads) if q.dtype != torch.float32 else None  # see slope_of
-    score_scale = bias = numbers = None
-    found: tuple[ParameterGradient, ...] = ()
-    if slope is None:
-        few = few_numbers(position, distance, heads, keys)
-        if few is None:
-            score_scale, bias = (
-                evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias")
-            )
-        else:
-            score_scale, bias, numbers, found = few
-    narrow = q.dtype != torch.float32 and score_scale is not None and not score_scale.requires_grad
-    decay = decay_of(position, layout, heads, keys) if narrow else None
-    unit = LOG2E / temperature
-    columns = [(t.expand(heads, -1), u) for t, u in ((score_scale, scale * unit), (bias, unit)) if t is not None]
+    batch, heads, q_len, kv_len = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    skip = call.skip_blocks and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
+    mask = Mask(
+        q_offset=layout.offset,
+        causal=layout.causal,
+        window=effective_window(layout, q_len, kv_len),
+        key_mask=layout.real,
+        q_segment_ids=layout.q_segment_ids,
+        k_segment_ids=layout.k_segment_ids,
+        skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len),
+    )
     sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     if sink is not None:
-        sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
-    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if dropout > 0 else None
-    parameter_gradients = [(rate.hook, rate.table) for rate in found if rate.table is not None]
-    return ops.fused(
-        q, k, v, pack([t for t, _ in columns], [u for _, u in columns]), slope, sink, numbers,
-        pack([t for _, t in parameter_gradients], [1.0] * len(parameter_gradients)), layout.real, layout.q_segment_ids, layout.k_segment_ids, decay, seed,
-        [t is not None for t in (score_scale, bias)], [t is not None and t.requires_grad for t in (score_scale, bias)],
-        [sum(hook == wanted for hook, _ in parameter_gradients) for wanted in ("score_scale", "bias")], len(parameter_gradients) < len(found),
-        first, layout.offset, layout.causal, window_of(layout, rows, keys), scale, temperature, dropout,
-        call.skip_blocks and decays(position) and heads <= MOST_HEADS and can_skip(layout, rows, keys),
-    )  # fmt: skip
+        sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
+    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
+    softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
+    effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
+    return ops.fused(FusedCall(q, k, v, effects, gradients, mask, softmax))
 
 
-def distances(layout: Layout, rows: int, keys: int) -> tuple[int, int]:
-    """The first distance any query sees and one past the last; at least one."""
+def score_effects(
+    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None
+) -> tuple[ScoreEffects, EffectGradients]:
+    """The mechanism as a slope or as tables over all distances that can occur, and how their gradients are computed."""
+    heads, half_precision = q.shape[1], q.dtype != torch.float32
+    first, end = distance_range(layout, q.shape[2], kv_len)
+    distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
+    slope = slope_per_head(position, layout, heads) if half_precision else None  # see slope_per_head
+    score_scale = bias = parameters = None
+    derivatives: tuple[ParameterGradient, ...] = ()
+    if slope is None:
+        tables = parameter_tables(position, distance, heads, kv_len)
+        if tables is None:
+            score_scale, bias = (
+                evaluate_table(position, hook, distance, heads, kv_len) for hook in ("score_scale", "bias")
+            )
+        else:
+            score_scale, bias, parameters, derivatives = tables
+    fixed_scale = score_scale is not None and not score_scale.requires_grad
+    logit_scale = LOG2E / softmax.temperature
+    scaled = ((score_scale, softmax.scale * logit_scale), (bias, logit_scale))
+    columns = [(table.expand(heads, -1), factor) for table, factor in scaled if table is not None]
+    effects = ScoreEffects(
+        table=pack_tables([table for table, _ in columns], [factor for _, factor in columns]),
+        has_score_scale=score_scale is not None,
+        has_bias=bias is not None,
+        first_distance=first,
+        slope=slope,
+        decay=decay_per_head(position, layout, heads, kv_len) if half_precision and fixed_scale else None,
+        sink=sink,
+    )
+    tabulated = [(item.hook, item.table) for item in derivatives if item.table is not None]
+    gradients = EffectGradients(
+        dense_score_scale=score_scale is not None and score_scale.requires_grad,
+        dense_bias=bias is not None and bias.requires_grad,
+        parameters=parameters,
+        derivatives=pack_tables([table for _, table in tabulated], [1.0] * len(tabulated)),
+        num_scale_derivatives=sum(hook == "score_scale" for hook, _ in tabulated),
+        num_bias_derivatives=sum(hook == "bias" for hook, _ in tabulated),
+        has_amplitude=len(tabulated) < len(derivatives),
+    )
+    return effects, gradients
+
+
+def distance_range(layout: Layout, q_len: int, kv_len: int) -> tuple[int, int]:
+    """The smallest visible distance and one past the largest; the range has at least one distance."""
     assert layout.offset is not None
-    first, last = layout.offset - keys + 1, layout.offset + rows
+    first, end = layout.offset - kv_len + 1, layout.offset + q_len
     if layout.causal:
         first = max(first, 0)
     if layout.window is not None:
-        first, last = max(first, 1 - layout.window), min(last, layout.window)
-    if last <= first:  # nobody sees anybody
+        first, end = max(first, 1 - layout.window), min(end, layout.window)
+    if end <= first:  # no query sees any key
         return (0, 1) if layout.causal or layout.window is not None else (first, first + 1)
-    return first, last
+    return first, end
 
 
-def window_of(layout: Layout, rows: int, keys: int) -> int | None:
-    """The window, unless it hides nothing; a number that kernels can add to."""
+def effective_window(layout: Layout, q_len: int, kv_len: int) -> int | None:
+    """The window, or None if it hides nothing. The result is small enough for 32-bit sums in the kernels."""
     assert layout.offset is not None
-    farthest = max(abs(layout.offset - keys + 1), abs(layout.offset + rows - 1))
-    return None if layout.window is None or layout.window > farthest else layout.window
+    largest = max(abs(layout.offset - kv_len + 1), abs(layout.offset + q_len - 1))
+    return None if layout.window is None or layout.window > largest else layout.window
 
 
-def decays(position: Position) -> bool:
-    """Whether any part says that its bias falls without end, so that far blocks may be left out."""
+def has_decaying_bias(position: Position) -> bool:
+    """Whether the bias of some part falls without bound, so that blocks of distant keys may be skipped."""
     return any(part.decays for part in position.parts)
 
 
-def can_skip(layout: Layout, rows: int, keys: int) -> bool:
-    """Whether every query surely sees its own key, from which the bound is reckoned; and there is enough to skip."""
+def can_skip_blocks(layout: Layout, q_len: int, kv_len: int) -> bool:
+    """Whether every query sees its own key, on which the bound relies, and there are enough keys to skip."""
     assert layout.offset is not None
-    own = layout.causal and layout.offset >= 0 and layout.offset + rows <= keys
-    same_texts = layout.q_segment_ids is layout.k_segment_ids  # a pair of numberings may hide a query's own key
-    return own and layout.real is None and same_texts and rows > FEW_QUERIES and keys > SKIPS_BEYOND
+    own_key = layout.causal and layout.offset >= 0 and layout.offset + q_len <= kv_len
+    same_segments = layout.q_segment_ids is layout.k_segment_ids  # different ids may hide a query's own key
+    long = q_len > MAX_DECODE_QUERIES and kv_len > MIN_KEYS_TO_SKIP
+    return own_key and layout.real is None and same_segments and long
 
 
-def slope_of(position: Position, layout: Layout, heads: int) -> Tensor | None:
-    """``[H]``, where the whole effect on the scores is one number times the distance, and no distance is negative.
+def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | None:
+    """``[H]``, if the only score effect is a bias of slope * distance and no distance is negative; else None.
 
-    The kernel then adds the slope along a tile's keys and rows apart, which costs float32 its last two digits.
+    The kernels add the slope along queries and along keys separately, which costs float32 its last two digits.
     """
-    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
-    if len(acting) != 1 or "score_scale" in acting[0].effects or not layout.causal:
+    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if len(active) != 1 or "score_scale" in active[0].effects or not layout.causal:
         return None
-    slope = acting[0].bias_slope()
+    slope = active[0].bias_slope()
     return None if slope is None else slope.float().reshape(-1).expand(heads)
 
 
-def decay_of(position: Position, layout: Layout, heads: int, sequence: int) -> Tensor | None:
-    """``[H, 3]``: floor, span and fall, where the whole effect on the scores is a factor that decays to a floor.
+def decay_per_head(position: Position, layout: Layout, heads: int, kv_len: int) -> Tensor | None:
+    """``[H, 3]``: floor, span and rate, if the only score effect is a score scale that decays exponentially to a floor.
 
-    It repeats what the table says, within float32's rounding; a kernel may read either.
+    It equals the table within float32 rounding; a kernel may use either.
     """
-    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
-    if len(acting) != 1 or "bias" in acting[0].effects or not layout.causal:
+    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if len(active) != 1 or "bias" in active[0].effects or not layout.causal:
         return None
     with torch.no_grad():
-        decay = acting[0].score_scale_decay(one_length(acting[0], sequence))
+        decay = active[0].score_scale_decay(one_length(active[0], kv_len))
         return None if decay is None else torch.stack([x.float().reshape(-1).expand(heads) for x in decay], -1)
 
 
-def few_numbers(
-    position: Position, distance: Tensor, heads: int, sequence: int
-) -> tuple[Tensor | None, Tensor | None, Tensor, tuple[ParameterGradient, ...]] | None:
-    """Factor and bias ``[H or 1, n]`` without gradients, the numbers ``[H, N]`` that shape them, and each one's rate.
+class ParameterTables(NamedTuple):
+    """Score scale and bias ``[H or 1, n]`` without gradients, their parameters ``[H, N]`` and derivatives.
 
-    None where nothing learns, a part gives no derivatives, or there are too many. Rates of the factor come first, then
-    those of the bias, then the number that scales the whole factor.
+    Derivatives of the score scale come first, then those of the bias, then the amplitude of the score scale.
     """
-    acting = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
-    if not torch.is_grad_enabled() or not any(part.trainable for part in acting):
+
+    score_scale: Tensor | None
+    bias: Tensor | None
+    parameters: Tensor
+    derivatives: tuple[ParameterGradient, ...]
+
+
+def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: int) -> ParameterTables | None:
+    """Tables and derivatives; None if nothing learns, a part has no derivatives, or there are too many."""
+    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if not torch.is_grad_enabled() or not any(part.trainable for part in active):
         return None
-    factors: list[Tensor] = []
+    scales: list[Tensor] = []
     biases: list[Tensor] = []
-    parameter_gradients: list[
-        tuple[ParameterGradient, Position, int]
-    ] = []  # with the part, and the place of its own factor
-    for part in acting:
+    derivatives: list[tuple[ParameterGradient, Position, int]] = []  # with the part and the index of its scale
+    for part in active:
         if part.trainable:
-            own = part.parameter_gradients(distance, one_length(part, sequence))
+            own = part.parameter_gradients(distance, one_length(part, kv_len))
             if own is None or not covers_parameters(part, own):
                 return None
             name, n = type(part).__name__, distance.shape[0]
-            own_tables = tuple(
-                None if answer is None else hook_outputs.per_head(name, hook, answer, heads, n)
-                for hook, answer in (("score_scale", own.score_scale), ("bias", own.bias))
+            tables = tuple(
+                None if table is None else hook_outputs.per_head(name, hook, table, heads, n)
+                for hook, table in (("score_scale", own.score_scale), ("bias", own.bias))
             )
-            each = own.each
+            derivatives += [(item, part, len(scales)) for item in own.each]
         else:
-            own_tables = (
-                evaluate_table(part, "score_scale", distance, heads, sequence),
-                evaluate_table(part, "bias", distance, heads, sequence),
+            tables = (
+                evaluate_table(part, "score_scale", distance, heads, kv_len),
+                evaluate_table(part, "bias", distance, heads, kv_len),
             )
-            each = ()
-            if any(answer is not None and answer.requires_grad for answer in own_tables):
-                return None  # its gradient goes elsewhere than into parameters of its own
-        parameter_gradients += [(rate, part, len(factors)) for rate in each]
-        for known, answer in zip((factors, biases), own_tables, strict=True):
-            if answer is not None:
-                known.append(answer.detach().float())
-    if not parameter_gradients:
+            if any(table is not None and table.requires_grad for table in tables):
+                return None  # its gradient flows to tensors that are not parameters of the part
+        for known, table in zip((scales, biases), tables, strict=True):
+            if table is not None:
+                known.append(table.detach().float())
+    amplitudes = [item for item, _, _ in derivatives if item.table is None]
+    num_tables = len(derivatives) - len(amplitudes)
+    if not derivatives or num_tables > MAX_DERIVATIVES or len(amplitudes) > 1:
         return None
-    scaling = [rate for rate, _, _ in parameter_gradients if rate.table is None]
-    if (
-        len(parameter_gradients) - len(scaling) > MOST_NUMBERS
-        or len(scaling) > 1
-        or any(r.hook != "score_scale" for r in scaling)
-    ):
+    if any(item.hook != "score_scale" for item in amplitudes):
         return None
     ordered = sorted(
         (
-            _rate_of_all(rate, part, place, factors, heads, distance.shape[0])
-            for rate, part, place in parameter_gradients
-            if rate.table is not None
+            _combined_derivative(item, part, index, scales, heads, distance.shape[0])
+            for item, part, index in derivatives
+            if item.table is not None
         ),
-        key=lambda rate: rate.hook != "score_scale",
+        key=lambda item: item.hook != "score_scale",
     )
-    ordered += scaling
-    numbers = torch.stack([rate.number.float().reshape(-1).expand(heads) for rate in ordered], -1)
-    score_scale = functools.reduce(torch.mul, factors) if factors else None
+    ordered += amplitudes
+    parameters = torch.stack([item.number.float().reshape(-1).expand(heads) for item in ordered], -1)
+    score_scale = functools.reduce(torch.mul, scales) if scales else None
     bias = functools.reduce(torch.add, biases) if biases else None
-    return score_scale, bias, numbers, tuple(ordered)
+    return ParameterTables(score_scale, bias, parameters, tuple(ordered))
 
 
 def covers_parameters(part: Position, own: HookGradients) -> bool:
-    """Whether each parameter that learns has a number of its own among the rates. A subclass may have added some."""
-    learning = sum(parameter.requires_grad for parameter in part.parameters())
-    return learning == sum(rate.number.requires_grad for rate in own.each)
+    """Whether the derivatives cover every learnable parameter. A subclass may have added some."""
+    learnable = sum(parameter.requires_grad for parameter in part.parameters())
+    return learnable == sum(item.number.requires_grad for item in own.each)
 
 
-def _rate_of_all(
-    rate: ParameterGradient, part: Position, place: int, factors: list[Tensor], heads: int, entries: int
+def _combined_derivative(
+    item: ParameterGradient, part: Position, index: int, scales: list[Tensor], heads: int, entries: int
 ) -> ParameterGradient:
-    """A part's rate as one of the whole effect: factors multiply, so the other parts' factors scale it."""
-    assert rate.table is not None
-    whole = hook_outputs.per_head(
-        type(part).__name__, "parameter_gradients", rate.table.detach().float(), heads, entries
+    """The derivative of the whole effect: score scales multiply, so the scales of the other parts multiply it."""
+    assert item.table is not None
+    table = hook_outputs.per_head(
+        type(part).__name__, "parameter_gradients", item.table.detach().float(), heads, entries
     )
-    if rate.hook == "score_scale":
-        for other, score_scale in enumerate(factors):
-            whole = whole if other == place else whole * score_scale
-    return ParameterGradient(rate.number, rate.hook, whole.expand(heads, -1))
+    if item.hook == "score_scale":
+        for other, score_scale in enumerate(scales):
+            table = table if other == index else table * score_scale
+    return ParameterGradient(item.number, item.hook, table.expand(heads, -1))
 
 
 register_backend(Triton())

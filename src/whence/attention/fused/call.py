@@ -1,41 +1,140 @@
-"""What one call asks for, beside its queries, keys and values."""
+"""The arguments of one fused call in frozen groups, and their flat form for the operator's schema.
+
+A torch operator takes flat arguments. ``FusedCall.flatten`` and ``FusedCall.unflatten`` convert between the two forms;
+the order of the flat arguments is written down in this module only.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a call fixes beside its tensors. ``first`` is the distance of a table's first entry."""
+class ScoreEffects:
+    """What acts on the scores.
 
-    first: int
-    offset: int
-    causal: bool
-    window: int | None
-    scale: float
-    temperature: float
-    dropout: float
-    seed: int
-    skip: bool
-
-
-@dataclass(frozen=True)
-class Effects:
-    """A packed table and what it holds, a slope ``[H]``, a decay ``[H, 3]``, a sink ``[B, H, T]``, and which tokens belong
-    together.
-
-    ``decay`` says the factor again, as ``lowest + span * exp(-fall * distance)``, where it has that form.
+    ``table`` is packed (see ``packing.pack_tables``), with a column for the score scale, the bias or both; its first
+    entry belongs to ``first_distance``. ``slope`` ``[H]`` is a bias of ``slope * distance``. ``decay`` ``[H, 3]`` holds
+    floor, span and rate where the score scale has the form ``floor + span * exp(-rate * distance)``; it repeats the
+    table. ``sink`` ``[B, H, T]`` is one more logit per query.
     """
 
     table: Tensor | None
-    score_scale: bool
-    bias: bool
+    has_score_scale: bool
+    has_bias: bool
+    first_distance: int
     slope: Tensor | None
     decay: Tensor | None
     sink: Tensor | None
-    real: Tensor | None
+
+
+@dataclass(frozen=True)
+class EffectGradients:
+    """How the gradients of the score effects are computed.
+
+    Dense gradients of table columns, or gradients of a few ``parameters`` ``[H, N]`` from packed ``derivatives``:
+    tables of the derivative of the score scale by the first parameters, then of the bias by the next. ``has_amplitude``
+    says that the last parameter multiplies the whole score scale; it has no derivative table.
+    """
+
+    dense_score_scale: bool
+    dense_bias: bool
+    parameters: Tensor | None
+    derivatives: Tensor | None
+    num_scale_derivatives: int
+    num_bias_derivatives: int
+    has_amplitude: bool
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query attends to. ``q_offset`` is the position of the first query less that of the first key.
+
+    ``key_mask`` ``[B, S]`` is False for padding; ``q_segment_ids`` ``[B or 1, T]`` and ``k_segment_ids`` ``[B or 1,
+    S]`` must be equal. ``skip_blocks`` allows skipping blocks of keys that cannot change the result.
+    """
+
+    q_offset: int
+    causal: bool
+    window: int | None
+    key_mask: Tensor | None
     q_segment_ids: Tensor | None
     k_segment_ids: Tensor | None
+    skip_blocks: bool
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """``seed`` is a scalar tensor for dropout, so that a compiled graph draws a new one in every call."""
+
+    scale: float
+    temperature: float
+    dropout: float
+    seed: Tensor | None
+
+
+@dataclass(frozen=True)
+class FusedCall:
+    """q ``[B, H, T, D]``, k ``[B, G, S, D]``, v ``[B, G, S, E]`` and everything else one call needs."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    effects: ScoreEffects
+    gradients: EffectGradients
+    mask: Mask
+    softmax: Softmax
+
+    def flatten(self) -> tuple[Any, ...]:
+        """The arguments in the order of ``SCHEMA``."""
+        e, g, m, s = self.effects, self.gradients, self.mask, self.softmax
+        return (
+            self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters,
+            g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, s.seed,
+            e.has_score_scale, e.has_bias, e.first_distance,
+            g.dense_score_scale, g.dense_bias, g.num_scale_derivatives, g.num_bias_derivatives, g.has_amplitude,
+            m.q_offset, m.causal, m.window, m.skip_blocks,
+            s.scale, s.temperature, s.dropout,
+        )  # fmt: skip
+
+    @classmethod
+    def unflatten(cls, arguments: tuple[Any, ...]) -> FusedCall:
+        """The inverse of ``flatten``."""
+        (
+            q, k, v, table, slope, sink, parameters,
+            derivatives, decay, key_mask, q_segment_ids, k_segment_ids, seed,
+            has_score_scale, has_bias, first_distance,
+            dense_score_scale, dense_bias, num_scale_derivatives, num_bias_derivatives, has_amplitude,
+            q_offset, causal, window, skip_blocks,
+            scale, temperature, dropout,
+        ) = arguments  # fmt: skip
+        return cls(
+            q,
+            k,
+            v,
+            ScoreEffects(table, has_score_scale, has_bias, first_distance, slope, decay, sink),
+            EffectGradients(
+                dense_score_scale, dense_bias, parameters, derivatives, num_scale_derivatives, num_bias_derivatives,
+                has_amplitude,
+            ),
+            Mask(q_offset, causal, window, key_mask, q_segment_ids, k_segment_ids, skip_blocks),
+            Softmax(scale, temperature, dropout, seed),
+        )  # fmt: skip
+
+
+#: types and names of the flat arguments, in order
+SCHEMA = (
+    "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? parameters, "
+    "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? seed, "
+    "bool has_score_scale, bool has_bias, SymInt first_distance, "
+    "bool dense_score_scale, bool dense_bias, int num_scale_derivatives, int num_bias_derivatives, bool has_amplitude, "
+    "SymInt q_offset, bool causal, SymInt? window, bool skip_blocks, "
+    "float scale, float temperature, float dropout"
+)
+NUM_TENSORS = 13  # flat arguments up to the seed; the others are not tensors
+NUM_DIFFERENTIABLE = 7  # q, k, v, then table, slope, sink and parameters
+EFFECT_INPUTS = slice(3, NUM_DIFFERENTIABLE)
+NUM_ARGUMENTS = SCHEMA.count(",") + 1

@@ -1,180 +1,196 @@
-"""Few queries against many keys: the keys are split over programs, each with the rows of a whole group of heads, and a
-second kernel joins the parts. The work is reading keys and values once, at the speed of memory."""
+"""Split-k decode: attention of a few queries over many keys.
+
+The keys are split over programs; each program handles all query heads that share its key head, so that keys and values
+are read once. A second kernel combines the partial softmax results. The time is bound by memory bandwidth.
+"""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from whence.attention.fused import tiling
-from whence.attention.fused.diagonals import PAD, read_one, read_two
-from whence.attention.fused.packing import ceil_div, line, power_of_two, processors
-from whence.attention.fused.scores import kept, load_tile, seen
+from whence.attention.fused import tile_configs
+from whence.attention.fused.device_call import DeviceCall
+from whence.attention.fused.diagonals import TABLE_PADDING, load_f32, load_f32x2
+from whence.attention.fused.packing import ceil_div, next_power_of_two, num_multiprocessors, padded_length
+from whence.attention.fused.tile_ops import dropout_multiplier, load_tile, visible
 
-if TYPE_CHECKING:
-    from whence.attention.fused.launch import Work
-
-SPREAD = 2  # programs for each processor
+PROGRAMS_PER_SM = 2
 
 
 @triton.jit(
     do_not_specialize=[
         "heads",
-        "rows",
-        "keys",
-        "offset",
-        "first",
+        "q_len",
+        "kv_len",
+        "q_offset",
+        "first_distance",
         "window",
-        "stride",
+        "table_stride",
         "low",
         "high",
-        "each",
+        "keys_per_split",
         "splits",
         "seed",
     ]
 )
-def split_kernel(
-    Q, K, V, PARTS, TOPS, TOTALS, TABLE, SLOPE, Q_IDS, K_IDS,
-    heads, rows, keys, offset, first, window, stride, unit, q_b, q_h, q_t, head_dim, low, high, each, splits, dropout, seed,
-    SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    IDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+def split_k_kernel(
+    Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_SEGMENTS, K_SEGMENTS, heads, q_len, kv_len,
+    q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high, keys_per_split,
+    splits, dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(0) % splits
     rank = tl.program_id(0) // splits
-    groups = heads // SHARE
-    g = rank % groups
-    b = rank // groups
-    member = tl.arange(0, BM)
-    # rows that are none weigh nothing; they read the last head's numbers, which are read anyway
-    h = g * SHARE + tl.minimum(member // rows, SHARE - 1)
-    row = member % rows
-    inside = member < SHARE * rows
-    wide = tl.arange(0, BD)
-    at = Q + b.to(tl.int64) * q_b + h.to(tl.int64)[:, None] * q_h + row[:, None] * q_t + wide[None, :]
-    q = tl.load(at, mask=inside[:, None] & (wide < head_dim)[None, :], other=0.0)
-    WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
-    table = TABLE + ((h.to(tl.int64) * stride + PAD - first + offset + row) * WIDTH)[:, None]
-    slope = tl.zeros([BM], tl.float32)
-    if SLOPED:
-        slope = tl.load(SLOPE + h, mask=inside, other=0.0)
-    q_id = 0
-    if IDS:
-        q_id = tl.load(Q_IDS + b * rows + row)[:, None]
-    acc = tl.zeros([BM, BE], tl.float32)
-    top = tl.full([BM], -float("inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
-    begin = low + split * each
-    for key0 in tl.range(begin, tl.minimum(high, begin + each), BN, num_stages=STAGES):
-        key = key0 + tl.arange(0, BN)
-        # asked for before the keys are waited for; a block overhangs the table by less than its margin
+    kv_heads = heads // GROUP_SIZE
+    h_kv = rank % kv_heads
+    b = rank // kv_heads
+    group_row = tl.arange(0, BLOCK_M)
+    # padding rows are masked; they use the last head's addresses, which are loaded anyway
+    h = h_kv * GROUP_SIZE + tl.minimum(group_row // q_len, GROUP_SIZE - 1)
+    offs_m = group_row % q_len
+    in_range = group_row < GROUP_SIZE * q_len
+    offs_d = tl.arange(0, BLOCK_D)
+    q_pointers = Q + b.to(tl.int64) * q_b + h.to(tl.int64)[:, None] * q_h + offs_m[:, None] * q_t + offs_d[None, :]
+    q = tl.load(q_pointers, mask=in_range[:, None] & (offs_d < head_dim)[None, :], other=0.0)
+    TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    table = (
+        TABLE
+        + ((h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + q_offset + offs_m) * TABLE_WIDTH)[:, None]
+    )
+    slope = tl.zeros([BLOCK_M], tl.float32)
+    if HAS_SLOPE:
+        slope = tl.load(SLOPE + h, mask=in_range, other=0.0)
+    q_segment = 0
+    if HAS_SEGMENTS:
+        q_segment = tl.load(Q_SEGMENTS + b * q_len + offs_m)[:, None]
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    split_start = low + split * keys_per_split
+    for start_n in tl.range(
+        split_start, tl.minimum(high, split_start + keys_per_split), BLOCK_N, num_stages=NUM_STAGES
+    ):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        # issue the table loads before waiting for the keys; a block exceeds the table by less than its padding
         score_scale = 1.0
         bias = 0.0
-        if FACTOR and BIAS:
-            score_scale, bias = read_two(table - key[None, :] * 2)
-        elif FACTOR:
-            score_scale = read_one(table - key[None, :])
-        elif BIAS:
-            bias = read_one(table - key[None, :])
-        k = load_tile(K, b, g, key0, BN, BD)
-        qk = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        distance = offset + row[:, None] - key[None, :]
-        k_id = 0
-        if IDS:
-            k_id = tl.load(K_IDS + b * keys + key, mask=key < keys, other=-1)[None, :]
-        ok = seen(distance, key[None, :], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS) & inside[:, None]
-        if FACTOR:
-            z = qk * score_scale
+        if HAS_SCORE_SCALE and HAS_BIAS:
+            score_scale, bias = load_f32x2(table - offs_n[None, :] * 2)
+        elif HAS_SCORE_SCALE:
+            score_scale = load_f32(table - offs_n[None, :])
+        elif HAS_BIAS:
+            bias = load_f32(table - offs_n[None, :])
+        k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+        qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        distance = q_offset + offs_m[:, None] - offs_n[None, :]
+        k_segment = 0
+        if HAS_SEGMENTS:
+            k_segment = tl.load(K_SEGMENTS + b * kv_len + offs_n, mask=offs_n < kv_len, other=-1)[None, :]
+        mask = (
+            visible(distance, offs_n[None, :], kv_len, window, q_segment, k_segment, CAUSAL, HAS_WINDOW, HAS_SEGMENTS)
+            & in_range[:, None]
+        )
+        if HAS_SCORE_SCALE:
+            logits = qk * score_scale
         else:
-            z = qk * unit
-        if BIAS:
-            z += bias
-        if SLOPED:
-            z += slope[:, None] * distance.to(tl.float32)
-        z = tl.where(ok, z, -float("inf"))
-        higher = tl.maximum(top, tl.max(z, 1))
-        base = tl.where(higher == -float("inf"), 0.0, higher)
-        p = tl.exp2(z - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(p, 1)
-        acc = acc * shrink[:, None]
-        if DROPOUT:
-            p = p * kept(seed, (b * heads + h)[:, None], row[:, None], key[None, :], rows, keys, dropout)
-        v = load_tile(V, b, g, key0, BN, BE)
-        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
-        top = higher
-    # parts lie by row, then split: [B, H, rows, splits, ...]
-    place = ((b * heads + h).to(tl.int64) * rows + row) * splits + split
-    tl.store(TOPS + place, top, mask=inside)
-    tl.store(TOTALS + place, total, mask=inside)
-    e = tl.arange(0, BE)
-    tl.store(PARTS + place[:, None] * BE + e[None, :], acc, mask=inside[:, None])
+            logits = qk * qk_scale
+        if HAS_BIAS:
+            logits += bias
+        if HAS_SLOPE:
+            logits += slope[:, None] * distance.to(tl.float32)
+        logits = tl.where(mask, logits, -float("inf"))
+        new_max = tl.maximum(row_max, tl.max(logits, 1))
+        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)
+        p = tl.exp2(logits - safe_max[:, None])
+        rescale = tl.exp2(row_max - safe_max)
+        row_sum = row_sum * rescale + tl.sum(p, 1)
+        acc = acc * rescale[:, None]
+        if HAS_DROPOUT:
+            p = p * dropout_multiplier(
+                seed, (b * heads + h)[:, None], offs_m[:, None], offs_n[None, :], q_len, kv_len, dropout
+            )
+        v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
+        row_max = new_max
+    # partial results: [B, H, q_len, splits, ...]
+    index = ((b * heads + h).to(tl.int64) * q_len + offs_m) * splits + split
+    tl.store(PARTIAL_MAX + index, row_max, mask=in_range)
+    tl.store(PARTIAL_SUM + index, row_sum, mask=in_range)
+    offs_dv = tl.arange(0, BLOCK_DV)
+    tl.store(PARTIAL_OUT + index[:, None] * BLOCK_DV + offs_dv[None, :], acc, mask=in_range[:, None])
 
 
 @triton.jit
-def join_kernel(
-    PARTS, TOPS, TOTALS, SINK, OUT, LSE, heads, rows, line_stride, splits, sink_unit, sink_b, sink_h, sink_t, o_b, o_h, o_t, head_dim,
-    SINKED: tl.constexpr, BS: tl.constexpr, BE: tl.constexpr,
+def combine_kernel(
+    PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, SINK, OUT, LSE, heads, q_len, lse_stride, splits, logit_scale, sink_b,
+    sink_h, sink_t, o_b, o_h, o_t, head_dim,
+    HAS_SINK: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64)
-    row = place % rows
-    h = place // rows % heads
-    b = place // rows // heads
-    split = tl.arange(0, BS)
-    e = tl.arange(0, BE)
-    there = split < splits
-    tops = tl.load(TOPS + place * splits + split, mask=there, other=-float("inf"))
-    totals = tl.load(TOTALS + place * splits + split, mask=there, other=0.0)
-    top = tl.max(tops, 0)
+    index = tl.program_id(0).to(tl.int64)
+    query = index % q_len
+    h = index // q_len % heads
+    b = index // q_len // heads
+    split = tl.arange(0, BLOCK_SPLITS)
+    offs_dv = tl.arange(0, BLOCK_DV)
+    valid = split < splits
+    partial_max = tl.load(PARTIAL_MAX + index * splits + split, mask=valid, other=-float("inf"))
+    partial_sum = tl.load(PARTIAL_SUM + index * splits + split, mask=valid, other=0.0)
+    row_max = tl.max(partial_max, 0)
     sink = -float("inf")
-    if SINKED:
-        sink = tl.load(SINK + b * sink_b + h * sink_h + row * sink_t).to(tl.float32) * sink_unit
-        top = tl.maximum(top, sink)
-    base = tl.where(top == -float("inf"), 0.0, top)
-    weight = tl.exp2(tops - base)
-    total = tl.sum(totals * weight, 0)
-    if SINKED:
-        total += tl.exp2(sink - base)
-    parts = tl.load(PARTS + (place * splits + split)[:, None] * BE + e[None, :], mask=there[:, None], other=0.0)
-    empty = total == 0.0
-    out = tl.sum(parts * weight[:, None], 0) / tl.where(empty, 1.0, total)
-    tl.store(OUT + b * o_b + h * o_h + row * o_t + e, out.to(OUT.dtype.element_ty), mask=e < head_dim)
-    tl.store(LSE + place // rows * line_stride + row, tl.where(empty, float("inf"), top + tl.log2(total)))
+    if HAS_SINK:
+        sink = tl.load(SINK + b * sink_b + h * sink_h + query * sink_t).to(tl.float32) * logit_scale
+        row_max = tl.maximum(row_max, sink)
+    safe_max = tl.where(row_max == -float("inf"), 0.0, row_max)
+    weight = tl.exp2(partial_max - safe_max)
+    row_sum = tl.sum(partial_sum * weight, 0)
+    if HAS_SINK:
+        row_sum += tl.exp2(sink - safe_max)
+    partial_out = tl.load(
+        PARTIAL_OUT + (index * splits + split)[:, None] * BLOCK_DV + offs_dv[None, :], mask=valid[:, None], other=0.0
+    )
+    sees_nothing = row_sum == 0.0
+    out = tl.sum(partial_out * weight[:, None], 0) / tl.where(sees_nothing, 1.0, row_sum)
+    tl.store(OUT + b * o_b + h * o_h + query * o_t + offs_dv, out.to(OUT.dtype.element_ty), mask=offs_dv < head_dim)
+    tl.store(
+        LSE + index // q_len * lse_stride + query, tl.where(sees_nothing, float("inf"), row_max + tl.log2(row_sum))
+    )
 
 
-def decode(work: Work, out: Tensor, lse: Tensor) -> None:
-    """Fill the output and the normalisers of a call with few queries."""
-    e, s = work.effects, work.settings
-    members = max(16, power_of_two(work.rows * work.share))
-    tile = tiling.decode_tile(members, work.widest, work.q.element_size())
-    low, high = 0, work.keys
-    if s.causal:
-        high = max(0, min(high, s.offset + work.rows))
-    if s.window is not None:
-        low = max(0, s.offset - s.window + 1)
-        high = min(high, max(0, s.offset + work.rows - 1 + s.window))
-    if low >= high:  # nobody sees anybody, and blocks are rounded: not even one may be read
+def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
+    """Fill the output and the log-sum-exp of a call with few queries."""
+    m = call.mask
+    rows = max(16, next_power_of_two(call.q_len * call.group_size))
+    tile = tile_configs.decode_config(rows, call.max_block_d, call.q.element_size())
+    low, high = 0, call.kv_len
+    if m.causal:
+        high = max(0, min(high, m.q_offset + call.q_len))
+    if m.window is not None:
+        low = max(0, m.q_offset - m.window + 1)
+        high = min(high, max(0, m.q_offset + call.q_len - 1 + m.window))
+    if low >= high:  # no visible key: low is rounded down below, and not even one block may be read
         low = high = 0
-    low = low // tile.keys * tile.keys
-    blocks = max(1, ceil_div(high - low, tile.keys))
-    wanted = max(1, ceil_div(processors(work.q.device) * SPREAD, work.batch * work.groups))
-    each = ceil_div(blocks, min(wanted, blocks, 256)) * tile.keys
-    splits = ceil_div(blocks * tile.keys, each)
-    parts = lse.new_empty(work.batch, work.heads, work.rows, splits, work.value_wide)
-    tops, totals = (lse.new_empty(work.batch, work.heads, work.rows, splits) for _ in range(2))
-    q_ids, k_ids = (work.nothing, work.nothing) if work.texts is None else (work.texts.queries, work.texts.keys)
-    split_kernel[(work.batch * work.groups * splits,)](
-        work.q, work.describe(work.k, tile.keys, work.wide), work.describe(work.v, tile.keys, work.value_wide),
-        parts, tops, totals, work.table, work.slope, q_ids, k_ids, work.heads, work.rows, work.keys, s.offset, s.first,
-        s.window or 0, work.stride, work.unit, *work.q.stride()[:3], work.head_dim, low, high, each, splits, s.dropout, s.seed,
-        BM=members, BN=tile.keys, STAGES=tile.stages, **work.flags, **tile.options,
+    low = low // tile.block_n * tile.block_n
+    blocks = max(1, ceil_div(high - low, tile.block_n))
+    programs = num_multiprocessors(call.q.device) * PROGRAMS_PER_SM
+    max_splits = max(1, ceil_div(programs, call.batch * call.kv_heads))
+    keys_per_split = ceil_div(blocks, min(max_splits, blocks, 256)) * tile.block_n
+    splits = ceil_div(blocks * tile.block_n, keys_per_split)
+    partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits, call.block_dv)
+    partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits) for _ in range(2))
+    split_k_kernel[(call.batch * call.kv_heads * splits,)](
+        call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
+        partial_out, partial_max, partial_sum, call.table, call.slope, *call.segment_ids, call.heads, call.q_len,
+        call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride, call.qk_scale,
+        *call.q.stride()[:3], call.head_dim, low, high, keys_per_split, splits, call.softmax.dropout, call.seed,
+        BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
-    sink = work.nothing.expand(1, 1, 1) if e.sink is None else e.sink
-    join_kernel[(work.batch * work.heads * work.rows,)](
-        parts, tops, totals, sink, out, lse, work.heads, work.rows, line(work.rows), splits, work.bias_unit, *sink.stride(),
-        *out.stride()[:3], work.value_dim, SINKED=e.sink is not None, BS=max(2, power_of_two(splits)),
-        BE=work.value_wide,
+    combine_kernel[(call.batch * call.heads * call.q_len,)](
+        partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
+        splits, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
+        HAS_SINK=call.effects.sink is not None, BLOCK_SPLITS=max(2, next_power_of_two(splits)), BLOCK_DV=call.block_dv,
     )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Reading a distance table along the diagonals of a tile, and summing a tile along them, inside a kernel.
+"""Toeplitz loads and sums: load a distance table along the diagonals of a tile, and sum a tile along its diagonals.
 
-A tile of scores ``[rows, columns]`` needs the table at ``row - column``: the same number all along a diagonal. The tile
-is seen as ``[rows / 16, 2, 8, columns / 8, 8]``, which is how a matrix unit's result lies in registers: the first, third
-and fifth axes are a thread's place, the second and fourth count the registers of one thread. Pointers are built as a
-part that depends on the thread plus a part that depends on the register alone, so the compiler turns the second into
-immediate offsets and loads each diagonal a thread meets once. The answer is right for any layout; only the speed is not.
+A tile of scores ``[rows, columns]`` needs the table at ``row - column``, which is constant along a diagonal. The tile
+is viewed as ``[rows / 16, 2, 8, columns / 8, 8]``, the register layout of a tensor core accumulator (wgmma): the first,
+third and fifth axes select the thread, the second and fourth count the registers of one thread. Pointers are the sum of
+a part that depends on the thread and a part that depends on the register alone. The compiler turns the second part into
+immediate offsets and loads each diagonal of a thread once. Results are correct for any layout; only the speed depends
+on it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.packing import MARGIN
+from whence.attention.fused import packing
 
-# inline assembly keeps the table out of Triton's own staging of loads through shared memory; the interpreter has none
+# inline assembly keeps Triton from pipelining the table loads through shared memory; the interpreter cannot run it
 PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
-PAD = tl.constexpr(MARGIN)  # a tile may overhang the table by its own size
+TABLE_PADDING = tl.constexpr(packing.TABLE_PADDING)
 
 
 @triton.jit
-def read_one(pointer):
+def load_f32(pointer):
     if PLAIN_LOADS:
         return tl.load(pointer)
     else:
@@ -30,7 +31,7 @@ def read_one(pointer):
 
 
 @triton.jit
-def read_two(pointer):
+def load_f32x2(pointer):
     if PLAIN_LOADS:
         return tl.load(pointer), tl.load(pointer + 1)
     else:
@@ -41,7 +42,7 @@ def read_two(pointer):
 
 
 @triton.jit
-def read_four(pointer):
+def load_f32x4(pointer):
     if PLAIN_LOADS:
         return tl.load(pointer), tl.load(pointer + 1), tl.load(pointer + 2), tl.load(pointer + 3)
     else:
@@ -52,8 +53,8 @@ def read_four(pointer):
 
 
 @triton.jit
-def thread_part(ROWS: tl.constexpr):
-    """``row - column`` as far as it depends on the thread: ``[ROWS / 16, 1, 8, 1, 8]``."""
+def thread_offsets(ROWS: tl.constexpr):
+    """The part of ``row - column`` that depends on the thread: ``[ROWS / 16, 1, 8, 1, 8]``."""
     group = tl.arange(0, ROWS // 16) * 16
     inner = tl.arange(0, 8)
     across = inner[None, None, :, None, None] - inner[None, None, None, None, :]
@@ -61,18 +62,18 @@ def thread_part(ROWS: tl.constexpr):
 
 
 @triton.jit
-def register_part(COLUMNS: tl.constexpr):
-    """``row - column`` as far as it depends on the register: ``[1, 2, 1, COLUMNS / 8, 1]``."""
+def register_offsets(COLUMNS: tl.constexpr):
+    """The part of ``row - column`` that depends on the register: ``[1, 2, 1, COLUMNS / 8, 1]``."""
     half = tl.arange(0, 2) * 8
     block = tl.arange(0, COLUMNS // 8) * 8
     return half[None, :, None, None, None] - block[None, None, None, :, None]
 
 
 @triton.jit
-def diagonal(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, WIDTH: tl.constexpr):
-    """Pointers to ``base + SIGN * (row - column) * WIDTH``, as five axes."""
-    thread = thread_part(ROWS) * WIDTH
-    register = register_part(COLUMNS) * WIDTH
+def diagonal_pointers(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, TABLE_WIDTH: tl.constexpr):
+    """Pointers to ``base + SIGN * (row - column) * TABLE_WIDTH`` in the five-axis view."""
+    thread = thread_offsets(ROWS) * TABLE_WIDTH
+    register = register_offsets(COLUMNS) * TABLE_WIDTH
     if SIGN > 0:
         return (base + thread) + register
     else:
@@ -80,106 +81,113 @@ def diagonal(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr
 
 
 @triton.jit
-def factor_and_bias(base, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, FACTOR: tl.constexpr,
-                    BIAS: tl.constexpr):  # fmt: skip
-    """The factor tile and the bias tile ``[ROWS, COLUMNS]``; with one of them absent, the other twice."""
-    if FACTOR and BIAS:
-        one, two = read_two(diagonal(base, ROWS, COLUMNS, SIGN, 2))
-        return tl.reshape(one, [ROWS, COLUMNS]), tl.reshape(two, [ROWS, COLUMNS])
+def load_table_tiles(
+    base,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Tiles ``[ROWS, COLUMNS]`` of the score scale and the bias; if the table holds only one, that one twice."""
+    if HAS_SCORE_SCALE and HAS_BIAS:
+        scale, bias = load_f32x2(diagonal_pointers(base, ROWS, COLUMNS, SIGN, 2))
+        return tl.reshape(scale, [ROWS, COLUMNS]), tl.reshape(bias, [ROWS, COLUMNS])
     else:
-        one = tl.reshape(read_one(diagonal(base, ROWS, COLUMNS, SIGN, 1)), [ROWS, COLUMNS])
-        return one, one
+        tile = tl.reshape(load_f32(diagonal_pointers(base, ROWS, COLUMNS, SIGN, 1)), [ROWS, COLUMNS])
+        return tile, tile
 
 
 @triton.jit
-def in_thread_sum(x):
-    """The sum of a five-axis tile over a thread's registers: ``[rows / 16, 8, 8]``, with no exchange between threads."""
+def sum_registers(x):
+    """Sum a five-axis tile over the registers of each thread: ``[rows / 16, 8, 8]``, without communication."""
     return tl.sum(tl.sum(x, 3), 1)
 
 
 @triton.jit
-def weigh_by_distance(tile, start, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Add tile * (start + row - column), summed within threads."""
+def add_distance_weighted_sum(tile, distance0, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add ``tile * (distance0 + row - column)``, summed within threads."""
     five = tl.reshape(tile, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
-    distance = (thread_part(ROWS) + start).to(tl.float32) + register_part(COLUMNS).to(tl.float32)
-    return total + in_thread_sum(five * distance)
+    distance = (thread_offsets(ROWS) + distance0).to(tl.float32) + register_offsets(COLUMNS).to(tl.float32)
+    return total + sum_registers(five * distance)
 
 
 @triton.jit
-def contract(by_factor, by_bias, base, g0, g1, g2, g3, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-             FACTOR_RATES: tl.constexpr, BIAS_RATES: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
-    """Add the tile's share of each number's gradient: its derivative table times the tile, summed within threads."""
-    for_factor = tl.reshape(by_factor, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
-    for_bias = tl.reshape(by_bias, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
-    COUNT: tl.constexpr = FACTOR_RATES + BIAS_RATES
-    pointers = diagonal(base, ROWS, COLUMNS, 1, WIDTH)
+def contract_derivatives(
+    scale_grad, bias_grad, base, g0, g1, g2, g3,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr,
+    TABLE_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Add the tile's part of each parameter's gradient: derivative times gradient tile, summed within threads."""
+    scale_tile = tl.reshape(scale_grad, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
+    bias_tile = tl.reshape(bias_grad, [ROWS // 16, 2, 8, COLUMNS // 8, 8])
+    COUNT: tl.constexpr = NUM_SCALE_DERIVS + NUM_BIAS_DERIVS
+    pointers = diagonal_pointers(base, ROWS, COLUMNS, 1, TABLE_WIDTH)
     if COUNT == 1:
-        r0 = read_one(pointers)
-        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
+        d0 = load_f32(pointers)
+        g0 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 0 else bias_tile) * d0)
     elif COUNT == 2:
-        r0, r1 = read_two(pointers)
-        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
-        g1 += in_thread_sum((for_factor if FACTOR_RATES > 1 else for_bias) * r1)
+        d0, d1 = load_f32x2(pointers)
+        g0 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 0 else bias_tile) * d0)
+        g1 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 1 else bias_tile) * d1)
     else:
-        r0, r1, r2, r3 = read_four(pointers)
-        g0 += in_thread_sum((for_factor if FACTOR_RATES > 0 else for_bias) * r0)
-        g1 += in_thread_sum((for_factor if FACTOR_RATES > 1 else for_bias) * r1)
-        g2 += in_thread_sum((for_factor if FACTOR_RATES > 2 else for_bias) * r2)
+        d0, d1, d2, d3 = load_f32x4(pointers)
+        g0 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 0 else bias_tile) * d0)
+        g1 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 1 else bias_tile) * d1)
+        g2 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 2 else bias_tile) * d2)
         if COUNT == 4:
-            g3 += in_thread_sum((for_factor if FACTOR_RATES > 3 else for_bias) * r3)
+            g3 += sum_registers((scale_tile if NUM_SCALE_DERIVS > 3 else bias_tile) * d3)
     return g0, g1, g2, g3
 
 
 @triton.jit
 def diagonal_sums(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sums of a tile along its diagonals, in four shares: two ``[ROWS / COLUMNS, COLUMNS / 8, 4, 8]``, to be added up
-    over the third axis.
+    """Sums of a tile along its diagonals: two ``[ROWS / COLUMNS, COLUMNS / 8, 4, 8]``, still to be summed over axis 2.
 
-    Block b, entry t: the first holds ``row - column = b * COLUMNS + t``, the second the same less COLUMNS. Each row is
-    turned by its own number, so that a diagonal becomes a column; the flat gather goes through shared memory once. There
-    the tile lies in pieces of 4 rows and 8 columns, a bank for each number, so that the threads of a warp do not meet in a
-    bank: half of them write one piece, in pairs of numbers, and all of them read four rows of eight turned columns.
+    Entry t of block b in the first result has ``row - column = b * COLUMNS + t``; in the second, COLUMNS less. Each row
+    is rotated by its index, so that a diagonal becomes a column. The flat gather passes through shared memory once,
+    where the
+    tile is stored in pieces of 4 rows and 8 columns, one bank per element, to avoid bank conflicts: half a warp writes
+    one piece, in pairs of elements, and a whole warp reads four rows of eight rotated columns.
     """
     BLOCKS: tl.constexpr = ROWS // COLUMNS
     high = tl.arange(0, ROWS // 8)[:, None, None, None, None]  # row = 8 * high + 4 * middle + low
     middle = tl.arange(0, 2)[None, :, None, None, None]
     low = tl.arange(0, 4)[None, None, None, :, None]
-    turn_high = tl.arange(0, COLUMNS // 8)[None, None, :, None, None]  # turn = 8 * turn_high + turn_low
-    turn_low = tl.arange(0, 8)[None, None, None, None, :]
-    within = middle * 4 + low - turn_low
-    behind = (within >> 3) - turn_high
+    rotation_high = tl.arange(0, COLUMNS // 8)[None, None, :, None, None]  # rotation = 8 * rotation_high + rotation_low
+    rotation_low = tl.arange(0, 8)[None, None, None, None, :]
+    within = middle * 4 + low - rotation_low
+    behind = (within >> 3) - rotation_high
     wrapped = high % (COLUMNS // 8) + behind < 0
     thread = middle * (4 * COLUMNS) + behind * 32 + low * 8 + (within & 7)
     register = high // (COLUMNS // 8) * (8 * COLUMNS * (COLUMNS // 8)) + high % (COLUMNS // 8) * (8 * COLUMNS + 32)
     source = thread + register + tl.where(wrapped, 4 * COLUMNS, 0)
     pieces = tl.permute(tl.reshape(tile, [ROWS // 4, 4, COLUMNS // 8, 8]), [0, 2, 1, 3])
-    turned = tl.gather(tl.reshape(pieces, [ROWS * COLUMNS]), tl.reshape(source, [ROWS * COLUMNS]), 0)
-    turned = tl.reshape(turned, [ROWS // 8, 2, COLUMNS // 8, 4, 8])
-    upper = tl.where(wrapped, 0.0, turned)
-    whole = tl.sum(tl.reshape(turned, [BLOCKS, COLUMNS // 4, COLUMNS // 8, 4, 8]), 1)
+    rotated = tl.gather(tl.reshape(pieces, [ROWS * COLUMNS]), tl.reshape(source, [ROWS * COLUMNS]), 0)
+    rotated = tl.reshape(rotated, [ROWS // 8, 2, COLUMNS // 8, 4, 8])
+    upper = tl.where(wrapped, 0.0, rotated)
+    all_rows = tl.sum(tl.reshape(rotated, [BLOCKS, COLUMNS // 4, COLUMNS // 8, 4, 8]), 1)
     upper = tl.sum(tl.reshape(upper, [BLOCKS, COLUMNS // 4, COLUMNS // 8, 4, 8]), 1)
-    return upper, whole - upper
+    return upper, all_rows - upper
 
 
 @triton.jit
-def add_diagonal_sums(tile, before, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def add_diagonal_sums(tile, carry, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Add a tile's diagonal sums to a table in memory whose entry for ``row - column = 0`` is at base.
 
-    Tiles come with ascending columns, each the next block: the lower sums of one lie where the upper sums of the next
-    do, so they wait, and go to memory together: ``before`` is what the last tile left, the answer what this one leaves.
+    Tiles arrive with ascending columns, one block after the other, so the lower sums of one tile and the upper sums of
+    the next belong to the same entries. ``carry`` holds the lower sums of the previous tile; both go to memory
+    together, and the lower sums of this tile are returned as the next carry.
     """
     upper, lower = diagonal_sums(tile, ROWS, COLUMNS)
-    add_to_table(upper + before, base, ROWS, COLUMNS)
+    atomic_add_diagonals(upper + carry, base, ROWS, COLUMNS)
     return lower
 
 
 @triton.jit
-def add_to_table(sums, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    tl.atomic_add(base + diagonal_places(ROWS, COLUMNS), tl.sum(sums, 2), sem="relaxed")
+def atomic_add_diagonals(sums, base, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    tl.atomic_add(base + diagonal_offsets(ROWS, COLUMNS), tl.sum(sums, 2), sem="relaxed")
 
 
 @triton.jit
-def diagonal_places(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Where the sums of a tile belong, from ``row - column = 0`` on: ``[ROWS / COLUMNS, COLUMNS / 8, 8]``."""
+def diagonal_offsets(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Table offsets of a tile's sums relative to ``row - column = 0``: ``[ROWS / COLUMNS, COLUMNS / 8, 8]``."""
     block = tl.arange(0, ROWS // COLUMNS)[:, None, None] * COLUMNS
     return block + tl.arange(0, COLUMNS // 8)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]

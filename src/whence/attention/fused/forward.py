@@ -1,67 +1,104 @@
-"""The forward kernel: one program for a block of query rows of one head, keys in blocks, a running softmax."""
+"""Forward kernel: one program per block of queries of one head loops over blocks of keys with an online softmax.
+
+Logits are in base 2: ``exp2`` and ``log2`` replace ``exp`` and ``log``, and the scales of scores and biases include
+log2(e).
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from whence.attention.fused.diagonals import PAD
-from whence.attention.fused.scores import kept, key_bounds, load_tile, logits, seen, store_tile
+from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.tile_ops import (
+    compute_logits,
+    dropout_multiplier,
+    key_bounds,
+    load_tile,
+    store_tile,
+    visible,
+)
 
 
 @triton.jit
 def forward_step(
-    q, K, V, K_IDS, acc, total, top, b, g, pair, row0, key0, offset, rows, keys, window, table, unit, slope, q_id,
-    dropout, seed,
-    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
-    SLOPED: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, IDS: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window,
+    table, qk_scale, slope, q_segment, dropout, seed,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
-    key0 = tl.multiple_of(key0, BN)
-    start = offset + row0 - key0
-    column = tl.arange(0, BN)
-    k = load_tile(K, b, g, key0, BN, BD)
-    qk = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    incline = 0.0
-    rise = 0.0
-    if SLOPED:  # what all keys of the tile share is one number, added to the rows' maxima and not to every score
-        rise = slope * start.to(tl.float32)
-        incline = (slope * (0 - column).to(tl.float32))[None, :]
-    WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
-    z, _ = logits(qk, table + start * WIDTH, unit, incline, BM, BN, 1, FACTOR, BIAS, SLOPED)
+    start_n = tl.multiple_of(start_n, BLOCK_N)
+    distance0 = q_offset + start_m - start_n
+    offs_n = tl.arange(0, BLOCK_N)
+    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+    qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    slope_bias = 0.0
+    tile_bias = 0.0
+    if HAS_SLOPE:  # slope * distance0 is the same for the whole tile: add it to the row maxima, not to every logit
+        tile_bias = slope * distance0.to(tl.float32)
+        slope_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+    TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    logits, _ = compute_logits(
+        qk,
+        table + distance0 * TABLE_WIDTH,
+        qk_scale,
+        slope_bias,
+        BLOCK_M,
+        BLOCK_N,
+        1,
+        HAS_SCORE_SCALE,
+        HAS_BIAS,
+        HAS_SLOPE,
+    )
     if MASKED:
-        row = tl.arange(0, BM)
-        k_id = 0
-        if IDS:
-            k_id = tl.load(K_IDS + b * keys + key0 + column, mask=key0 + column < keys, other=-1)[None, :]
-        distance = start + row[:, None] - column[None, :]
-        ok = seen(distance, (key0 + column)[None, :], keys, window, q_id, k_id, CAUSAL, WINDOWED, IDS)
-        z = tl.where(ok, z, -float("inf"))
-    higher = tl.maximum(top, tl.max(z, 1) + rise)
-    base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing seen yet: any base does
-    p = tl.exp2(z - (base - rise)[:, None])
-    shrink = tl.exp2(top - base)
-    total = total * shrink + tl.sum(p, 1)
-    acc = acc * shrink[:, None]
-    if DROPOUT:
-        row = row0 + tl.arange(0, BM)
-        p = p * kept(seed, pair, row[:, None], (key0 + column)[None, :], rows, keys, dropout)
-    v = load_tile(V, b, g, key0, BN, BE)
-    acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
-    return acc, total, higher
+        offs_m = tl.arange(0, BLOCK_M)
+        k_segment = 0
+        if HAS_SEGMENTS:
+            k_segment = tl.load(K_SEGMENTS + b * kv_len + start_n + offs_n, mask=start_n + offs_n < kv_len, other=-1)[
+                None, :
+            ]
+        distance = distance0 + offs_m[:, None] - offs_n[None, :]
+        mask = visible(
+            distance,
+            (start_n + offs_n)[None, :],
+            kv_len,
+            window,
+            q_segment,
+            k_segment,
+            CAUSAL,
+            HAS_WINDOW,
+            HAS_SEGMENTS,
+        )
+        logits = tl.where(mask, logits, -float("inf"))
+    new_max = tl.maximum(row_max, tl.max(logits, 1) + tile_bias)
+    safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # no visible key so far: any finite value works
+    p = tl.exp2(logits - (safe_max - tile_bias)[:, None])
+    rescale = tl.exp2(row_max - safe_max)
+    row_sum = row_sum * rescale + tl.sum(p, 1)
+    acc = acc * rescale[:, None]
+    if HAS_DROPOUT:
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        p = p * dropout_multiplier(
+            seed, batch_head, offs_m[:, None], (start_n + offs_n)[None, :], q_len, kv_len, dropout
+        )
+    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
+    return acc, row_sum, new_max
 
 
 @triton.jit(
     do_not_specialize=[
         "batch",
         "heads",
-        "rows",
-        "line_stride",
-        "keys",
-        "offset",
-        "first",
+        "q_len",
+        "lse_stride",
+        "kv_len",
+        "q_offset",
+        "first_distance",
         "window",
-        "stride",
+        "table_stride",
         "sink_b",
         "sink_h",
         "sink_t",
@@ -69,82 +106,98 @@ def forward_step(
     ]
 )
 def forward_kernel(
-    Q, K, V, OUT, LSE, TABLE, SLOPE, SINK, Q_IDS, K_IDS, RANGE, REACH,
-    batch, heads, rows, line_stride, keys, offset, first, window, stride, unit, sink_unit, sink_b, sink_h, sink_t, dropout, seed,
-    SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    FACTOR: tl.constexpr, BIAS: tl.constexpr, SLOPED: tl.constexpr, SINKED: tl.constexpr, CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr, IDS: tl.constexpr, SKIP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
+    Q, K, V, OUT, LSE, TABLE, SLOPE, SINK, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len,
+    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale, sink_b, sink_h, sink_t,
+    dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    HAS_SINK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+    SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(rows, BM)
+    blocks = tl.cdiv(q_len, BLOCK_M)
     rank = tl.program_id(0) // blocks
-    block = blocks - 1 - tl.program_id(0) % blocks  # the longest rows first
-    if SKIP:
-        h = tl.load(REACH + heads + rank // batch)  # the widest reach first
+    block = blocks - 1 - tl.program_id(0) % blocks  # blocks with the most visible keys start first
+    if SKIP_BLOCKS:
+        h = tl.load(MAX_DISTANCE + heads + rank // batch)  # heads with the largest max_distance start first
         b = rank % batch
     else:
         h = rank % heads
         b = rank // heads
-    pair = (b * heads + h).to(tl.int64)
-    g = h // SHARE
-    row0 = block * BM
-    row = tl.arange(0, BM)
-    inside = row0 + row < rows
-    q = load_tile(Q, b, h, row0, BM, BD)
-    acc = tl.zeros([BM, BE], tl.float32)
-    WIDTH: tl.constexpr = 2 if FACTOR and BIAS else 1
-    table = TABLE + (h.to(tl.int64) * stride + PAD - first) * WIDTH
+    batch_head = (b * heads + h).to(tl.int64)
+    h_kv = h // GROUP_SIZE
+    start_m = block * BLOCK_M
+    offs_m = tl.arange(0, BLOCK_M)
+    in_range = start_m + offs_m < q_len
+    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
     slope = 0.0
-    if SLOPED:
+    if HAS_SLOPE:
         slope = tl.load(SLOPE + h)
-    if SINKED:
-        at = SINK + b.to(tl.int64) * sink_b + h * sink_h + (row0 + row) * sink_t
-        top = tl.load(at, mask=inside, other=0.0).to(tl.float32) * sink_unit
-        if SLOPED:
-            top = top - slope * row.to(tl.float32)
-        total = tl.where(top == -float("inf"), 0.0, 1.0)
+    if HAS_SINK:
+        sink_pointers = SINK + b.to(tl.int64) * sink_b + h * sink_h + (start_m + offs_m) * sink_t
+        row_max = tl.load(sink_pointers, mask=in_range, other=0.0).to(tl.float32) * logit_scale
+        if HAS_SLOPE:
+            row_max = row_max - slope * offs_m.to(tl.float32)
+        row_sum = tl.where(row_max == -float("inf"), 0.0, 1.0)
     else:
-        top = tl.full([BM], -float("inf"), tl.float32)
-        total = tl.zeros([BM], tl.float32)
-    q_id = 0
-    ids_low = 0
-    ids_high = 0
-    if IDS:
-        q_id = tl.load(Q_IDS + b * rows + row0 + row, mask=inside, other=0)[:, None]
-        ids_low = tl.load(RANGE + (b * blocks + block) * 2)
-        ids_high = tl.load(RANGE + (b * blocks + block) * 2 + 1)
-    reach = 0
-    if SKIP:
-        reach = tl.load(REACH + h)
+        row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+        row_sum = tl.zeros([BLOCK_M], tl.float32)
+    q_segment = 0
+    segment_low = 0
+    segment_high = 0
+    if HAS_SEGMENTS:
+        q_segment = tl.load(Q_SEGMENTS + b * q_len + start_m + offs_m, mask=in_range, other=0)[:, None]
+        segment_low = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2)
+        segment_high = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2 + 1)
+    max_distance = 0
+    if SKIP_BLOCKS:
+        max_distance = tl.load(MAX_DISTANCE + h)
     low, high, full_low, full_high = key_bounds(
-        row0, offset, keys, window, reach, ids_low, ids_high, BM, BN, CAUSAL, WINDOWED, SKIP, IDS
+        start_m,
+        q_offset,
+        kv_len,
+        window,
+        max_distance,
+        segment_low,
+        segment_high,
+        BLOCK_M,
+        BLOCK_N,
+        CAUSAL,
+        HAS_WINDOW,
+        SKIP_BLOCKS,
+        HAS_SEGMENTS,
     )
-    if WINDOWED and not IDS:
-        for key0 in tl.range(low, full_low, BN, num_stages=STAGES):
-            acc, total, top = forward_step(
-                q, K, V, K_IDS, acc, total, top, b, g, pair, row0, key0, offset, rows, keys, window, table, unit,
-                slope, q_id, dropout, seed, BM, BN, BD, BE, FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT,
-                PRECISION, True,
+    if HAS_WINDOW and not HAS_SEGMENTS:
+        for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
+            acc, row_sum, row_max = forward_step(
+                q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
+                kv_len, window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
+                True,
             )  # fmt: skip
-    if not IDS:
-        for key0 in tl.range(full_low, full_high, BN, num_stages=STAGES):
-            acc, total, top = forward_step(
-                q, K, V, K_IDS, acc, total, top, b, g, pair, row0, key0, offset, rows, keys, window, table, unit,
-                slope, q_id, dropout, seed, BM, BN, BD, BE, FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT,
-                PRECISION, False,
+    if not HAS_SEGMENTS:
+        for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
+            acc, row_sum, row_max = forward_step(
+                q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
+                kv_len, window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
+                False,
             )  # fmt: skip
     else:
         full_high = low
-    for key0 in tl.range(full_high, high, BN, num_stages=STAGES):
-        acc, total, top = forward_step(
-            q, K, V, K_IDS, acc, total, top, b, g, pair, row0, key0, offset, rows, keys, window, table, unit, slope,
-            q_id, dropout, seed, BM, BN, BD, BE, FACTOR, BIAS, SLOPED, CAUSAL, WINDOWED, IDS, DROPOUT, PRECISION, True,
+    for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
+        acc, row_sum, row_max = forward_step(
+            q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len,
+            window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, True,
         )  # fmt: skip
-    empty = total == 0.0
-    lse = top + tl.log2(total)
-    if SLOPED:
-        lse = lse + slope * row.to(tl.float32)
-    # a row that sees nothing, or is none, weighs nothing in the backward pass; the line is long enough for every block
-    tl.store(LSE + pair * line_stride + row0 + row, tl.where(empty | ~inside, float("inf"), lse))
-    out = acc / tl.where(empty, 1.0, total)[:, None]
-    store_tile(OUT, b, h, row0, out.to(OUT.dtype), BM, BE)
+    sees_nothing = row_sum == 0.0
+    lse = row_max + tl.log2(row_sum)
+    if HAS_SLOPE:
+        lse = lse + slope * offs_m.to(tl.float32)
+    # lse = inf gives p = 0 in the backward pass, for rows without visible keys and for padding rows
+    tl.store(LSE + batch_head * lse_stride + start_m + offs_m, tl.where(sees_nothing | ~in_range, float("inf"), lse))
+    out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
+    store_tile(OUT, b, h, start_m, out.to(OUT.dtype), BLOCK_M, BLOCK_DV)

@@ -1,4 +1,4 @@
-"""Laying numbers out for the kernels: tables side by side, rows that the copy engine can read, whole blocks."""
+"""Host-side layout for the kernels: packed tables, TMA-aligned tensors, sizes rounded to whole blocks."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ import torch
 from torch import Tensor
 
 LOG2E = math.log2(math.e)
-MARGIN = 256  # entries before and after a packed table: a tile may overhang it by its own size
-NUMBERS, SLOPE, AMPLITUDE = 8, 4, 5  # slots of partial sums: up to four rates, then a slope's and an amplitude's
-FEW_QUERIES = 16  # up to here keys are split over programs, and nothing is skipped
+TABLE_PADDING = 256  # zero entries before and after a packed table: a tile may exceed the table by its own size
+# slots of the partial sums per head: up to four derivative tables, then the slope and the amplitude
+NUM_SLOTS, SLOPE_SLOT, AMPLITUDE_SLOT = 8, 4, 5
+MAX_DECODE_QUERIES = 16  # up to this number of queries, the split-k decode kernels run, and no block is skipped
 
 
-def pack(tables: list[Tensor], units: list[float]) -> Tensor | None:
-    """Tables ``[H, n]`` in the kernels' units, side by side with margins around: ``[H, MARGIN + n + MARGIN, 1, 2 or 4]``,
-    float32; None where there are none.
+def pack_tables(tables: list[Tensor], scales: list[float]) -> Tensor | None:
+    """Interleave scaled tables ``[H, n]`` and pad them: ``[H, n + 2 * TABLE_PADDING, 1, 2 or 4]``, float32.
 
-    It is outside the operator so that a compiler makes one kernel of it and of the mechanism that computes the tables.
+    None if there are no tables. This runs outside the operator, so that a compiler fuses it with the computation of the
+    tables.
     """
     if not tables:
         return None
     heads, entries = tables[0].shape
-    width = (1, 2, 4, 4)[len(tables) - 1]
-    target = torch.zeros(heads, entries + 2 * MARGIN, width, device=tables[0].device, dtype=torch.float32)
-    for column, (table, unit) in enumerate(zip(tables, units, strict=True)):
-        target[:, MARGIN : MARGIN + entries, column].add_(table, alpha=unit)
-    return target
+    columns = (1, 2, 4, 4)[len(tables) - 1]
+    packed = torch.zeros(heads, entries + 2 * TABLE_PADDING, columns, device=tables[0].device, dtype=torch.float32)
+    for column, (table, scale) in enumerate(zip(tables, scales, strict=True)):
+        packed[:, TABLE_PADDING : TABLE_PADDING + entries, column].add_(table, alpha=scale)
+    return packed
 
 
-def aligned(x: Tensor) -> Tensor:
-    """x itself where the copy engine can read it: rows together, every step a multiple of 16 bytes; else a copy, of a
-    width that fits."""
-    whole = 16 // x.element_size()
-    steps = [stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
-    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(step > 0 and step % whole == 0 for step in steps):
-        return x if x.shape[-1] % whole == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % whole))
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % whole)).contiguous()
+def align(x: Tensor) -> Tensor:
+    """x if TMA can read it (last stride 1, other strides multiples of 16 bytes), else a padded copy."""
+    unit = 16 // x.element_size()
+    strides = [stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride > 0 and stride % unit == 0 for stride in strides):
+        return x if x.shape[-1] % unit == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % unit))
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % unit)).contiguous()
 
 
-def empty_out(q: Tensor, v: Tensor) -> Tensor:
-    """Room for the output, in the order of q where it has the shape of q."""
+def empty_output(q: Tensor, v: Tensor) -> Tensor:
+    """An uninitialized output, with the strides of q if it has the shape of q."""
     return torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(*q.shape[:3], v.shape[3])
 
 
 def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)  # triton's own, made for kernels, costs the host far more
+    return -(-a // b)  # triton.cdiv is made for kernels and far slower on the host
 
 
-def power_of_two(n: int) -> int:
+def next_power_of_two(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
 
 
-def line(rows: int) -> int:
-    """Room for the rows' normalisers: whole blocks of any tile."""
-    return ceil_div(rows, 128) * 128
+def padded_length(q_len: int) -> int:
+    """q_len rounded up to whole blocks of any tile: the row length of the log-sum-exp and delta tensors."""
+    return ceil_div(q_len, 128) * 128
 
 
-def processors(device: torch.device) -> int:
+def num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

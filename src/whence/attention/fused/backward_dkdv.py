@@ -1,0 +1,291 @@
+"""Backward kernel for dk and dv: one program per block of keys loops over the queries of every head that shares them.
+
+Query heads of one group accumulate in registers in a fixed order, so the result is deterministic.
+
+Two effects factor into a query part and a key part, which makes them cheaper here. A score scale that decays
+exponentially to a floor is ``floor + span * 2 ** -(rate * query) * 2 ** (rate * key)``: no table is loaded. A slope
+contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.tile_ops import (
+    compute_logits,
+    dropout_multiplier,
+    load_tile,
+    query_bounds,
+    store_tile,
+    visible,
+)
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def dkdv_step(
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
+    q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, k_segment, dropout, seed,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    start_m = tl.multiple_of(start_m, BLOCK_M)
+    batch_head = (b * heads + h).to(tl.int64)
+    row_stats = batch_head * lse_stride
+    distance0 = q_offset + start_m - start_n
+    offs_m = tl.arange(0, BLOCK_M)
+    offs_n = tl.arange(0, BLOCK_N)
+    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+    grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
+    lse = tl.load(LSE + row_stats + start_m + offs_m)
+    delta = tl.load(DELTA + row_stats + start_m + offs_m)
+    qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
+    distance = distance0 + offs_m[None, :] - offs_n[:, None]
+    slope_bias = 0.0
+    if HAS_SLOPE:  # the part that depends on the query is subtracted from lse
+        # split slopes: key weights are relative to the middle of the block
+        row_offset = offs_m if SLOPE_PER_KEY else offs_m - BLOCK_N // 2
+        lse = lse - slope * (distance0 + row_offset).to(tl.float32)
+        slope_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
+    if HAS_DECAY:
+        if MASKED:  # masked keys after the query must not overflow
+            score_scale = floor + span * tl.exp2(-rate * tl.maximum(distance, 0).to(tl.float32))
+        else:
+            key_factor = span * tl.exp2(-rate * (distance0 - offs_n).to(tl.float32))
+            score_scale = floor + key_factor[:, None] * tl.exp2(-rate * offs_m.to(tl.float32))[None, :]
+        logits = qk * score_scale
+    else:
+        TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+        table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + distance0) * TABLE_WIDTH
+        logits, score_scale = compute_logits(
+            qk, table, qk_scale, slope_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY
+        )
+    p = tl.exp2(logits - lse[None, :])
+    if MASKED:
+        q_segment = 0
+        if HAS_SEGMENTS:
+            q_segment = tl.load(Q_SEGMENTS + b * q_len + start_m + offs_m, mask=start_m + offs_m < q_len, other=0)[
+                None, :
+            ]
+        mask = visible(
+            distance,
+            (start_n + offs_n)[:, None],
+            kv_len,
+            window,
+            q_segment,
+            k_segment,
+            CAUSAL,
+            HAS_WINDOW,
+            HAS_SEGMENTS,
+        )
+        p = tl.where(mask, p, 0.0)
+    p_dropped = p
+    multiplier = 1.0
+    if HAS_DROPOUT:
+        multiplier = dropout_multiplier(
+            seed, batch_head, (start_m + offs_m)[None, :], (start_n + offs_n)[:, None], q_len, kv_len, dropout
+        )
+        p_dropped = p * multiplier
+    # dv before dp: the other order needs more registers and was measured slower
+    dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
+    dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
+    if HAS_DROPOUT:
+        dp = dp * multiplier
+    dlogits = p * (dp - delta[None, :])
+    if HAS_SCORE_SCALE:
+        dlogits = dlogits * score_scale
+    dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def accumulate_query_range(
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, high, start_n, heads, q_len,
+    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment, dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Queries low to high of all heads that share these keys, in a single loop that the compiler can pipeline."""
+    if GROUP_SIZE == 1:
+        slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
+        for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
+            dk, dv = dkdv_step(
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h_kv, start_m, start_n, heads, q_len,
+                lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
+                k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
+                HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, MASKED,
+            )  # fmt: skip
+    else:
+        count = tl.maximum(tl.cdiv(high - low, BLOCK_M), 0)
+        divisor = tl.maximum(count, 1)  # the pipeliner computes the first addresses even if the loop is empty
+        for step in tl.range(0, count * GROUP_SIZE, num_stages=NUM_STAGES):
+            h = h_kv * GROUP_SIZE + step // divisor
+            slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
+            dk, dv = dkdv_step(
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, low + step % divisor * BLOCK_M, start_n,
+                heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
+                floor, span, rate, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
+                HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, MASKED,
+            )  # fmt: skip
+    return dk, dv
+
+
+@triton.jit
+def load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE: tl.constexpr, HAS_DECAY: tl.constexpr):
+    """The slope of a head, and floor, span and rate of its decay, for base-2 logits."""
+    slope = 0.0
+    floor = 0.0
+    span = 0.0
+    rate = 0.0
+    if HAS_SLOPE:
+        slope = tl.load(SLOPE + h)
+    if HAS_DECAY:
+        floor = tl.load(DECAY + h * 3) * qk_scale
+        span = tl.load(DECAY + h * 3 + 1) * qk_scale
+        rate = tl.load(DECAY + h * 3 + 2) * LOG2E
+    return slope, floor, span, rate
+
+
+@triton.jit
+def accumulate_all_queries(
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, full_high, high,
+    start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
+    dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window."""
+    if CAUSAL or HAS_WINDOW or HAS_SEGMENTS:
+        dk, dv = accumulate_query_range(
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, start_n,
+            heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
+            dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
+            HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+        )  # fmt: skip
+    if not HAS_SEGMENTS:
+        dk, dv = accumulate_query_range(
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, full_low, full_high,
+            start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
+            k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY,
+            HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
+            NUM_STAGES, False,
+        )  # fmt: skip
+    if HAS_WINDOW and not HAS_SEGMENTS:
+        dk, dv = accumulate_query_range(
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, full_high, high, start_n,
+            heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
+            dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
+            HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+        )  # fmt: skip
+    return dk, dv
+
+
+@triton.jit(
+    do_not_specialize=[
+        "batch",
+        "heads",
+        "q_len",
+        "lse_stride",
+        "kv_len",
+        "q_offset",
+        "first_distance",
+        "window",
+        "table_stride",
+        "seed",
+    ]
+)
+def backward_dkdv_kernel(
+    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE,
+    batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, qk_grad_scale,
+    dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+    SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    SPLIT_SLOPE_BITS: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(kv_len, BLOCK_N)
+    rank = tl.program_id(0) // blocks
+    block = tl.program_id(0) % blocks  # the first keys are visible to the most queries, so they start first
+    kv_heads = heads // GROUP_SIZE
+    if SKIP_BLOCKS and GROUP_SIZE == 1:
+        h_kv = tl.load(MAX_DISTANCE + heads + rank // batch)
+        b = rank % batch
+    else:
+        h_kv = rank % kv_heads
+        b = rank // kv_heads
+    start_n = block * BLOCK_N
+    offs_n = tl.arange(0, BLOCK_N)
+    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    k_segment = 0
+    segment_low = 0
+    segment_high = 0
+    if HAS_SEGMENTS:
+        k_segment = tl.load(K_SEGMENTS + b * kv_len + start_n + offs_n, mask=start_n + offs_n < kv_len, other=-1)[
+            :, None
+        ]
+        segment_low = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2)
+        segment_high = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2 + 1)
+    max_distance = 0
+    if SKIP_BLOCKS:
+        for member in tl.static_range(GROUP_SIZE):
+            max_distance = tl.maximum(max_distance, tl.load(MAX_DISTANCE + h_kv * GROUP_SIZE + member))
+    low, high, full_low, full_high = query_bounds(
+        start_n,
+        q_offset,
+        q_len,
+        window,
+        max_distance,
+        segment_low,
+        segment_high,
+        BLOCK_N,
+        BLOCK_M,
+        CAUSAL,
+        HAS_WINDOW,
+        SKIP_BLOCKS,
+        HAS_SEGMENTS,
+    )
+    if SPLIT_SLOPE_BITS > 0:
+        slope = tl.load(SLOPE + h_kv)
+        if tl.abs(slope) * BLOCK_N <= SPLIT_SLOPE_BITS:
+            dk, dv = accumulate_all_queries(
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low,
+                full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+                table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, NUM_STAGES,
+            )  # fmt: skip
+            weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
+            dk = dk * weight
+            dv = dv * weight
+        else:
+            dk, dv = accumulate_all_queries(
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low,
+                full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+                table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, NUM_STAGES,
+            )  # fmt: skip
+    else:
+        dk, dv = accumulate_all_queries(
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, full_high,
+            high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
+            k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY,
+            HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+        )  # fmt: skip
+    store_tile(DV, b, h_kv, start_n, dv.to(DV.dtype), BLOCK_N, BLOCK_DV)
+    store_tile(DK, b, h_kv, start_n, (dk * qk_grad_scale).to(DK.dtype), BLOCK_N, BLOCK_D)

@@ -1,0 +1,271 @@
+"""Backward kernel for dq, which also computes the gradients of the score scale and the bias.
+
+One program per block of queries of one head loops over the keys once. It computes ``delta = sum(grad_out * out)`` per
+row (the dk/dv kernel reads it later), dq and, depending on the compile-time flags:
+
+* nothing else;
+* gradients of a few parameters per head: the tile of logit gradients is contracted with each parameter's derivative
+  table in registers. An amplitude, which multiplies the whole score scale, needs no table: its gradient is ``q . dq``
+  divided by the amplitude. The derivative table of a slope is the distance itself;
+* dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.diagonals import (
+    TABLE_PADDING,
+    add_diagonal_sums,
+    add_distance_weighted_sum,
+    atomic_add_diagonals,
+    contract_derivatives,
+)
+from whence.attention.fused.tile_ops import (
+    compute_logits,
+    dropout_multiplier,
+    key_bounds,
+    load_tile,
+    store_tile,
+    visible,
+)
+
+
+@triton.jit
+def dq_step(
+    q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv, batch_head,
+    start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad, qk_scale,
+    slope, lse, delta, q_segment, dropout, seed,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    DENSE_SCALE_GRAD: tl.constexpr, DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr,
+    NUM_BIAS_DERIVS: tl.constexpr, DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    start_n = tl.multiple_of(start_n, BLOCK_N)
+    distance0 = q_offset + start_m - start_n
+    offs_n = tl.arange(0, BLOCK_N)
+    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
+    slope_bias = 0.0
+    if (
+        HAS_SLOPE
+    ):  # slope * distance0 is the same for the whole tile: subtract it from lse, once per row instead of per logit
+        lse = lse - slope * distance0.to(tl.float32)
+        slope_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+    TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    logits, score_scale = compute_logits(
+        qk,
+        table + distance0 * TABLE_WIDTH,
+        qk_scale,
+        slope_bias,
+        BLOCK_M,
+        BLOCK_N,
+        1,
+        HAS_SCORE_SCALE,
+        HAS_BIAS,
+        HAS_SLOPE,
+    )
+    p = tl.exp2(logits - lse[:, None])
+    if MASKED:
+        offs_m = tl.arange(0, BLOCK_M)
+        k_segment = 0
+        if HAS_SEGMENTS:
+            k_segment = tl.load(K_SEGMENTS + b * kv_len + start_n + offs_n, mask=start_n + offs_n < kv_len, other=-1)[
+                None, :
+            ]
+        distance = distance0 + offs_m[:, None] - offs_n[None, :]
+        mask = visible(
+            distance,
+            (start_n + offs_n)[None, :],
+            kv_len,
+            window,
+            q_segment,
+            k_segment,
+            CAUSAL,
+            HAS_WINDOW,
+            HAS_SEGMENTS,
+        )
+        p = tl.where(mask, p, 0.0)
+    if HAS_DROPOUT:
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        dp = dp * dropout_multiplier(
+            seed, batch_head, offs_m[:, None], (start_n + offs_n)[None, :], q_len, kv_len, dropout
+        )
+    dlogits = p * (dp - delta[:, None])
+    if DENSE_SCALE_GRAD:
+        scale_carry = add_diagonal_sums(dlogits * qk, scale_carry, scale_table_grad + distance0, BLOCK_M, BLOCK_N)
+    if DENSE_BIAS_GRAD:
+        bias_carry = add_diagonal_sums(dlogits, bias_carry, bias_table_grad + distance0, BLOCK_M, BLOCK_N)
+    if NUM_SCALE_DERIVS + NUM_BIAS_DERIVS > 0:
+        scale_grad = dlogits
+        if NUM_SCALE_DERIVS > 0:
+            scale_grad = dlogits * qk
+        g0, g1, g2, g3 = contract_derivatives(
+            scale_grad,
+            dlogits,
+            derivatives + distance0 * DERIV_WIDTH,
+            g0,
+            g1,
+            g2,
+            g3,
+            BLOCK_M,
+            BLOCK_N,
+            NUM_SCALE_DERIVS,
+            NUM_BIAS_DERIVS,
+            DERIV_WIDTH,
+        )
+    if SLOPE_GRAD:
+        slope_grad = add_distance_weighted_sum(dlogits, distance0, slope_grad, BLOCK_M, BLOCK_N)
+    if HAS_SCORE_SCALE:
+        dlogits = dlogits * score_scale
+    acc = tl.dot(dlogits.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
+    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry
+
+
+@triton.jit(
+    do_not_specialize=[
+        "batch",
+        "heads",
+        "q_len",
+        "lse_stride",
+        "kv_len",
+        "q_offset",
+        "first_distance",
+        "window",
+        "table_stride",
+        "bias_grad_offset",
+        "seed",
+    ]
+)
+def backward_dq_kernel(
+    Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_SEGMENTS,
+    K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+    table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
+    GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
+    DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr,
+    DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, AMPLITUDE_GRAD: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    blocks = tl.cdiv(q_len, BLOCK_M)
+    rank = tl.program_id(0) // blocks
+    block = blocks - 1 - tl.program_id(0) % blocks
+    if SKIP_BLOCKS:
+        h = tl.load(MAX_DISTANCE + heads + rank // batch)
+        b = rank % batch
+    else:
+        h = rank % heads
+        b = rank // heads
+    batch_head = (b * heads + h).to(tl.int64)
+    h_kv = h // GROUP_SIZE
+    start_m = block * BLOCK_M
+    offs_m = tl.arange(0, BLOCK_M)
+    in_range = start_m + offs_m < q_len
+    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+    grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
+    out = load_tile(OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
+    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
+    lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+    derivatives = DERIVATIVES + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * DERIV_WIDTH
+    scale_table_grad = TABLE_GRADS + batch_head * table_stride + TABLE_PADDING - first_distance
+    bias_table_grad = scale_table_grad
+    if DENSE_SCALE_GRAD and DENSE_BIAS_GRAD:
+        bias_table_grad = scale_table_grad + bias_grad_offset
+    slope = 0.0
+    if HAS_SLOPE:
+        slope = tl.load(SLOPE + h)
+        lse = lse - slope * offs_m.to(tl.float32)
+    g0 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
+    g1 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
+    g2 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
+    g3 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
+    slope_grad = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
+    scale_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_SCALE_GRAD else [1], tl.float32)
+    bias_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_BIAS_GRAD else [1], tl.float32)
+    q_segment = 0
+    segment_low = 0
+    segment_high = 0
+    if HAS_SEGMENTS:
+        q_segment = tl.load(Q_SEGMENTS + b * q_len + start_m + offs_m, mask=in_range, other=0)[:, None]
+        segment_low = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2)
+        segment_high = tl.load(SEGMENT_RANGES + (b * blocks + block) * 2 + 1)
+    max_distance = 0
+    if SKIP_BLOCKS:
+        max_distance = tl.load(MAX_DISTANCE + h)
+    low, high, full_low, full_high = key_bounds(
+        start_m,
+        q_offset,
+        kv_len,
+        window,
+        max_distance,
+        segment_low,
+        segment_high,
+        BLOCK_M,
+        BLOCK_N,
+        CAUSAL,
+        HAS_WINDOW,
+        SKIP_BLOCKS,
+        HAS_SEGMENTS,
+    )
+    if HAS_WINDOW and not HAS_SEGMENTS:
+        for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+                batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
+                SLOPE_GRAD, True,
+            )  # fmt: skip
+    if not HAS_SEGMENTS:
+        for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+                batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
+                SLOPE_GRAD, False,
+            )  # fmt: skip
+    else:
+        full_high = low
+    for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
+        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
+            q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+            batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+            bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
+            DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
+        )  # fmt: skip
+    if high > low:  # the carry of the last tile belongs to the next block of distances
+        carry_distance = q_offset + start_m - low - tl.cdiv(high - low, BLOCK_N) * BLOCK_N
+        if DENSE_SCALE_GRAD:
+            atomic_add_diagonals(scale_carry, scale_table_grad + carry_distance, BLOCK_M, BLOCK_N)
+        if DENSE_BIAS_GRAD:
+            atomic_add_diagonals(bias_carry, bias_table_grad + carry_distance, BLOCK_M, BLOCK_N)
+    acc = acc * qk_grad_scale
+    store_tile(DQ, b, h, start_m, acc.to(DQ.dtype), BLOCK_M, BLOCK_D)
+    partial_sums = PARTIAL_SUMS + (batch_head * blocks + block) * 8
+    COUNT: tl.constexpr = NUM_SCALE_DERIVS + NUM_BIAS_DERIVS
+    if COUNT > 0:
+        tl.store(partial_sums, tl.sum(tl.ravel(g0), 0))
+    if COUNT > 1:
+        tl.store(partial_sums + 1, tl.sum(tl.ravel(g1), 0))
+    if COUNT > 2:
+        tl.store(partial_sums + 2, tl.sum(tl.ravel(g2), 0))
+    if COUNT > 3:
+        tl.store(partial_sums + 3, tl.sum(tl.ravel(g3), 0))
+    if SLOPE_GRAD:
+        tl.store(partial_sums + 4, tl.sum(tl.ravel(slope_grad), 0))
+    if AMPLITUDE_GRAD:
+        q_again = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+        tl.store(partial_sums + 5, tl.sum(tl.sum(q_again.to(tl.float32) * acc, 1), 0))

@@ -1,0 +1,120 @@
+"""One call on the device: aligned tensors, TMA descriptors, scales and compile-time flags that the kernels share."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from whence.attention.fused.call import FusedCall
+from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
+from whence.attention.fused.segments import Segments
+
+MAX_SLOPE = 160.0  # base-2 logits per step of distance: 2 ** -160 is below the smallest float32
+
+
+class DeviceCall:
+    """A ``FusedCall`` ready for launching kernels.
+
+    Attributes:
+        group_size: query heads per key head.
+        block_d, block_dv: head dimensions of q, k and of v, padded to powers of two; max_block_d is the larger one.
+        qk_scale, logit_scale: turn ``q . k``, and a bias, into base-2 logits.
+        table: score scale and bias for base-2 logits, interleaved: ``[H, table_stride, 1 or 2]``.
+        dummy: passed for tensors that a kernel does not read.
+    """
+
+    def __init__(self, call: FusedCall) -> None:
+        self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
+        self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
+        self.batch, self.heads, self.q_len, self.head_dim = self.q.shape
+        self.kv_heads, self.kv_len, self.value_dim = self.k.shape[1], self.k.shape[2], self.v.shape[3]
+        self.group_size = self.heads // self.kv_heads
+        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
+        self.max_block_d = max(self.block_d, self.block_dv)
+        self.logit_scale = LOG2E / self.softmax.temperature
+        self.qk_scale = self.softmax.scale * LOG2E / self.softmax.temperature
+        self.seed = 0 if self.softmax.seed is None else int(self.softmax.seed)
+        # float32 inputs: three tf32 products keep float32 precision, unless torch allows tf32
+        exact = self.q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+        self.input_precision = "tf32x3" if exact else "tf32"
+        self.dummy = self.q.new_empty(1, dtype=torch.float32)
+        table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
+        self.table = self.dummy if table is None else table
+        self.table_stride = 0 if table is None else table.shape[1]
+        self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
+
+    @property
+    def has_padding_rows(self) -> bool:
+        return padded_length(self.q_len) != self.q_len
+
+    @property
+    def table_entries(self) -> int:
+        """The number of distances in the table."""
+        return self.table_stride - 2 * TABLE_PADDING
+
+    @cached_property
+    def segments(self) -> Segments | None:
+        if self.mask.key_mask is None and self.mask.q_segment_ids is None:
+            return None
+        return Segments(self.batch, self.q_len, self.kv_len, self.q.device, self.mask)
+
+    @property
+    def segment_ids(self) -> tuple[Tensor, Tensor]:
+        """Ids of queries and keys, for a kernel's arguments."""
+        return (self.dummy, self.dummy) if self.segments is None else (self.segments.q_ids, self.segments.k_ids)
+
+    def segment_arguments(self, block: int, by_query: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids of queries and keys, and the ranges of blocks that can share an id."""
+        ranges = self.dummy if self.segments is None else self.segments.block_ranges(block, by_query)
+        return (*self.segment_ids, ranges)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """The change of a base-2 logit per step of distance, ``[H]``."""
+        if self.effects.slope is None:
+            return self.dummy
+        # a steeper slope gives weight 0 in any precision, but its query and key parts would cancel with large errors
+        return (self.effects.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
+
+    @cached_property
+    def sink(self) -> Tensor:
+        return self.dummy.expand(1, 1, 1) if self.effects.sink is None else self.effects.sink
+
+    @property
+    def qk_grad_scale(self) -> float:
+        """Turns the gradient of a logit, times the score scale in the table, into the gradient of ``q . k``."""
+        return math.log(2) if self.effects.has_score_scale else self.softmax.scale / self.softmax.temperature
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The integer arguments of most kernels, from ``batch`` to ``table_stride``."""
+        m = self.mask
+        return (
+            self.batch, self.heads, self.q_len, padded_length(self.q_len), self.kv_len, m.q_offset,
+            self.effects.first_distance, m.window or 0, self.table_stride,
+        )  # fmt: skip
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The compile-time arguments of most kernels."""
+        e, m = self.effects, self.mask
+        return {
+            "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
+            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None,
+            "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.segments is not None,
+            "HAS_DROPOUT": self.softmax.dropout > 0, "INPUT_PRECISION": self.input_precision,
+        }  # fmt: skip
+
+    def describe(self, x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
+        """A TMA descriptor of ``[B, H, length, dim]`` in tiles of some rows, shared by the kernels of one call."""
+        key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
+        if key not in self._descriptors:
+            # an axis of size 1 may have any stride, but TMA checks it anyway
+            strides = [stride if n > 1 else block_d for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+            self._descriptors[key] = TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+        return self._descriptors[key]

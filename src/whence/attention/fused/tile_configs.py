@@ -1,0 +1,77 @@
+"""Tile sizes and launch options per kernel, measured on an H200.
+
+Small tiles of four warps win, with two or three programs per multiprocessor. Register use decides: one more table can
+make the same tile a third slower. ``max_registers`` caps the registers per thread where the compiler would otherwise
+use so many that only two programs fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONG_QUERIES = 4096  # number of queries above which a large tile is faster
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 2
+    max_registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Launch options; the number of stages is an argument of the loops instead."""
+        options = {"num_warps": self.num_warps}
+        return options if self.max_registers is None else options | {"maxnreg": self.max_registers}
+
+
+def forward_config(head_dim: int, element_size: int, has_table: bool, q_len: int) -> TileConfig:
+    if element_size == 4:
+        return TileConfig(64, 32, 4, 2) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
+    if head_dim > 128:
+        return TileConfig(64, 64, 8, 2)
+    if head_dim > 64 and q_len > LONG_QUERIES:
+        return TileConfig(128, 128, 8, 3)
+    return TileConfig(64, 64, 4, 2 if has_table and head_dim <= 64 else 3)
+
+
+def dkdv_config(
+    head_dim: int, element_size: int, has_score_scale: bool, has_decay: bool, has_slope: bool, has_segments: bool
+) -> TileConfig:
+    """Segments mask every block; the smallest tiles are not used for them."""
+    if element_size == 4:
+        return TileConfig(32, 64, 4, 1) if head_dim <= 64 else TileConfig(32, 64, 8, 1)
+    if head_dim > 128:
+        return TileConfig(32, 64, 8, 2)
+    if head_dim > 64:
+        return TileConfig(32, 64, 4, 3) if has_decay and not has_segments else TileConfig(64, 64, 4, 2)
+    small = (has_score_scale or has_slope) and not has_segments
+    return TileConfig(32, 64, 4, 3) if small else TileConfig(64, 64, 4, 3, 168)
+
+
+def dq_config(head_dim: int, element_size: int, num_derivatives: int, num_dense: int) -> TileConfig:
+    if element_size == 4:
+        return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
+    if head_dim > 128:
+        return TileConfig(64, 32, 8, 2)
+    if head_dim > 64:
+        return TileConfig(64, 64, 4, 2) if num_dense or num_derivatives else TileConfig(128, 64, 8, 3)
+    if num_dense == 1:
+        return TileConfig(64, 64, 4, 2, 168)
+    return TileConfig(64, 64, 4, 3, 168) if num_derivatives else TileConfig(64, 64, 4, 3)
+
+
+def table_gradient_config(head_dim: int, element_size: int) -> TileConfig:
+    if element_size == 4:
+        return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
+    if head_dim > 128:
+        return TileConfig(64, 64, 8, 1)
+    return TileConfig(128, 64, 8, 2) if head_dim > 64 else TileConfig(64, 64, 4, 3)
+
+
+def decode_config(rows: int, head_dim: int, element_size: int) -> TileConfig:
+    if element_size == 4 or head_dim > 128:
+        return TileConfig(rows, 32, 4, 2)
+    return TileConfig(rows, 128, 4, 2) if rows <= 32 else TileConfig(rows, 64, 4, 3)

@@ -1,0 +1,145 @@
+"""Operations on one tile that the kernels share: TMA loads and stores, logits, masking, dropout, loop bounds."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.diagonals import load_table_tiles
+
+
+@triton.jit
+def load_tile(descriptor, b, h, start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]``; elements outside are zero."""
+    return tl.reshape(descriptor.load([b, h, start, 0]), [ROWS, COLUMNS])
+
+
+@triton.jit
+def store_tile(descriptor, b, h, start, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    descriptor.store([b, h, start, 0], tl.reshape(tile, [1, 1, ROWS, COLUMNS]))
+
+
+@triton.jit
+def compute_logits(
+    qk, table, qk_scale, slope_bias,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+):  # fmt: skip
+    """Base-2 logits and the tile of score scales. ``slope_bias`` is the contribution of a slope along the keys."""
+    if HAS_SCORE_SCALE or HAS_BIAS:
+        score_scale, bias = load_table_tiles(table, ROWS, COLUMNS, SIGN, HAS_SCORE_SCALE, HAS_BIAS)
+        if HAS_SCORE_SCALE and HAS_BIAS:
+            logits = qk * score_scale + bias
+        elif HAS_SCORE_SCALE:
+            logits = qk * score_scale
+        else:
+            logits = qk * qk_scale + bias
+        return logits, score_scale
+    else:
+        logits = qk * qk_scale
+        if HAS_SLOPE:
+            logits = logits + slope_bias
+        return logits, logits
+
+
+@triton.jit
+def visible(
+    distance,
+    offs_n,
+    kv_len,
+    window,
+    q_segment,
+    k_segment,
+    CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr,
+):
+    """The boolean mask of a tile: True where the query attends to the key."""
+    mask = offs_n < kv_len
+    if CAUSAL:
+        mask = mask & (distance >= 0)
+    if HAS_WINDOW:
+        mask = mask & (distance < window) & (distance > -window)
+    if HAS_SEGMENTS:
+        mask = mask & (q_segment == k_segment)
+    return mask
+
+
+@triton.jit
+def dropout_multiplier(seed, batch_head, offs_m, offs_n, q_len, kv_len, dropout):
+    """0 or 1 / (1 - dropout) per pair. The counter depends on the pair alone, so forward and backward kernels agree."""
+    counter = (batch_head.to(tl.int64) * q_len + offs_m) * kv_len + offs_n
+    return tl.where(tl.rand(seed, counter) >= dropout, 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def key_bounds(
+    start_m, q_offset, kv_len, window, max_distance, segment_low, segment_high,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    SKIP_BLOCKS: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Keys low to high for ROWS queries from start_m, in multiples of BLOCK; full_low to full_high need no mask."""
+    low = 0
+    high = kv_len
+    full_low = 0
+    full_high = kv_len
+    if CAUSAL:
+        high = tl.minimum(high, q_offset + start_m + ROWS)
+        full_high = tl.minimum(full_high, q_offset + start_m + 1)
+    if HAS_WINDOW:
+        low = tl.maximum(low, q_offset + start_m - window + 1)
+        full_low = tl.maximum(full_low, q_offset + start_m + ROWS - window)
+        if not CAUSAL:
+            high = tl.minimum(high, q_offset + start_m + ROWS - 1 + window)
+            full_high = tl.minimum(full_high, q_offset + start_m + window)
+    if SKIP_BLOCKS:
+        low = tl.maximum(low, q_offset + start_m - max_distance)
+    if HAS_SEGMENTS:
+        low = tl.maximum(low, segment_low)
+        high = tl.minimum(high, segment_high)
+    high = tl.maximum(high, 0)
+    low = tl.where(low < high, low // BLOCK * BLOCK, high)  # an empty range has no blocks, not even a masked one
+    if HAS_SEGMENTS:
+        full_low = high
+        full_high = high
+    else:
+        full_low = tl.minimum(tl.maximum(low, (full_low + BLOCK - 1) // BLOCK * BLOCK), high)
+        full_high = tl.maximum(full_high, 0) // BLOCK * BLOCK
+        full_high = tl.minimum(tl.maximum(full_low, full_high), high)
+    return low, high, full_low, full_high
+
+
+@triton.jit
+def query_bounds(
+    start_n, q_offset, q_len, window, max_distance, segment_low, segment_high,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    SKIP_BLOCKS: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Queries low to high for COLUMNS keys from start_n, in multiples of BLOCK; full_low to full_high need no mask."""
+    low = 0
+    high = q_len
+    full_low = 0
+    full_high = (q_len + BLOCK - 1) // BLOCK * BLOCK  # padding rows have p = 0
+    if CAUSAL:
+        low = tl.maximum(low, start_n - q_offset)
+        full_low = tl.maximum(full_low, start_n + COLUMNS - 1 - q_offset)
+    if HAS_WINDOW:
+        high = tl.minimum(high, start_n + COLUMNS - 1 - q_offset + window)
+        full_high = tl.minimum(full_high, tl.maximum(start_n - q_offset + window, 0)) // BLOCK * BLOCK
+        if not CAUSAL:
+            low = tl.maximum(low, start_n - q_offset - window + 1)
+            full_low = tl.maximum(full_low, start_n + COLUMNS - q_offset - window)
+    if SKIP_BLOCKS:
+        high = tl.minimum(high, start_n + COLUMNS - q_offset + max_distance)
+    if HAS_SEGMENTS:
+        low = tl.maximum(low, segment_low)
+        high = tl.minimum(high, segment_high)
+    high = tl.maximum(high, 0)
+    low = tl.where(low < high, low // BLOCK * BLOCK, high)  # an empty range has no blocks, not even a masked one
+    if HAS_SEGMENTS:
+        full_low = high
+        full_high = high
+    else:
+        full_low = tl.minimum(tl.maximum(low, (full_low + BLOCK - 1) // BLOCK * BLOCK), high)
+        full_high = tl.minimum(tl.maximum(full_low, full_high), high)
+    return low, high, full_low, full_high
