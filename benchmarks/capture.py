@@ -1,11 +1,12 @@
-"""Memory and time of capture in a long forward pass on a CPU: SmolLM2 with each recorder, each in its own process.
+"""Memory and time of recording internals of a long forward pass on a CPU, against the same forward pass alone.
 
     python benchmarks/capture.py                  # 8192 tokens; writes benchmarks/records/capture.json
     python benchmarks/capture.py --length 1024 --out build/capture.json
 
-All layers are recorded, and every result is read once. The peak is the largest resident size meanwhile, minus the size with
-the model loaded. The record is written after each way and keeps the other ways if sources and settings are the same, so a
-run that was stopped continues with ``--ways``.
+SmolLM2 runs once per recorder of ``whence.hf``, each in its own process. All layers are recorded and every recorded
+tensor is read once. The peak is the largest resident size minus the resident size with the model loaded. The record is
+written after each variant and keeps the results of other variants if source and settings are the same, so that an
+interrupted run can be continued with ``--variants``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from whence.hf.recorders import Recorder
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, SEGMENTS = 16, 32
-WAYS = {
+VARIANTS = {
     "plain": "the forward alone",
     "LastRow": "the last attention row",
     "AttentionRows": f"{ROWS} whole attention rows",
@@ -38,19 +39,19 @@ WAYS = {
     "RotatedQK": "queries and keys before and after rotation",
     "everything": "all of these in one forward",
 }
-LIMIT = 2e9  # bytes beyond the model for any one recorder; all at once keep the sum
+MAX_EXTRA_BYTES = 2e9  # beyond the model, for any single recorder; all of them together hold the sum
 
 
-def resident() -> int:
-    """This process's memory now, in bytes."""
+def resident_bytes() -> int:
+    """The current resident size of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
-def build_recorders(way: str, length: int) -> list[Recorder]:
-    """New recorders for one way; none for the forward pass alone."""
+def make_recorders(variant: str, length: int) -> list[Recorder]:
+    """New recorders of one variant; none for the forward pass alone."""
     segments = torch.arange(length) * SEGMENTS // length
-    by_name: dict[str, Recorder] = {
+    recorders: dict[str, Recorder] = {
         "LastRow": hf.LastRow(),
         "AttentionRows": hf.AttentionRows(torch.linspace(0, length - 1, ROWS).long()),
         "SegmentMass": hf.SegmentMass(segments, rows=torch.arange(length)),
@@ -59,70 +60,79 @@ def build_recorders(way: str, length: int) -> list[Recorder]:
         "HiddenStates": hf.HiddenStates(),
         "RotatedQK": hf.RotatedQK(),
     }
-    return [recorder for name, recorder in by_name.items() if way in (name, "everything")]
+    return [recorder for name, recorder in recorders.items() if variant in (name, "everything")]
 
 
-def measure(way: str, length: int, out: multiprocessing.Queue[dict[str, float]]) -> None:
+def measure(variant: str, length: int, out: multiprocessing.Queue[dict[str, float]]) -> None:
     model, _ = hf.load("smollm2")
     tokens = torch.randint(100, 40000, (1, length), generator=torch.Generator().manual_seed(0))
-    recorders = build_recorders(way, length)
-    sum(float(weight.detach().sum()) for weight in model.parameters())  # weights are in memory once they were looked at
-    before, peak, done = resident(), [0], threading.Event()
+    recorders = make_recorders(variant, length)
+    sum(float(weight.detach().sum()) for weight in model.parameters())  # load memory-mapped weights
+    before, peak, done = resident_bytes(), [0], threading.Event()
 
-    def look() -> None:
+    def sample_memory() -> None:
         while not done.wait(0.02):
-            peak[0] = max(peak[0], resident())
+            peak[0] = max(peak[0], resident_bytes())
 
-    looking = threading.Thread(target=look)
-    looking.start()
-    begin = time.perf_counter()
+    sampler = threading.Thread(target=sample_memory)
+    sampler.start()
+    start = time.perf_counter()
     with torch.inference_mode():
         with hf.capture(model, *recorders) if recorders else nullcontext():
             model(tokens, use_cache=False, logits_to_keep=1)
-        for one in recorders:
-            for layer in one:
-                one[layer].sum()
-    seconds = time.perf_counter() - begin
+        for recorder in recorders:
+            for layer in recorder:
+                recorder[layer].sum()
+    seconds = time.perf_counter() - start
     done.set()
-    looking.join()
+    sampler.join()
     out.put({"seconds": seconds, "bytes": peak[0] - before, "model_bytes": before})
 
 
-def others(out: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What a record has already, if the same sources measured it in the same way."""
-    there = records.read(out) if out.exists() else {}
-    same = there.get("about") == record["about"]
+def read_other_results(out: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Results already in the record, if the same source measured them with the same settings."""
+    existing = records.read(out) if out.exists() else {}
+    same = existing.get("about") == record["about"]
     return (
-        there["results"] if same and there["environment"]["source_hash"] == record["environment"]["source_hash"] else {}
+        existing["results"]
+        if same and existing["environment"]["source_hash"] == record["environment"]["source_hash"]
+        else {}
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=8192)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "capture.json")
-    given = parser.parse_args()
+    args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
-    about = {"length": given.length, "threads": torch.get_num_threads(), "limit_bytes": LIMIT, "ways": WAYS}
+    about = {
+        "length": args.length,
+        "threads": torch.get_num_threads(),
+        "limit_bytes": MAX_EXTRA_BYTES,
+        "ways": VARIANTS,
+    }
     environment = records.describe_environment(("torch", "transformers"))
     results: dict[str, dict[str, float]] = {}
-    for way in given.ways:
+    for variant in args.variants:
         queue: multiprocessing.Queue[dict[str, float]] = context.Queue()
-        process = context.Process(target=measure, args=(way, given.length, queue))
+        process = context.Process(target=measure, args=(variant, args.length, queue))
         process.start()
-        results[way] = queue.get()
+        results[variant] = queue.get()
         process.join()
         print(
-            f"{WAYS[way]}: {results[way]['seconds']:.0f} s, {results[way]['bytes'] / 1e9:.2f} GB beyond the model",
+            f"{VARIANTS[variant]}: {results[variant]['seconds']:.0f} s, {results[variant]['bytes'] / 1e9:.2f} GB beyond the model",
             flush=True,
         )
         record = {"environment": environment, "about": about}
-        records.write(given.out, {**record, "results": others(given.out, record) | results})
-    over = [way for way, found in results.items() if found["bytes"] > LIMIT and way != "everything"]
-    if over:
-        print(f"over {LIMIT / 1e9:.0f} GB: {', '.join(over)}")
-    return 1 if over else 0
+        records.write(args.out, {**record, "results": read_other_results(args.out, record) | results})
+    exceeded = [
+        variant for variant, found in results.items() if found["bytes"] > MAX_EXTRA_BYTES and variant != "everything"
+    ]
+    if exceeded:
+        print(f"over {MAX_EXTRA_BYTES / 1e9:.0f} GB: {', '.join(exceeded)}")
+    return 1 if exceeded else 0
 
 
 if __name__ == "__main__":

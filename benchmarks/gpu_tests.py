@@ -1,4 +1,4 @@
-"""The fused kernels' tests on an NVIDIA GPU and a memory check of a small case, and a record of how they ended.
+"""Run the GPU tests and compute-sanitizer on an NVIDIA GPU, and record the results.
 
 python benchmarks/gpu_tests.py                 # minutes on an H200; writes benchmarks/records/gpu_tests.json
 python benchmarks/gpu_tests.py --jobs 12 --sanitizer /usr/local/cuda/bin/compute-sanitizer
@@ -22,13 +22,13 @@ from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/attention", "tests/probe/test_probe_on_gpu.py", "tests/lab/test_lab_on_gpu.py")
-SMALL_CASE = "tests/attention/fused/small_case.py"
+SMOKE_SCRIPT = "tests/attention/fused/small_case.py"
 
 
-def tested(jobs: str) -> dict[str, Any]:
-    """How many tests of each file passed, which failed, and why some were skipped."""
+def run_tests(jobs: str) -> dict[str, Any]:
+    """Passed tests per file, failed tests, and skipped tests with reasons."""
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "tests.xml"
+        xml_report = Path(folder) / "tests.xml"
         options = [
             "-o",
             "addopts=",
@@ -43,10 +43,12 @@ def tested(jobs: str) -> dict[str, Any]:
             "-n",
             jobs,
         ]
-        began = time.monotonic()
-        ended = subprocess.run([sys.executable, "-m", "pytest", *options, f"--junitxml={page}", *TESTS], cwd=ROOT)
-        seconds = time.monotonic() - began
-        cases = list(ET.parse(page).iter("testcase")) if page.exists() else []
+        started = time.monotonic()
+        process = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, f"--junitxml={xml_report}", *TESTS], cwd=ROOT
+        )
+        seconds = time.monotonic() - started
+        cases = list(ET.parse(xml_report).iter("testcase")) if xml_report.exists() else []
     passed: collections.Counter[str] = collections.Counter()
     failed, skipped = [], []
     for case in cases:
@@ -58,33 +60,33 @@ def tested(jobs: str) -> dict[str, Any]:
         else:
             passed[str(case.get("classname"))] += 1
     return {
-        "exit_code": ended.returncode, "seconds": seconds, "passed": sum(passed.values()),
+        "exit_code": process.returncode, "seconds": seconds, "passed": sum(passed.values()),
         "passed_by_file": dict(sorted(passed.items())), "failed": failed, "skipped": skipped,
     }  # fmt: skip
 
 
-def memory_checked(sanitizer: str) -> dict[str, Any]:
-    """What compute-sanitizer says of every kernel on a small case."""
-    command = [sanitizer, "--tool", "memcheck", "--error-exitcode", "1", sys.executable, SMALL_CASE]
+def run_sanitizer(sanitizer: str) -> dict[str, Any]:
+    """The summary of compute-sanitizer for a small case of every kernel."""
+    command = [sanitizer, "--tool", "memcheck", "--error-exitcode", "1", sys.executable, SMOKE_SCRIPT]
     try:
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
-        return {"exit_code": None, "said": f"there is no {sanitizer} here"}
-    lines = (ended.stdout + ended.stderr).strip().splitlines()
-    return {"exit_code": ended.returncode, "said": lines[-1].strip("= ") if lines else ""}
+        return {"exit_code": None, "said": f"{sanitizer} not found"}
+    lines = (process.stdout + process.stderr).strip().splitlines()
+    return {"exit_code": process.returncode, "said": lines[-1].strip("= ") if lines else ""}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", default="auto", help="tests side by side")
-    parser.add_argument("--sanitizer", default="compute-sanitizer", help="where it is")
+    parser.add_argument("--jobs", default="auto", help="Number of parallel test processes.")
+    parser.add_argument("--sanitizer", default="compute-sanitizer", help="Path of compute-sanitizer.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "gpu_tests.json")
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/gpu_tests.py tests on a CUDA device, and there is none here")
-    where = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
-    tests, memory = tested(given.jobs), memory_checked(given.sanitizer)
-    records.write(given.out, {"command": "make gpu-test", "environment": where, "tests": tests, "memory": memory})
+        raise SystemExit("benchmarks/gpu_tests.py needs a CUDA device")
+    environment = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
+    tests, memory = run_tests(args.jobs), run_sanitizer(args.sanitizer)
+    records.write(args.out, {"command": "make gpu-test", "environment": environment, "tests": tests, "memory": memory})
     print(f"{tests['passed']} passed, {len(tests['failed'])} failed; {memory['said']}")
     if tests["exit_code"] or memory["exit_code"]:
         raise SystemExit(1)

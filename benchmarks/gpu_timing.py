@@ -1,7 +1,7 @@
-"""Times on the device: steps as CUDA graphs, replayed in turns.
+"""CUDA event timing of steps, eager or as CUDA graphs, interleaved.
 
-A graph leaves the host out. Turns let every way meet the same device: one that stood idle is slow at first, and one under
-load for a tenth of a second lowers its clock, more for some kernels than for others.
+A CUDA graph excludes host overhead. Interleaving exposes every variant to the same device state: an idle device is slow
+at first, and a device under load for a tenth of a second lowers its clock, more for some kernels than for others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-WARM = 200.0  # milliseconds of rounds before any counts
-FEWEST, MOST = 5, 25  # rounds
-LONG = 200.0  # milliseconds from which on there is nothing to gain from a graph, and one reading tells enough
+WARMUP_MS = 200.0  # of untimed rounds
+MIN_ROUNDS, MAX_ROUNDS = 5, 25
+LONG_STEP_MS = 200.0  # a longer step gains nothing from a graph, and one measurement is enough
 
 
-def captured(step: Callable[[], object]) -> Callable[[], None] | None:
-    """The step as a graph, or None where it cannot be captured."""
+def capture_graph(step: Callable[[], object]) -> Callable[[], None] | None:
+    """The step as a CUDA graph, or None if it cannot be captured."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -31,49 +31,52 @@ def captured(step: Callable[[], object]) -> Callable[[], None] | None:
     try:
         with torch.cuda.graph(graph):
             step()
-    except Exception as error:  # a stock kernel may refuse; the eager time remains
+    except Exception as error:  # some kernels cannot be captured; the eager time remains
         print(f"  not captured: {str(error).splitlines()[0][:100]}", file=sys.stderr)
         torch.cuda.synchronize()
         return None
 
-    def replay(kept: object = step) -> None:  # a graph reads its inputs where they lay: whoever has it needs them alive
+    def replay(alive: object = step) -> None:  # the default keeps the tensors alive that the graph reads by address
         graph.replay()
 
     return replay
 
 
-def milliseconds(step: Callable[[], object], repeats: int) -> list[float]:
-    return rounds({"": step}, repeats)[""]
+def time_step(step: Callable[[], object], repeats: int) -> list[float]:
+    return time_rounds({"": step}, repeats)[""]
 
 
-def rounds(steps: Mapping[Any, Callable[[], object]], count: int) -> dict[Any, list[float]]:
-    """Times of each step, one of each a round, in another order every time: what runs before a step leaves it a cooler or
-    a hotter device. All is asked for before anything is waited for, so that the device never waits for the host between
-    two of them."""
+def time_rounds(steps: Mapping[Any, Callable[[], object]], count: int) -> dict[Any, list[float]]:
+    """Milliseconds of each step, one run per round in a random order, since the previous step affects the clock.
+
+    Everything is enqueued before the first synchronization, so that the device never waits for the host.
+    """
     events, order = [], random.Random(0)
     for _ in range(count):
         for name, step in order.sample(list(steps.items()), len(steps)):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
             step()
             end.record()
-            events.append((name, begin, end))
+            events.append((name, start, end))
     torch.cuda.synchronize()
-    return {name: [begin.elapsed_time(end) for own, begin, end in events if own == name] for name in steps}
+    return {
+        name: [start.elapsed_time(end) for event_name, start, end in events if event_name == name] for name in steps
+    }
 
 
-def launched(step: Callable[[], object], seconds: float) -> tuple[list[float], Callable[[], None] | None]:
-    """Times of the step as a program runs it, and the step as a graph."""
-    first = milliseconds(step, 1)
-    if first[0] > LONG:
+def time_eager_and_capture(step: Callable[[], object], seconds: float) -> tuple[list[float], Callable[[], None] | None]:
+    """Eager times of the step, launches included, and the step as a CUDA graph."""
+    first = time_step(step, 1)
+    if first[0] > LONG_STEP_MS:
         return first, None
-    repeats = max(3, min(MOST, int(seconds * 1000 / max(first[0], 1e-3))))
-    return milliseconds(step, repeats), captured(step)
+    repeats = max(3, min(MAX_ROUNDS, int(seconds * 1000 / max(first[0], 1e-3))))
+    return time_step(step, repeats), capture_graph(step)
 
 
-def in_turns(steps: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, list[float]]:
-    """Times of each step on a device that all of them keep warm; as many rounds as fit the time given to each."""
-    rounds(steps, 1)
-    one = max(1e-3, sum(times[0] for times in rounds(steps, 1).values()))
-    rounds(steps, int(WARM / one) + 1)
-    return rounds(steps, max(FEWEST, min(MOST, int(seconds * 1000 * len(steps) / one))))
+def time_interleaved(steps: Mapping[Any, Callable[[], object]], seconds: float) -> dict[Any, list[float]]:
+    """Milliseconds of each step on a warm device; as many rounds as fit into the given seconds per step."""
+    time_rounds(steps, 1)
+    round_ms = max(1e-3, sum(times[0] for times in time_rounds(steps, 1).values()))
+    time_rounds(steps, int(WARMUP_MS / round_ms) + 1)
+    return time_rounds(steps, max(MIN_ROUNDS, min(MAX_ROUNDS, int(seconds * 1000 * len(steps) / round_ms))))

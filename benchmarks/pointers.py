@@ -1,11 +1,11 @@
-"""Time of pointing on a CPU: the scaled dot-product pointer, with and without a bias, and additive attention as a pointer.
+"""CPU time of pointer attention: scaled dot product, with and without a recency bias, against additive attention.
 
     python benchmarks/pointers.py                 # writes benchmarks/records/pointers.json
-    python benchmarks/pointers.py --turns 5 --out build/pointers.json
+    python benchmarks/pointers.py --rounds 5 --out build/pointers.json
 
-One turn is a forward and a backward over a batch of padded histories, as in training. The ways take turns on one thread, so
-that whatever else the machine does falls on all of them, and each timed pass follows an untimed one of the same way. Times
-are those of the processor, without waiting for others.
+One step is a forward and a backward pass over a batch of padded histories, as in training. The variants are interleaved
+on one thread, so that background load affects all of them, and an untimed step precedes each timed one. Times are
+processor times.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from whence.attention.pointer import PointerAttention
 from whence_papers.pointer.next_location.model import AdditivePointer
 
 ROOT = Path(__file__).resolve().parent.parent
-BATCH, VISITS, WIDTH = 128, 50, 64
+BATCH, VISITS, EMBED_DIM = 128, 50, 64
 
 
-def ways() -> dict[str, torch.nn.Module]:
+def variants() -> dict[str, torch.nn.Module]:
     torch.manual_seed(0)
     return {
-        "dot product": PointerAttention(WIDTH),
-        "dot product, Recency": PointerAttention(WIDTH, Recency(VISITS + 1)),
-        "additive": AdditivePointer(WIDTH),
+        "dot product": PointerAttention(EMBED_DIM),
+        "dot product, Recency": PointerAttention(EMBED_DIM, Recency(VISITS + 1)),
+        "additive": AdditivePointer(EMBED_DIM),
     }
 
 
-def passing(way: torch.nn.Module, encoded: Tensor, key_mask: Tensor) -> Callable[[], None]:
+def make_step(variant: torch.nn.Module, encoded: Tensor, key_mask: Tensor) -> Callable[[], None]:
     def step() -> None:
-        log_weights = way(encoded, key_mask=key_mask)
+        log_weights = variant(encoded, key_mask=key_mask)
         log_weights[:, 0].sum().backward()  # every history has a first visit
 
     return step
@@ -47,28 +47,28 @@ def passing(way: torch.nn.Module, encoded: Tensor, key_mask: Tensor) -> Callable
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "pointers.json")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    drawn = torch.Generator().manual_seed(0)
-    encoded = torch.randn(BATCH, VISITS, WIDTH, generator=drawn, requires_grad=True)
-    lengths = torch.randint(VISITS // 2, VISITS + 1, (BATCH,), generator=drawn)
+    generator = torch.Generator().manual_seed(0)
+    encoded = torch.randn(BATCH, VISITS, EMBED_DIM, generator=generator, requires_grad=True)
+    lengths = torch.randint(VISITS // 2, VISITS + 1, (BATCH,), generator=generator)
     key_mask = torch.arange(VISITS) < lengths[:, None]
-    steps = {name: passing(way, encoded, key_mask) for name, way in ways().items()}
+    steps = {name: make_step(variant, encoded, key_mask) for name, variant in variants().items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(given.turns):
+    for _ in range(args.rounds):
         for name, step in steps.items():
             step()
-            begin = time.process_time()
+            start = time.process_time()
             step()
-            times[name].append(1e3 * (time.process_time() - begin))
+            times[name].append(1e3 * (time.process_time() - start))
     for name, row in times.items():
         print(f"{name}: {median(row):.2f} ms")
-    about = {"batch": BATCH, "visits": VISITS, "width": WIDTH, "turns": given.turns, "threads": 1}
+    about = {"batch": BATCH, "visits": VISITS, "width": EMBED_DIM, "turns": args.rounds, "threads": 1}
     results = {name: {"milliseconds": [round(value, 4) for value in row]} for name, row in times.items()}
     environment = records.describe_environment(("torch",))
-    records.write(given.out, {"environment": environment, "about": about, "results": results})
+    records.write(args.out, {"environment": environment, "about": about, "results": results})
     return 0
 
 

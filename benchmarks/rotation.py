@@ -1,11 +1,11 @@
-"""Rotary positions before the attention kernel, or inside it: which is faster?
+"""Forward time of rotary positions on a GPU: rotation before the attention kernel against rotation inside it.
 
     python benchmarks/rotation.py                  # a minute on an H200; writes benchmarks/records/rotation.json
 
-Inside, every block of queries turns every block of keys it meets once more, in a kernel written here for this question
-alone: causal, bfloat16, forward. Before, torch.compile makes one pass over queries and keys, and whence's own kernel runs
-on what comes out. The same small kernel without the turning is its control. Each way is captured into a CUDA graph and
-timed in turns; a way is timed only after its output was held against float64.
+Inside: every block of queries rotates every block of keys it loads, in a small kernel written for this question:
+causal, bfloat16, forward only. Before: torch.compile rotates queries and keys in one pass, and the kernel of whence
+runs on the result. The same small kernel without rotation is the control. Each variant is captured into a CUDA graph;
+it is timed only if its output agrees with float64.
 """
 
 from __future__ import annotations
@@ -23,118 +23,118 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import whence
-from gpu import ALLOWED
-from gpu_timing import captured, milliseconds
+from gpu import MAX_ERROR
+from gpu_timing import capture_graph, time_step
 from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(4, 16, 4096, 64), (4, 16, 4096, 128), (1, 16, 16384, 128)]
-CHECKED = 512
+CHECKED_TOKENS = 512
 TILES = [(64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2)]
-TEXT = {
+LABELS = {
     "none": "whence, no position",
     "before": "rotation before (compiled), then whence",
-    "control": "the small kernel, not turned",
-    "inside": "the small kernel, turned inside",
+    "control": "small kernel, no rotation",
+    "inside": "small kernel, rotation inside",
 }
 
 
 @triton.jit
-def halves(X, COS, SIN, b, h, start, ROWS: tl.constexpr, HALF: tl.constexpr, TURNED: tl.constexpr):
-    one = tl.reshape(X.load([b, h, start, 0]), [ROWS, HALF])
-    two = tl.reshape(X.load([b, h, start, HALF]), [ROWS, HALF])
-    if TURNED:
+def load_halves(X, COS, SIN, b, h, start, ROWS: tl.constexpr, HALF: tl.constexpr, ROTATE_INSIDE: tl.constexpr):
+    first = tl.reshape(X.load([b, h, start, 0]), [ROWS, HALF])
+    second = tl.reshape(X.load([b, h, start, HALF]), [ROWS, HALF])
+    if ROTATE_INSIDE:
         cos = COS.load([start, 0])
         sin = SIN.load([start, 0])
-        a = one.to(tl.float32)
-        c = two.to(tl.float32)
-        one, two = (a * cos - c * sin).to(tl.bfloat16), (c * cos + a * sin).to(tl.bfloat16)
-    return one, two
+        a = first.to(tl.float32)
+        c = second.to(tl.float32)
+        first, second = (a * cos - c * sin).to(tl.bfloat16), (c * cos + a * sin).to(tl.bfloat16)
+    return first, second
 
 
 @triton.jit
-def kernel(Q, K, V, OUT, QCOS, QSIN, KCOS, KSIN, heads, rows, unit, BM: tl.constexpr, BN: tl.constexpr,
-           HALF: tl.constexpr, STAGES: tl.constexpr, TURNED: tl.constexpr):  # fmt: skip
-    blocks = rows // BM
+def rotary_attention_kernel(Q, K, V, OUT, QCOS, QSIN, KCOS, KSIN, heads, rows, qk_scale, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+           HALF: tl.constexpr, NUM_STAGES: tl.constexpr, ROTATE_INSIDE: tl.constexpr):  # fmt: skip
+    blocks = rows // BLOCK_M
     rank = tl.program_id(0) // blocks
     block = blocks - 1 - tl.program_id(0) % blocks
     b = rank // heads
     h = rank % heads
-    row0 = block * BM
-    q1, q2 = halves(Q, QCOS, QSIN, b, h, row0, BM, HALF, TURNED)
-    acc = tl.zeros([BM, 2 * HALF], tl.float32)
-    top = tl.full([BM], -float("inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
-    row = row0 + tl.arange(0, BM)[:, None]
+    start_m = block * BLOCK_M
+    q1, q2 = load_halves(Q, QCOS, QSIN, b, h, start_m, BLOCK_M, HALF, ROTATE_INSIDE)
+    acc = tl.zeros([BLOCK_M, 2 * HALF], tl.float32)
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    row = start_m + tl.arange(0, BLOCK_M)[:, None]
     for part in tl.static_range(2):
-        low = 0 if part == 0 else row0
-        high = row0 if part == 0 else row0 + BM
-        for key0 in tl.range(low, high, BN, num_stages=STAGES):
-            k1, k2 = halves(K, KCOS, KSIN, b, h, key0, BN, HALF, TURNED)
-            z = tl.dot(q1, tl.trans(k1))
-            z = tl.dot(q2, tl.trans(k2), z) * unit
+        low = 0 if part == 0 else start_m
+        high = start_m if part == 0 else start_m + BLOCK_M
+        for start_n in tl.range(low, high, BLOCK_N, num_stages=NUM_STAGES):
+            k1, k2 = load_halves(K, KCOS, KSIN, b, h, start_n, BLOCK_N, HALF, ROTATE_INSIDE)
+            logits = tl.dot(q1, tl.trans(k1))
+            logits = tl.dot(q2, tl.trans(k2), logits) * qk_scale
             if part == 1:
-                z = tl.where(row >= key0 + tl.arange(0, BN)[None, :], z, -float("inf"))
-            higher = tl.maximum(top, tl.max(z, 1))
-            p = tl.exp2(z - higher[:, None])
-            shrink = tl.exp2(top - higher)
-            total = total * shrink + tl.sum(p, 1)
-            acc = acc * shrink[:, None]
-            v = tl.reshape(V.load([b, h, key0, 0]), [BN, 2 * HALF])
+                logits = tl.environment(row >= start_n + tl.arange(0, BLOCK_N)[None, :], logits, -float("inf"))
+            new_max = tl.maximum(row_max, tl.max(logits, 1))
+            p = tl.exp2(logits - new_max[:, None])
+            rescale = tl.exp2(row_max - new_max)
+            row_sum = row_sum * rescale + tl.sum(p, 1)
+            acc = acc * rescale[:, None]
+            v = tl.reshape(V.load([b, h, start_n, 0]), [BLOCK_N, 2 * HALF])
             acc = tl.dot(p.to(tl.bfloat16), v, acc)
-            top = higher
-    OUT.store([b, h, row0, 0], tl.reshape((acc / total[:, None]).to(tl.bfloat16), [1, 1, BM, 2 * HALF]))
+            row_max = new_max
+    OUT.store([b, h, start_m, 0], tl.reshape((acc / row_sum[:, None]).to(tl.bfloat16), [1, 1, BLOCK_M, 2 * HALF]))
 
 
-def small(q: Tensor, k: Tensor, v: Tensor, turned: bool, tile: tuple[int, ...]) -> Tensor:
+def run_small_kernel(q: Tensor, k: Tensor, v: Tensor, rotate_inside: bool, tile: tuple[int, ...]) -> Tensor:
     rows, keys, warps, stages = tile
-    batch, heads, length, width = q.shape
-    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=q.device) / width)
+    batch, heads, length, head_dim = q.shape
+    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2, device=q.device) / head_dim)
     angle = torch.arange(length, device=q.device)[:, None] * frequency
     cos, sin = angle.cos(), angle.sin()
     out = torch.empty_like(q)
 
-    def cut(x: Tensor, n: int, wide: int) -> TensorDescriptor:
-        return TensorDescriptor(x, list(x.shape), list(x.stride()), [1] * (x.dim() - 2) + [n, wide])
+    def describe(x: Tensor, n: int, double_position: int) -> TensorDescriptor:
+        return TensorDescriptor(x, list(x.shape), list(x.stride()), [1] * (x.dim() - 2) + [n, double_position])
 
-    half = width // 2
-    kernel[(batch * heads * length // rows,)](
-        cut(q, rows, half), cut(k, keys, half), cut(v, keys, width), cut(out, rows, width), cut(cos, rows, half),
-        cut(sin, rows, half), cut(cos, keys, half), cut(sin, keys, half), heads, length,
-        width**-0.5 * 1.4426950408889634, BM=rows, BN=keys, HALF=half, STAGES=stages, TURNED=turned, num_warps=warps,
+    half = head_dim // 2
+    rotary_attention_kernel[(batch * heads * length // rows,)](
+        describe(q, rows, half), describe(k, keys, half), describe(v, keys, head_dim), describe(out, rows, head_dim), describe(cos, rows, half),
+        describe(sin, rows, half), describe(cos, keys, half), describe(sin, keys, half), heads, length,
+        head_dim**-0.5 * 1.4426950408889634, BLOCK_M=rows, BLOCK_N=keys, HALF=half, NUM_STAGES=stages, ROTATE_INSIDE=rotate_inside, num_warps=warps,
     )  # fmt: skip
     return out
 
 
-def ways(shape: tuple[int, ...]) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def variants(shape: tuple[int, ...]) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     rotary = whence.Rotary()
 
     @torch.compile(dynamic=False)
-    def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        places = torch.arange(q.shape[2], device=q.device)[None]
-        return rotary.rotate(q, k, places, places)
+    def rotate_qk(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(q.shape[2], device=q.device)[None]
+        return rotary.rotate(q, k, positions, positions)
 
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend_triton(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return whence.attend(q, k, v, causal=True, backend="triton")
 
-    found: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-        "none": plain,
-        "before": lambda q, k, v: plain(*turn(q, k), v),
+    found_variants: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+        "none": attend_triton,
+        "before": lambda q, k, v: attend_triton(*rotate_qk(q, k), v),
     }
     for tile in TILES:
         name = "x".join(map(str, tile))
-        found[f"control {name}"] = lambda q, k, v, tile=tile: small(q, k, v, False, tile)
-        found[f"inside {name}"] = lambda q, k, v, tile=tile: small(q, k, v, True, tile)
-    return found
+        found_variants[f"control {name}"] = lambda q, k, v, tile=tile: run_small_kernel(q, k, v, False, tile)
+        found_variants[f"inside {name}"] = lambda q, k, v, tile=tile: run_small_kernel(q, k, v, True, tile)
+    return found_variants
 
 
 def measure(shape: tuple[int, ...]) -> list[dict[str, Any]]:
-    batch, heads, length, width = shape
+    batch, heads, length, head_dim = shape
     torch.manual_seed(0)
-    q, k, v = (torch.randn(batch, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    short = [x[:1, :2, :CHECKED].contiguous() for x in (q, k, v)]
+    q, k, v = (torch.randn(batch, heads, length, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    short = [x[:1, :2, :CHECKED_TOKENS].contiguous() for x in (q, k, v)]
     rows = []
-    for name, run in ways(shape).items():
+    for name, run in variants(shape).items():
         kind = name.split()[0]
         row: dict[str, Any] = {"way": kind, "tile": name[len(kind) + 1 :] or None, "shape": list(shape)}
         rows.append(row)
@@ -143,11 +143,11 @@ def measure(shape: tuple[int, ...]) -> list[dict[str, Any]]:
                 position = whence.Rotary() if kind in ("before", "inside") else None
                 exact = whence.attend(*(x.double() for x in short), position=position, causal=True, backend="reference")
                 row["error"] = ((run(*short).double() - exact).norm() / exact.norm()).item()
-                if row["error"] >= ALLOWED:
+                if row["error"] >= MAX_ERROR:
                     row["left_out"] = "wrong: the comparison with float64 failed"
                     continue
-                step = captured(lambda run=run: run(q, k, v))
-                row["milliseconds"] = [] if step is None else milliseconds(step, 3) and milliseconds(step, 25)
+                step = capture_graph(lambda run=run: run(q, k, v))
+                row["milliseconds"] = [] if step is None else time_step(step, 3) and time_step(step, 25)
         except Exception as error:
             row["left_out"] = f"failed: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}"
     return rows
@@ -156,22 +156,22 @@ def measure(shape: tuple[int, ...]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/records/rotation.json")
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/rotation.py measures on a CUDA device, and there is none here")
+        raise SystemExit("benchmarks/rotation.py needs a CUDA device")
     rows = [row for shape in SHAPES for row in measure(shape)]
     device = torch.cuda.get_device_name()
     environment = records.describe_environment(("torch", "triton"), accelerator=device)
     record = {"command": "python benchmarks/rotation.py", "environment": environment, "rows": rows}
-    records.write(given.out, record)
+    records.write(args.out, record)
     for shape in SHAPES:
-        print("batch {}, heads {}, {} tokens, width {}; forward".format(*shape))
-        for kind, text in TEXT.items():
-            here = [r for r in rows if r["way"] == kind and tuple(r["shape"]) == shape and r.get("milliseconds")]
-            if not here:
+        print("batch {}, heads {}, {} tokens, head_dim {}; forward".format(*shape))
+        for kind, text in LABELS.items():
+            timed = [r for r in rows if r["way"] == kind and tuple(r["shape"]) == shape and r.get("milliseconds")]
+            if not timed:
                 print(f"  {text:44}{next(r.get('left_out', '?') for r in rows if r['way'] == kind)}")
                 continue
-            best = min(here, key=lambda r: statistics.median(r["milliseconds"]))
+            best = min(timed, key=lambda r: statistics.median(r["milliseconds"]))
             print(f"  {text:44}{statistics.median(best['milliseconds']):8.3f} ms  {best['tile'] or ''}")
 
 

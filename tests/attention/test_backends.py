@@ -322,12 +322,12 @@ def test_on_a_gpu_tables_are_fused(gpu):
 def test_far_keys_are_left_out_where_that_pays(keys, skips):
     from types import SimpleNamespace
 
-    from whence.attention.fused.backend import can_skip
+    from whence.attention.fused.backend import can_skip_blocks
 
     layout = SimpleNamespace(offset=0, causal=True, real=None, q_segment_ids=None, k_segment_ids=None)
-    assert can_skip(layout, keys, keys) is skips
+    assert can_skip_blocks(layout, keys, keys) is skips
     layout.real = torch.ones(1, keys, dtype=torch.bool)
-    assert not can_skip(layout, keys, keys)
+    assert not can_skip_blocks(layout, keys, keys)
 
 
 # --- one list of arguments ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Quantised models, by stand-ins that store weights as bitsandbytes does; benchmarks/quantised.py runs the libraries."""
+"""Quantised models, by stand-ins that store weights as bitsandbytes does; benchmarks/quantized_models.py runs the libraries."""
 
 from types import SimpleNamespace
 

@@ -1,5 +1,7 @@
-"""The contenders of ``benchmarks/gpu.py``: each a function of q, k and v, with what learns in it and the Position whose
-float64 reference it must equal."""
+"""The variants that ``gpu.py`` compares.
+
+Each is a function of q, k and v, with its learnable parameters and the Position whose float64 reference it must match.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import whence
 
 
 class Slope(whence.Position):
-    """ALiBi with the slope itself as the parameter, as the ways in plain torch and FlexAttention have it."""
+    """ALiBi with the slope itself as the parameter, as in the dense torch and FlexAttention variants."""
 
     decays = True
 
@@ -28,7 +30,7 @@ class Slope(whence.Position):
 
 
 class Bump(whence.Position):
-    """A user's own function with no derivatives supplied: a learnable bump in the scores around a learnable distance."""
+    """A user-defined score scale without supplied derivatives: a learnable bump around a learnable distance."""
 
     def __init__(self, heads: int) -> None:
         super().__init__(heads=heads)
@@ -48,7 +50,7 @@ POSITIONS: dict[str, Callable[[int, int], whence.Position | None]] = {
     "function": lambda heads, length: Bump(heads),
     "t5": lambda heads, length: whence.T5Bias(heads, std=0.5),
 }
-TEXT = {
+LABELS = {
     "flash": "SDPA flash, no position",
     "cudnn": "SDPA cuDNN, no position",
     "none": "whence, no position",
@@ -64,64 +66,64 @@ TEXT = {
 }
 
 
-def tensors(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
-    batch, heads, groups, _, width = shape
-    made = [
-        torch.randn(batch, h, length, width, device="cuda").bfloat16().requires_grad_(True)
-        for h in (heads, groups, groups)
+def random_inputs(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
+    batch, heads, kv_heads, _, head_dim = shape
+    inputs = [
+        torch.randn(batch, h, length, head_dim, device="cuda").bfloat16().requires_grad_(True)
+        for h in (heads, kv_heads, kv_heads)
     ]
-    return made, torch.randn(batch, heads, length, width, device="cuda").bfloat16()
+    return inputs, torch.randn(batch, heads, length, head_dim, device="cuda").bfloat16()
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
-    """What one writes in plain torch."""
-    share = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(share, 1) for x in (k, v))
-    here = torch.arange(q.shape[2], device=q.device)
-    distance = here[:, None] - here[None, :]
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
+    """Dense attention in plain torch."""
+    group_size = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group_size, 1) for x in (k, v))
+    index = torch.arange(q.shape[2], device=q.device)
+    distance = index[:, None] - index[None, :]
     scores = (q @ k.mT) * q.shape[3] ** -0.5 - (slope[:, None, None] * distance).to(q.dtype)
     return torch.softmax(scores.masked_fill(distance < 0, -torch.inf), -1) @ v
 
 
-def flex(slope: Tensor, length: int) -> Callable[..., Tensor]:
+def flex_variant(slope: Tensor, length: int) -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    torch.compiler.reset()  # every way is compiled afresh, or the compiler gives up after a few
-    fast = torch.compile(flex_attention, dynamic=False)
+    torch.compiler.reset()  # a fresh compiler per variant: it stops recompiling after a few
+    compiled = torch.compile(flex_attention, dynamic=False)
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return s - slope[h] * (i - j)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return fast(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        return compiled(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
     return run
 
 
-def way(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
-    """A function of q, k, v; the parameters that learn; and the Position whose float64 reference it must equal."""
-    heads, groups, length = shape[1], shape[2], shape[3]
+def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
+    """A function of q, k and v, its learnable parameters, and the Position whose float64 reference it must match."""
+    heads, kv_heads, length = shape[1], shape[2], shape[3]
     if name in ("flash", "cudnn"):
         kernel = SDPBackend.FLASH_ATTENTION if name == "flash" else SDPBackend.CUDNN_ATTENTION
 
-        def stock(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             with sdpa_kernel(kernel):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
 
-        return stock, [], None
+        return sdpa, [], None
     if name in ("flex, fixed", "flex, learnable", "eager"):
         slope = whence.Alibi(heads).cuda().slope()[:, 0].clone().requires_grad_(name != "flex, fixed")
-        learnt = [slope] if name != "flex, fixed" else []
+        parameters = [slope] if name != "flex, fixed" else []
         return (
-            (lambda q, k, v: plain(q, k, v, slope)) if name == "eager" else flex(slope, tokens), learnt,
+            (lambda q, k, v: dense_attention(q, k, v, slope)) if name == "eager" else flex_variant(slope, tokens), parameters,
             Slope(slope.detach().clone()),
         )  # fmt: skip
-    made = POSITIONS[name](heads, length)
-    position = None if made is None else made.cuda()
-    learnt = [] if position is None else list(position.parameters())
+    mechanism = POSITIONS[name](heads, length)
+    position = None if mechanism is None else mechanism.cuda()
+    parameters = [] if position is None else list(position.parameters())
     skip = name.endswith("skipping")
     return (
         lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_blocks=skip),
-        learnt, position,
+        parameters, position,
     )  # fmt: skip
