@@ -10,7 +10,7 @@ from against_reference import inputs, randoms, stirred
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
-from whence.attention.fused.call import (
+from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
     NUM_TENSORS,
     EffectGradients,

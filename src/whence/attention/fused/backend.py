@@ -15,7 +15,7 @@ from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.attention.fused import ops
-from whence.attention.fused.call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
+from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, pack_tables
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position

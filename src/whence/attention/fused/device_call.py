@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused.call import FusedCall
+from whence.attention.fused.fused_call import FusedCall
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
 from whence.attention.fused.segments import Segments
 

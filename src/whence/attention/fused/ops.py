@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.attention.fused.call import (
+from whence.attention.fused.fused_call import (
     EFFECT_INPUTS,
     NUM_ARGUMENTS,
     NUM_DIFFERENTIABLE,

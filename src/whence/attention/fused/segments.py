@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.attention.fused.call import Mask
+from whence.attention.fused.fused_call import Mask
 
 BLOCK = 64
 PADDING_ID = torch.iinfo(torch.int64).min
