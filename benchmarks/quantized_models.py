@@ -129,7 +129,7 @@ def with_position(model: Any, position: whence.Position) -> tuple[torch.Tensor, 
     last_row = hf.LastRow()
     with hf.attached(model, position), hf.capture(model, last_row):
         logits = model(input_ids=TOKENS).logits
-    return logits, float((last_row.stacked().sum(-1) - 1).abs().max())
+    return logits, float((last_row.stack().sum(-1) - 1).abs().max())
 
 
 def save_and_reload(model: Any, load: Callable[[], Any]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from whence.attention.fused import backward_tables, block_skipping, decode, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel
-from whence.attention.fused.fused_call import EffectGradients
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
+from whence.attention.fused.fused_call import EffectGradients
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, NUM_SLOTS, ceil_div, empty_output, padded_length
 
 #: a slope is split into query and key weights if it changes the logits by at most this many bits across a block of
