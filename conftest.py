@@ -91,7 +91,9 @@ def interpreted(monkeypatch):
     if type(forward_kernel).__name__ != "InterpretedFunction":
         pytest.skip("the kernels are compiled here: a GPU is present, and test_on_gpu.py runs them there")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(backend, "MIN_KEYS_TO_SKIP", 0)  # skipping pays off for long sequences only, but is tested with short ones
+    monkeypatch.setattr(
+        backend, "MIN_KEYS_TO_SKIP", 0
+    )  # skipping pays off for long sequences only, but is tested with short ones
     watch_addresses(monkeypatch)
     patch_language_once(monkeypatch)
     check_overflow_in_numpy(monkeypatch)
