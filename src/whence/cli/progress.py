@@ -1,4 +1,8 @@
-"""Progress on stderr: bars with the time left on a terminal, one plain line for each finished piece of work elsewhere."""
+"""Progress on stderr: what is running, how much is done and the time left, for studies, probes and papers.
+
+On a terminal these are bars; elsewhere one line for each finished piece of work. Pieces whose records exist already do not
+count towards the time left, and neither does the part of a run that was done before it was resumed.
+"""
 
 from __future__ import annotations
 
@@ -6,134 +10,148 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from whence.lab.processes import Notify
-from whence.lab.study import Run, Study
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
-
-@contextmanager
-def watching(study: Study, already: int) -> Iterator[Notify]:
-    """Give a function to call with each run's progress."""
-    if sys.stderr.isatty():
-        with _bars(study, already) as notify:
-            yield notify
-    else:
-        yield _lines(study, already)
-
-
-@contextmanager
-def _bars(study: Study, already: int) -> Iterator[Notify]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        whole = progress.add_task(study.name, total=len(study.runs()), completed=already)
-        bars: dict[str, Any] = {}  # by file name: a spec holds plain dicts, so a run has no hash
-
-        def notify(run: Run, at: Any) -> None:
-            name = run.file_name
-            if name not in bars:
-                bars[name] = progress.add_task(f"  {run.arm.name}, seed {run.seed}", total=at.steps)
-            progress.update(bars[name], completed=at.step)
-            if at.step >= at.steps:
-                progress.remove_task(bars[name])
-                progress.advance(whole)
-
-        yield notify
-
-
-def _lines(study: Study, already: int) -> Notify:
-    began, total = time.monotonic(), len(study.runs())
-    done = [already]
-
-    def notify(run: Run, at: Any) -> None:
-        if at.step < at.steps:
-            return
-        done[0] += 1
-        left = (time.monotonic() - began) / max(1, done[0] - already) * (total - done[0])
-        print(
-            f"{study.name}: {done[0]} of {total}, {run.arm.name}, seed {run.seed}; about {left:.0f} s left",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
-
-    return notify
+    from whence.lab.study import Run, Study
 
 
 class OutOfTime(Exception):
-    """Raised after a record was written, when the minutes are over."""
+    """Raised after a piece of work was finished, when the time limit is over."""
+
+
+class Progress:
+    """The progress of a number of pieces of work. Use ``show_progress``.
+
+    Args:
+        bars: of rich, if stderr is a terminal.
+        minutes: the time limit; the first finished piece after it raises ``OutOfTime``.
+        existing: how many pieces were done before.
+    """
+
+    def __init__(self, bars: Bars | None = None, minutes: float | None = None, existing: int = 0) -> None:
+        self._bars, self._minutes = bars, minutes
+        self._began = time.monotonic()
+        self._estimate = TimeEstimate(self._began, existing)
+        self._whole: TaskID | None = None
+        self._parts: dict[str, TaskID | None] = {}
+        self._fractions: dict[str, float] = {}
+
+    def finish(self, done: int, total: int, description: str, *, existing: bool = False) -> None:
+        """Report a finished piece: how many are done now, of how many, which it was, and whether its record existed."""
+        part = self._parts.pop(description, None)
+        self._fractions.pop(description, None)
+        left = self._estimate.update(time.monotonic(), done + sum(self._fractions.values()), total, existing)
+        words = "already measured" if existing else format_time_left(left)
+        if self._bars is None:
+            print(f"{done} of {total}, {description}" + (f"; {words}" if words else ""), file=sys.stderr, flush=True)
+        else:
+            if part is not None:
+                self._bars.remove_task(part)
+            self._show(done, total, description, words)
+        if self._minutes is not None and done < total and time.monotonic() - self._began > 60 * self._minutes:
+            raise OutOfTime
+
+    def advance(self, done: int, total: int, description: str, step: int, steps: int) -> None:
+        """Report how far a running piece has come. Several may run at once; each has a bar of its own."""
+        resumed = description not in self._fractions
+        self._fractions[description] = step / steps
+        work = done + sum(self._fractions.values())
+        left = self._estimate.update(time.monotonic(), work, total, existing=resumed and step > 1)
+        if self._bars is None:
+            return
+        if description not in self._parts:
+            self._parts[description] = self._bars.add_task(f"  {description}", total=steps, left="")
+        part = self._parts[description]
+        assert part is not None
+        self._bars.update(part, completed=step)
+        self._show(done, total, None, format_time_left(left))
+
+    def _show(self, done: int, total: int, description: str | None, words: str) -> None:
+        assert self._bars is not None
+        if self._whole is None:
+            self._whole = self._bars.add_task(description or "", total=total, left="")
+        fields: dict[str, Any] = {} if description is None else {"description": description}
+        self._bars.update(self._whole, total=total, completed=done, left=words, **fields)
+
+
+@contextmanager
+def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[Progress]:
+    """Show progress while the body runs."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bars
+    except ImportError:  # lines need nothing
+        yield Progress(None, minutes, existing)
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Progress(None, minutes, existing)
+        return
+    # not rich's own column of the time left: it takes records that are read for fast work
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Bars(*columns, console=console) as bars:
+        yield Progress(bars, minutes, existing)
+
+
+@contextmanager
+def study_progress(study: Study, existing: int) -> Iterator[Callable[[Run, Any], None]]:
+    """Yield a function to call with each run's progress. ``existing`` runs have a record already."""
+    done, total = existing, len(study.runs())
+    with show_progress(existing=existing) as progress:
+
+        def report(run: Run, at: Any) -> None:
+            nonlocal done
+            description = f"{study.name}, {run.arm.name}, seed {run.seed}"
+            if at.step < at.steps:
+                progress.advance(done, total, description, at.step, at.steps)
+            else:
+                done += 1
+                progress.finish(done, total, description)
+
+        yield report
 
 
 @contextmanager
 def probe_progress(minutes: float | None = None) -> Iterator[Callable[[int, int, str, bool], None]]:
-    """Give a function to call after each piece of a probe: how many are done, of how many, its name, whether it was read.
-
-    When the minutes are over, the call after the next piece raises ``OutOfTime``.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    began, clock, console = time.monotonic(), Clock(time.monotonic()), Console(stderr=True)
-
-    def told(done: int, total: int, read: bool) -> str:
-        left = time_left(clock.left(done, total, time.monotonic(), read))
-        return "already measured" if read else left
-
-    def require_time(done: int, total: int) -> None:
-        if minutes is not None and done < total and time.monotonic() - began > 60 * minutes:
-            raise OutOfTime
-
-    if console.is_terminal:
-        # rich's own column would take records that are read for fast work
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        with Progress(*columns, console=console) as bars:
-            bar = bars.add_task("probe", total=None, left="")
-
-            def notify(done: int, total: int, words: str, read: bool) -> None:
-                bars.update(bar, total=total, completed=done, description=words, left=told(done, total, read))
-                require_time(done, total)
-
-            yield notify
-        return
-
-    def say(done: int, total: int, words: str, read: bool) -> None:
-        left = told(done, total, read)
-        print(f"{done} of {total}, {words}" + (f"; {left}" if left else ""), file=sys.stderr, flush=True)
-        require_time(done, total)
-
-    yield say
+    """Yield a function to call after each piece of a probe: how many are done, of how many, its name, whether it was read."""
+    with show_progress(minutes) as progress:
+        yield lambda done, total, description, read: progress.finish(done, total, description, existing=read)
 
 
-class Clock:
-    """How long the rest takes, from the pieces that were made in this run. Those read from their records do not count.
+class TimeEstimate:
+    """The time left, from the work that was done in this process; what existed before does not count.
 
-    >>> clock = Clock(0.0)
-    >>> clock.left(1, 4, 0.01, True), clock.left(2, 4, 10.01, False), clock.left(3, 4, 14.01, False)
+    >>> estimate = TimeEstimate(0.0)
+    >>> estimate.update(0.01, 1, 4, True), estimate.update(10.01, 2, 4, False), estimate.update(14.01, 3, 4, False)
     (None, 20.0, 7.0)
     """
 
-    def __init__(self, now: float) -> None:
-        self.last, self.taken, self.made = now, 0.0, 0
+    def __init__(self, now: float, existing: int = 0) -> None:
+        self._last, self._done = now, float(existing)
+        self._seconds = self._work = 0.0
 
-    def left(self, done: int, total: int, now: float, read: bool) -> float | None:
-        """Seconds; None before a first piece was made."""
-        if done == 1:  # another kind of work begins
-            self.taken, self.made = 0.0, 0
-        if not read:
-            self.taken, self.made = self.taken + now - self.last, self.made + 1
-        self.last = now
-        return round(self.taken / self.made * (total - done), 6) if self.made else None
+    def update(self, now: float, done: float, total: float, existing: bool) -> float | None:
+        """Seconds left when ``done`` of ``total`` pieces are done, fractions included; None as long as nothing is known.
+
+        ``existing``: the pieces since the last call existed before.
+        """
+        if done < self._done:  # another kind of work begins
+            self._done = self._seconds = self._work = 0.0
+        if not existing:
+            self._seconds += now - self._last
+            self._work += done - self._done
+        self._last, self._done = now, done
+        return round(self._seconds / self._work * (total - done), 6) if self._work > 0 else None
 
 
-def time_left(seconds: float | None) -> str:
+def format_time_left(seconds: float | None) -> str:
     """
-    >>> time_left(None), time_left(0.0), time_left(42.4), time_left(600.0)
+    >>> format_time_left(None), format_time_left(0.0), format_time_left(42.4), format_time_left(600.0)
     ('', '', 'about 42 s left', 'about 10 min left')
     """
     if not seconds:

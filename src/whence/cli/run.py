@@ -165,7 +165,7 @@ def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
 
 def run_all(made: list[Study], out: Path, jobs: int | None, title: str) -> None:
     """Run several studies and write one report; exit with 1 where something is missing."""
-    from whence.cli.progress import watching
+    from whence.cli.progress import study_progress
     from whence.cli.report import write_report
     from whence.lab import processes, runner
 
@@ -175,7 +175,7 @@ def run_all(made: list[Study], out: Path, jobs: int | None, title: str) -> None:
     for study in made:
         folder = runner.folder_of(study, out)
         already = sum(records.exists(folder / run.file_name) for run in study.runs())
-        with watching(study, already) as notify:
+        with study_progress(study, already) as notify:
             outcome = runner.run_study(study, out, jobs=jobs, notify=notify)
         folders.append(outcome.folder)
         problems += outcome.problems

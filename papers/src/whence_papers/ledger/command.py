@@ -123,19 +123,18 @@ def verdicts(names: list[str]) -> tuple[str, ...]:
 
 
 def renew(sources: list[Source], places: Places) -> None:
-    """Compute records anew, with a line for each that changed or waits."""
+    """Compute records anew, with a line for each."""
+    from whence.cli.progress import show_progress
     from whence_papers.ledger import update
 
     claims = [claim for one in sources for claim in one.claims]
     total = sum(claim.way == "compute" for claim in claims)
-    unchanged, clear = 0, "\r\x1b[K" if sys.stderr.isatty() else ""  # to the start of the line, and empty it
-    for number, (claim, outcome) in enumerate(update(claims, places), start=1):
-        unchanged += outcome == "unchanged"
-        if outcome != "unchanged":
-            print(f"{clear}{claim.id}: {outcome}", file=sys.stderr)
-        if clear:
-            print(f"{clear}[{number}/{total}] {claim.id}", end="", file=sys.stderr, flush=True)
-    print(f"{clear}{unchanged} of {total} records are as they were", file=sys.stderr)
+    unchanged = 0
+    with show_progress() as progress:
+        for number, (claim, outcome) in enumerate(update(claims, places), start=1):
+            unchanged += outcome == "unchanged"
+            progress.finish(number, total, f"{claim.id}: {outcome}")
+    print(f"{unchanged} of {total} records are as they were", file=sys.stderr)
 
 
 def said(row: dict[str, Any], most: int = 3) -> str:

@@ -1,0 +1,85 @@
+"""Progress shows what runs and the time left; resuming does not spoil the estimate."""
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from whence.cli import progress
+from whence.lab.arms import Arm
+from whence.lab.study import Budget, Decision, Study
+
+STUDY = Study(
+    name="little",
+    question="does it run",
+    task="copy",
+    arms=(Arm("none", "NoPosition()"), Arm("EPAR", "Epar()")),
+    seeds=(0, 1),
+    budget=Budget(steps=10),
+    decision=Decision(baseline="none"),
+)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setenv("COLUMNS", "120")
+    return now
+
+
+def at(step):
+    return SimpleNamespace(step=step, steps=10)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_runs_that_exist_do_not_count(clock, monkeypatch, capsys, terminal):
+    """Two of four runs have records; the third takes 30 s, so that the last takes 30 more and not 10."""
+    monkeypatch.setattr(Console, "is_terminal", property(lambda self: terminal))
+    with progress.study_progress(STUDY, 2) as report:
+        for step in range(1, 11):
+            clock[0] += 3
+            report(STUDY.runs()[2], at(step))
+    text = capsys.readouterr().err
+    assert "about 30 s left" in text and "about 10 s left" not in text and "little, none, seed 1" in text
+    if not terminal:
+        assert text == "3 of 4, little, none, seed 1; about 30 s left\n"
+
+
+def test_a_resumed_run_counts_from_where_it_was_resumed(clock, capsys):
+    """The first run is resumed at step 8 and ends after 6 s more: a whole run takes 30 s, and three are left."""
+    with progress.study_progress(STUDY, 0) as report:
+        for step in (8, 9, 10):
+            report(STUDY.runs()[0], at(step))
+            clock[0] += 3
+        report(STUDY.runs()[1], at(1))
+    assert capsys.readouterr().err == "1 of 4, little, none, seed 0; about 90 s left\n"
+
+
+def test_runs_side_by_side_share_the_time(clock, capsys):
+    with progress.study_progress(STUDY, 0) as report:
+        for step in range(1, 11):
+            clock[0] += 2
+            report(STUDY.runs()[0], at(step))
+            report(STUDY.runs()[1], at(step))
+    # two runs in 20 s: two more take 20 s; when the first is reported, the second is at step 9
+    assert capsys.readouterr().err.splitlines()[1] == "2 of 4, little, EPAR, seed 0; about 20 s left"
+
+
+def test_the_time_limit_is_held_after_a_finished_piece(clock):
+    with progress.show_progress(minutes=1) as shown:
+        shown.finish(1, 3, "a")
+        clock[0] = 61.0
+        with pytest.raises(progress.OutOfTime):
+            shown.finish(2, 3, "b")
+        shown.finish(3, 3, "c")  # nothing is left to stop
+
+
+def test_another_stage_has_its_own_estimate(clock, capsys):
+    with progress.show_progress() as shown:
+        for done in (1, 2):
+            clock[0] += 100
+            shown.finish(done, 2, "slow")
+        clock[0] += 1
+        shown.finish(1, 4, "quick")
+    assert capsys.readouterr().err.splitlines()[-1] == "1 of 4, quick; about 3 s left"
