@@ -22,14 +22,20 @@ import transformers
 
 import whence
 from whence import hf, records
-from whence.probe import explaining, measuring, states
-from whence.probe.plan import Asked, Plan
-from whence.probe.projections import projection_matrix
-from whence.probe.subject import Subject, quick_subject
+from whence.probe import analyses, hidden_states, measurement
+from whence.probe.hidden_states import projection_matrix
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import ProbedModel, tiny_random_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(
-    "quick", (Asked("key-value", 3, 3, {"pairs": 3}),), ("likelihood",), texts=3, tokens=48, intervened=1, chunk=2
+    "quick",
+    (TaskSpec("key-value", 3, 3, {"pairs": 3}),),
+    ("likelihood",),
+    texts=3,
+    tokens=48,
+    intervention_items=1,
+    items_per_record=2,
 )
 TOKENS = torch.arange(2, 40)[None]
 
@@ -90,7 +96,7 @@ def is_installed(package: str) -> bool:
 
 
 @torch.no_grad()
-def measure_model(load: Callable[[], Any], unquantized: Subject) -> dict[str, Any]:
+def measure_model(load: Callable[[], Any], unquantized: ProbedModel) -> dict[str, Any]:
     """The results for one quantized model."""
     model = load()
     base = hf.adapters.base_of(model)
@@ -109,9 +115,9 @@ def measure_model(load: Callable[[], Any], unquantized: Subject) -> dict[str, An
     attached, result["row_sums_off_by"] = with_position(model, whence.PowerPrior(4, alpha=0.3))
     result["a_position_changes_logits_by"] = relative_difference(before, attached)
     result["saved_and_read_back"] = save_and_reload(model, load)
-    subject = Subject("quantised", model, unquantized.tokenizer, {"type": "llama"})
-    texts = states.random_texts(subject, 2, 24)
-    pairs = zip(explaining.score_split(subject, texts), explaining.score_split(unquantized, texts), strict=True)
+    lm = ProbedModel("quantised", model, unquantized.tokenizer, {"type": "llama"})
+    texts = hidden_states.random_texts(lm, 2, 24)
+    pairs = zip(analyses.score_split(lm, texts), analyses.score_split(unquantized, texts), strict=True)
     result["score_shares_against_unquantised"] = max(
         abs(one[part] - other[part])
         for mine, theirs in pairs
@@ -119,8 +125,8 @@ def measure_model(load: Callable[[], Any], unquantized: Subject) -> dict[str, An
         for part in one
     )
     with tempfile.TemporaryDirectory() as place:
-        folder, results = measuring.measure(subject, PLAN, Path(place), lambda *about: None)
-        explaining.explain(subject, PLAN, folder, lambda *about: None)
+        folder, results = measurement.measure(lm, PLAN, Path(place), lambda *about: None)
+        analyses.explain(lm, PLAN, folder, lambda *about: None)
         result["probe"] = {"measured": len(results), "explained": len(list(folder.glob("explain-*.json")))}
     return result
 
@@ -161,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "quantised.json")
     out = parser.parse_args().out
-    unquantized = quick_subject(width=64, layers=2)
+    unquantized = tiny_random_model(width=64, layers=2)
     available = {
         name: load_model for name, (load_model, packages) in QUANTIZATIONS.items() if all(map(is_installed, packages))
     }

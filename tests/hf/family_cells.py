@@ -27,7 +27,7 @@ from tiny_models import left_padded, tokens
 import whence
 from whence import hf
 from whence.probe import likelihood
-from whence.probe.subject import Subject
+from whence.probe.probed_model import ProbedModel
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "benchmarks" / "records" / "families.json"
@@ -150,13 +150,13 @@ class Row:
     @torch.no_grad()
     def probe(self, explained: bool) -> str:
         """Answers that are scored together score as each does alone, without a cache."""
-        subject = Subject(self.family.name, self.model, SimpleNamespace(pad_token_id=0, eos_token_id=0))
+        lm = ProbedModel(self.family.name, self.model, SimpleNamespace(pad_token_id=0, eos_token_id=0))
         text = tuple(self.ids[0, :9].tolist())
         asked = [likelihood.Branches(text, ((5, 6, 7), (8, 9, 10))), likelihood.Branches(text[:7], ((11, 12), (13, 3)))]
-        if subject.takes_branches:
-            scores = likelihood.Reading(subject, asked).scores()
+        if lm.supports_branching:
+            scores = likelihood.CachedPrompts(lm, asked).scores()
         else:
-            scores = [likelihood.row_by_row(subject, one) for one in asked]
+            scores = [likelihood.score_separately(lm, one) for one in asked]
         for one, got in zip(asked, scores, strict=True):
             for end, score in zip(one.ends, got, strict=True):
                 ids = torch.tensor([[*one.shared, *end]])

@@ -8,10 +8,10 @@ from tiny_models import everything_of, same, tokens
 
 import whence
 from whence import hf
-from whence.probe import explaining, states
-from whence.probe.likelihood import branches, contest, row_by_row
-from whence.probe.subject import Subject, byte_tokenizer, quick_subject
-from whence.probe.tasks.prompts import Prompt
+from whence.probe import analyses, hidden_states
+from whence.probe.likelihood import branches, score_choices, score_separately
+from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
+from whence.probe.tasks.task import Prompt
 
 IDS = tokens().clamp(max=59)  # the tokens above stand for images
 
@@ -109,7 +109,7 @@ def test_the_probe_looks_at_the_language_model_alone():
     config = CONFIGS["llava"]()
     config.vision_config.num_hidden_layers = 4
     model = transformers.LlavaForConditionalGeneration(config)
-    modules = states.attention_modules(Subject("llava", model, quick_subject().tokenizer))
+    modules = hidden_states.attention_modules(ProbedModel("llava", model, tiny_random_model().tokenizer))
     assert modules == {layer: block.self_attn for layer, block in enumerate(model.model.language_model.layers)}
 
 
@@ -117,12 +117,12 @@ def test_the_probe_asks_a_multimodal_model_with_text():
     tokenizer, config = byte_tokenizer(), CONFIGS["llava"]()
     config.text_config.vocab_size, config.image_token_index = len(tokenizer), len(tokenizer) - 1
     torch.manual_seed(0)
-    subject = Subject("llava", transformers.LlavaForConditionalGeneration(config).eval(), tokenizer)
-    assert (subject.layers, subject.heads, subject.longest) == (2, 4, 256)
+    lm = ProbedModel("llava", transformers.LlavaForConditionalGeneration(config).eval(), tokenizer)
+    assert (lm.layers, lm.heads, lm.longest) == (2, 4, 256)
     prompt = Prompt("a is 1, b is 2; b is", ((0, 6), (8, 14)), 1, " 2", (" 1", " 7"), (1, 0, None), (" 2",))
-    together = contest(subject, [prompt])
-    assert subject.takes_branches and together[0] == pytest.approx(
-        row_by_row(subject, branches(subject, [prompt])[0]), abs=1e-4
+    batch_branches = score_choices(lm, [prompt])
+    assert lm.supports_branching and batch_branches[0] == pytest.approx(
+        score_separately(lm, branches(lm, [prompt])[0]), abs=1e-4
     )
-    found = explaining.score_split(subject, states.random_texts(subject, 2, 16))
+    found = analyses.score_split(lm, hidden_states.random_texts(lm, 2, 16))
     assert [one["layer"] for one in found] == [0, 1] and all(len(one["heads"]) == 4 for one in found)

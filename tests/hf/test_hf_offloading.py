@@ -9,9 +9,9 @@ from tiny_models import everything_of, tiny, tokens
 
 import whence
 from whence import hf
-from whence.probe import explaining, states
-from whence.probe.projections import projection_matrix
-from whence.probe.subject import quick_subject
+from whence.probe import analyses, hidden_states
+from whence.probe.hidden_states import projection_matrix
+from whence.probe.probed_model import tiny_random_model
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -107,9 +107,9 @@ def test_a_model_without_weights_is_refused():
 
 
 def test_scores_of_offloaded_layers_are_split(tmp_path):
-    plain = quick_subject(layers=2)
-    texts = states.random_texts(plain, 2, 16)
-    wanted = explaining.score_split(plain, texts)
+    plain = tiny_random_model(layers=2)
+    texts = hidden_states.random_texts(plain, 2, 16)
+    wanted = analyses.score_split(plain, texts)
     offloaded = replace(plain, model=accelerate.disk_offload(plain.model, tmp_path, execution_device="cpu"))
-    for one, other in zip(explaining.score_split(offloaded, texts), wanted, strict=True):
+    for one, other in zip(analyses.score_split(offloaded, texts), wanted, strict=True):
         assert one["heads"][0] == pytest.approx(other["heads"][0], abs=1e-6)

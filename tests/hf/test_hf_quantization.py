@@ -9,9 +9,9 @@ from torch import nn
 
 import whence
 from whence import hf
-from whence.probe import explaining, states
-from whence.probe.projections import projection_matrix
-from whence.probe.subject import Subject, quick_subject
+from whence.probe import analyses, hidden_states
+from whence.probe.hidden_states import projection_matrix
+from whence.probe.probed_model import ProbedModel, tiny_random_model
 
 CPU = torch.device("cpu")
 
@@ -31,8 +31,8 @@ class Packed8(nn.Linear):
             (x.abs() > self.state.threshold).flatten(0, -2).any(0) if self.state.threshold > 0 else torch.tensor(False)
         )
         scale = x.masked_fill(above, 0).abs().amax(-1, keepdim=True).clamp(min=1e-9) / 127
-        rounded = torch.where(above, x, (x / scale).round() * scale)
-        return nn.functional.linear(rounded, self.weight.float() * self.scales, self.bias)
+        to_rounded_list = torch.where(above, x, (x / scale).round() * scale)
+        return nn.functional.linear(to_rounded_list, self.weight.float() * self.scales, self.bias)
 
 
 class Packed4(Packed8):
@@ -106,18 +106,18 @@ def test_a_projection_that_is_not_linear_is_refused():
 
 @pytest.mark.parametrize("kind", [Packed8, Packed4, WithAdapter])
 def test_scores_are_split_by_the_matrices_that_act(kind):
-    subject = quick_subject(layers=2)
-    texts = states.random_texts(subject, 3, 24)
+    lm = tiny_random_model(layers=2)
+    texts = hidden_states.random_texts(lm, 3, 24)
     torch.manual_seed(0)
-    model = quantised(subject.model, kind)
-    found = explaining.score_split(Subject("q", model, subject.tokenizer), texts)
+    model = quantised(lm.model, kind)
+    found = analyses.score_split(ProbedModel("q", model, lm.tokenizer), texts)
     for module in list(model.modules()):  # the same model with the matrices themselves
         for name, child in list(module.named_children()):
             if isinstance(child, kind):
                 plain = nn.Linear(child.in_features, child.out_features, bias=False)
                 plain.weight = nn.Parameter(projection_matrix(child, torch.float32, CPU))
                 setattr(module, name, plain)
-    wanted = explaining.score_split(Subject("p", model, subject.tokenizer), texts)
+    wanted = analyses.score_split(ProbedModel("p", model, lm.tokenizer), texts)
     assert [one["layer"] for one in found] == [0, 1]
     for one, other in zip(found, wanted, strict=True):
         for head, plain in zip(one["heads"], other["heads"], strict=True):

@@ -13,7 +13,7 @@ import whence
 from whence import hf
 from whence.hf import settings
 from whence.position.catalogue import CATALOGUE
-from whence.probe.subject import byte_tokenizer
+from whence.probe.probed_model import byte_tokenizer
 
 
 class Bell(whence.Position):

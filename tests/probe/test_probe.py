@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from whence.cli.app import app
-from whence.cli.probe_plans import command, planned
+from whence.cli.probe_plans import plan_from_options, rerun_command
 from whence.errors import WhenceError
-from whence.probe import explaining, measuring, subject
+from whence.probe import analyses, measurement, probed_model
 from whence.probe.curves import curve
 from whence.probe.findings import findings
-from whence.probe.plan import Asked, Plan, at_lengths, full, quick, usual
-from whence.probe.subject import Subject, byte_tokenizer, quick_subject
+from whence.probe.plan import Plan, TaskSpec, at_lengths, default_plan, full_plan, quick_plan
+from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.report.probe import page
 from whence.report.probe.picture import curves_picture
 from whence.report.probe.why import why_picture
@@ -24,17 +24,17 @@ NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
 PLAN = Plan(
     "quick",
-    (Asked("key-value", 3, 3, {"pairs": 3}), Asked("needle", 2, 2, {"pieces": 2, "words": 5})),
-    ("likelihood",), texts=3, tokens=48, intervened=1, chunk=2,
+    (TaskSpec("key-value", 3, 3, {"pairs": 3}), TaskSpec("needle", 2, 2, {"pieces": 2, "words": 5})),
+    ("likelihood",), texts=3, tokens=48, intervention_items=1, items_per_record=2,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory):
     base = tmp_path_factory.mktemp("probe")
-    subject, said = quick_subject(layers=2), []
-    folder, found = measuring.measure(subject, PLAN, base, lambda *about: said.append(about))
-    explaining.explain(subject, PLAN, folder, lambda *about: None)
+    lm, said = tiny_random_model(layers=2), []
+    folder, found = measurement.measure(lm, PLAN, base, lambda *about: said.append(about))
+    analyses.explain(lm, PLAN, folder, lambda *about: None)
     return base, folder, found, said
 
 
@@ -69,7 +69,7 @@ def test_every_piece_has_its_record(probed):
     places = [words.rpartition(", ")[2] for _, _, words, _ in said if words.startswith("key-value")]
     assert list(dict.fromkeys(places)) == [*(f"gold in slot {n}" for n in (1, 2, 3)), "closed book", "oracle"]
     record = json.loads((folder / "key-value-002-0000.json").read_text())
-    assert [row["item"] for row in record["rows"]] == [0, 1] and record["where"] == 2
+    assert [row["item"] for row in record["rows"]] == [0, 1] and record["condition"] == 2
     slots = record["attention"]["slots"]
     assert (len(slots), len(slots[0]), len(slots[0][0])) == (2, 4, 3)
 
@@ -80,10 +80,10 @@ def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
     before = gone.read_text()
     gone.unlink()
     asked = []
-    real = measuring.ask
-    monkeypatch.setattr(measuring, "ask", lambda *about: asked.append(about[2].file_name) or real(*about))
+    real = measurement.make_record
+    monkeypatch.setattr(measurement, "make_record", lambda *about: asked.append(about[2].file_name) or real(*about))
     said = []
-    _, again = measuring.measure(quick_subject(layers=2), PLAN, base, lambda *about: said.append(about))
+    _, again = measurement.measure(tiny_random_model(layers=2), PLAN, base, lambda *about: said.append(about))
     assert asked == [gone.name]
     assert [words for _, _, words, read in said if not read] == ["key-value, 3 keys, gold in slot 2"]
     clock = {"seconds": 0, "started": ""}
@@ -125,9 +125,9 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
         num_key_value_heads=1, sliding_window=32,
     )  # fmt: skip
     about = {"type": "mistral", "parameters": 1, "layers": 2}
-    windowed = Subject("windowed", MistralForCausalLM(config).eval(), tokenizer, about)
-    folder, _ = measuring.measure(windowed, PLAN, tmp_path)
-    explaining.explain(windowed, PLAN, folder, lambda *about: None)
+    windowed = ProbedModel("windowed", MistralForCausalLM(config).eval(), tokenizer, about)
+    folder, _ = measurement.measure(windowed, PLAN, tmp_path)
+    analyses.explain(windowed, PLAN, folder, lambda *about: None)
     told = findings(folder, "whence probe windowed")
     assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
     assert "Does the position of the answer matter?" in page(told)
@@ -159,44 +159,46 @@ def test_broken_and_foreign_records_are_named(probed, tmp_path):
     whole = path.read_text()
     path.write_text(whole[:100])
     with pytest.raises(WhenceError, match=r"needle-000-0000\.json, corrupt at line"):
-        measuring.measure(quick_subject(layers=2), PLAN, tmp_path)
+        measurement.measure(tiny_random_model(layers=2), PLAN, tmp_path)
     path.write_text(whole.replace(json.loads(whole)["task_hash"], "0" * 16))
     with pytest.raises(WhenceError, match="with other questions"):
-        measuring.measure(quick_subject(layers=2), PLAN, tmp_path)
+        measurement.measure(tiny_random_model(layers=2), PLAN, tmp_path)
 
 
 def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
-    def asked_together(subject, prompts, scored, watched):  # reads the first and the last slot, and nothing between
+    def score_and_attend(lm, prompts, scored, watched):  # reads the first and the last slot, and nothing between
         seen = [prompt.gold in (None, 0, len(prompt.slots) - 1) for prompt in prompts]
         return [[0.0 if one else -2.0] + [-1.0] * len(prompts[0].rivals) for one in seen], []
 
-    monkeypatch.setattr(measuring, "asked_together", asked_together)
-    plan = Plan("quick", (Asked("key-value", 12, 5, {"pairs": 9}),))
-    _, found = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    monkeypatch.setattr(measurement, "score_and_attend", score_and_attend)
+    plan = Plan("quick", (TaskSpec("key-value", 12, 5, {"pairs": 9}),))
+    _, found = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
     made = curve(found, "likelihood")
-    assert [point["mean"] for point in made["places"]] == [1, 0, 0, 0, 1]
-    assert made["gap"] == 1 and made["gap_p"] < 0.001 and made["worst"] == 2 and made["lines"]["oracle"]["mean"] == 1
-    wrong = [row for record in found if record["where"] == 4 for row in record["rows"]]
-    assert all(row["chosen"] != 4 for row in wrong) and all(row["share"] < 0.1 for row in wrong)
+    assert [point["mean"] for point in made["points"]] == [1, 0, 0, 0, 1]
+    assert (
+        made["gap"] == 1 and made["gap_p"] < 0.001 and made["worst"] == 2 and made["baselines"]["oracle"]["mean"] == 1
+    )
+    wrong = [row for record in found if record["condition"] == 4 for row in record["rows"]]
+    assert all(row["chosen_slot"] != 4 for row in wrong) and all(row["probability"] < 0.1 for row in wrong)
 
 
 def test_explanations_are_made_once_and_belong_to_their_plan(probed, monkeypatch):
     _, folder, _, _ = probed
-    assert set(told(probed)["explanation"]) == {"attention", *explaining.WAYS}
-    monkeypatch.setattr(explaining, "WAYS", dict.fromkeys(explaining.WAYS, lambda *about: 1 / 0))
-    explaining.explain(quick_subject(layers=2), PLAN, folder, lambda *about: None)
-    other = Plan("quick", PLAN.asked, chunk=3)
+    assert set(told(probed)["explanation"]) == {"attention", *analyses.ANALYSES}
+    monkeypatch.setattr(analyses, "ANALYSES", dict.fromkeys(analyses.ANALYSES, lambda *about: 1 / 0))
+    analyses.explain(tiny_random_model(layers=2), PLAN, folder, lambda *about: None)
+    other = Plan("quick", PLAN.tasks, items_per_record=3)
     with pytest.raises(WhenceError, match="of another plan"):
-        explaining.explain(quick_subject(layers=2), other, folder, lambda *about: None)
+        analyses.explain(tiny_random_model(layers=2), other, folder, lambda *about: None)
 
 
 def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     """As on a machine with another Python, whose help topics are other texts, and without the model."""
     monkeypatch.setattr(sys.modules["whence.probe.tasks.needle"], "_words", lambda: ["other", "words"] * 50)
-    monkeypatch.setattr(subject, "load", lambda *about: 1 / 0)
+    monkeypatch.setattr(probed_model, "load", lambda *about: 1 / 0)
     copy = shutil.copytree(probed[1], tmp_path / "somewhere" / "else")
     with pytest.raises(WhenceError, match=r"needle.* with other questions.*run: whence report"):
-        measuring.measure(quick_subject(layers=2), PLAN, probed[0])
+        measurement.measure(tiny_random_model(layers=2), PLAN, probed[0])
     app(["report", str(copy.parent)], standalone_mode=False)
     said = capsys.readouterr().out
     assert f"report: {copy / 'report.html'}" in said and f"curves: {copy / 'curves.png'}" in said
@@ -210,7 +212,7 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     text = (tmp_path / "page.html").read_text()
     assert "left out: needle, 10 words" in text and "How much of the hidden states" not in text
     kept = copy / "plan.json"
-    kept.write_text(kept.read_text().replace('"chunk": 2', '"chunk": 3'))
+    kept.write_text(kept.read_text().replace('"items_per_record": 2', '"items_per_record": 3'))
     with pytest.raises(WhenceError, match="is not a plan with its own hash"):
         app(["report", str(copy)], standalone_mode=False)
 
@@ -227,25 +229,25 @@ def test_records_of_several_machines_are_told_apart(probed, tmp_path):
 
 
 def test_several_lengths_stand_side_by_side(probed, tmp_path):
-    plan = Plan("quick", at_lengths([Asked("key-value", 3, 3)], (2, 4)), texts=3, tokens=48, chunk=3)
-    folder, _ = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    plan = Plan("quick", at_lengths([TaskSpec("key-value", 3, 3)], (2, 4)), texts=3, tokens=48, items_per_record=3)
+    folder, _ = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
     found = findings(folder, "")
     assert [(task["task"], task["slots"]) for task in found["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
     text = page(found)
     assert "key-value: by depth and length" in text and "4 slots, gold in slot 4: " in text
     assert "by depth and length" not in page(told(probed))
     with pytest.raises(WhenceError, match="key-value-75, but those of key-value, documents, needle can be chosen"):
-        at_lengths([Asked("key-value-75", 3)], (10,))
+        at_lengths([TaskSpec("key-value-75", 3)], (10,))
 
 
 def test_the_default_needle_can_be_asked_at_every_length():
     """With as many distractors at each, so that chance is the same."""
-    made, _ = planned("m", False, False, ["needle"], None, None, None, [2, 10, 20])
-    names = [one.made().name for one in made.asked]
+    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [2, 10, 20])
+    names = [one.build().name for one in made.tasks]
     assert [name.partition(", ")[2] for name in names] == [
         "24 words, 1 distractor", "120 words, 1 distractor", "240 words, 1 distractor",
     ]  # fmt: skip
-    assert "--length 2 --length 10 --length 20" in command(made, "cpu")
+    assert "--length 2 --length 10 --length 20" in rerun_command(made, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -259,41 +261,46 @@ def test_the_default_needle_can_be_asked_at_every_length():
     ],
 )
 def test_a_plan_names_the_command_that_makes_it(options):
-    made, _ = planned(*options)
-    said = command(made, "cpu").split()
+    made, _ = plan_from_options(*options)
+    said = rerun_command(made, "cpu").split()
     assert said[:2] == ["whence", "probe"]
     several = {name: [said[i + 1] for i, word in enumerate(said) if word == f"--{name}"] for name in NAMED}
-    again = planned(
+    again = plan_from_options(
         "" if options[1] else said[2], "--quick" in said, "--full" in said, several["task"],
         int(several["items"][0]) if several["items"] else None, several["score"],
         several["dtype"][0] if several["dtype"] else None, [int(one) for one in several["length"]],
     )  # fmt: skip
     assert again[0] == made
-    assert command(made, "cuda").endswith(" --device cuda")
+    assert rerun_command(made, "cuda").endswith(" --device cuda")
 
 
 def test_a_plan_of_ones_own_has_no_command():
-    assert command(PLAN, "cpu") == ""
+    assert rerun_command(PLAN, "cpu") == ""
 
 
 def test_plans_are_what_they_say():
-    assert quick().hash == quick().hash != usual("smollm2", True).hash != usual("smollm2", False).hash
-    assert min(asked.items for asked in full("m").asked) == 400  # Wilson: at most 4.9 points to each side
-    made, size = planned("", True, False, ["needle"], 1, ["likelihood"])
-    assert [one.task for one in made.asked] == ["needle"] and made.asked[0].items == 1 and size == "quick"
+    assert (
+        quick_plan().hash
+        == quick_plan().hash
+        != default_plan("smollm2", True).hash
+        != default_plan("smollm2", False).hash
+    )
+    assert min(asked.items for asked in full_plan("m").tasks) == 400  # Wilson: at most 4.9 points to each side
+    made, size = plan_from_options("", True, False, ["needle"], 1, ["likelihood"])
+    assert [one.task for one in made.tasks] == ["needle"] and made.tasks[0].items == 1 and size == "quick"
 
 
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda: planned("", False, False, None, None, None), "whence probe got no model"),
-        (lambda: planned("m", True, False, None, None, None), "it has its own"),
-        (lambda: planned("", True, False, ["books"], None, None), "this plan has key-value, needle"),
-        (lambda: planned("", True, False, None, None, ["bleu"]), "they are likelihood, generation"),
+        (lambda: plan_from_options("", False, False, None, None, None), "whence probe got no model"),
+        (lambda: plan_from_options("m", True, False, None, None, None), "it has its own"),
+        (lambda: plan_from_options("", True, False, ["books"], None, None), "this plan has key-value, needle"),
+        (lambda: plan_from_options("", True, False, None, None, ["bleu"]), "they are likelihood, generation"),
         (lambda: Plan("m", ()), "no tasks"),
-        (lambda: Plan("m", (Asked("needle", 1), Asked("needle", 2))), "a task twice"),
-        (lambda: Plan("m", (Asked("needle", 1),), chunk=0), "chunk=0"),
-        (lambda: Plan("m", (Asked("needle", 1),), dtype="int8"), "dtype int8"),
+        (lambda: Plan("m", (TaskSpec("needle", 1), TaskSpec("needle", 2))), "a task twice"),
+        (lambda: Plan("m", (TaskSpec("needle", 1),), items_per_record=0), "items_per_record=0"),
+        (lambda: Plan("m", (TaskSpec("needle", 1),), dtype="int8"), "dtype int8"),
     ],
 )
 def test_bad_plans_are_refused(call, said):
@@ -342,7 +349,7 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     )
     assert "Answer and attention changed in the same direction in" in words
     curve = told(probed)["tasks"][0]["curves"][0]
-    assert f"slot 1: {100 * curve['places'][0]['mean']:.0f}%" in text
+    assert f"slot 1: {100 * curve['points'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
         page({"tasks": []})
 
@@ -377,7 +384,7 @@ def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
     ]
     [curve] = [one for one in found["tasks"][0]["curves"] if one["score"] == "likelihood"]
     plotted = drawn.axes[0].containers[0].lines[0].get_xydata().tolist()
-    assert plotted == [[point["place"] + 1, 100 * point["mean"]] for point in curve["places"]]
+    assert plotted == [[point["slot"] + 1, 100 * point["mean"]] for point in curve["points"]]
     names = {line.get_label() for line in drawn.axes[0].lines}
     assert "chance, 33%" in names and any(name.startswith("closed book") for name in names)
 
@@ -390,9 +397,9 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     parts = found["explanation"]
     task = parts["attention"]["key-value"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in panels["attention to the gold as it moves"].lines}
-    gold = [1000 * sum(row[i] for layer in task["gold"] for row in layer) / 8 for i in range(len(task["places"]))]
+    gold = [1000 * sum(row[i] for layer in task["gold"] for row in layer) / 8 for i in range(len(task["gold_slots"]))]
     assert lines["gold, mean of all heads"] == [
-        [p + 1, pytest.approx(v)] for p, v in zip(task["places"], gold, strict=True)
+        [p + 1, pytest.approx(v)] for p, v in zip(task["gold_slots"], gold, strict=True)
     ]
     grid = panels["where each head’s attention goes"].images[0].get_array()
     assert grid.shape == (2, 3 * 4 + 2 * 1) and grid[1, 0] == pytest.approx(100 * task["regions"]["sink"][1][0])
@@ -406,7 +413,7 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     assert max(map(len, below.splitlines())) <= 3 * 68  # what is wider is cut off
     told_below = " ".join(below.split())
     assert "3 plain texts" in told_below and "key-value, 3 keys, 1 item, the gold in slot 2" in told_below
-    del parts["geometry"], parts["follows-score"]
+    del parts["geometry"], parts["emphasis-score"]
     fewer = why_picture(found)
     assert len(fewer.axes) == len(drawn.axes) - 1
     assert not any("score" in line.get_label() for line in fewer.axes[-1].lines)

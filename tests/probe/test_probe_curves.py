@@ -10,23 +10,23 @@ from whence.probe.curves import chosen_slots, curve, gap_by_chance
 from whence.statistics import proportion
 
 
-def records(table, name="right", lines=True):
+def records(table, name="correct", lines=True):
     """One record for each place and line; ``table[place][item]``."""
     made = [
-        {"where": place, "rows": [{"item": i, name: value} for i, value in enumerate(row)]}
+        {"condition": place, "rows": [{"item": i, name: value} for i, value in enumerate(row)]}
         for place, row in table.items()
     ]
     if lines:
-        made += [{"where": where, "rows": [{"item": 0, name: True}]} for where in ("closed book", "oracle")]
+        made += [{"condition": where, "rows": [{"item": 0, name: True}]} for where in ("closed book", "oracle")]
     return made
 
 
 def test_points_are_wilsons_and_the_worst_is_the_lowest():
     found = curve(records({0: [1, 1, 1, 1], 3: [0, 0, 1, 0], 6: [1, 1, 0, 1]}), "likelihood")
-    assert [point["place"] for point in found["places"]] == [0, 3, 6]
-    assert found["places"][1]["interval"] == proportion(1, 4).interval.to_json()
+    assert [point["slot"] for point in found["points"]] == [0, 3, 6]
+    assert found["points"][1]["interval"] == proportion(1, 4).interval.to_json()
     assert (found["average"], found["gap"], found["worst"], found["best"]) == (pytest.approx(8 / 12), 0.75, 3, 0)
-    assert found["lines"]["oracle"]["mean"] == 1.0
+    assert found["baselines"]["oracle"]["mean"] == 1.0
 
 
 def test_gap_by_chance_is_that_of_all_shuffles():
@@ -50,8 +50,8 @@ def test_a_planted_effect_is_seen_and_noise_is_not():
 
 
 def test_shares_have_an_interval_that_holds_their_mean():
-    found = curve(records({0: [0.1, 0.5, 0.9], 1: [0.2, 0.2, 0.3]}, "share"), "share")
-    for point in found["places"]:
+    found = curve(records({0: [0.1, 0.5, 0.9], 1: [0.2, 0.2, 0.3]}, "probability"), "probability")
+    for point in found["points"]:
         assert point["interval"]["low"] <= point["mean"] <= point["interval"]["high"]
     assert found["average_interval"]["low"] < found["average"] < found["average_interval"]["high"]
 
@@ -62,9 +62,9 @@ def test_items_without_every_place_are_left_out_and_equal_ones_claim_no_interval
 
 
 def test_wrong_choices_are_counted_by_slot():
-    rows = [{"right": False, "chosen": 0}, {"right": False, "chosen": 0}, {"right": True, "chosen": 2},
-            {"right": False, "chosen": None}]  # fmt: skip
-    assert chosen_slots([{"where": 2, "rows": rows}, {"where": "oracle", "rows": rows}]) == {"0": 2, "none": 1}
+    rows = [{"correct": False, "chosen_slot": 0}, {"correct": False, "chosen_slot": 0}, {"correct": True, "chosen_slot": 2},
+            {"correct": False, "chosen_slot": None}]  # fmt: skip
+    assert chosen_slots([{"condition": 2, "rows": rows}, {"condition": "oracle", "rows": rows}]) == {"0": 2, "none": 1}
 
 
 def test_a_curve_needs_places():

@@ -3,27 +3,26 @@
 import pytest
 import torch
 
-from whence.probe.curves import curve, gap_by_chance
-from whence.probe.decisions import ALPHA, decide, leading, measures
+from whence.probe.curves import ALPHA, curve, decide, gap_by_chance, leading, measures
 from whence.report.probe.sentences import headline, section_answer, too_few
 
 
-def records(right, share):
+def records(correct, share):
     """Records with right or wrong and a probability; ``table[place][item]``."""
     made = [
         {
-            "where": place,
-            "rows": [{"item": i, "right": r, "share": s} for i, (r, s) in enumerate(zip(*rows, strict=True))],
+            "condition": place,
+            "rows": [{"item": i, "correct": r, "probability": s} for i, (r, s) in enumerate(zip(*rows, strict=True))],
         }
-        for place, rows in enumerate(zip(right, share, strict=True))
+        for place, rows in enumerate(zip(correct, share, strict=True))
     ]
-    alone = [{"item": i, "right": True, "share": 1.0} for i in range(len(right[0]))]
-    return [*made, {"where": "closed book", "rows": alone}, {"where": "oracle", "rows": alone}]
+    alone = [{"item": i, "correct": True, "probability": 1.0} for i in range(len(correct[0]))]
+    return [*made, {"condition": "closed book", "rows": alone}, {"condition": "oracle", "rows": alone}]
 
 
-def task(name, right, share):
-    own = records(right, share)
-    return {"task": name, "name": name, "items": len(right[0]), "chance": 0.1, "chosen": {},
+def task(name, correct, share):
+    own = records(correct, share)
+    return {"task": name, "name": name, "items": len(correct[0]), "chance": 0.1, "wrong_choices": {},
             "curves": [curve(own, score) for score in measures(["likelihood"])]}  # fmt: skip
 
 
@@ -43,7 +42,7 @@ def test_the_measure_that_supports_an_effect_leads():
     [one] = found["tasks"]
     choice, probability = one["curves"]
     assert choice["corrected_p"] >= ALPHA and probability["corrected_p"] < ALPHA
-    assert leading(one)["score"] == "share" and one["supported"]
+    assert leading(one)["score"] == "probability" and one["supported"]
     said = headline(one)
     assert said.startswith("The probability of the answer is 48 points higher with the gold in slot 1 than in slot 5")
     assert "95% interval" in said and "p = 0.001" in said
@@ -72,7 +71,7 @@ def test_a_measure_with_a_gap_leads_one_without_where_no_test_supports_either():
     wrong = [[0] * 2] * 3
     found = answered(task("hard", wrong, [[0.2, 0.3], [0.3, 0.2], [0.25, 0.26]]))
     assert all(one["corrected_p"] == 1 for one in found["tasks"][0]["curves"])
-    assert leading(found["tasks"][0])["score"] == "share"
+    assert leading(found["tasks"][0])["score"] == "probability"
 
 
 def test_a_task_that_is_too_hard_and_a_single_test_are_told():
@@ -97,7 +96,7 @@ def test_chance_alone_seldom_leads_to_a_claim():
         tasks = []
         for _ in range(3):
             share = torch.rand(8, 4, generator=generator, dtype=torch.float64)
-            tables = {"likelihood": (share > 0.5).double(), "share": share}
+            tables = {"likelihood": (share > 0.5).double(), "probability": share}
             curves = [
                 {"score": score, "gap": float(t.mean(0).max() - t.mean(0).min()), **gap_by_chance(t, number, draws=400)}
                 for score, t in tables.items()

@@ -12,12 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from whence.errors import WhenceError
-from whence.probe import measuring, run_folder
+from whence.probe import measurement, run_folder
 from whence.probe.endpoint import Endpoint
-from whence.probe.identity import in_words
-from whence.probe.plan import Asked, Plan
+from whence.probe.identity import describe_identity
+from whence.probe.plan import Plan, TaskSpec
 
-PLAN = Plan("served", (Asked("key-value", 2, 2, {"pairs": 2}),), ("generation",), chunk=1, endpoint="http://x/v1")
+PLAN = Plan(
+    "served", (TaskSpec("key-value", 2, 2, {"pairs": 2}),), ("generation",), items_per_record=1, endpoint="http://x/v1"
+)
 KEY = "sk-not-to-be-written-down"
 
 
@@ -91,21 +93,21 @@ def endpoint(server):
 @pytest.mark.parametrize("chat", [False, True])
 def test_answers_are_recorded_with_what_the_server_says_of_itself(server, tmp_path, monkeypatch, chat):
     monkeypatch.setenv("SOME_KEY", KEY)
-    subject = Endpoint("asked-for", server.url, chat=chat, key_variable="SOME_KEY")
-    folder, found = measuring.measure(subject, PLAN, tmp_path)
+    lm = Endpoint("asked-for", server.url, chat=chat, key_variable="SOME_KEY")
+    folder, found = measurement.measure(lm, PLAN, tmp_path)
     rows = [row for record in found for row in record["rows"]]
     assert {(row["served_as"], row["fingerprint"], row["finish"]) for row in rows} == {("served-2026", "fp_1", "stop")}
-    right = {record["where"]: record["rows"][0]["written"] for record in found}
-    assert right == {0: True, 1: True, "closed book": False, "oracle": True}
+    correct = {record["condition"]: record["rows"][0]["generated_correct"] for record in found}
+    assert correct == {0: True, 1: True, "closed book": False, "oracle": True}
     paths = {path for path, _, _ in server.requests}
     assert paths == {"/v1/chat/completions" if chat else "/v1/completions"}
     assert all(headers["Authorization"] == f"Bearer {KEY}" for _, headers, _ in server.requests)
     assert all(body["model"] == "asked-for" and body["temperature"] == 0 for _, _, body in server.requests)
     assert not any(KEY in path.read_text() for path in folder.iterdir())
-    identity = run_folder.plan_in(folder)[0].identity
+    identity = run_folder.load_plan(folder)[0].identity
     assert identity["verifiable"] is False and identity["url"] == server.url and identity["fingerprint"] == "fp_1"
-    assert in_words(identity) == f"served-2026 at {server.url}, fingerprint fp_1; not verifiable"
-    assert "endpoint" in run_folder.plan_in(folder)[1]["model"]["unexplained"]
+    assert describe_identity(identity) == f"served-2026 at {server.url}, fingerprint fp_1; not verifiable"
+    assert "endpoint" in run_folder.load_plan(folder)[1]["model"]["capture_error"]
 
 
 def hang(handler):
@@ -127,9 +129,9 @@ def hang(handler):
 )
 def test_a_request_that_fails_is_tried_again(server, trouble, waits):
     waited = []
-    subject = Endpoint("m", server.url, timeout=0.3, sleep=waited.append)
+    lm = Endpoint("m", server.url, timeout=0.3, sleep=waited.append)
     server.before = [trouble]
-    assert subject.identity()["served_as"] == "served-2026" and waited == waits
+    assert lm.identity()["served_as"] == "served-2026" and waited == waits
 
 
 def test_waits_grow_and_end(server, endpoint):
@@ -162,12 +164,12 @@ def test_a_request_that_is_refused_is_not_tried_again(server, endpoint, trouble,
 def test_a_stopped_probe_goes_on_with_what_is_missing(server, endpoint, tmp_path):
     server.before = [None, None, None, *[send(500, "oh")] * 50]  # the first request asks who answers
     with pytest.raises(WhenceError, match="HTTP 500"):
-        measuring.measure(endpoint, PLAN, tmp_path)
+        measurement.measure(endpoint, PLAN, tmp_path)
     [folder] = tmp_path.iterdir()
     kept_before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert len(kept_before) == 3  # the plan and two records
     server.before, server.requests = [], []
-    again, found = measuring.measure(endpoint, PLAN, tmp_path)
+    again, found = measurement.measure(endpoint, PLAN, tmp_path)
     assert again == folder and len(found) == 8 and len(server.requests) == 1 + 6
     assert all((folder / name).stat().st_mtime_ns == when for name, when in kept_before.items())
 
@@ -213,9 +215,9 @@ def test_a_killed_probe_goes_on_with_the_same_command(server, tmp_path, whence_h
 
 
 def test_another_model_behind_the_same_address_is_refused(server, endpoint, tmp_path):
-    measuring.measure(endpoint, PLAN, tmp_path)
+    measurement.measure(endpoint, PLAN, tmp_path)
     server.model = "served-2027"
-    measuring.measure(endpoint, PLAN, tmp_path)
+    measurement.measure(endpoint, PLAN, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     server.before = [
         None,
@@ -223,7 +225,7 @@ def test_another_model_behind_the_same_address_is_refused(server, endpoint, tmp_
     ]
     server.fingerprint = "fp_2"
     with pytest.raises(WhenceError, match=r"served_as 'third' after 'served-2027'.*one model"):
-        measuring.measure(endpoint, PLAN, tmp_path)
+        measurement.measure(endpoint, PLAN, tmp_path)
 
 
 @pytest.mark.parametrize(

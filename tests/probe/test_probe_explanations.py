@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.probe import distances
-from whence.probe.arrays import channels, geometry, noise, positional_vectors, rows
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import quick_subject
+from whence.probe import analyses
+from whence.probe.arrays import attention_rows, channels, geometry
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import tiny_random_model
 
 F64 = {"dtype": torch.float64}
 
@@ -21,21 +21,21 @@ def normal(*shape, seed=0):
 
 def test_regions_are_a_whole_row():
     weights = normal(2, 3, 50).softmax(-1)
-    parts = rows.regions(weights)
+    parts = attention_rows.regions(weights)
     assert torch.allclose(sum(parts.values()), torch.ones(2, 3, **F64))
     planted = torch.zeros(1, 1, 41)
     planted[..., 0], planted[..., 3], planted[..., 40] = 0.5, 0.2, 0.3
-    found = {name: round(float(value), 6) for name, value in rows.regions(planted).items()}
+    found = {name: round(float(value), 6) for name, value in attention_rows.regions(planted).items()}
     assert found == {"sink": 0.5, "primacy": 0.2, "middle": 0.0, "recency": 0.3}
 
 
 def test_without_positions_attention_by_distance_is_the_masks_alone():
-    subject = quick_subject(layers=2)
-    plan = Plan("quick", (Asked("needle", 2, 2, {"pieces": 2, "words": 5}),), texts=2, tokens=32)
-    found = distances.by_distance(subject, plan)
+    lm = tiny_random_model(layers=2)
+    plan = Plan("quick", (TaskSpec("needle", 2, 2, {"pieces": 2, "words": 5}),), texts=2, tokens=32)
+    found = analyses.by_distance(lm, plan)
     with torch.no_grad():  # a model whose rotation turns nothing looks the same with its positions as without
-        subject.model.model.rotary_emb.inv_freq.zero_()
-    still = distances.by_distance(subject, plan)
+        lm.model.model.rotary_emb.inv_freq.zero_()
+    still = analyses.by_distance(lm, plan)
     for one, other in ((found["one_position"], still["attention"]), (still["one_position"], still["attention"])):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
     assert not torch.allclose(torch.tensor(found["attention"]), torch.tensor(found["one_position"]), atol=1e-4)
@@ -45,7 +45,7 @@ def test_attention_by_distance_finds_a_planted_decay():
     distance = torch.arange(63, -1, -1, **F64)
     planted = (-distance / 8).exp()
     planted[0] = 99  # the sink is no distance
-    ranges, means = rows.by_distance(planted.reshape(1, 1, -1))
+    ranges, means = attention_rows.by_distance(planted.reshape(1, 1, -1))
     assert ranges[:4] == [(0, 1), (1, 2), (2, 4), (4, 8)] and ranges[-1][1] == 63
     expected = [np.exp(-np.arange(near, far) / 8).mean() for near, far in ranges]
     assert means.flatten().tolist() == pytest.approx(expected)
@@ -57,10 +57,10 @@ def test_gold_and_profile_are_taken_apart():
     attention = bias.repeat(3, 2, 5, 1)
     for index, place in enumerate(places):
         attention[index, ..., place] += 0.3
-    gold, profile = rows.gold_and_profile(attention, places)
+    gold, profile = attention_rows.gold_and_profile(attention, places)
     assert torch.allclose(profile, bias.expand(2, 5, 4))
     assert torch.allclose(gold, bias[places].expand(2, 5, 3) + 0.3)
-    shares = rows.position_or_content(attention, places)
+    shares = attention_rows.position_or_content(attention, places)
     assert torch.allclose(shares["relevance"], torch.full((2, 5), 0.3, **F64))
     assert float(shares["rest"].max()) < 1e-12 and float(shares["content"].min()) > 0.05
     assert torch.allclose(shares["position"] + shares["content"] + shares["rest"], torch.ones(2, 5, **F64))
@@ -108,18 +108,18 @@ def test_outlier_channels_are_named():
 
 def test_positional_vectors_have_no_rest():
     states = normal(4, 2, 16, 6) + torch.linspace(0, 1, 16, **F64)[:, None]
-    found = positional_vectors.positional_vectors(states)
+    found = geometry.positional_vectors(states)
     assert float(found.content.mean(0).abs().max()) < 1e-12 and float(found.moving.mean(1).abs().max()) < 1e-12
     assert torch.allclose(found.base + found.moving + found.content, states)
-    assert torch.allclose(positional_vectors.without(states, found, "content"), found.vector.expand_as(states))
+    assert torch.allclose(geometry.without(states, found, "content"), found.vector.expand_as(states))
     one = states[:, 0]
-    assert torch.allclose(positional_vectors.replaced(one, found.vector[0]), one)
-    moved = positional_vectors.replaced(one, found.vector[0], ratio=2.0)
+    assert torch.allclose(geometry.replaced(one, found.vector[0]), one)
+    moved = geometry.replaced(one, found.vector[0], ratio=2.0)
     assert torch.equal(moved[:, :4], one[:, :4])
     expected = one[:, 9] - found.vector[0, 9] + (found.vector[0, 4] + found.vector[0, 5]) / 2
     assert torch.allclose(moved[:, 9], expected)
     circle = torch.stack([torch.arange(8, **F64).cos(), torch.arange(8, **F64).sin()], -1).repeat(2, 1)
-    assert torch.allclose(positional_vectors.nearest_inside(circle, 8), torch.ones(8, **F64))
+    assert torch.allclose(geometry.nearest_inside(circle, 8), torch.ones(8, **F64))
 
 
 @pytest.mark.parametrize("fit", channels.FITS)
@@ -168,13 +168,13 @@ def test_segments_are_the_best_of_all_partitions(monkeypatch):
 def test_wrong_shapes_are_refused():
     for call, said in (
         (lambda: geometry.decompose(torch.ones(3, 4)), "two or more contexts"),
-        (lambda: channels.fitted(torch.ones(64, 1), "spline"), "the fits are"),
-        (lambda: channels.fitted(torch.ones(6, 1), "cubic"), "take longer texts"),
-        (lambda: positional_vectors.positional_vectors(torch.ones(1, 1, 2, 2)), "two or more samples"),
-        (lambda: positional_vectors.nearest_inside(torch.ones(4, 2), 4), "there are 4 positions"),
-        (lambda: rows.slot_means(torch.ones(1, 1, 4), [(2, 9)]), "there are 4 tokens"),
-        (lambda: rows.regions(torch.ones(1, 1, 2)), "two ends and a middle"),
-        (lambda: rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "the gold moves"),
+        (lambda: channels.fit_curves(torch.ones(64, 1), "spline"), "the fits are"),
+        (lambda: channels.fit_curves(torch.ones(6, 1), "cubic"), "take longer texts"),
+        (lambda: geometry.positional_vectors(torch.ones(1, 1, 2, 2)), "two or more samples"),
+        (lambda: geometry.nearest_inside(torch.ones(4, 2), 4), "there are 4 positions"),
+        (lambda: attention_rows.slot_means(torch.ones(1, 1, 4), [(2, 9)]), "there are 4 tokens"),
+        (lambda: attention_rows.regions(torch.ones(1, 1, 2)), "two ends and a middle"),
+        (lambda: attention_rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "the gold moves"),
     ):
         with pytest.raises(WhenceError, match=said):
             call()
@@ -189,16 +189,16 @@ def test_the_noise_ends_where_it_is_known_to_end(shape):
     signal = left * torch.tensor([9.0, 6.0, 4.0], **F64) @ right.T
     for size in (1.0, 50.0):
         values = geometry.spectrum(size * (signal + normal(*shape) / max(shape) ** 0.5))
-        assert noise.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
-        assert noise.signal_rank(values, shape) == 3
-    assert noise.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
+        assert geometry.threshold(values, shape) == pytest.approx(size * known, rel=0.03)
+        assert geometry.signal_rank(values, shape) == 3
+    assert geometry.signal_rank(geometry.spectrum(normal(*shape)), shape) == 0
 
 
 def test_the_rank_above_noise_of_small_and_empty_parts():
-    assert noise.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
-    assert noise.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
+    assert geometry.signal_rank(torch.zeros(9, **F64), (9, 12)) == 0
+    assert geometry.signal_rank(geometry.spectrum(normal(7, 5)), (7, 5)) <= 2
     with pytest.raises(WhenceError, match="more than twice as many"):
-        noise.threshold(torch.ones(6), (6, 6), most=3)
+        geometry.threshold(torch.ones(6), (6, 6), most=3)
 
 
 def test_two_halves_tell_the_rank_of_position_from_noise():
@@ -212,18 +212,18 @@ def test_two_halves_tell_the_rank_of_position_from_noise():
     position = 4 * waves(1, 2)
     states = position + normal(16, 64, 24) * 2
     assert geometry.rank(geometry.spectrum(geometry.decompose(states).position)) > 4  # the noise of sixteen texts
-    found = noise.in_both_halves(states, 4)
+    found = geometry.in_both_halves(states, 4)
     assert found["rank"] <= 3 and found["low_frequencies"] == pytest.approx(1, abs=0.05)
-    exact = noise.in_both_halves(position.expand(4, 64, 24), 4)
+    exact = geometry.in_both_halves(position.expand(4, 64, 24), 4)
     assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
-    high = noise.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
+    high = geometry.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
     assert high["rank"] == 3 and abs(high["low_frequencies"]) < 0.01
-    assert noise.in_both_halves(torch.stack([position, -position]), 4) is None
-    assert noise.in_both_halves(position[None], 4) is None
+    assert geometry.in_both_halves(torch.stack([position, -position]), 4) is None
+    assert geometry.in_both_halves(position[None], 4) is None
 
 
 def test_texts_without_position_have_none_in_both_halves():
     """Neighbouring tokens are alike in every text, which makes a smooth mean of few; only its place in the text is chance."""
     smooth = normal(40, 12, 70, 6, seed=3).unfold(2, 7, 1).mean(-1)
-    found = [noise.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
+    found = [geometry.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
     assert sum(one is not None for one in found) <= 6  # one in twenty is expected of forty

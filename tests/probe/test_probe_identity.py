@@ -9,42 +9,43 @@ import torch
 
 from whence import Alibi, PowerPrior, hf
 from whence.errors import WhenceError
-from whence.probe import explaining, measuring, run_folder
-from whence.probe.checksums import checksum, weights_checksum
+from whence.probe import analyses, measurement, run_folder
+from whence.probe.ablation import scale_channel
 from whence.probe.findings import findings
-from whence.probe.identity import difference, identify, in_words, same_model
-from whence.probe.plan import Asked, Plan
-from whence.probe.scaling import scaled
-from whence.probe.subject import Subject, byte_tokenizer, load, quick_subject
+from whence.probe.identity import checksum, describe_identity, difference, identify, same_model, weights_checksum
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import ProbedModel, byte_tokenizer, load, tiny_random_model
 
-PLAN = Plan("quick", (Asked("key-value", 2, 2, {"pairs": 2}),), texts=3, tokens=48, intervened=1, chunk=2)
+PLAN = Plan(
+    "quick", (TaskSpec("key-value", 2, 2, {"pairs": 2}),), texts=3, tokens=48, intervention_items=1, items_per_record=2
+)
 
 
 def shares(found):
-    return [row["share"] for record in found for row in record["rows"]]
+    return [row["probability"] for record in found for row in record["rows"]]
 
 
 def test_a_changed_checkpoint_under_the_same_path_gets_numbers_of_its_own(tmp_path):
     saved = tmp_path / "model"
-    one = quick_subject(layers=1)
+    one = tiny_random_model(layers=1)
     one.tokenizer.save_pretrained(saved)
     one.model.save_pretrained(saved)
     plan = replace(PLAN, model=str(saved))
-    folder, before = measuring.measure(load(str(saved)), plan, tmp_path / "out")
-    again, same = measuring.measure(load(str(saved)), plan, tmp_path / "out")
+    folder, before = measurement.measure(load(str(saved)), plan, tmp_path / "out")
+    again, same = measurement.measure(load(str(saved)), plan, tmp_path / "out")
     assert again == folder and same == before
-    quick_subject(seed=1, layers=1).model.save_pretrained(saved)
-    other, after = measuring.measure(load(str(saved)), plan, tmp_path / "out")
+    tiny_random_model(seed=1, layers=1).model.save_pretrained(saved)
+    other, after = measurement.measure(load(str(saved)), plan, tmp_path / "out")
     assert other != folder and shares(after) != shares(before)
     for path in (folder, other):
         record = json.loads((path / "key-value-000-0000.json").read_text())
-        assert record["identity"] == run_folder.plan_in(path)[0].identity
+        assert record["identity"] == run_folder.load_plan(path)[0].identity
         assert len(record["identity"]["weights"]["sha256"]) == 64 and record["identity"]["tokenizer"]
     assert difference(before[0]["identity"], after[0]["identity"]) == "other weights"
 
 
 def test_a_folder_that_was_saved_with_positions_is_measured_with_them(tmp_path):
-    saved, one = tmp_path / "model", quick_subject(layers=1)
+    saved, one = tmp_path / "model", tiny_random_model(layers=1)
     one.tokenizer.save_pretrained(saved)
     with hf.attached(one.model, Alibi(4, scale=2.0)):
         one.model.save_pretrained(saved)
@@ -58,47 +59,47 @@ def test_a_folder_that_was_saved_with_positions_is_measured_with_them(tmp_path):
 
 
 def test_a_mechanism_attached_between_two_measurements_gets_a_folder_of_its_own(tmp_path):
-    subject = quick_subject(layers=2)
-    plain, before = measuring.measure(subject, PLAN, tmp_path)
-    with hf.attached(subject.model, Alibi(heads=4, scale=2.0), layers=[1]):
-        folder, after = measuring.measure(subject, PLAN, tmp_path)
+    lm = tiny_random_model(layers=2)
+    plain, before = measurement.measure(lm, PLAN, tmp_path)
+    with hf.attached(lm.model, Alibi(heads=4, scale=2.0), layers=[1]):
+        folder, after = measurement.measure(lm, PLAN, tmp_path)
         assert folder != plain and shares(after) != shares(before)
         [told] = after[0]["identity"]["attached"]
         assert told["layers"] == [1] and "Alibi(heads=4" in told["position"] and "scale=2" in told["position"]
-        assert told["own_rotation"] == "kept" and "Alibi(heads=4" in in_words(after[0]["identity"])
+        assert told["own_rotation"] == "kept" and "Alibi(heads=4" in describe_identity(after[0]["identity"])
         assert after[0]["identity"]["weights"] == before[0]["identity"]["weights"]
         with pytest.raises(WhenceError, match="for a model with other attached, attention"):
-            explaining.explain(subject, PLAN, plain, lambda *about: None)
-    assert identify(subject) == before[0]["identity"]
+            analyses.explain(lm, PLAN, plain, lambda *about: None)
+    assert identify(lm) == before[0]["identity"]
 
 
-def changed_rope(subject):
-    subject.model.config.rope_parameters["rope_theta"] = 77.0
+def changed_rope(lm):
+    lm.model.config.rope_parameters["rope_theta"] = 77.0
 
 
-def changed_generation(subject):
-    subject.model.generation_config.repetition_penalty = 1.3
+def changed_generation(lm):
+    lm.model.generation_config.repetition_penalty = 1.3
 
 
-def changed_template(subject):
-    subject.tokenizer.chat_template = "{{ messages[0]['content'] }}"
+def changed_template(lm):
+    lm.tokenizer.chat_template = "{{ messages[0]['content'] }}"
 
 
-def changed_vocabulary(subject):
-    subject.tokenizer.add_tokens(["whence"])
+def changed_vocabulary(lm):
+    lm.tokenizer.add_tokens(["whence"])
 
 
-def changed_hook(subject):
-    subject.model.model.layers[0].register_forward_hook(lambda module, given, out: None)
+def changed_hook(lm):
+    lm.model.model.layers[0].register_forward_hook(lambda module, given, out: None)
 
 
-def changed_weight(subject):
+def changed_weight(lm):
     with torch.no_grad():
-        subject.model.model.norm.weight[3] += 1e-6
+        lm.model.model.norm.weight[3] += 1e-6
 
 
-def changed_dtype(subject):
-    subject.model.to(torch.bfloat16)
+def changed_dtype(lm):
+    lm.model.to(torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -114,17 +115,17 @@ def changed_dtype(subject):
     ],
 )
 def test_every_change_of_a_model_shows(change, name):
-    subject = quick_subject(layers=1)
-    before = identify(subject)
-    assert identify(quick_subject(layers=1)) == before  # nothing in it belongs to one process or one object
-    change(subject)
-    assert name in difference(before, identify(subject))
-    assert not same_model(before, identify(subject)) or name == "dtype"
+    lm = tiny_random_model(layers=1)
+    before = identify(lm)
+    assert identify(tiny_random_model(layers=1)) == before  # nothing in it belongs to one process or one object
+    change(lm)
+    assert name in difference(before, identify(lm))
+    assert not same_model(before, identify(lm)) or name == "dtype"
 
 
 def test_settings_numbers_and_code_of_attached_positions_show():
-    subject = quick_subject(layers=2)
-    plain = identify(subject)
+    lm = tiny_random_model(layers=2)
+    plain = identify(lm)
 
     class Own(Alibi):
         pass
@@ -136,68 +137,68 @@ def test_settings_numbers_and_code_of_attached_positions_show():
         PowerPrior(heads=4, alpha=0.1, learnable=False),
         Own(heads=4),
     ):
-        with hf.attached(subject.model, position):
-            found.append(identify(subject))
-    with hf.attached(subject.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
-        found.append(identify(subject))
+        with hf.attached(lm.model, position):
+            found.append(identify(lm))
+    with hf.attached(lm.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
+        found.append(identify(lm))
         with torch.no_grad():
             next(attachment.positions[1].parameters()).add_(1e-3)
-        found.append(identify(subject))
-    with hf.attached(subject.model, Alibi(heads=4), keep_rotary=False):
-        found.append(identify(subject))
+        found.append(identify(lm))
+    with hf.attached(lm.model, Alibi(heads=4), keep_rotary=False):
+        found.append(identify(lm))
     assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
     assert {one["weights"]["sha256"] for one in found} == {plain["weights"]["sha256"]}
     assert [one["layers"] for one in found[1]["attached"]] == [[0, 1]]  # layers with the same position stand together
     assert [one["layers"] for one in found[6]["attached"]] == [[0], [1]]
     assert "code" in found[4]["attached"][0]["parts"][0] and found[-1]["attached"][0]["own_rotation"] == "removed"
-    with scaled(subject, 3, 0.5, range(1)):
-        assert identify(subject)["hooks"] == [
-            "whence.probe.scaling._changed.<locals>.call(channel=3, times=0.5) on 1 modules"
+    with scale_channel(lm, 3, 0.5, range(1)):
+        assert identify(lm)["hooks"] == [
+            "whence.probe.ablation._changed.<locals>.call(channel=3, factor=0.5) on 1 modules"
         ]
-    assert identify(subject) == plain
+    assert identify(lm) == plain
 
 
 @pytest.fixture
 def few_ways(monkeypatch):
     """Two of the explanations: one that captures attention, and one that reads hidden states."""
-    kept_ways = {name: way for name, way in explaining.WAYS.items() if name in ("content-free", "geometry")}
-    monkeypatch.setattr(explaining, "WAYS", kept_ways)
+    kept_ways = {name: way for name, way in analyses.ANALYSES.items() if name in ("content-free", "geometry")}
+    monkeypatch.setattr(analyses, "ANALYSES", kept_ways)
 
 
 def test_a_probe_leaves_the_identity_as_it_was(few_ways, tmp_path):
-    subject = quick_subject(layers=2)
-    before = identify(subject)
+    lm = tiny_random_model(layers=2)
+    before = identify(lm)
     plan = replace(PLAN, scores=("likelihood", "generation"))
-    folder, _ = measuring.measure(subject, plan, tmp_path)
-    explaining.explain(subject, plan, folder, lambda *about: None)
-    assert identify(subject) == before
+    folder, _ = measurement.measure(lm, plan, tmp_path)
+    analyses.explain(lm, plan, folder, lambda *about: None)
+    assert identify(lm) == before
 
 
 def test_the_copy_that_is_looked_into_may_have_other_precision_and_nothing_else(few_ways, tmp_path):
-    subject = quick_subject(layers=2)
-    asked = replace(subject, model=quick_subject(layers=2).model.to(torch.bfloat16))
+    lm = tiny_random_model(layers=2)
+    asked = replace(lm, model=tiny_random_model(layers=2).model.to(torch.bfloat16))
     plan = replace(PLAN, dtype="bfloat16")
-    folder, _ = measuring.measure(asked, plan, tmp_path)
-    explaining.explain(subject, plan, folder, lambda *about: None)
+    folder, _ = measurement.measure(asked, plan, tmp_path)
+    analyses.explain(lm, plan, folder, lambda *about: None)
     record = json.loads((folder / "explain-geometry.json").read_text())
-    assert record["identity"]["dtype"] == "float32" and run_folder.plan_in(folder)[0].identity["dtype"] == "bfloat16"
+    assert record["identity"]["dtype"] == "float32" and run_folder.load_plan(folder)[0].identity["dtype"] == "bfloat16"
     assert findings(folder, "")["explanation"]["geometry"]
-    other = replace(subject, model=quick_subject(layers=3).model)
+    other = replace(lm, model=tiny_random_model(layers=3).model)
     with pytest.raises(WhenceError, match="config"):
-        explaining.explain(other, plan, folder, lambda *about: None)
+        analyses.explain(other, plan, folder, lambda *about: None)
 
 
 def test_a_plan_of_another_model_and_a_record_of_another_are_refused(tmp_path):
-    subject = quick_subject(layers=1)
-    plan = run_folder.identified(PLAN, identify(subject))
+    lm = tiny_random_model(layers=1)
+    plan = run_folder.with_identity(PLAN, identify(lm))
     with pytest.raises(WhenceError, match="quick with other weights"):
-        measuring.measure(quick_subject(seed=3, layers=1), plan, tmp_path)
-    folder, _ = measuring.measure(subject, plan, tmp_path)
+        measurement.measure(tiny_random_model(seed=3, layers=1), plan, tmp_path)
+    folder, _ = measurement.measure(lm, plan, tmp_path)
     path = folder / "key-value-000-0000.json"
     record = json.loads(path.read_text())
     record["identity"]["weights"]["sha256"] = "0" * 64
     path.write_text(json.dumps(record))
-    for read in (lambda: measuring.measure(subject, plan, tmp_path), lambda: findings(folder, "")):
+    for read in (lambda: measurement.measure(lm, plan, tmp_path), lambda: findings(folder, "")):
         with pytest.raises(WhenceError, match=r"key-value-000-0000\.json of another model"):
             read()
 
@@ -228,16 +229,16 @@ def test_tensors_of_every_kind_are_hashed():
 
 
 def test_weights_that_are_not_there_are_named_and_offloaded_ones_are_read():
-    subject = quick_subject(layers=1)
-    whole = weights_checksum(subject.model)
+    lm = tiny_random_model(layers=1)
+    whole = weights_checksum(lm.model)
     accelerate = pytest.importorskip("accelerate")
-    offloaded = accelerate.cpu_offload(quick_subject(layers=1).model, execution_device=torch.device("cpu"))
+    offloaded = accelerate.cpu_offload(tiny_random_model(layers=1).model, execution_device=torch.device("cpu"))
     assert next(offloaded.parameters()).device.type == "meta"
     assert weights_checksum(offloaded) == whole
-    held = Subject("offloaded", offloaded, subject.tokenizer, subject.about)
+    held = ProbedModel("offloaded", offloaded, lm.tokenizer, lm.about)
     assert held.device.type == "cpu" and identify(held)["weights"]["sha256"] == whole["sha256"]
-    subject.model.lm_head = torch.nn.Linear(32, len(subject.tokenizer), bias=False, device="meta")
-    found = identify(subject)
-    assert found["weights"]["unread"] == ["lm_head.weight"] and "1 of" in in_words(found)
+    lm.model.lm_head = torch.nn.Linear(32, len(lm.tokenizer), bias=False, device="meta")
+    found = identify(lm)
+    assert found["weights"]["unread"] == ["lm_head.weight"] and "1 of" in describe_identity(found)
     with pytest.raises(WhenceError, match="without data in its weights"):
-        identify(Subject("meta", quick_subject(layers=1).model.to("meta"), byte_tokenizer()))
+        identify(ProbedModel("meta", tiny_random_model(layers=1).model.to("meta"), byte_tokenizer()))

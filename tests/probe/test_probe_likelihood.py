@@ -4,64 +4,74 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.probe.emphasis import ScoreTimes, WeightTimes, emphasis
-from whence.probe.generation import answers
-from whence.probe.likelihood import Reading, _tokenised, branches, contest, row_by_row, row_of, shares
-from whence.probe.subject import Subject, byte_tokenizer, quick_subject, token_span
-from whence.probe.tasks import task
+from whence.probe.likelihood import (
+    CachedPrompts,
+    ScaledScore,
+    ScaledWeight,
+    _tokenised,
+    branches,
+    emphasis,
+    last_attention_row,
+    score_choices,
+    score_separately,
+    shares,
+)
+from whence.probe.measurement import generate_answers
+from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model, token_span
+from whence.probe.tasks import build_task
 
 
 @pytest.fixture(scope="module")
-def subject():
-    return quick_subject(layers=2)
+def lm():
+    return tiny_random_model(layers=2)
 
 
 @pytest.fixture(scope="module")
 def prompt():
-    made = task("key-value", 1, pairs=3)
+    made = build_task("key-value", 1, pairs=3)
     return made.prompt(made.items[0], 1)
 
 
-def by_hand(subject, prompt, scored):
+def by_hand(lm, prompt, scored):
     """Every answer in a forward of its own, in float64."""
-    model = quick_subject(layers=2).model.double()
+    model = tiny_random_model(layers=2).model.double()
     found = []
     for end in (prompt.answer, *prompt.rivals):
-        whole, before = subject.tokens(prompt.text + end), len(branches(subject, [prompt], scored)[0].shared)
+        whole, before = lm.tokens(prompt.text + end), len(branches(lm, [prompt], scored)[0].shared)
         known = model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
         after = whole[before : before + scored]
         found.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
     return found
 
 
-def test_branches_give_what_separate_forwards_give(subject, prompt):
-    expected = by_hand(subject, prompt, 5)
-    [made] = branches(subject, [prompt], 5)
-    reading = Reading(subject, [made])
+def test_branches_give_what_separate_forwards_give(lm, prompt):
+    expected = by_hand(lm, prompt, 5)
+    [made] = branches(lm, [prompt], 5)
+    reading = CachedPrompts(lm, [made])
     assert reading.scores()[0] == pytest.approx(expected, abs=2e-4)
-    assert row_by_row(subject, made) == pytest.approx(expected, abs=2e-4)
+    assert score_separately(lm, made) == pytest.approx(expected, abs=2e-4)
     assert reading.scores() == reading.scores()  # what was fed leaves the cache again
     assert len({round(score, 3) for score in expected}) > 1
 
 
-def test_branches_share_the_longest_beginning(subject, prompt):
-    [made] = branches(subject, [prompt], 4)
-    assert subject.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
+def test_branches_share_the_longest_beginning(lm, prompt):
+    [made] = branches(lm, [prompt], 4)
+    assert lm.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
     assert all(len(end) == 4 for end in made.ends) and len(made.fed) == 1 + 3 * 3
 
 
-def test_the_row_is_that_of_eager_attention(subject, prompt):
-    [made] = branches(subject, [prompt])
-    row = Reading(subject, [made]).rows()[0]
-    eager = quick_subject(layers=2).model
+def test_the_row_is_that_of_eager_attention(lm, prompt):
+    [made] = branches(lm, [prompt])
+    row = CachedPrompts(lm, [made]).rows()[0]
+    eager = tiny_random_model(layers=2).model
     eager.set_attn_implementation("eager")
     with torch.no_grad():
         weights = eager(torch.tensor([made.shared]), output_attentions=True).attentions
     expected = torch.stack(weights)[:, 0, :, -1]
     assert torch.allclose(row, expected, atol=1e-6) and torch.allclose(
-        row_of(subject, made.shared), expected, atol=1e-6
+        last_attention_row(lm, made.shared), expected, atol=1e-6
     )
-    assert subject.model.config._attn_implementation != "whence"
+    assert lm.model.config._attn_implementation != "whence"
 
 
 def dense(answering, span, change):
@@ -84,36 +94,36 @@ def dense(answering, span, change):
 SEEN = []
 
 
-@pytest.mark.parametrize("times", [3.0, 0.5])
+@pytest.mark.parametrize("factor", [3.0, 0.5])
 @pytest.mark.parametrize(
     "kind, change",
     [
-        (WeightTimes, lambda scores, times: (scores.exp() * times).log()),
-        (ScoreTimes, lambda scores, times: scores * times),
+        (ScaledWeight, lambda scores, factor: (scores.exp() * factor).log()),
+        (ScaledScore, lambda scores, factor: scores * factor),
     ],
     ids=["weight", "score"],
 )
-def test_emphasis_is_that_of_dense_attention(subject, prompt, kind, change, times):
+def test_emphasis_is_that_of_dense_attention(lm, prompt, kind, change, factor):
     from transformers import AttentionInterface
 
-    [made] = branches(subject, [prompt])
-    span, last = subject.token_spans(prompt.text, prompt.slots)[2], len(made.shared) - 1
-    model = quick_subject(layers=2).model.double()
-    AttentionInterface.register("dense-emphasis", dense(last, span, lambda scores: change(scores, times)))
+    [made] = branches(lm, [prompt])
+    span, last = lm.token_spans(prompt.text, prompt.slots)[2], len(made.shared) - 1
+    model = tiny_random_model(layers=2).model.double()
+    AttentionInterface.register("dense-emphasis", dense(last, span, lambda scores: change(scores, factor)))
     model.set_attn_implementation("dense-emphasis")
     expected = []
     for end in made.ends:
         known = model(torch.tensor([[*made.shared, *end]])).logits[0].log_softmax(-1).detach()
         expected.append(sum(float(known[last + place, token]) for place, token in enumerate(end)))
-    reading = Reading(subject, [made])
+    reading = CachedPrompts(lm, [made])
     plain = reading.scores()
-    assert reading.scores([kind(span, times)])[0] == pytest.approx(expected, abs=1e-3)
+    assert reading.scores([kind(span, factor)])[0] == pytest.approx(expected, abs=1e-3)
     assert plain[0] != pytest.approx(expected, abs=1e-2)
     assert (
         reading.scores([kind(span, 1.0)]) == plain == reading.scores()
     )  # 1 changes nothing, and nothing stays changed
-    if kind is ScoreTimes:
-        [row] = reading.rows([kind(span, times)])
+    if kind is ScaledScore:
+        [row] = reading.rows([kind(span, factor)])
         seen = row[..., span[0] : span[1]].sum(-1).mean(-1)
         torch.testing.assert_close(seen.double(), torch.stack(SEEN[-2:]).detach(), atol=1e-6, rtol=0)
         assert not torch.allclose(row, reading.rows()[0], atol=1e-5)
@@ -121,10 +131,10 @@ def test_emphasis_is_that_of_dense_attention(subject, prompt, kind, change, time
 
 def test_what_emphasis_cannot_be_is_refused():
     with pytest.raises(WhenceError, match="a weight is multiplied by a number above 0"):
-        WeightTimes((0, 1), 0.0)
+        ScaledWeight((0, 1), 0.0)
     with pytest.raises(WhenceError, match="multiplies a weight or a score"):
         emphasis("value")
-    assert ScoreTimes((0, 1), -1.0).times == -1.0
+    assert ScaledScore((0, 1), -1.0).factor == -1.0
 
 
 def test_a_model_with_windows_is_asked_row_by_row(prompt):
@@ -136,28 +146,28 @@ def test_a_model_with_windows_is_asked_row_by_row(prompt):
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, sliding_window=32, initializer_range=0.3,
     )  # fmt: skip
-    windowed = Subject("windowed", MistralForCausalLM(config).eval(), tokenizer)
-    assert not windowed.takes_branches
+    windowed = ProbedModel("windowed", MistralForCausalLM(config).eval(), tokenizer)
+    assert not windowed.supports_branching
     [made] = branches(windowed, [prompt], 3)
-    one = row_by_row(windowed, made)
-    assert contest(windowed, [prompt], 3)[0] == pytest.approx(one)
+    one = score_separately(windowed, made)
+    assert score_choices(windowed, [prompt], 3)[0] == pytest.approx(one)
     with pytest.raises(WhenceError, match="use contest"):
-        Reading(windowed, [made])
+        CachedPrompts(windowed, [made])
 
 
-def test_padding_on_the_left_changes_no_written_answer(subject):
-    made = task("needle", 2, pieces=2, words=4)
+def test_padding_on_the_left_changes_no_written_answer(lm):
+    made = build_task("needle", 2, pieces=2, words=4)
     prompts = [made.prompt(made.items[0], 0), made.closed_book(made.items[1])]
-    together = answers(subject, prompts, "value")
-    assert together == [answers(subject, [prompt], "value")[0] for prompt in prompts]
+    batched = generate_answers(lm, prompts, "value")
+    assert batched == [generate_answers(lm, [prompt], "value")[0] for prompt in prompts]
 
 
 def test_a_prompt_that_is_too_long_is_refused():
-    small = quick_subject(layers=1)
+    small = tiny_random_model(layers=1)
     small.model.config.max_position_embeddings = 64
-    made = task("key-value", 1, pairs=3)
+    made = build_task("key-value", 1, pairs=3)
     with pytest.raises(WhenceError, match="quick has 64 positions"):
-        contest(small, [made.prompt(made.items[0], 0)])
+        score_choices(small, [made.prompt(made.items[0], 0)])
 
 
 def test_spans_of_tokens_and_shares():
@@ -167,39 +177,39 @@ def test_spans_of_tokens_and_shares():
     assert sum(shares([-3.0, -4.0, -90.0])) == pytest.approx(1)
 
 
-def test_prompts_read_together_are_answered_as_alone(subject):
-    made = task("key-value", 2, pairs=4)
+def test_prompts_read_together_are_answered_as_alone(lm):
+    made = build_task("key-value", 2, pairs=4)
     prompts = [made.prompt(made.items[0], 1), made.oracle(made.items[1]), made.prompt(made.items[1], 3)]
-    every = branches(subject, prompts)
-    alone = [Reading(subject, [one]) for one in every]
-    reading = Reading(subject, every)
-    for together, one in zip(reading.scores(), alone, strict=True):
-        assert together == pytest.approx(one.scores()[0], abs=1e-4)
-    for together, one in zip(reading.rows(), alone, strict=True):
-        assert together.shape == one.rows()[0].shape and torch.allclose(together, one.rows()[0], atol=1e-6)
-    spans = [subject.token_spans(prompt.text, prompt.slots)[0] for prompt in prompts]
-    effects = [WeightTimes(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
+    every = branches(lm, prompts)
+    alone = [CachedPrompts(lm, [one]) for one in every]
+    reading = CachedPrompts(lm, every)
+    for batched, one in zip(reading.scores(), alone, strict=True):
+        assert batched == pytest.approx(one.scores()[0], abs=1e-4)
+    for batched, one in zip(reading.rows(), alone, strict=True):
+        assert batched.shape == one.rows()[0].shape and torch.allclose(batched, one.rows()[0], atol=1e-6)
+    spans = [lm.token_spans(prompt.text, prompt.slots)[0] for prompt in prompts]
+    effects = [ScaledWeight(span, factor) for span, factor in zip(spans, (4.0, 1.0, 0.25), strict=True)]
     changed = reading.scores(effects)
-    for together, one, effect in zip(changed, alone, effects, strict=True):
-        assert together == pytest.approx(one.scores([effect])[0], abs=1e-4)
+    for batched, one, effect in zip(changed, alone, effects, strict=True):
+        assert batched == pytest.approx(one.scores([effect])[0], abs=1e-4)
     assert changed[0] != pytest.approx(reading.scores()[0], abs=1e-3)
-    scaled = [ScoreTimes(span, times) for span, times in zip(spans, (4.0, 1.0, 0.25), strict=True)]
-    for together, one, effect in zip(reading.scores(scaled), alone, scaled, strict=True):
-        assert together == pytest.approx(one.scores([effect])[0], abs=1e-4)
+    effects_on_scores = [ScaledScore(span, factor) for span, factor in zip(spans, (4.0, 1.0, 0.25), strict=True)]
+    for batched, one, effect in zip(reading.scores(effects_on_scores), alone, effects_on_scores, strict=True):
+        assert batched == pytest.approx(one.scores([effect])[0], abs=1e-4)
 
 
-def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(subject):
+def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(lm):
     from whence.hf.gguf import smollm2_folder
 
-    tokenizers = [subject.tokenizer]
+    tokenizers = [lm.tokenizer]
     if smollm2_folder().exists():
         from transformers import AutoTokenizer
 
         tokenizers.append(AutoTokenizer.from_pretrained(smollm2_folder()))
     for tokenizer in tokenizers:
-        reader = Subject("reader", subject.model, tokenizer)
+        reader = ProbedModel("reader", lm.model, tokenizer)
         for name, settings in (("key-value", {"pairs": 5}), ("needle", {"pieces": 3, "words": 9})):
-            made = task(name, 2, **settings)
+            made = build_task(name, 2, **settings)
             prompts = [made.at(item, where) for item in made.items for where in (0, 2, "closed book", "oracle")]
             for prompt, found in zip(prompts, _tokenised(reader, prompts), strict=True):
                 assert found == [reader.tokens(prompt.text + end) for end in (prompt.answer, *prompt.rivals)]
@@ -212,21 +222,21 @@ def test_a_tokenizer_that_begins_every_text_anew_reads_whole_texts(prompt):
         def __call__(self, texts, add_special_tokens=True):
             return {"input_ids": [[32, *text.encode()] for text in texts]}
 
-    reader = Subject("reader", None, Begins())
+    reader = ProbedModel("reader", None, Begins())
     expected = [[32, *(prompt.text + end).encode()] for end in (prompt.answer, *prompt.rivals)]
     assert _tokenised(reader, [prompt]) == [expected]
 
 
-def test_neighbours_are_run_together_as_long_as_they_fit(subject):
-    assert subject.batches([2000, 2000, 2000, 5000, 10]) == [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-    assert subject.batches([]) == [] and subject.batches([9999]) == [range(0, 1)]
+def test_neighbours_are_run_together_as_long_as_they_fit(lm):
+    assert lm.batches([2000, 2000, 2000, 5000, 10]) == [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    assert lm.batches([]) == [] and lm.batches([9999]) == [range(0, 1)]
 
 
-def test_an_answer_of_one_line_ends_with_it(subject):
-    assert [token for token in range(len(subject.tokenizer)) if subject.ends_line[token]] == subject.tokens("\n")
-    made = task("needle", 3, pieces=2, words=4)
+def test_an_answer_of_one_line_ends_with_it(lm):
+    assert [token for token in range(len(lm.tokenizer)) if lm.newline_tokens[token]] == lm.tokens("\n")
+    made = build_task("needle", 3, pieces=2, words=4)
     prompts = [made.closed_book(item) for item in made.items]
-    long = answers(subject, prompts, "value")
-    first = answers(subject, prompts, "subspan")
+    long = generate_answers(lm, prompts, "value")
+    first = generate_answers(lm, prompts, "subspan")
     for text, line in zip(long, first, strict=True):
         assert line.split("\n")[0].startswith(text.split("\n")[0]) and line.count("\n") <= 1

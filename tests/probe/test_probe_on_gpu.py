@@ -8,9 +8,9 @@ import torch
 pytest.importorskip("transformers")
 
 from whence import records
-from whence.probe import explaining, measuring
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import Subject, quick_subject
+from whence.probe import analyses, measurement
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import ProbedModel, tiny_random_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,28 +18,28 @@ pytestmark = [
 ]
 PLAN = Plan(
     "quick",
-    (Asked("key-value", 3, 3, {"pairs": 3}), Asked("needle", 2, 2, {"pieces": 2, "words": 5})),
-    ("likelihood",), texts=3, tokens=48, intervened=1, chunk=2,
+    (TaskSpec("key-value", 3, 3, {"pairs": 3}), TaskSpec("needle", 2, 2, {"pieces": 2, "words": 5})),
+    ("likelihood",), texts=3, tokens=48, intervention_items=1, items_per_record=2,
 )  # fmt: skip
 
 
-def probed(subject: Subject, base: Path) -> dict[str, dict]:
-    folder, _ = measuring.measure(subject, PLAN, base)
-    explaining.explain(subject, PLAN, folder, lambda *about: None)
+def probed(lm: ProbedModel, base: Path) -> dict[str, dict]:
+    folder, _ = measurement.measure(lm, PLAN, base)
+    analyses.explain(lm, PLAN, folder, lambda *about: None)
     return {path.name: records.read(path) for path in folder.glob("*.json")}
 
 
 def test_a_probe_on_the_gpu_says_what_one_on_the_cpu_says(tmp_path):
-    here = probed(quick_subject(layers=2), tmp_path / "cpu")
-    subject = quick_subject(layers=2)
-    subject.model.cuda()
-    there = probed(subject, tmp_path / "cuda")
+    here = probed(tiny_random_model(layers=2), tmp_path / "cpu")
+    lm = tiny_random_model(layers=2)
+    lm.model.cuda()
+    there = probed(lm, tmp_path / "cuda")
     assert set(here) == set(there)
-    for way in explaining.WAYS:
-        assert set(here[explaining.file_name(way)]["found"]) == set(there[explaining.file_name(way)]["found"])
+    for way in analyses.ANALYSES:
+        assert set(here[analyses.file_name(way)]["result"]) == set(there[analyses.file_name(way)]["result"])
     assert torch.allclose(*(_shares(found) for found in (here, there)), atol=1e-3)
 
 
 def _shares(found: dict[str, dict]) -> torch.Tensor:
     rows = [row for name in sorted(found) if name.startswith("key-value") for row in found[name]["rows"]]
-    return torch.tensor([row["share"] for row in rows])
+    return torch.tensor([row["probability"] for row in rows])

@@ -9,81 +9,83 @@ import pytest
 import torch
 
 from whence import hf
-from whence.cli.probe_plans import command, counted_and_files, planned
+from whence.cli.probe_plans import plan_from_options, rerun_command, split_items_option
 from whence.errors import MissingExtra, WhenceError
-from whence.probe import explaining, likelihood, measuring, run_folder
+from whence.probe import analyses, likelihood, measurement, run_folder
 from whence.probe.findings import findings
 from whence.probe.identity import identify
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import Subject, byte_tokenizer, load, quick_subject
-from whence.probe.tasks import task
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import ProbedModel, byte_tokenizer, load, tiny_random_model
+from whence.probe.tasks import build_task
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-PLAN = Plan("quick", (Asked("key-value", 2, 2, {"pairs": 2}),), texts=3, tokens=48, intervened=1, chunk=2)
+PLAN = Plan(
+    "quick", (TaskSpec("key-value", 2, 2, {"pairs": 2}),), texts=3, tokens=48, intervention_items=1, items_per_record=2
+)
 SMALL = ("--task", "key-value", "--items", "2", "--length", "2", "--slots", "2")
 
 
 def chatting(**changed):
-    subject = replace(quick_subject(layers=1), chat=True, **changed)
-    subject.tokenizer.chat_template = TEMPLATE
-    return subject
+    lm = replace(tiny_random_model(layers=1), chat=True, **changed)
+    lm.tokenizer.chat_template = TEMPLATE
+    return lm
 
 
 def test_a_prompt_stands_in_the_chat_template_and_its_slots_move_along():
-    subject, made = chatting(), task("key-value", 1, pairs=3)
+    lm, made = chatting(), build_task("key-value", 1, pairs=3)
     raw = made.prompt(made.items[0], 1)
-    framed = subject.framed(raw)
-    assert framed.text == f"<|user|>{raw.text}<end><|assistant|>" and framed.gold == 1
-    assert [framed.text[a:b] for a, b in framed.slots] == [raw.text[a:b] for a, b in raw.slots]
-    assert framed.answer == raw.answer.lstrip() and framed.accepted == raw.accepted
-    spans = subject.token_spans(framed.text, framed.slots)
-    tokens = subject.tokens(framed.text)
-    assert [subject.tokenizer.decode(tokens[a:b]) for a, b in spans] == [raw.text[a:b] for a, b in raw.slots]
+    apply_template = lm.apply_template(raw)
+    assert apply_template.text == f"<|user|>{raw.text}<end><|assistant|>" and apply_template.gold == 1
+    assert [apply_template.text[a:b] for a, b in apply_template.slots] == [raw.text[a:b] for a, b in raw.slots]
+    assert apply_template.answer == raw.answer.lstrip() and apply_template.accepted == raw.accepted
+    spans = lm.token_spans(apply_template.text, apply_template.slots)
+    tokens = lm.tokens(apply_template.text)
+    assert [lm.tokenizer.decode(tokens[a:b]) for a, b in spans] == [raw.text[a:b] for a, b in raw.slots]
     message = [{"role": "user", "content": raw.text}]
-    whole = subject.tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
+    whole = lm.tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
     assert tokens == list(whole)
-    assert replace(subject, chat=False).framed(raw) is raw
+    assert replace(lm, chat=False).apply_template(raw) is raw
 
 
 def test_special_tokens_of_a_template_are_not_put_in_twice():
     from tokenizers.processors import TemplateProcessing
 
-    subject = chatting()
-    end = subject.tokenizer.eos_token_id
-    subject.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+    lm = chatting()
+    end = lm.tokenizer.eos_token_id
+    lm.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<end> $A", special_tokens=[("<end>", end)]
     )
-    assert subject.tokens("a")[0] != end and replace(subject, chat=False).tokens("a")[0] == end
+    assert lm.tokens("a")[0] != end and replace(lm, chat=False).tokens("a")[0] == end
 
 
 def test_answers_in_a_chat_are_scored_as_a_whole_text_would_be(tmp_path):
-    subject, made = chatting(), task("key-value", 2, pairs=2)
-    prompt = subject.framed(made.prompt(made.items[0], 0))
-    tokens = subject.tokens(prompt.text + prompt.answer)
-    shared = len(subject.tokens(prompt.text))
+    lm, made = chatting(), build_task("key-value", 2, pairs=2)
+    prompt = lm.apply_template(made.prompt(made.items[0], 0))
+    tokens = lm.tokens(prompt.text + prompt.answer)
+    shared = len(lm.tokens(prompt.text))
     with torch.inference_mode():
-        known = subject.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        known = lm.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
     expected = sum(float(known[at - 1, tokens[at]]) for at in range(shared, shared + 8))
-    rivals = likelihood.branches(subject, [prompt])[0]
+    rivals = likelihood.branches(lm, [prompt])[0]
     skipped = len(rivals.shared) - shared  # what all answers begin with is not scored
     expected = sum(float(known[at - 1, tokens[at]]) for at in range(shared + skipped, shared + skipped + 8))
-    assert likelihood.contest(subject, [prompt])[0][0] == pytest.approx(expected, abs=1e-4)
-    folder, found = measuring.measure(subject, replace(PLAN, chat=True), tmp_path)
+    assert likelihood.score_choices(lm, [prompt])[0][0] == pytest.approx(expected, abs=1e-4)
+    folder, found = measurement.measure(lm, replace(PLAN, chat=True), tmp_path)
     assert found[0]["identity"]["chat"] == ["<|user|>", "<end><|assistant|>"] and found[0]["identity"]["chat_template"]
-    raw, _ = measuring.measure(replace(subject, chat=False), PLAN, tmp_path)
+    raw, _ = measurement.measure(replace(lm, chat=False), PLAN, tmp_path)
     assert raw != folder and json.loads((raw / "key-value-000-0000.json").read_text())["identity"]["chat"] is None
 
 
 def test_a_tokenizer_without_a_usable_template_is_refused(whence_here, tmp_path):
     done = whence_here("probe", "--quick", "--chat", "--out", tmp_path)
     assert done.returncode == 2 and "leave it out" in done.stderr and not list(tmp_path.iterdir())
-    subject = chatting()
-    subject.tokenizer.chat_template = "{{ messages[0]['content'] }} {{ messages[0]['content'] }}"
+    lm = chatting()
+    lm.tokenizer.chat_template = "{{ messages[0]['content'] }} {{ messages[0]['content'] }}"
     with pytest.raises(WhenceError, match="leaves out or repeats"):
-        subject.framed(task("needle", 1).oracle(task("needle", 1).items[0]))
+        lm.apply_template(build_task("needle", 1).oracle(build_task("needle", 1).items[0]))
 
 
 def saved(folder, model, tokenizer=None):
@@ -117,17 +119,17 @@ def test_families_without_the_interface_are_measured_by_their_curves(name, tmp_p
     assert f"({name})" in done.stderr and "curves only, no explanations" in done.stderr
     [folder] = (tmp_path / "out").iterdir()
     assert "Explanations are left out" in (folder / "report.html").read_text() and not list(folder.glob("explain-*"))
-    assert f"({name})" in run_folder.plan_in(folder)[1]["model"]["unexplained"]
+    assert f"({name})" in run_folder.load_plan(folder)[1]["model"]["capture_error"]
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mamba", "lfm2"])
 def test_their_scores_are_those_of_whole_texts_one_by_one(name):
-    model, made = tiny(name), task("key-value", 2, pairs=2)
-    subject = Subject(name, model, byte_tokenizer(), {})
-    assert not subject.takes_branches
+    model, made = tiny(name), build_task("key-value", 2, pairs=2)
+    lm = ProbedModel(name, model, byte_tokenizer(), {})
+    assert not lm.supports_branching
     prompts = [made.prompt(item, 1) for item in made.items]
-    for prompt, scores in zip(prompts, likelihood.contest(subject, prompts), strict=True):
-        [one] = likelihood.branches(subject, [prompt])
+    for prompt, scores in zip(prompts, likelihood.score_choices(lm, prompts), strict=True):
+        [one] = likelihood.branches(lm, [prompt])
         for end, score in zip(one.ends, scores, strict=True):
             row = torch.tensor([[*one.shared, *end]])
             with torch.inference_mode():
@@ -147,8 +149,8 @@ def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     attention = told["explanation"]["attention"]["key-value-of-2"]
     assert attention["layers"] == [1] and len(attention["gold"]) == 1 and told["explanation"]["geometry"]
     assert "layers 1 downwards" in (folder / "report.html").read_text()
-    plan = run_folder.plan_in(folder)[0]
-    assert plan.layers == (1,) and "--layers 1" in command(plan, "cpu")
+    plan = run_folder.load_plan(folder)[0]
+    assert plan.layers == (1,) and "--layers 1" in rerun_command(plan, "cpu")
     done = whence_here("probe", path, *SMALL, "--layers", "0", "--out", tmp_path / "out")
     assert done.returncode == 2 and "pass --layers 1" in done.stderr and done.stderr.count(", but ") == 1
 
@@ -178,7 +180,7 @@ def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     import transformers
 
-    path = saved(tmp_path / "model", quick_subject(layers=1).model)
+    path = saved(tmp_path / "model", tiny_random_model(layers=1).model)
     real, given = transformers.AutoModelForCausalLM.from_pretrained, []
     note = staticmethod(lambda *about, **named: given.append(named) or real(*about, **named))
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", note)
@@ -190,21 +192,21 @@ def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):
 
 
 def test_a_plan_names_the_options_that_make_it():
-    made, _ = planned(
+    made, _ = plan_from_options(
         "some/model", False, False, ["needle"], None, None, "bfloat16", None, slots="1,4", chat=True, layers=(1, 3),
         revision="v2",
     )  # fmt: skip
-    said = command(made, "cpu")
+    said = rerun_command(made, "cpu")
     assert said == (
         "whence probe some/model --task needle --slots 1,4 --dtype bfloat16 --chat --layers 1,3 --revision v2"
     )
-    served, _ = planned("m", False, False, ["needle"], 9, None, endpoint="http://x/v1/", chat=True)
+    served, _ = plan_from_options("m", False, False, ["needle"], 9, None, endpoint="http://x/v1/", chat=True)
     assert served.scores == ("generation",) and served.endpoint == "http://x/v1"
-    assert command(served, "cpu") == "whence probe m --task needle --items 9 --chat --endpoint http://x/v1"
-    assert counted_and_files(["a.jsonl", "3"]) == (3, ["a.jsonl"]) and counted_and_files(None) == (None, [])
+    assert rerun_command(served, "cpu") == "whence probe m --task needle --items 9 --chat --endpoint http://x/v1"
+    assert split_items_option(["a.jsonl", "3"]) == (3, ["a.jsonl"]) and split_items_option(None) == (None, [])
     for wrong in (["3", "4"], ["0"], ["-2"]):
         with pytest.raises(WhenceError, match="one number of at least 1"):
-            counted_and_files(wrong)
+            split_items_option(wrong)
 
 
 def test_a_missing_extra_is_one_sentence(tmp_path):
@@ -222,26 +224,26 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
     [(b"", "empty"), (b"\xff\xfe{", "not UTF-8"), (b"{}", "of another plan"), (b"[]", "with a list")],
 )
 def test_a_corrupt_record_is_named(tmp_path, content, said):
-    subject = quick_subject(layers=1)
-    folder, found = measuring.measure(subject, PLAN, tmp_path)
+    lm = tiny_random_model(layers=1)
+    folder, found = measurement.measure(lm, PLAN, tmp_path)
     path = folder / "key-value-000-0000.json"
     whole = path.read_bytes()
     path.write_bytes(content)
-    for read in (lambda: measuring.measure(subject, PLAN, tmp_path), lambda: findings(folder, "")):
+    for read in (lambda: measurement.measure(lm, PLAN, tmp_path), lambda: findings(folder, "")):
         with pytest.raises(WhenceError, match=rf"key-value-000-0000\.json.*{said}"):
             read()
     cut = json.loads(whole)
     cut["rows"] = cut["rows"][:1]
     path.write_text(json.dumps(cut))
     with pytest.raises(WhenceError, match=r"key-value-000-0000\.json without the items 0 to 1"):
-        measuring.measure(subject, PLAN, tmp_path)
+        measurement.measure(lm, PLAN, tmp_path)
     path.unlink()
-    again = measuring.measure(subject, PLAN, tmp_path)[1]
+    again = measurement.measure(lm, PLAN, tmp_path)[1]
     assert [one["rows"] for one in again] == [one["rows"] for one in found]
 
 
 def test_a_model_of_one_layer_is_explained_too(tmp_path):
-    subject = quick_subject(layers=1)
-    folder, _ = measuring.measure(subject, PLAN, tmp_path)
-    explaining.explain(subject, PLAN, folder, lambda *about: None)
-    assert set(findings(folder, "")["explanation"]) == {"attention", *explaining.WAYS}
+    lm = tiny_random_model(layers=1)
+    folder, _ = measurement.measure(lm, PLAN, tmp_path)
+    analyses.explain(lm, PLAN, folder, lambda *about: None)
+    assert set(findings(folder, "")["explanation"]) == {"attention", *analyses.ANALYSES}

@@ -8,20 +8,19 @@ import sys
 import pytest
 
 from whence.cli.app import app
-from whence.cli.probe_plans import command, planned
+from whence.cli.probe_plans import plan_from_options, rerun_command
 from whence.errors import WhenceError
 from whence.plugins import Reference, parse_reference
 from whence.probe import run_folder
-from whence.probe.measuring import made_tasks
-from whence.probe.plan import Asked, Plan
-from whence.probe.tasks import published_files, spread, task
-from whence.probe.tasks.items import own_items
-from whence.probe.tasks.own import own_task
+from whence.probe.measurement import build_tasks
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.tasks import build_task, lost_in_the_middle, spread_slots
+from whence.probe.tasks.user_tasks import load_items, load_task
 
 NAMES = ("Ada", "Ben", "Cy", "Dora", "Eve")
 OWN = """
 from dataclasses import dataclass, replace
-from whence.probe.tasks import Item, Task
+from whence.probe.tasks import Item, ProbeTask
 
 @dataclass
 class Words:
@@ -29,7 +28,7 @@ class Words:
 
 def MyTask(items, words=2, kind="plain"):
     made = tuple(Item(f"q{n}", f"gold {n}", ("x",) * words, (f"a{n}",), (f"b{n}", f"c{n}")) for n in range(items))
-    return Task(kind, "mine", "Read.\\n", "\\n", "\\nQuestion: {question}\\nAnswer:", " ", "", "value", False, made)
+    return ProbeTask(kind, "mine", "Read.\\n", "\\n", "\\nQuestion: {question}\\nAnswer:", " ", "", "value", False, made)
 
 def broken(items): raise KeyError("no such thing")
 def number(items): return 3
@@ -56,19 +55,19 @@ def mine(tmp_path):
 
 
 def test_items_become_a_task_with_rivals_from_other_lines(mine):
-    made = own_items(None, str(mine))
+    made = load_items(None, str(mine))
     assert len(made.items) == 5 and made.slots == 5 and made.source == "own items from mine.jsonl"
     for item in made.items:
         assert len(item.rivals) == 4 and item.answers[0] not in item.rivals
     assert not made.paired and "published" not in made.source + made.name + made.about
-    assert own_items(2, str(mine), slots=3).slots == 3 and len(own_items(2, str(mine)).items) == 2
+    assert load_items(2, str(mine), slots=3).slots == 3 and len(load_items(2, str(mine)).items) == 2
     prompt = made.prompt(made.items[1], 2)
     assert [prompt.text[a:b] for a, b in prompt.slots][2] == "Text [3]: Ben built house 1."
 
 
 def test_given_rivals_that_stand_in_the_other_texts_pair_up(tmp_path):
     rows = [row(n, rivals=[other for other in NAMES if other != NAMES[n]]) for n in range(2)]
-    made = own_items(None, str(written(tmp_path / "a.jsonl", rows)), slots=3)
+    made = load_items(None, str(written(tmp_path / "a.jsonl", rows)), slots=3)
     assert made.paired and made.items[0].rivals == ("Ben", "Cy") and made.prompt(made.items[0], 1).owners == (1, 0, 2)
 
 
@@ -93,21 +92,21 @@ def test_given_rivals_that_stand_in_the_other_texts_pair_up(tmp_path):
 def test_a_wrong_line_is_named(tmp_path, line, said):
     path = written(tmp_path / "mine.jsonl", [row(0), line])
     with pytest.raises(WhenceError, match=said):
-        own_items(None, str(path))
+        load_items(None, str(path))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, mine):
     marked = tmp_path / "marked.jsonl"
     marked.write_bytes(b"\xef\xbb\xbf" + mine.read_bytes())
-    assert own_items(None, str(marked)).items == own_items(None, str(mine)).items
+    assert load_items(None, str(marked)).items == load_items(None, str(mine)).items
 
 
 def test_golds_without_an_answer_and_others_with_one_are_counted(tmp_path, mine, capsys):
-    assert "contain" not in own_items(None, str(mine)).about
+    assert "contain" not in load_items(None, str(mine)).about
     others = [f"{name} saw house 1." for name in ("Ada", "Ben", "Cy", "Benedict")]
     rows = [row(0, gold="Adam built it."), row(1, others=others), *(row(n) for n in (2, 3, 4))]
     path = written(tmp_path / "doubtful.jsonl", rows)
-    about = own_items(None, str(path)).about
+    about = load_items(None, str(path)).about
     assert "In 1 of 5 items the gold contains none of the answers." in about
     assert "In 1 of 5 items another text contains one." in about
     options = ("--items", 2, "--slots", 2, "--score", "likelihood", "--only", "ask")
@@ -117,17 +116,17 @@ def test_golds_without_an_answer_and_others_with_one_are_counted(tmp_path, mine,
 
 def test_files_that_cannot_be_read_are_named(tmp_path, mine):
     with pytest.raises(WhenceError, match=r"--items none\.jsonl got No such file"):
-        own_items(None, str(tmp_path / "none.jsonl"))
+        load_items(None, str(tmp_path / "none.jsonl"))
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(WhenceError, match="no lines"):
-        own_items(None, str(tmp_path / "empty.jsonl"))
+        load_items(None, str(tmp_path / "empty.jsonl"))
     (tmp_path / "latin.jsonl").write_bytes(b'{"question": "\xe9"}')
     with pytest.raises(WhenceError, match="not UTF-8"):
-        own_items(None, str(tmp_path / "latin.jsonl"))
+        load_items(None, str(tmp_path / "latin.jsonl"))
     with pytest.raises(WhenceError, match="there are 5"):
-        own_items(9, str(mine))
+        load_items(9, str(mine))
     with pytest.raises(WhenceError, match="9 slots, but its lines have 5"):
-        own_items(2, str(mine), slots=9)
+        load_items(2, str(mine), slots=9)
 
 
 def run(*options):
@@ -141,9 +140,9 @@ def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys)
     [folder] = out.iterdir()
     record = json.loads((folder / "mine-002-0000.json").read_text())
     assert record["source"] == "own items from mine.jsonl" and [one["item"] for one in record["rows"]] == [0, 1, 2]
-    plan, about = run_folder.plan_in(folder)
-    assert about["tasks"][0]["places"] == [0, 2, 4] and about["tasks"][0]["source"] == record["source"]
-    made = command(plan, "cpu")
+    plan, about = run_folder.load_plan(folder)
+    assert about["tasks"][0]["gold_slots"] == [0, 2, 4] and about["tasks"][0]["source"] == record["source"]
+    made = rerun_command(plan, "cpu")
     assert made == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
     written(mine, [row(0, question="Who?"), *(row(n) for n in range(1, 5))])
     run(*options, "--only", "ask")
@@ -162,10 +161,10 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
     folders = sorted((tmp_path / "out").iterdir())
     assert len(folders) == 2
     for folder in folders:
-        plan, about = run_folder.plan_in(folder)
-        assert about["tasks"][0]["slots"] == 4 and about["tasks"][0]["source"] == f"own task {plan.asked[0].task}"
+        plan, about = run_folder.load_plan(folder)
+        assert about["tasks"][0]["slots"] == 4 and about["tasks"][0]["source"] == f"own task {plan.tasks[0].task}"
         assert (folder / "MyTask-words-3-000-0000.json").exists()
-        assert "--task" in command(plan, "cpu") and "(words=3)" in command(plan, "cpu")
+        assert "--task" in rerun_command(plan, "cpu") and "(words=3)" in rerun_command(plan, "cpu")
     (tmp_path / "my_tasks_here.py").unlink()
     monkeypatch.delitem(sys.modules, "my_tasks_here", raising=False)
     app(["report", str(folders[0])], standalone_mode=False)
@@ -198,7 +197,7 @@ def test_what_is_wrong_with_an_own_task_is_said(tmp_path, monkeypatch, name, sai
     (tmp_path / "bad_here.py").write_text("def (")
     (tmp_path / "needs_here.py").write_text("import not_installed_here")
     with pytest.raises(WhenceError, match=said):
-        own_task(name, 2)
+        load_task(name, 2)
 
 
 def test_arguments_are_literals():
@@ -211,25 +210,25 @@ def test_items_without_rivals_are_for_generation(tmp_path):
     path = written(tmp_path / "one.jsonl", [row(0)])
     with pytest.raises(WhenceError, match=r"items without rivals.*--score generation"):
         run("--quick", "--items", path, "--score", "likelihood", "--out", tmp_path / "out")
-    assert made_tasks(planned("", True, False, None, None, ["generation"], files=[str(path)])[0])
+    assert build_tasks(plan_from_options("", True, False, None, None, ["generation"], files=[str(path)])[0])
 
 
 def test_lengths_and_slots_by_option(mine):
-    made, _ = planned("m", False, False, None, None, None, None, [2, 4], files=[str(mine)])
-    assert [(one.label, one.made().slots) for one in made.asked] == [("mine-of-2", 2), ("mine-of-4", 4)]
-    assert all(one.questions for one in made.asked) and made.asked[0].questions != made.asked[1].questions
-    made, _ = planned("m", False, False, ["needle"], None, None, None, None, slots="3")
-    assert made.asked[0].spread(needle := made.asked[0].made()) == spread(needle.slots, 3)
-    made, _ = planned("m", False, False, ["needle"], None, None, None, [4, 16])
-    needles = made_tasks(made)
+    made, _ = plan_from_options("m", False, False, None, None, None, None, [2, 4], files=[str(mine)])
+    assert [(one.label, one.build().slots) for one in made.tasks] == [("mine-of-2", 2), ("mine-of-4", 4)]
+    assert all(one.items_hash for one in made.tasks) and made.tasks[0].items_hash != made.tasks[1].items_hash
+    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, None, slots="3")
+    assert made.tasks[0].select_slots(needle := made.tasks[0].build()) == spread_slots(needle.slots, 3)
+    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [4, 16])
+    needles = build_tasks(made)
     assert [one.slots for one in needles] == [4, 16] and {len(one.items[0].rivals) for one in needles} == {3}
-    assert command(made, "cpu") == "whence probe m --task needle --length 4 --length 16"
+    assert rerun_command(made, "cpu") == "whence probe m --task needle --length 4 --length 16"
     for slots, said in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
         with pytest.raises(WhenceError, match=said):
-            planned("m", False, False, ["needle"], None, None, slots=slots)
-    beyond = planned("m", False, False, None, None, None, files=[str(mine)], slots="1,9")[0]
+            plan_from_options("m", False, False, ["needle"], None, None, slots=slots)
+    beyond = plan_from_options("m", False, False, None, None, None, files=[str(mine)], slots="1,9")[0]
     with pytest.raises(WhenceError, match="slot 9, but it has the slots 1 to 5"):
-        made_tasks(beyond)
+        build_tasks(beyond)
 
 
 def test_only_the_published_files_are_called_published(tmp_path, monkeypatch):
@@ -240,26 +239,26 @@ def test_only_the_published_files_are_called_published(tmp_path, monkeypatch):
     raw = (json.dumps({"key": "k0", "value": "v0", "ordered_kv_records": pairs}) + "\n").encode()
     (folder / "kv-retrieval-75_keys.jsonl.gz").write_bytes(gzip.compress(raw))
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
-    other = task("key-value-75", 1)
+    other = build_task("key-value-75", 1)
     assert "not that of the published file" in other.source and "published" not in other.name
-    monkeypatch.setitem(published_files.CONTENT, "key-value-75", hashlib.sha256(raw).hexdigest())
-    genuine = task("key-value-75", 1)
+    monkeypatch.setitem(lost_in_the_middle.CONTENT, "key-value-75", hashlib.sha256(raw).hexdigest())
+    genuine = build_task("key-value-75", 1)
     assert genuine.source.startswith("published data") and genuine.name.endswith("published")
-    assert "not the published data" in task("key-value", 1).source
-    assert "not published data" in task("needle", 1).source
+    assert "not the published data" in build_task("key-value", 1).source
+    assert "not published data" in build_task("needle", 1).source
     passage = [{"question": f"q{n}", "answers": [f"Answer{n}x"], "ctxs": [{"title": f"t{n}", "text": f"It is Answer{n}x."}]}
                for n in range(4)]  # fmt: skip
     lines = "\n".join(map(json.dumps, passage)).encode()
     (folder / "nq-open-oracle.jsonl.gz").write_bytes(gzip.compress(lines))
-    built = task("documents", 1, count=2)
+    built = build_task("documents", 1, count=2)
     assert "built distractors" in built.source and "which is not the published file" in built.source
     (folder / "nq-open-oracle.jsonl.gz").write_bytes(gzip.compress(lines)[:40])
     with pytest.raises(WhenceError, match=r"nq-open-oracle\.jsonl\.gz"):
-        task("documents", 1, count=2)
+        build_task("documents", 1, count=2)
 
 
 def test_a_plan_with_own_tasks_is_read_anywhere():
-    plan = Plan("m", (Asked("nowhere:Nothing(x=1)", 2, name="mine", questions="abc"),))
-    assert plan.hash and command(plan, "cpu") == ""
+    plan = Plan("m", (TaskSpec("nowhere:Nothing(x=1)", 2, name="mine", items_hash="abc"),))
+    assert plan.hash and rerun_command(plan, "cpu") == ""
     with pytest.raises(WhenceError, match="no module nowhere"):
-        plan.asked[0].made()
+        plan.tasks[0].build()

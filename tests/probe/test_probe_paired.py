@@ -10,20 +10,22 @@ import torch
 
 from whence.cli.app import app
 from whence.errors import WhenceError
-from whence.probe import measuring
-from whence.probe.paired import compare_probes, default_labels, max_t, require_same_items
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import quick_subject
+from whence.probe import measurement
+from whence.probe.findings import compare_probes, default_labels, max_t, require_same_items
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import tiny_random_model
 from whence.report.probe.comparison import comparison_page, overall, task_answer
 
 PLAN = Plan(
-    "quick", (Asked("key-value", 12, 3, {"pairs": 3}), Asked("needle", 3, 2, {"pieces": 2, "words": 5})), chunk=12
+    "quick",
+    (TaskSpec("key-value", 12, 3, {"pairs": 3}), TaskSpec("needle", 3, 2, {"pieces": 2, "words": 5})),
+    items_per_record=12,
 )
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return measuring.measure(quick_subject(layers=1), PLAN, tmp_path_factory.mktemp("plain"))[0]
+    return measurement.measure(tiny_random_model(layers=1), PLAN, tmp_path_factory.mktemp("plain"))[0]
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def changed(plain, tmp_path):
         path = copy / f"key-value-{place:03d}-0000.json"
         record = json.loads(path.read_text())
         for number, row in enumerate(record["rows"]):
-            row["share"] += more + 0.01 * (number % 3)
+            row["probability"] += more + 0.01 * (number % 3)
         path.write_text(json.dumps(record))
     return copy
 
@@ -42,8 +44,8 @@ def changed(plain, tmp_path):
 def test_a_planted_difference_is_found_in_its_slot(plain, changed):
     found = compare_probes(plain, changed, ("before", "after"))
     pairs, needle = found["tasks"]
-    assert pairs["lead"] == "share"
-    [measure] = [one for one in pairs["measures"] if one["score"] == "share"]
+    assert pairs["lead"] == "probability"
+    [measure] = [one for one in pairs["measures"] if one["score"] == "probability"]
     assert [round(cell["difference"], 2) for cell in measure["slots"]] == [0, 0.31, -0.19]
     assert [cell["p"] < 0.05 for cell in measure["slots"]] == [False, True, True]
     assert all(cell["interval"]["low"] < cell["difference"] < cell["interval"]["high"] for cell in measure["slots"][1:])
@@ -66,7 +68,7 @@ def test_the_other_way_round_the_signs_turn(plain, changed):
 def test_without_a_decision_the_sentence_says_undecided(plain, changed):
     path = changed / "needle-001-0000.json"
     record = json.loads(path.read_text())
-    record["rows"][0]["share"] += 0.1
+    record["rows"][0]["probability"] += 0.1
     path.write_text(json.dumps(record))
     found = compare_probes(plain, changed, ("before", "after"))
     assert task_answer(found["tasks"][1], found).startswith("Undecided: the probability of the answer is ")
@@ -126,12 +128,12 @@ def test_four_items_are_too_few_for_an_interval():
     [
         ({"task": "needle"}, r"key-value only in a; needle only in b"),
         ({"hash": "y"}, r"got key-value with different items, but two probes are compared on the same tasks"),
-        ({"places": [0, 2]}, r"key-value with different slots \(1, 2, 3 and 1, 3\)"),
+        ({"gold_slots": [0, 2]}, r"key-value with different slots \(1, 2, 3 and 1, 3\)"),
         ({"items": 9, "hash": "y"}, r"key-value with different numbers of items \(12 and 9\)"),
     ],
 )
 def test_other_tasks_items_or_slots_are_refused_by_name(other, said):
-    one = {"task": "key-value", "items": 12, "hash": "x", "places": [0, 1, 2]}
+    one = {"task": "key-value", "items": 12, "hash": "x", "gold_slots": [0, 1, 2]}
     require_same_items(Path("a"), Path("b"), [one], [dict(one)])
     with pytest.raises(WhenceError, match=said):
         require_same_items(Path("a"), Path("b"), [one], [one | other])

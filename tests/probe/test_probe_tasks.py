@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from whence.errors import WhenceError
-from whence.probe import metrics
-from whence.probe.tasks import spread, task
-from whence.probe.tasks.documents import FILE, made_of
+from whence.probe.tasks import build_task, spread_slots
+from whence.probe.tasks.lost_in_the_middle import DOCUMENTS_FILE as FILE
+from whence.probe.tasks.lost_in_the_middle import documents_from_rows
+from whence.probe.tasks.task import best_subspan, is_correct, normalize_answer
 
 PUBLISHED = Path(os.environ.get("WHENCE_DATA", "")) / FILE
 needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason="WHENCE_DATA has no lost_in_the_middle")
@@ -29,10 +30,10 @@ def passages(count=12):
 
 def every_task():
     return [
-        task("key-value", 3, pairs=4),
-        task("needle", 3, pieces=4, words=9),
-        task("needle", 3, pieces=4, words=9, distractors=3),
-        made_of(passages(), 3, 4, 0, 100, {}),
+        build_task("key-value", 3, pairs=4),
+        build_task("needle", 3, pieces=4, words=9),
+        build_task("needle", 3, pieces=4, words=9, distractors=3),
+        documents_from_rows(passages(), 3, 4, 0, 100, {}),
     ]
 
 
@@ -59,16 +60,16 @@ def test_the_gold_moves_and_all_else_stays(made):
 
 def test_the_same_seed_asks_the_same_and_another_does_not():
     one, two, other = (
-        task("key-value", 2, pairs=3),
-        task("key-value", 2, pairs=3),
-        task("key-value", 2, pairs=3, seed=1),
+        build_task("key-value", 2, pairs=3),
+        build_task("key-value", 2, pairs=3),
+        build_task("key-value", 2, pairs=3, seed=1),
     )
     assert one.hash == two.hash != other.hash
     assert one.first(1).hash != one.hash
 
 
 def test_distractors_are_needles_of_other_names():
-    plain, hard = task("needle", 4, pieces=5, words=9), task("needle", 4, pieces=5, words=9, distractors=4)
+    plain, hard = build_task("needle", 4, pieces=5, words=9), build_task("needle", 4, pieces=5, words=9, distractors=4)
     assert "distractors" not in plain.settings and plain.name == "needle, 45 words"  # old records keep their label
     assert hard.settings["distractors"] == 4 and hard.name == "needle, 45 words, 4 distractors"
     assert hard.hash != plain.hash and hard.paired and not plain.paired
@@ -77,18 +78,18 @@ def test_distractors_are_needles_of_other_names():
         told = [re.search(r"The gate code of (\w+) is (\d{5})\.$", other).groups() for other in item.others]
         assert [number for _, number in told] == list(item.rivals)
         assert len({item.question, *(name for name, _ in told)}) == 5
-    some = task("needle", 4, pieces=5, words=9, distractors=2)
+    some = build_task("needle", 4, pieces=5, words=9, distractors=2)
     assert not some.paired and all(sum("gate code" in other for other in item.others) == 2 for item in some.items)
 
 
 def test_content_free_slots_differ_in_nothing():
-    made = task("needle", 1, pieces=5, words=6)
+    made = build_task("needle", 1, pieces=5, words=6)
     prompt = made.content_free("same words")
     assert {prompt.text[start:end] for start, end in prompt.slots} == {"same words"} and len(prompt.slots) == 5
 
 
 def test_key_value_prompt_is_the_published_one():
-    made = task("key-value", 1, pairs=2)
+    made = build_task("key-value", 1, pairs=2)
     item = made.items[0]
     prompt = made.prompt(item, 0)
     lines = prompt.text.split("\n")
@@ -102,40 +103,47 @@ def test_no_distractor_holds_an_answer():
     rows = passages()
     rows[1]["ctxs"][0]["text"] += " So said Builder00."  # would answer the question of row 0
     for seed in range(6):
-        for item in made_of(rows, 12, 3, seed, 100, {}).items:
+        for item in documents_from_rows(rows, 12, 3, seed, 100, {}).items:
             for other in item.others:
-                assert not any(metrics.normalised(answer) in metrics.normalised(other) for answer in item.answers)
+                assert not any(normalize_answer(answer) in normalize_answer(other) for answer in item.answers)
             assert item.answers[0] in item.gold and len({*item.rivals, item.answers[0]}) == 3
 
 
 @needs_published
 def test_published_files_have_what_is_known_of_them():
-    pairs = task("key-value-75", 2)
+    pairs = build_task("key-value-75", 2)
     assert pairs.slots == 75 and pairs.items[0].question == "2a8d601d-1d69-4e64-9f90-8ad825a74195"
-    asked = task("documents", 5, count=4)
+    asked = build_task("documents", 5, count=4)
     assert asked.slots == 4 and asked.settings["file"] == FILE
     prompt = asked.prompt(asked.items[0], 1)
     assert [prompt.text[start:end][:12] for start, end in prompt.slots] == [f"Document [{n}]" for n in (1, 2, 3, 4)]
 
 
 def test_places_are_spread_to_both_ends():
-    assert spread(6, 5) == (0, 1, 3, 4, 5) and spread(20, 3) == (0, 10, 19) and spread(4, 9) == (0, 1, 2, 3)
+    assert (
+        spread_slots(6, 5) == (0, 1, 3, 4, 5)
+        and spread_slots(20, 3) == (0, 10, 19)
+        and spread_slots(4, 9) == (0, 1, 2, 3)
+    )
 
 
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda: task("nonsense", 1), "task got 'nonsense', but the tasks are key-value"),
-        (lambda: task("key-value", 0), "0 items"),
-        (lambda: task("key-value", 1, pairs=1), "1 pairs, but the gold has rivals"),
-        (lambda: task("needle", 1, pieces=1), "1 pieces"),
-        (lambda: task("needle", 1, pieces=4, distractors=4), "distractors=4, but"),
-        (lambda: task("needle", 1, pieces=40, distractors=20), "0 to 19 here"),
-        (lambda: made_of(passages(3), 3, 5, 0, 100, {}), "take fewer documents"),
-        (lambda: made_of(passages(3), 9, 2, 0, 100, {}), "there are 3"),
-        (lambda: task("key-value", 1, pairs=2).prompt(task("key-value", 1, pairs=2).items[0], 2), "slots 0 to 1"),
-        (lambda: spread(1, 3), "a curve has two ends"),
-        (lambda: metrics.right("bleu", "", []), "the metrics are value, subspan"),
+        (lambda: build_task("nonsense", 1), "task got 'nonsense', but the tasks are key-value"),
+        (lambda: build_task("key-value", 0), "0 items"),
+        (lambda: build_task("key-value", 1, pairs=1), "1 pairs, but the gold has rivals"),
+        (lambda: build_task("needle", 1, pieces=1), "1 pieces"),
+        (lambda: build_task("needle", 1, pieces=4, distractors=4), "distractors=4, but"),
+        (lambda: build_task("needle", 1, pieces=40, distractors=20), "0 to 19 here"),
+        (lambda: documents_from_rows(passages(3), 3, 5, 0, 100, {}), "take fewer documents"),
+        (lambda: documents_from_rows(passages(3), 9, 2, 0, 100, {}), "there are 3"),
+        (
+            lambda: build_task("key-value", 1, pairs=2).prompt(build_task("key-value", 1, pairs=2).items[0], 2),
+            "slots 0 to 1",
+        ),
+        (lambda: spread_slots(1, 3), "a curve has two ends"),
+        (lambda: is_correct("bleu", "", []), "the metrics are value, subspan"),
     ],
 )
 def test_bad_requests_are_refused_in_one_sentence(call, said):
@@ -146,7 +154,7 @@ def test_bad_requests_are_refused_in_one_sentence(call, said):
 def test_without_the_data_folder_the_way_out_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
     with pytest.raises(WhenceError, match=r"put kv-retrieval-75_keys\.jsonl\.gz"):
-        task("key-value-75", 1)
+        build_task("key-value-75", 1)
 
 
 @pytest.mark.parametrize(
@@ -161,4 +169,4 @@ def test_without_the_data_folder_the_way_out_is_said(monkeypatch, tmp_path):
     ],
 )
 def test_best_subspan_is_the_published_metric(output, answers, found):
-    assert metrics.best_subspan(output, answers) is found
+    assert best_subspan(output, answers) is found

@@ -7,7 +7,7 @@ import pytest
 from whence import records
 from whence.errors import WhenceError
 from whence.probe import run_folder
-from whence.probe.plan import Asked, Plan, at_lengths
+from whence.probe.plan import Plan, TaskSpec, at_lengths
 from whence_papers import FOLDER
 from whence_papers.ledger import Places, Waiting, judge, load
 from whence_papers.ledger.evidence import KNOWN
@@ -17,22 +17,22 @@ CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim
 ITEMS = 100
 
 
-def probed(results, right, lengths=(), name="smollm2"):
+def probed(results, correct, lengths=(), name="smollm2"):
     """A probe whose items are right with these shares at three places, by label."""
-    asked = [Asked("key-value", ITEMS, 3, {"pairs": 5})]
-    plan = Plan(name, at_lengths(asked, lengths) if lengths else tuple(asked), chunk=50)
-    tasks = [one.made() for one in plan.asked]
-    folder = run_folder.begun(SimpleNamespace(about={"type": "llama"}), plan, results / "probe", tasks)
+    asked = [TaskSpec("key-value", ITEMS, 3, {"pairs": 5})]
+    plan = Plan(name, at_lengths(asked, lengths) if lengths else tuple(asked), items_per_record=50)
+    tasks = [one.build() for one in plan.tasks]
+    folder = run_folder.open_folder(SimpleNamespace(about={"type": "llama"}), plan, results / "probe", tasks)
     about = records.read(folder / "plan.json")
     for task in about["tasks"]:
         for file in run_folder.record_names(plan, task):
             first = int(file[-9:-5])
             where = next(
-                (p for p in task["places"] if file == run_folder.record_name(task["task"], p, first)), "oracle"
+                (p for p in task["gold_slots"] if file == run_folder.record_name(task["task"], p, first)), "oracle"
             )
-            share = right[task["task"]][task["places"].index(where)] if where != "oracle" else 1
-            rows = [{"item": i, "right": (i * 37 + 11) % ITEMS < share * ITEMS} for i in range(first, first + 50)]
-            records.write(folder / file, {"plan": plan.hash, "where": where, "rows": rows})
+            share = correct[task["task"]][task["gold_slots"].index(where)] if where != "oracle" else 1
+            rows = [{"item": i, "correct": (i * 37 + 11) % ITEMS < share * ITEMS} for i in range(first, first + 50)]
+            records.write(folder / file, {"plan": plan.hash, "condition": where, "rows": rows})
     return folder
 
 
@@ -69,14 +69,14 @@ def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
 @pytest.mark.parametrize("answer, monotone, doubtful", [(True, "reproduced", "not reproduced"),
                                                         (False, "not reproduced", "reproduced"),
                                                         (None, "open", "open")])  # fmt: skip
-def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
+def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
-    records.write(folder / "doubt-one-way.json", {"answer": answer, "rule": "a rule"})
+    records.write(folder / "hypothesis-one-way.json", {"answer": answer, "rule": "a rule"})
     places = Places(results=tmp_path)
     assert judge(CLAIMS["survey-dimension-monotone"], places).verdict == monotone
     assert judge(CLAIMS["survey-dimension-doubtful"], places).verdict == doubtful
     cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
-    records.write(folder / "explain-follows.json", {"found": {"times": 2.0, "items": 10, "rows": cases}})
+    records.write(folder / "explain-emphasis-weight.json", {"result": {"factor": 2.0, "items": 10, "rows": cases}})
     assert judge(CLAIMS["survey-attention-causes"], places).verdict == "open"  # the score was not doubled yet
     for against, verdict in ((5, "reproduced"), (25, "not reproduced")):
         # attention falls throughout; the answer falls with it but for some
@@ -84,7 +84,7 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
             {"before": 0.2, "after": 0.3 if i < against else 0.1, "attention_before": 0.2, "attention_after": 0.1}
             for i in range(50)
         ]
-        records.write(folder / "explain-follows-score.json", {"found": {"times": 2.0, "items": 10, "rows": rows}})
+        records.write(folder / "explain-emphasis-score.json", {"result": {"factor": 2.0, "items": 10, "rows": rows}})
         assert judge(CLAIMS["survey-attention-causes"], places).verdict == verdict
     told = READINGS["slot_emphasis"](places, "smollm2")[0]
     assert (
@@ -93,13 +93,13 @@ def test_doubts_and_explanations(tmp_path, answer, monotone, doubtful):
     )
     layer = {"rank": 300, "low_frequencies": 0.1}
     part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
-    records.write(folder / "explain-geometry.json", {"found": part})
+    records.write(folder / "explain-geometry.json", {"result": part})
     assert judge(CLAIMS["survey-low-rank"], places).verdict == "open"
     for rank, verdict in ((30, "reproduced"), (300, "not reproduced")):
         own = {"rank": rank, "low_frequencies": 0.8}
         halves = [own, {**own, "rank": 400}, {**own, "rank": 9}, None]
         part["layers"] = [{**layer, "in_both_halves": half} for half in halves]
-        records.write(folder / "explain-geometry.json", {"found": part})
+        records.write(folder / "explain-geometry.json", {"result": part})
         assert judge(CLAIMS["survey-low-rank"], places).verdict == verdict
 
 
@@ -130,9 +130,9 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
         with_arm("untouched", [runs, {"rank_correlation": 0.1}]),  # a channel that does not follow position
         with_arm("encoding alone", [{"position_share": -0.1, **runs}] * 2),  # nothing but noise
     ):
-        records.write(folder / "doubt-from-mask.json", silent)
+        records.write(folder / "hypothesis-from-mask.json", silent)
         assert judge(CLAIMS["survey-mask-causes"], places).verdict == "open"
-    records.write(folder / "doubt-from-mask.json", record)
+    records.write(folder / "hypothesis-from-mask.json", record)
     assert judge(CLAIMS["survey-mask-causes"], places).verdict == causes
     assert judge(CLAIMS["survey-mask-unproven"], places).verdict == unproven
 
@@ -141,14 +141,14 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
 def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
-    records.write(folder / "explain-distance.json", {"found": found})
-    other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose doubts are none of this model's
-    records.write(other / "explain-distance.json", {"found": found})
-    records.write(other / "doubt-one-way.json", {"answer": None})
+    records.write(folder / "explain-distance.json", {"result": found})
+    other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose hypotheses are none of this model's
+    records.write(other / "explain-distance.json", {"result": found})
+    records.write(other / "hypothesis-one-way.json", {"answer": None})
     places = Places(results=tmp_path)
     assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
     found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
-    records.write(folder / "explain-distance.json", {"found": found})
+    records.write(folder / "explain-distance.json", {"result": found})
     assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == verdict
     with pytest.raises(Waiting, match="longer than 200"):
         READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[200, 300])
@@ -163,7 +163,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
     for name, given in {
         "gold_position": {"task": "documents", "score": "likelihood"},
         "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
-        "doubt": {"doubt": "one-way"},
+        "hypothesis": {"hypothesis": "one-way"},
         "mask_or_positions": {},
         "slot_emphasis": {},
         "positional_part": {},

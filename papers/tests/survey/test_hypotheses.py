@@ -7,11 +7,11 @@ import torch
 
 from whence import records
 from whence.errors import WhenceError
-from whence.probe import explaining, measuring, run_folder
+from whence.probe import analyses, measurement, run_folder
 from whence.probe.arrays.channels import FITS
-from whence.probe.identity import in_words
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import quick_subject
+from whence.probe.identity import describe_identity
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import tiny_random_model
 from whence.records import find_folders
 from whence_papers.survey import hypotheses
 from whence_papers.survey.hypotheses import SIZES, write_all
@@ -83,12 +83,12 @@ def test_controls_are_of_like_size_and_follow_nothing():
 
 
 def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
-    subject = quick_subject(layers=2)
-    found = write_all(subject, tmp_path, SIZES["quick"])
-    assert [record["doubt"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
+    lm = tiny_random_model(layers=2)
+    found = write_all(lm, tmp_path, SIZES["quick"])
+    assert [record["hypothesis"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
     for record in found:
         assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
-        assert (tmp_path / f"doubt-{record['doubt']}.json").exists()
+        assert (tmp_path / f"hypothesis-{record['hypothesis']}.json").exists()
     neither = found[1]["numbers"]["arms"]["neither"]
     assert len(neither) == 2 and all("position_share" in half for half in neither)
 
@@ -96,34 +96,36 @@ def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
         assert total == 3 and read
 
     monkeypatch.setattr(hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *given, **named: 1 / 0))
-    assert write_all(subject, tmp_path, SIZES["quick"], never) == found
-    with pytest.raises(WhenceError, match=r"doubt-one-way\.json of another model"):
-        write_all(quick_subject(layers=1), tmp_path, SIZES["quick"], never)
+    assert write_all(lm, tmp_path, SIZES["quick"], never) == found
+    with pytest.raises(WhenceError, match=r"hypothesis-one-way\.json of another model"):
+        write_all(tiny_random_model(layers=1), tmp_path, SIZES["quick"], never)
 
 
 @pytest.mark.parametrize("folder", [path.name for path in find_folders(RESULTS, "plan.json")])
 def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_path):
-    plan, about = run_folder.plan_in(RESULTS / folder)
+    plan, about = run_folder.load_plan(RESULTS / folder)
     assert (
-        plan.identity is None and plan.hash == about["hash"] and in_words(plan.identity).startswith("identity unknown")
+        plan.identity is None
+        and plan.hash == about["hash"]
+        and describe_identity(plan.identity).startswith("identity unknown")
     )
     assert run_folder.plain(plan) == about["plan"]
     copy = tmp_path / folder
     copy.mkdir()
     records.write(copy / "plan.json", records.read(RESULTS / folder / "plan.json"))
-    subject = quick_subject(layers=1)
+    lm = tiny_random_model(layers=1)
     for add in (
-        lambda: explaining.explain(subject, plan, copy, lambda *about: None),
-        lambda: hypotheses.write_all(subject, copy, hypotheses.SIZES["quick"]),
+        lambda: analyses.explain(lm, plan, copy, lambda *about: None),
+        lambda: hypotheses.write_all(lm, copy, hypotheses.SIZES["quick"]),
     ):
         with pytest.raises(WhenceError, match="identity is unknown"):
             add()
 
 
-DOUBT = {"doubt": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
+HYPOTHESIS = {"hypothesis": "one-way", "claim": "channels <b>run</b> one way", "rule": "a rule", "answer": None}
 
 
-def test_what_a_doubt_found_is_told_in_its_own_numbers():
+def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
     runs = {"rank_correlation": 0.9}
     halves = [
         {"change_in_span": 6.0, "position_share": 0.2, **runs},
@@ -133,7 +135,7 @@ def test_what_a_doubt_found_is_told_in_its_own_numbers():
     spans = {"cropped mask": halves, "shifted encoding": less}
     arms = spans | {"mask alone": halves, "encoding alone": less}
     numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
-    told = found_in({"doubt": "from-mask", "numbers": numbers})
+    told = found_in({"hypothesis": "from-mask", "numbers": numbers})
     assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
     assert "0.90 and 0.90 with the one, -0.70 and -0.70 with the other" in told
     own = {
@@ -144,18 +146,23 @@ def test_what_a_doubt_found_is_told_in_its_own_numbers():
         "n": 150,
     }
     rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
-    told = found_in({"doubt": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}})
+    told = found_in(
+        {"hypothesis": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}}
+    )
     assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
     fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
     told = found_in(
-        {"doubt": "one-way", "numbers": {"width": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)}}
+        {
+            "hypothesis": "one-way",
+            "numbers": {"hidden_size": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)},
+        }
     )
     assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
-    assert found_in(DOUBT) == "" and found_in({"doubt": "from-mask", "numbers": {"channel": None}}) == ""
+    assert found_in(HYPOTHESIS) == "" and found_in({"hypothesis": "from-mask", "numbers": {"channel": None}}) == ""
 
 
 def test_the_hypotheses_refuse_a_probe_of_another_model(tmp_path):
-    plan = Plan("quick", (Asked("key-value", 2, 2, {"pairs": 2}),), chunk=2)
-    folder, _ = measuring.measure(quick_subject(layers=1), plan, tmp_path)
+    plan = Plan("quick", (TaskSpec("key-value", 2, 2, {"pairs": 2}),), items_per_record=2)
+    folder, _ = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
     with pytest.raises(WhenceError, match="for a model with other weights"):
-        write_all(quick_subject(seed=3, layers=1), folder, SIZES["quick"])
+        write_all(tiny_random_model(seed=3, layers=1), folder, SIZES["quick"])

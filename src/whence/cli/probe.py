@@ -79,46 +79,46 @@ def probe(
     ] = 120,
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
 ) -> None:
-    from whence.cli.probe_plans import counted_and_files, numbers, planned
+    from whence.cli.probe_plans import parse_numbers, plan_from_options, split_items_option
     from whence.cli.progress import OutOfTime, probe_progress
-    from whence.probe import explaining, measuring, run_folder, subject
+    from whence.probe import analyses, measurement, probed_model, run_folder
     from whence.probe.endpoint import Endpoint
     from whence.probe.identity import identify
     from whence.probe.tasks import ITEMS
-    from whence.probe.tasks.items import doubtful_items
+    from whence.probe.tasks.user_tasks import describe_suspect_items
 
-    count, files = counted_and_files(items)
-    plan, _ = planned(
+    count, files = split_items_option(items)
+    plan, _ = plan_from_options(
         model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,
-        layers=None if layers is None else numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
+        layers=None if layers is None else parse_numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
     )  # fmt: skip
     parts = chosen_parts(only)
-    tasks = measuring.made_tasks(plan)  # what cannot be asked is refused before a model is loaded
-    for own in (made for one, made in zip(plan.asked, tasks, strict=True) if one.task == ITEMS):
-        if doubtful := doubtful_items(own.items):
+    tasks = measurement.build_tasks(plan)  # what cannot be lm is refused before a model is loaded
+    for own in (made for one, made in zip(plan.tasks, tasks, strict=True) if one.task == ITEMS):
+        if doubtful := describe_suspect_items(own.items):
             print(f"warning: {own.name}:{doubtful}", file=sys.stderr)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
     }  # fmt: skip
-    asked: subject.Subject | Endpoint
+    lm: probed_model.ProbedModel | Endpoint
     if plan.endpoint is not None:
-        asked = Endpoint(plan.model, plan.endpoint, plan.chat, api_key_env, timeout)
+        lm = Endpoint(plan.model, plan.endpoint, plan.chat, api_key_env, timeout)
     else:
-        asked = subject.load(plan.model, device, plan.dtype, **options)
-    if asked.unexplained:
+        lm = probed_model.load(plan.model, device, plan.dtype, **options)
+    if lm.capture_error:
         if parts - {"ask"}:
-            print(f"curves only, no explanations: {asked.unexplained}", file=sys.stderr)
+            print(f"curves only, no explanations: {lm.capture_error}", file=sys.stderr)
         parts &= {"ask"}
-    plan = run_folder.identified(plan, identify(asked))
-    folder = run_folder.begun(asked, plan, out, tasks)
+    plan = run_folder.with_identity(plan, identify(lm))
+    folder = run_folder.open_folder(lm, plan, out, tasks)
     try:
         with probe_progress(minutes) as notify:
             if "ask" in parts:
-                measuring.measure(asked, plan, out, notify)
-            if isinstance(asked, subject.Subject) and parts - {"ask"}:
+                measurement.measure(lm, plan, out, notify)
+            if isinstance(lm, probed_model.ProbedModel) and parts - {"ask"}:
                 # what is measured inside a model is small beside the rounding of short numbers
-                exact = asked if plan.dtype == "float32" else subject.load(plan.model, device, **options)
-                explaining.explain(exact, plan, folder, notify)
+                exact = lm if plan.dtype == "float32" else probed_model.load(plan.model, device, **options)
+                analyses.explain(exact, plan, folder, notify)
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {folder}")
         return
@@ -130,14 +130,14 @@ def probe(
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
     """The table on the terminal and the page, from the records of a probe alone."""
-    from whence.cli.probe_plans import command
+    from whence.cli.probe_plans import rerun_command
     from whence.cli.probe_table import print_table
     from whence.probe import run_folder
     from whence.probe.findings import findings
 
     told = findings(folder, "")
     device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
-    told["command"] = command(run_folder.plan_in(folder)[0], device) or f"whence report {folder}"
+    told["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
     print_table(told)
     page = write_page(told, out or folder / "report.html")
     write_pictures(told, page.parent)

@@ -14,7 +14,7 @@ PAGE = "comparison.html"
 def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence[str]) -> Path:
     """The sentences on the terminal and the page, from the records of two probes alone."""
     from whence import records
-    from whence.probe.paired import compare_probes
+    from whence.probe.findings import compare_probes
     from whence.report.probe.comparison import comparison_page, overall, task_answer
 
     if len(folders) != 2:

@@ -14,15 +14,15 @@ from typing import Any
 from whence.errors import WhenceError, usage_error
 from whence.plugins import is_reference
 from whence.probe import plan as plans
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import QUICK
-from whence.probe.tasks import ITEMS, own_items
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import QUICK
+from whence.probe.tasks import ITEMS, load_items
 
 #: an endpoint's answers are dear: a record is written after so many
 ENDPOINT_CHUNK = 8
 
 
-def planned(
+def plan_from_options(
     model: str,
     quick: bool,
     full: bool,
@@ -51,15 +51,15 @@ def planned(
     own_only = (tasks or files) and all(is_reference(name) for name in tasks or ())
     size = "quick" if quick else "full" if full else "usual"
     made = (
-        plans.quick()
+        plans.quick_plan()
         if quick
-        else plans.full(model)
+        else plans.full_plan(model)
         if full
-        else plans.usual(model, not own_only and documents_there())
+        else plans.default_plan(model, not own_only and has_documents())
     )
-    asked = chosen(made.asked, tasks, items, lengths, files, slots)
+    specs = select_tasks(made.tasks, tasks, items, lengths, files, slots)
     told = dataclasses.replace(
-        made, asked=tuple(one.pinned() if one.own else one for one in asked), dtype=dtype or made.dtype, chat=chat,
+        made, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or made.dtype, chat=chat,
         layers=layers, revision=revision, **_scored(made, scores, endpoint),
     )  # fmt: skip
     return told, size
@@ -68,25 +68,25 @@ def planned(
 def _scored(made: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
     if endpoint is None:
         return {"scores": tuple(scores or made.scores)}
-    chunk = min(made.chunk, ENDPOINT_CHUNK)
-    return {"scores": tuple(scores or ("generation",)), "endpoint": endpoint.rstrip("/"), "chunk": chunk}
+    chunk = min(made.items_per_record, ENDPOINT_CHUNK)
+    return {"scores": tuple(scores or ("generation",)), "endpoint": endpoint.rstrip("/"), "items_per_record": chunk}
 
 
-def chosen(
-    asked: tuple[Asked, ...],
+def select_tasks(
+    specs: tuple[TaskSpec, ...],
     tasks: Sequence[str] | None,
     items: int | None,
     lengths: Sequence[int] | None,
     files: Sequence[str] = (),
     slots: str | None = None,
-) -> tuple[Asked, ...]:
+) -> tuple[TaskSpec, ...]:
     """The tasks of a plan that are named, and one's own, with so many items, each at every length.
 
-    Without names and files the tasks of the plan stay as they are; with files alone those are asked.
+    Without names and files the tasks of the plan stay as they are; with files alone those are specs.
     """
-    usual = asked[0].items
+    usual = specs[0].items
     if tasks or files:
-        known = {one.task: one for one in asked}
+        known = {one.task: one for one in specs}
         unknown = [name for name in tasks or () if name not in known and not is_reference(name)]
         if unknown:
             raise usage_error(
@@ -95,30 +95,32 @@ def chosen(
                 f"this plan has {', '.join(known)}",
                 "name one of them, or module:Name for your own",
             )
-        named = [known.get(name) or Asked(name, usual) for name in tasks or ()]
-        asked = (*named, *(of_file(file, items) for file in files))
+        named = [known.get(name) or TaskSpec(name, usual) for name in tasks or ()]
+        specs = (*named, *(task_from_file(file, items) for file in files))
     if lengths:
-        asked = plans.at_lengths(asked, lengths)
+        specs = plans.at_lengths(specs, lengths)
     if slots is not None:
-        places = numbers("--slots", slots, 1)
-        if places == (1,):
+        counts = parse_numbers("--slots", slots, 1)
+        if counts == (1,):
             raise usage_error("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
-        given: dict[str, Any] = {"places": places[0]} if len(places) == 1 else {"at": tuple(p - 1 for p in places)}
-        asked = tuple(dataclasses.replace(one, **given) for one in asked)
-    return tuple(dataclasses.replace(one, items=items) for one in asked) if items else asked
+        given: dict[str, Any] = (
+            {"num_gold_slots": counts[0]} if len(counts) == 1 else {"gold_slots": tuple(n - 1 for n in counts)}
+        )
+        specs = tuple(dataclasses.replace(one, **given) for one in specs)
+    return tuple(dataclasses.replace(one, items=items) for one in specs) if items else specs
 
 
-def of_file(file: str, items: int | None) -> Asked:
+def task_from_file(file: str, items: int | None) -> TaskSpec:
     """The task of a file of one's own items; all of them by default."""
-    count = items or len(own_items(None, file).items)
+    count = items or len(load_items(None, file).items)
     name = re.sub(r"[^A-Za-z0-9._]+", "-", Path(file).stem).strip("-")
-    return Asked(ITEMS, count, settings={"file": file}, name=name or ITEMS)
+    return TaskSpec(ITEMS, count, settings={"file": file}, name=name or ITEMS)
 
 
-def counted_and_files(given: Sequence[str] | None) -> tuple[int | None, list[str]]:
+def split_items_option(given: Sequence[str] | None) -> tuple[int | None, list[str]]:
     """What ``--items`` was given: how many, and files.
 
-    >>> counted_and_files(["mine.jsonl", "20"])
+    >>> split_items_option(["mine.jsonl", "20"])
     (20, ['mine.jsonl'])
     """
     counts = [one for one in given or () if re.fullmatch(r"[+-]?\d+", one)]
@@ -128,10 +130,10 @@ def counted_and_files(given: Sequence[str] | None) -> tuple[int | None, list[str
     return int(counts[0]) if counts else None, files
 
 
-def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+def parse_numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     """Whole numbers with commas between them.
 
-    >>> numbers("--layers", "1,3, 5", 0)
+    >>> parse_numbers("--layers", "1,3, 5", 0)
     (1, 3, 5)
     """
     parts = [part.strip() for part in text.split(",")]
@@ -142,29 +144,29 @@ def numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def command(plan: Plan, device: str) -> str:
+def rerun_command(plan: Plan, device: str) -> str:
     """The command that makes the records of a plan; empty where no options do. No file of one's own is read for it."""
     named: list[tuple[str, Plan]] = [
-        (plan.model, plans.usual(plan.model, documents=True)),
-        (plan.model, plans.usual(plan.model, documents=False)),
-        (f"{plan.model} --full", plans.full(plan.model)),
+        (plan.model, plans.default_plan(plan.model, documents=True)),
+        (plan.model, plans.default_plan(plan.model, documents=False)),
+        (f"{plan.model} --full", plans.full_plan(plan.model)),
     ]
-    tasks = tuple(dict.fromkeys(one.task for one in plan.asked if one.task != ITEMS))
-    files = tuple(dict.fromkeys(one.settings.get("file", "") for one in plan.asked if one.task == ITEMS))
-    marks = [match for one in plan.asked if (match := re.search(r"-of-(\d+)$", one.name))]
+    tasks = tuple(dict.fromkeys(one.task for one in plan.tasks if one.task != ITEMS))
+    files = tuple(dict.fromkeys(one.settings.get("file", "") for one in plan.tasks if one.task == ITEMS))
+    marks = [match for one in plan.tasks if (match := re.search(r"-of-(\d+)$", one.name))]
     lengths = tuple(dict.fromkeys(int(match[1]) for match in marks))
-    items = plan.asked[0].items
-    for size, base in [("--quick", plans.quick())] if plan.model == QUICK else named:
-        whole = not files and tasks == tuple(one.task for one in base.asked)
-        usual = {one.task: one.items for one in base.asked}
-        as_many = not files and all(one.items == usual.get(one.task, base.asked[0].items) for one in plan.asked)
+    items = plan.tasks[0].items
+    for size, base in [("--quick", plans.quick_plan())] if plan.model == QUICK else named:
+        whole = not files and tasks == tuple(one.task for one in base.tasks)
+        usual = {one.task: one.items for one in base.tasks}
+        as_many = not files and all(one.items == usual.get(one.task, base.tasks[0].items) for one in plan.tasks)
         for slots in (None, _slots(plan)):
             try:
-                asked = chosen(base.asked, tasks, None if as_many else items, lengths, files, slots)
+                specs = select_tasks(base.tasks, tasks, None if as_many else items, lengths, files, slots)
             except WhenceError:  # a task that this size does not have
                 continue
             again = dataclasses.replace(
-                base, asked=asked, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
+                base, tasks=specs, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
                 **_scored(base, plan.scores, plan.endpoint),
             )  # fmt: skip
             if again == _unpinned(plan):
@@ -187,21 +189,21 @@ def command(plan: Plan, device: str) -> str:
 
 
 def _slots(plan: Plan) -> str:
-    first = plan.asked[0]
-    return ",".join(str(place + 1) for place in first.at) if first.at else str(first.places)
+    first = plan.tasks[0]
+    return ",".join(str(slot + 1) for slot in first.gold_slots) if first.gold_slots else str(first.num_gold_slots)
 
 
 def _unpinned(plan: Plan) -> Plan:
     """The plan as options make it, before the model and one's own questions were looked at."""
-    asked = tuple(dataclasses.replace(one, questions="") for one in plan.asked)
-    return dataclasses.replace(plan, asked=asked, identity=None)
+    specs = tuple(dataclasses.replace(one, items_hash="") for one in plan.tasks)
+    return dataclasses.replace(plan, tasks=specs, identity=None)
 
 
-def documents_there() -> bool:
+def has_documents() -> bool:
     """Whether the published passages are in the data folder; without them the plan has one task less, and says so."""
-    from whence.probe.tasks.documents import FILE
+    from whence.probe.tasks.lost_in_the_middle import DOCUMENTS_FILE
 
-    there = (Path(os.environ.get("WHENCE_DATA", "")) / FILE).is_file()
+    there = (Path(os.environ.get("WHENCE_DATA", "")) / DOCUMENTS_FILE).is_file()
     if not there:
         print("no questions over documents: WHENCE_DATA names no folder with lost_in_the_middle", file=sys.stderr)
     return there

@@ -25,11 +25,11 @@ def print_table(told: dict[str, Any]) -> None:
         table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
     for task in told["tasks"]:
         for number, curve in enumerate(task["curves"]):
-            lines = (curve["lines"].get(name) for name in ("closed book", "oracle"))
+            lines = (curve["baselines"].get(name) for name in ("closed book", "oracle"))
             table.add_row(
                 ("" if number else task["task"]),
                 SHORT[curve["score"]],
-                " ".join(f"{p['place'] + 1}:{100 * p['mean']:.0f}" for p in curve["places"]),
+                " ".join(f"{p['slot'] + 1}:{100 * p['mean']:.0f}" for p in curve["points"]),
                 f"{100 * curve['average']:.0f}",
                 f"{100 * curve['gap']:.0f}",
                 f"{curve['corrected_p']:.1g}",

@@ -1,23 +1,23 @@
-"""A pretrained model's positional bias: measured, and traced to where it comes from.
+"""Measure the positional bias of a pretrained model and find where it comes from.
 
-    from whence import bias
-    subject = bias.load("smollm2")
-    folder, records = bias.measure(subject, bias.usual("smollm2", documents=False), Path("build/probe"))
-    bias.curve([record for record in records if record["task"] == "key-value"], "likelihood")
+    from whence import probe
+    lm = probe.load("smollm2")
+    folder, records = probe.measure(lm, probe.default_plan("smollm2", documents=False), Path("build/probe"))
+    probe.curve([record for record in records if record["task"] == "key-value"], "likelihood")
 
-``whence probe`` does all of it. ``bias.arrays`` holds the methods as functions of arrays; ``bias.doubts`` tests three doubts.
+``whence probe`` runs all of it from the command line. ``whence.probe.arrays`` holds the methods as functions of arrays.
 """
 
+from whence.probe.analyses import explain
 from whence.probe.curves import curve
-from whence.probe.explaining import explain
-from whence.probe.findings import findings
-from whence.probe.likelihood import contest
-from whence.probe.measuring import measure
-from whence.probe.plan import Asked, Plan, full, quick, usual
-from whence.probe.subject import Subject, load, quick_subject
-from whence.probe.tasks import task
+from whence.probe.findings import compare_probes, findings
+from whence.probe.likelihood import score_choices
+from whence.probe.measurement import measure
+from whence.probe.plan import Plan, TaskSpec, default_plan, full_plan, quick_plan
+from whence.probe.probed_model import ProbedModel, load, tiny_random_model
+from whence.probe.tasks import Item, ProbeTask, build_task
 
 __all__ = [
-    "Asked", "Plan", "Subject", "contest", "curve", "explain", "findings", "full", "load", "measure", "quick",
-    "quick_subject", "task", "usual",
+    "Item", "Plan", "ProbeTask", "ProbedModel", "TaskSpec", "build_task", "compare_probes", "curve", "default_plan",
+    "explain", "findings", "full_plan", "load", "measure", "quick_plan", "score_choices", "tiny_random_model",
 ]  # fmt: skip

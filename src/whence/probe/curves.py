@@ -1,8 +1,17 @@
-"""Records as curves: how often the answer is right with the gold at each place, with intervals, and what that comes to."""
+"""Records as curves: how often the answer is right with the gold at each place, with intervals, and what that comes to.
+
+The decision rule of a probe: which effects of position its records support.
+
+The family of tests is fixed by the plan: every task by every measure, whether it was measured already or not. Each is
+tested by the permutation test of the gap between its best and its worst slot (``curves.gap_by_chance``). Holm's
+correction over the family keeps the probability of any false claim at or below ``ALPHA``. The answer for a task is its
+strongest supported measure; the answer for the probe is the strongest of all tasks. Without a supported measure the
+answer is "undecided".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +19,10 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.probe.tasks import CLOSED_BOOK, ORACLE
-from whence.statistics import proportion, summary
+from whence.statistics import holm, proportion, summary
 
 #: what a row of a record holds, by the score that made it: right or wrong, or a number
-VALUES = {"likelihood": "right", "generation": "written", "share": "share"}
+VALUES = {"likelihood": "correct", "generation": "generated_correct", "probability": "probability"}
 DRAWS = 2000
 LEVEL = 0.95
 
@@ -34,14 +43,14 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     return {
         "score": score,
         "items": len(table),
-        "places": [{"place": place, **_point(table[:, i].tolist(), score)} for i, place in enumerate(places)],
+        "points": [{"slot": slot, **_point(table[:, i].tolist(), score)} for i, slot in enumerate(places)],
         "average": float(means.mean()),
         "average_interval": _within(table.mean(1).tolist()),
         "gap": float(means[best] - means[worst]),
         **gap_by_chance(table, seed),
         "worst": places[worst],
         "best": places[best],
-        "lines": lines,
+        "baselines": lines,
     }
 
 
@@ -56,7 +65,7 @@ def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int]
     return places, torch.tensor(rows, dtype=torch.float64)
 
 
-def resampled(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
+def bootstrap_means(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
     """Means at each place of items drawn with replacement, whole items at a time: ``[draws, places]``."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(table), (draws, len(table)), generator=generator)
@@ -97,10 +106,10 @@ def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Whose answer was taken where the gold's was not, over all records with the gold in some slot: counts by slot."""
     counts: dict[str, int] = {}
     for record in records:
-        if isinstance(record["where"], int):
+        if isinstance(record["condition"], int):
             for row in record["rows"]:
-                if "chosen" in row and not row["right"]:
-                    key = "none" if row["chosen"] is None else str(row["chosen"])
+                if "chosen_slot" in row and not row["correct"]:
+                    key = "none" if row["chosen_slot"] is None else str(row["chosen_slot"])
                     counts[key] = counts.get(key, 0) + 1
     return counts
 
@@ -110,13 +119,13 @@ def _by_place(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str
     for record in records:
         for row in record["rows"]:
             if name in row:
-                found.setdefault(record["where"], {})[row["item"]] = row[name]
+                found.setdefault(record["condition"], {})[row["item"]] = row[name]
     return found
 
 
 def _point(values: list[float], score: str) -> dict[str, Any]:
     """A mean with its interval: Wilson's for right or wrong, the t-interval for anything else."""
-    if score != "share":
+    if score != "probability":
         found = proportion(round(sum(values)), len(values), LEVEL)
         return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
     return {"n": len(values), "mean": sum(values) / len(values), "interval": _within(values)}
@@ -126,3 +135,57 @@ def _within(values: list[float]) -> dict[str, float] | None:
     """The t-interval of a mean of shares, which lie between 0 and 1; none where it has none."""
     ends = summary(values, LEVEL).interval
     return None if ends is None else {"low": max(0.0, ends.low), "high": min(1.0, ends.high), "level": LEVEL}
+
+
+ALPHA = 0.05
+FEW = 20  # items a slot below which a panel is marked: half of them right has a 95 % interval of 20 points to each side
+
+#: what a score of a plan measures: the answer that is chosen, and the probability it is chosen with
+MEASURES = {"likelihood": ("likelihood", "probability"), "generation": ("generation",)}
+
+
+def measures(scores: Sequence[str]) -> list[str]:
+    """The measures of a plan with these scores, in the order in which they were asked for.
+
+    >>> measures(["likelihood", "generation"])
+    ['likelihood', 'probability', 'generation']
+    """
+    return [measure for score in scores for measure in MEASURES[score]]
+
+
+def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The tasks with a corrected p for each curve and the curve that leads, and the decision for all of them together.
+
+    Args:
+        tasks: findings of the tasks that were measured, each with its ``curves``.
+        tests: the size of the family; what was not measured yet counts as a test that supports nothing.
+    """
+    ps = [curve["gap_p"] for task in tasks for curve in task["curves"]]
+    corrected = iter(holm([*ps, *[1.0] * (tests - len(ps))]))
+    decided = []
+    for task in tasks:
+        curves = [{**curve, "corrected_p": next(corrected)} for curve in task["curves"]]
+        lead = min(curves, key=_strength)
+        decided.append({**task, "curves": curves, "lead": lead["score"], "supported": supported(lead)})
+    best = min(decided, key=lambda task: _strength(leading(task)))
+    return decided, {
+        "alpha": ALPHA,
+        "tests": tests,
+        "few": FEW,
+        "supported": sum(task["supported"] for task in decided),
+        "lead": best["task"],
+    }
+
+
+def leading(task: dict[str, Any]) -> dict[str, Any]:
+    """The curve that a task's answer rests on."""
+    return next(curve for curve in task["curves"] if curve["score"] == task["lead"])
+
+
+def supported(curve: dict[str, Any]) -> bool:
+    return bool(curve["gap"] > 0 and curve["corrected_p"] < ALPHA)
+
+
+def _strength(curve: dict[str, Any]) -> tuple[float, bool, float]:
+    """The smaller the stronger: the p first, then any gap before none, then the gap beyond what chance makes."""
+    return curve["corrected_p"], curve["gap"] == 0, curve["gap_by_chance"] - curve["gap"]

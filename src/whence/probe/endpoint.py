@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
-from whence.probe.tasks.prompts import Prompt
+from whence.probe.tasks.task import Prompt
 
 ASKED = "whence probe --endpoint"
 #: answers that are worth another try: too many requests, a timeout, an error inside the server or the proxy before it
@@ -80,7 +80,7 @@ class Endpoint:
         return {"type": "endpoint", "endpoint": self.url, "chat": self.chat, "layers": 0, "parameters": 0}
 
     @property
-    def unexplained(self) -> str:
+    def capture_error(self) -> str:
         """Why a page has curves alone."""
         return "answers come over an endpoint, which shows no likelihoods, attention or hidden states"
 
@@ -109,7 +109,7 @@ class Endpoint:
             longest = max(longest, ROOM + max(len(prompt.answer) for prompt in prompts))
         stop = None if self.chat or metric != "subspan" else "\n"
 
-        def ask(prompt: Prompt) -> dict[str, Any]:
+        def request_answer(prompt: Prompt) -> dict[str, Any]:
             found = self._answer(prompt.text, longest, stop)
             for name in ("served_as", "fingerprint"):
                 if found[name] != expected[name]:
@@ -123,7 +123,7 @@ class Endpoint:
 
         pool = ThreadPoolExecutor(max(1, self.workers))
         try:
-            return list(pool.map(ask, prompts))
+            return list(pool.map(request_answer, prompts))
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -1,24 +1,37 @@
-"""Everything a page about a probe shows, as plain JSON, from the records in its folder alone: no model and no data is read."""
+"""Everything a page about a probe shows, as plain JSON, from the records in its folder alone: no model and no data is read.
+
+Two probes of the same questions, paired by item and slot: where one is better than the other, and how sure that is.
+
+Every difference is tested at once: by slot and on average over slots, for every measure and task. The test is the
+max-T permutation test of Westfall and Young with sign flips: if the two models do the same, an item's differences are as
+likely as their opposites. Each draw flips whole items and keeps the largest absolute t of all differences. The p of a
+difference is the share of draws whose largest t reaches its own, so the probability of any false claim is at most alpha.
+The intervals use the same distribution: all of them cover at once, and one excludes zero exactly where p is at most 0.05.
+"""
 
 from __future__ import annotations
 
 import datetime
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from whence import records
 from whence.errors import usage_error
 from whence.lab.results import where_run
-from whence.probe import explaining, run_folder
-from whence.probe.curves import chosen_slots, curve
-from whence.probe.decisions import decide, measures
+from whence.probe import analyses, run_folder
+from whence.probe.curves import ALPHA, FEW, LEVEL, by_item, chosen_slots, curve, decide, measures
 from whence.probe.plan import Plan
-from whence.probe.subject import QUICK
+from whence.probe.probed_model import QUICK
 
 
 def findings(folder: Path, command: str) -> dict[str, Any]:
     """The findings of one probe. What was not measured yet is left out: a task that lacks a record is named."""
-    plan, about = run_folder.plan_in(folder)
+    plan, about = run_folder.load_plan(folder)
     scores = measures(plan.scores)
     tasks, missing, found = [], [], []
     for task in about["tasks"]:
@@ -28,7 +41,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             continue
         found += own
         chosen = chosen_slots(own) if task["paired"] else {}
-        tasks.append({**task, "curves": [curve(own, score) for score in scores], "chosen": chosen})
+        tasks.append({**task, "curves": [curve(own, score) for score in scores], "wrong_choices": chosen})
     if not tasks:
         raise usage_error(
             "report",
@@ -37,7 +50,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             "run the same probe again to resume it",
         )
     tasks, decision = decide(tasks, tests=len(about["tasks"]) * len(scores))
-    explained = [part for name in explaining.WAYS if (part := read_part(plan, folder / explaining.file_name(name)))]
+    explained = [part for name in analyses.ANALYSES if (part := read_part(plan, folder / analyses.file_name(name)))]
     return {
         "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
@@ -52,7 +65,10 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         "tasks": tasks,
         "decision": decision,
         "missing": missing,
-        "explanation": {"attention": explaining.attention(found), **{part["way"]: part["found"] for part in explained}},
+        "explanation": {
+            "attention": analyses.attention(found),
+            **{part["analysis"]: part["result"] for part in explained},
+        },
     }
 
 
@@ -61,9 +77,193 @@ def read_task(plan: Plan, task: dict[str, Any], folder: Path) -> list[dict[str, 
     paths = [folder / name for name in run_folder.record_names(plan, task)]
     if not all(records.exists(path) for path in paths):
         return None
-    return [run_folder.require_plan(records.read(path), plan, path) for path in paths]
+    return [run_folder.require_plan_hash(records.read(path), plan, path) for path in paths]
 
 
 def read_part(plan: Plan, path: Path) -> dict[str, Any] | None:
     """One way of explaining, where its record is there."""
-    return run_folder.require_plan(records.read(path), plan, path) if records.exists(path) else None
+    return run_folder.require_plan_hash(records.read(path), plan, path) if records.exists(path) else None
+
+
+DRAWS = 10_000
+NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # of a plan; they are shown on their own
+
+
+def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
+    """What a page about two probes shows, as plain JSON, from their records alone. A difference is second less first."""
+    if first.resolve() == second.resolve():
+        raise usage_error("report", f"{first} twice", "a comparison needs two probes", "name two folders")
+    sides = [run_folder.load_plan(folder) for folder in (first, second)]
+    require_same_items(first, second, *(about["tasks"] for _, about in sides))
+    shared = [one for one in measures(sides[0][0].scores) if one in measures(sides[1][0].scores)]
+    if not shared:
+        raise usage_error(
+            "report",
+            f"{first.name} by {', '.join(sides[0][0].scores)} and {second.name} by {', '.join(sides[1][0].scores)}",
+            "a comparison needs a score that both have",
+            "probe both with the same --score",
+        )
+    tasks, found = [], []
+    for task in sides[0][1]["tasks"]:
+        both = [read_task(plan, task, folder) for (plan, _), folder in zip(sides, (first, second), strict=True)]
+        for folder, own in zip((first, second), both, strict=True):
+            if own is None:
+                raise usage_error(
+                    "report",
+                    f"{folder.name}, which lacks records of {task['task']}",
+                    "both probes are complete",
+                    "run the probe again to resume it",
+                )
+        found.append(both)
+        tasks.append(task)
+    tested = _tested(found, shared)
+    return {
+        "labels": list(labels) or default_labels([about for _, about in sides]),
+        "command": command,
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "environment": records.describe_environment(("torch",)),
+        "sides": [
+            {
+                "model": {"name": plan.model, **about["model"]},
+                "identity": about["plan"].get("identity"),
+                "plan": about["plan"],
+                "hash": plan.hash,
+                "ran": where_run([record for both in found for record in both[number] or ()]),
+            }
+            for number, (plan, about) in enumerate(sides)
+        ],
+        "tasks": [{**task, "measures": own, "lead": _lead(own)} for task, own in zip(tasks, tested, strict=True)],
+        "left_out": sorted({one for plan, _ in sides for one in measures(plan.scores)} - {*shared}),
+        "decision": {
+            "alpha": ALPHA,
+            "few": FEW,
+            "tests": sum(1 + len(one["slots"]) for own in tested for one in own),
+        },
+    }
+
+
+def require_same_items(
+    first: Path, second: Path, one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]
+) -> None:
+    """Refuse two probes that did not ask the same questions with the gold in the same slots, and say what differs."""
+    a, b = ({task["task"]: task for task in tasks} for tasks in (one, other))
+    wrong = [f"{name} only in {first.name}" for name in a if name not in b]
+    wrong += [f"{name} only in {second.name}" for name in b if name not in a]
+    for name in (name for name in a if name in b):
+        for key, words in (("items", "numbers of items"), ("hash", "items"), ("gold_slots", "slots")):
+            if a[name][key] != b[name][key]:
+                shown = "" if key == "hash" else f" ({_shown(a[name][key])} and {_shown(b[name][key])})"
+                wrong.append(f"{name} with different {words}{shown}")
+                break
+    if wrong:
+        raise usage_error(
+            "report",
+            "; ".join(wrong),
+            "two probes are compared on the same tasks, items and slots",
+            "probe both models with the same options",
+        )
+
+
+def _shown(value: int | list[int]) -> str:
+    """Slots as people count them, from 1."""
+    return ", ".join(str(place + 1) for place in value) if isinstance(value, list) else str(value)
+
+
+def default_labels(sides: Sequence[dict[str, Any]]) -> list[str]:
+    """Names that tell two probes apart: the models, what is attached to them, the hashes of their plans, or their order."""
+    names = [Path(side["plan"]["model"]).name for side in sides]
+    attached = [_attached((side["plan"].get("identity") or {}).get("attached") or ()) for side in sides]
+    hashes = [side["hash"] for side in sides]
+    choices = (names, attached, hashes, ["first", "second"])
+    return next(some for some in choices if some[0] != some[1])
+
+
+def _attached(found: Sequence[dict[str, Any]]) -> str:
+    """The classes of attached mechanisms, without their settings.
+
+    >>> _attached([{"position": "Rotary() + Alibi(heads=4)", "layers": [0, 1]}]), _attached([])
+    ('Rotary + Alibi', 'plain')
+    """
+    words = [re.sub(r"\(.*?\)(?= \+ |$)", "", str(one.get("position", "attached"))) for one in found]
+    return ", ".join(dict.fromkeys(words)) or "plain"
+
+
+def max_t(groups: Sequence[Tensor], seed: int = 0, draws: int = DRAWS) -> list[list[dict[str, Any]]]:
+    """Test the mean of every column of every group, ``[items, columns]``, against zero, all of them together.
+
+    Rows are items; the columns of a group share its flips, and groups are flipped independently.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    largest = torch.zeros(draws, dtype=torch.float64)
+    for group in groups:
+        signs = 2.0 * torch.randint(2, (draws, len(group)), generator=generator, dtype=torch.float64) - 1
+        largest = torch.maximum(largest, _t(signs, group).amax(1))
+    rank = int((1 - LEVEL) * (1 + draws) + 1e-9)
+    reach = float(largest.sort(descending=True).values[rank - 1])
+    return [_cells(group, largest, reach, draws) for group in groups]
+
+
+def _cells(group: Tensor, largest: Tensor, reach: float, draws: int) -> list[dict[str, Any]]:
+    observed = _t(torch.ones(1, len(group), dtype=torch.float64), group)[0]
+    told = []
+    for column, t in zip(group.T, observed.tolist(), strict=True):
+        mean = float(column.mean())
+        deviation = float(column.std()) if len(column) > 1 else 0.0
+        half = reach * deviation / len(column) ** 0.5 if reach < float("inf") else 0.0
+        bounded = half > 0
+        told.append({
+            "difference": mean,
+            "interval": {"low": max(-1.0, mean - half), "high": min(1.0, mean + half), "level": LEVEL} if bounded else None,
+            "no_interval": None if bounded else "too few items" if reach == float("inf") else "no variance",
+            "p": (1 + int((largest >= t * (1 - 1e-9)).sum())) / (1 + draws),
+        })  # fmt: skip
+    return told
+
+
+def _t(signs: Tensor, values: Tensor) -> Tensor:
+    """The absolute t of every column under every row of signs, ``[draws, columns]``; flips leave the squares as they are."""
+    count = len(values)
+    squares = count * values.square().sum(0)
+    share = (signs @ values).square() / squares.clamp_min(1e-300)  # of t's largest value: 1 where all values are alike
+    t = ((count - 1) * share / (1 - share).clamp_min(0)).sqrt()
+    return torch.where(share > 1 - 1e-9, torch.inf, t.nan_to_num(posinf=torch.inf)).masked_fill(squares == 0, 0.0)
+
+
+def _tested(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """By task and measure: both curves, and every difference with its interval and p."""
+    tables = [[[by_item(own, measure) for own in both] for measure in shared] for both in found]
+    groups = []
+    for task in tables:
+        columns = []
+        for (_, one), (_, other) in task:
+            apart = other - one
+            columns.append(torch.cat([apart, apart.mean(1, keepdim=True)], 1))
+        groups.append(torch.cat(columns, 1))
+    told = []
+    for both, task, cells in zip(found, tables, max_t(groups), strict=True):
+        cell = iter(cells)
+        told.append([
+            {
+                "score": measure,
+                "curves": [curve(own, measure) for own in both],
+                "slots": [{"slot": place, **next(cell)} for place in places],
+                "mean": next(cell),
+            }
+            for measure, ((places, _), _) in zip(shared, task, strict=True)
+        ])  # fmt: skip
+    return told
+
+
+def _lead(own: Sequence[dict[str, Any]]) -> str:
+    """The measure with the smallest p, then with the largest difference."""
+    return str(min(own, key=_strongest)["score"])
+
+
+def strongest(measure: dict[str, Any]) -> dict[str, Any]:
+    """The difference of a measure with the smallest p, then the largest; a slot's has its ``place``."""
+    return min([*measure["slots"], measure["mean"]], key=lambda cell: (cell["p"], -abs(cell["difference"])))
+
+
+def _strongest(measure: dict[str, Any]) -> tuple[float, float]:
+    cell = strongest(measure)
+    return cell["p"], -abs(cell["difference"])

@@ -2,21 +2,28 @@
 
 A name or a path is not enough. The weights under a path change, and a mechanism may be attached between two
 measurements. What stands here is part of a plan's hash, so each model has a folder of its own, and part of every record.
+
+A checksum of a model's weights: SHA-256 over names, shapes, dtypes and bytes, the same on every machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.position.base import Position
-from whence.probe.checksums import checksum, text_checksum, weights_checksum
 from whence.probe.endpoint import Endpoint
-from whence.probe.subject import Subject
+from whence.probe.probed_model import ProbedModel
 
 #: of a configuration, what does not change the numbers, or is recorded on its own
 NOT_CONFIGURATION = ("transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
@@ -28,13 +35,13 @@ NOT_NUMBERS = ("_settings_json",)
 OF_PRECISION = ("dtype", "weights", "quantization", "attention")
 
 
-def identify(subject: Subject | Endpoint) -> dict[str, Any]:
+def identify(lm: ProbedModel | Endpoint) -> dict[str, Any]:
     """The identity of a model, as plain JSON. It reads all weights, so it takes about a second per gigabyte."""
-    if isinstance(subject, Endpoint):
-        return subject.identity()
+    if isinstance(lm, Endpoint):
+        return lm.identity()
     from whence.hf.interface import KEY
 
-    model, tokenizer = subject.model, subject.tokenizer
+    model, tokenizer = lm.model, lm.tokenizer
     config = model.config
     weights = weights_checksum(model, lambda name: KEY in name.split("."))
     if len(weights.get("unread", ())) == weights["tensors"]:
@@ -52,12 +59,12 @@ def identify(subject: Subject | Endpoint) -> dict[str, Any]:
         "revision": getattr(config, "_commit_hash", None),
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": _plain(quantization),
-        "device": subject.device.type,
+        "device": lm.device.type,
         "attention": getattr(config, "_attn_implementation", None),
         "tokenizer": tokenizer_checksum(tokenizer),
         "chat_template": text_checksum(template) if (template := getattr(tokenizer, "chat_template", None)) else None,
-        "chat": list(subject.frame) if subject.chat else None,
-        "layers": None if subject.chosen_layers is None else sorted(subject.chosen_layers),
+        "chat": list(lm.template_parts) if lm.chat else None,
+        "layers": None if lm.capture_layers is None else sorted(lm.capture_layers),
         "generation": {} if generation is None else _plain(_without_versions(generation.to_diff_dict())),
         "attached": attached_positions(model, KEY),
         "adapters": _adapters(model),
@@ -128,10 +135,10 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return "other " + ", ".join(names) if names else "nothing"
 
 
-def in_words(identity: dict[str, Any] | None) -> str:
+def describe_identity(identity: dict[str, Any] | None) -> str:
     """One line about a model for pages and tables.
 
-    >>> in_words(None)
+    >>> describe_identity(None)
     'identity unknown: recorded before identities were'
     """
     if identity is None:
@@ -234,3 +241,109 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+#: tensors hashed side by side; hashlib releases the interpreter lock
+THREADS = min(8, os.cpu_count() or 1)
+
+
+def weights_checksum(model: nn.Module, skip: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
+    """The checksum of everything that is saved with a model, and how much of it could be read.
+
+    Buffers that are not saved, such as the frequencies of a rotation, follow from the configuration; ``identity`` hashes
+    that. Weights that accelerate keeps outside the model are read from there. A tensor without data (on the meta device)
+    contributes its name, shape and dtype, and is listed under ``unread``.
+
+    Args:
+        skip: which entries of the state dict to leave out, by name.
+    """
+    offloaded = _offloaded(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing is saved here, so nothing can be lost
+        state = model.state_dict()
+    entries = {name: value for name, value in state.items() if not skip(name)}
+    entries = {name: offloaded.get(name, value) if _is_meta(value) else value for name, value in entries.items()}
+    return checksum(entries.items())
+
+
+def checksum(entries: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    """The checksum of named tensors and plain values.
+
+    >>> checksum([("a", torch.ones(2)), ("b", 3)])["tensors"]
+    1
+    >>> checksum([("a", torch.ones(2))])["sha256"] == checksum([("a", torch.ones(2).double())])["sha256"]
+    False
+    """
+    listed = sorted(entries, key=lambda entry: entry[0])
+    found = [(name, value) for name, whole in listed for value in _parts(whole)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        digests = list(pool.map(lambda entry: _digest(entry[1]), found))
+    total = hashlib.sha256()
+    for (name, _), digest in zip(found, digests, strict=True):
+        total.update(f"{name}\0{digest}\0".encode())
+    tensors = [value for _, value in found if isinstance(value, Tensor)]
+    unread = sorted({name for name, value in found if _is_meta(value)})
+    told: dict[str, Any] = {
+        "sha256": total.hexdigest(),
+        "tensors": len(tensors),
+        "bytes": sum(value.numel() * value.element_size() for value in tensors),
+    }
+    return told | ({"unread": unread} if unread else {})
+
+
+def text_checksum(value: object) -> str:
+    """A short checksum of a text, or of anything that JSON can hold; order inside mappings does not count.
+
+    >>> text_checksum({"a": 1, "b": 2}) == text_checksum({"b": 2, "a": 1}) != text_checksum({"a": 1})
+    True
+    """
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _parts(value: object) -> list[object]:
+    """A value as it is hashed: a tensor subclass (torchao, quanto) by its name, its settings and the tensors inside."""
+    flatten = getattr(value, "__tensor_flatten__", None)
+    if flatten is None:
+        return [value]
+    names, settings = flatten()
+    found: list[object] = [f"{type(value).__name__} {settings}"]
+    for name in names:
+        found += [name, *_parts(getattr(value, name))]
+    return found
+
+
+def _digest(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return f"{type(value).__name__} {value!r}"
+    kind = f"{value.dtype} {tuple(value.shape)}"
+    if _is_meta(value):
+        return f"{kind} unread"
+    raw = value.detach().cpu().contiguous().reshape(-1)
+    raw_bytes: Any = raw.view(torch.uint8).numpy() if raw.numel() else b""
+    return f"{kind} {hashlib.sha256(raw_bytes).hexdigest()}"
+
+
+def _is_meta(value: object) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "meta"
+
+
+def _offloaded(model: nn.Module) -> dict[str, Any]:
+    """Where accelerate keeps weights that are not in memory: by name, what its hooks would load."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        for hook in _accelerate_hooks(module):
+            weights = getattr(hook, "weights_map", None)
+            if not isinstance(weights, Mapping):
+                continue
+            for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                try:
+                    found[f"{path}.{name}" if path else name] = torch.as_tensor(weights[name])
+                except KeyError:  # not offloaded
+                    continue
+    return found
+
+
+def _accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:
+    hook = getattr(module, "_hf_hook", None)
+    return tuple(getattr(hook, "hooks", (hook,)))

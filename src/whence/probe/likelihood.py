@@ -4,11 +4,21 @@ The prompt goes into the cache up to its last token. That token and every answer
 is a branch that sees the prompt and itself and no other branch, with positions that go on from the prompt. The numbers
 are those that a separate forward for each answer would give. Models with windows, or without explicit positions, get a
 row for each answer instead.
+
+Two ways to emphasise a slot, for the rows that answer and in every layer and head: its weight times a number, or its score.
+
+A weight is what softmax makes of a score, before the row is brought back to a sum of one: the weight times t is the score
+plus log t, and attention to the slot rises for any t above 1. The score is the product of query and key over the root of
+their width. It may lie below zero, and times 2 it then lies lower: attention falls. A survey of the subject speaks of
+"doubling the score" and does not say which of the two is meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from abc import ABC
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +26,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.probe.emphasis import Emphasis, ScoreTimes, keys_under
-from whence.probe.subject import Subject, batch_of
-from whence.probe.tasks.prompts import Prompt
+from whence.probe.probed_model import ProbedModel, pad_batch
+from whence.probe.tasks.task import Prompt, Span
 
 #: tokens of an answer that are scored: what follows them in a random identifier is copied once it has begun
 SCORED = 8
@@ -57,14 +66,14 @@ class Branches:
         return found
 
 
-def branches(subject: Subject, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
+def branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
     """For each prompt the answer and its rivals, tokenised as whole texts would be, so that no boundary is invented."""
     for prompt in prompts:
         if not prompt.rivals:
             raise usage_error("contest", "an answer without rivals", "it is held against at least one", "add a rival")
-    made = [_branching(rows, scored) for rows in _tokenised(subject, prompts)]
+    made = [_branching(rows, scored) for rows in _tokenised(lm, prompts)]
     for one in made:
-        subject.require_room("contest", one.longest)
+        lm.require_context("contest", one.longest)
     return made
 
 
@@ -79,18 +88,18 @@ def _branching(rows: list[list[int]], scored: int) -> Branches:
     return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
 
 
-def _tokenised(subject: Subject, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
+def _tokenised(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
     """For each prompt the tokens of it with its answer and with each rival.
 
     To read a prompt of 75 keys again for each of its values takes longer than the model does. So the prompt is read once,
     with its answer, and from the last line on with each of the others. Where the answer alone shows that this gives
     other tokens (a tokenizer that puts something before every text, say), whole texts are read after all.
     """
-    whole = subject.all_tokens([prompt.text + prompt.answer for prompt in prompts])
+    whole = lm.all_tokens([prompt.text + prompt.answer for prompt in prompts])
     cuts = [max(0, prompt.text.rfind("\n")) for prompt in prompts]
     ends = [(prompt.answer, *prompt.rivals) for prompt in prompts]
     lines = [prompt.text[cut:] + end for prompt, cut, after in zip(prompts, cuts, ends, strict=True) for end in after]
-    short = iter(subject.all_tokens(lines, special=False))
+    short = iter(lm.all_tokens(lines, special=False))
     found = []
     for prompt, row, after in zip(prompts, whole, ends, strict=True):
         own = [next(short) for _ in after]
@@ -98,26 +107,26 @@ def _tokenised(subject: Subject, prompts: Sequence[Prompt]) -> list[list[list[in
         if before >= 0 and row[before:] == own[0]:
             found.append([row[:before] + line for line in own])
         else:
-            found.append(subject.all_tokens([prompt.text + end for end in after]))
+            found.append(lm.all_tokens([prompt.text + end for end in after]))
     return found
 
 
-class Reading:
+class CachedPrompts:
     """Prompts that were read up to their last tokens, ready to be asked, as often and with as many effects as one likes."""
 
-    def __init__(self, subject: Subject, made: Sequence[Branches]) -> None:
-        if not subject.takes_branches:
+    def __init__(self, lm: ProbedModel, made: Sequence[Branches]) -> None:
+        if not lm.supports_branching:
             raise usage_error(
                 "Reading",
-                f"{subject.name}, a model with windows, without explicit positions or with a Position attached",
+                f"{lm.name}, a model with windows, without explicit positions or with a Position attached",
                 "answers that share a forward need a mask and positions of their own",
                 "use contest",
             )
-        self.subject, self.branches = subject, list(made)
+        self.lm, self.branches = lm, list(made)
         # what fills up a row stands behind its tokens, where causality hides it: no mask, and so the fastest attention
-        cached, self.real = batch_of(subject, [one.shared[:-1] for one in made], left=False)
+        cached, self.real = pad_batch(lm, [one.shared[:-1] for one in made], left=False)
         with torch.inference_mode():
-            self.cache: Any = subject.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
+            self.cache: Any = lm.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
 
     @torch.inference_mode()
     def scores(self, effects: Sequence[Emphasis] = ()) -> list[list[float]]:
@@ -126,13 +135,13 @@ class Reading:
         Args:
             effects: nothing, or one for each prompt.
         """
-        model = self.subject.model
-        fed, _ = batch_of(self.subject, [[token for token, _ in one.fed] for one in self.branches], left=False)
+        model = self.lm.model
+        fed, _ = pad_batch(self.lm, [[token for token, _ in one.fed] for one in self.branches], left=False)
         positions = self._filled([[position for _, position in one.fed] for one in self.branches], 0)
-        bias = additive(self._visible(), model.dtype)
+        bias = additive_mask(self._visible(), model.dtype)
         for row, effect in enumerate(effects):
             bias[row] = effect.on_bias(bias[row])
-        with keys_under(effects, self.cache.layers):
+        with change_keys(effects, self.cache.layers):
             logits = model(
                 input_ids=fed,
                 position_ids=positions,
@@ -144,7 +153,7 @@ class Reading:
         return [self._totals(logits[row], one).tolist() for row, one in enumerate(self.branches)]
 
     @torch.inference_mode()
-    def rows(self, effects: Sequence[ScoreTimes] = ()) -> list[Tensor]:
+    def rows(self, effects: Sequence[ScaledScore] = ()) -> list[Tensor]:
         """Where the last token before the answers looks: ``[layers, heads, tokens]`` for each prompt.
 
         Args:
@@ -152,14 +161,14 @@ class Reading:
         """
         from whence import hf
 
-        last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.subject.device)
-        at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.subject.device)
+        last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.lm.device)
+        at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.lm.device)
         seen = hf.LastRow()
         with (
-            keys_under(effects, self.cache.layers),
-            hf.capture(self.subject.model, seen, layers=self.subject.chosen_layers),
+            change_keys(effects, self.cache.layers),
+            hf.capture(self.lm.model, seen, layers=self.lm.capture_layers),
         ):
-            self.subject.model(
+            self.lm.model(
                 input_ids=last,
                 position_ids=at,
                 attention_mask=torch.cat([self.real, torch.ones_like(last)], 1),
@@ -180,7 +189,7 @@ class Reading:
 
     def _filled(self, rows: list[list[int]], filler: int) -> Tensor:
         most = max(map(len, rows))
-        return torch.tensor([row + [filler] * (most - len(row)) for row in rows], device=self.subject.device)
+        return torch.tensor([row + [filler] * (most - len(row)) for row in rows], device=self.lm.device)
 
     def _totals(self, logits: Tensor, one: Branches) -> Tensor:
         """One prompt's sums, on the CPU: rows and tokens of every branch, filled up with a row that does not count."""
@@ -189,35 +198,37 @@ class Reading:
         return torch.where(rows < 0, 0.0, known).sum(-1).cpu()
 
 
-def contest(subject: Subject, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
+def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
     """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
-    made = branches(subject, prompts, scored)
-    if not subject.takes_branches:
-        return [row_by_row(subject, one) for one in made]
-    return [scores for some in together(subject, made) for scores in Reading(subject, [made[i] for i in some]).scores()]
+    made = branches(lm, prompts, scored)
+    if not lm.supports_branching:
+        return [score_separately(lm, one) for one in made]
+    return [
+        scores for some in batch_branches(lm, made) for scores in CachedPrompts(lm, [made[i] for i in some]).scores()
+    ]
 
 
-def together(subject: Subject, made: Sequence[Branches]) -> list[range]:
+def batch_branches(lm: ProbedModel, made: Sequence[Branches]) -> list[range]:
     """Which of them are read at once, by number."""
-    return subject.batches([len(one.shared) + len(one.fed) for one in made])
+    return lm.batches([len(one.shared) + len(one.fed) for one in made])
 
 
 @torch.inference_mode()
-def row_of(subject: Subject, tokens: Sequence[int]) -> Tensor:
+def last_attention_row(lm: ProbedModel, tokens: Sequence[int]) -> Tensor:
     """Where the last token of a text looks, ``[layers, heads, tokens]``, for any model that can be watched."""
     from whence import hf
 
     seen = hf.LastRow()
-    with hf.capture(subject.model, seen, layers=subject.chosen_layers):
-        subject.model(input_ids=torch.tensor([list(tokens)], device=subject.device), use_cache=False, logits_to_keep=1)
+    with hf.capture(lm.model, seen, layers=lm.capture_layers):
+        lm.model(input_ids=torch.tensor([list(tokens)], device=lm.device), use_cache=False, logits_to_keep=1)
     return seen.stack()[:, 0].float()
 
 
 @torch.inference_mode()
-def row_by_row(subject: Subject, made: Branches) -> list[float]:
+def score_separately(lm: ProbedModel, made: Branches) -> list[float]:
     """The same, with the whole prompt read again for each answer."""
-    tokens, real = batch_of(subject, [[*made.shared, *end] for end in made.ends], left=False)
-    known = subject.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
+    tokens, real = pad_batch(lm, [[*made.shared, *end] for end in made.ends], left=False)
+    known = lm.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
     first = len(made.shared) - 1
     return [_total(known[index], range(first, first + len(end)), end) for index, end in enumerate(made.ends)]
 
@@ -226,10 +237,10 @@ def _total(known: Tensor, rows: Any, end: tuple[int, ...]) -> float:
     return float(known[list(rows), list(end)].sum())
 
 
-def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Zero where a key is seen, the lowest number elsewhere.
 
-    >>> additive(torch.tensor([[True, False]]), torch.float32).tolist()[0][0]
+    >>> additive_mask(torch.tensor([[True, False]]), torch.float32).tolist()[0][0]
     0.0
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
@@ -242,3 +253,72 @@ def shares(scores: list[float]) -> list[float]:
     [0.5, 0.5, 0.0]
     """
     return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
+
+
+@dataclass(frozen=True)
+class Emphasis(ABC):
+    """What is done to the keys of one span while answers are scored; the prompt itself was read without it."""
+
+    span: Span
+    factor: float
+
+    def on_bias(self, bias: Tensor) -> Tensor:
+        """What is added to the scores of a prompt's answering rows, ``[rows, keys]``."""
+        return bias
+
+    def on_keys(self, keys: Tensor) -> Tensor:
+        """A prompt's cached keys in one layer, ``[heads, keys, width]``."""
+        return keys
+
+
+@dataclass(frozen=True)
+class ScaledWeight(Emphasis):
+    """The weight of every key of the span times a number above 0, before rows are brought back to a sum of one."""
+
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise usage_error(
+                "WeightTimes", f"factor={self.factor}", "a weight is multiplied by a number above 0", "try 2"
+            )
+
+    def on_bias(self, bias: Tensor) -> Tensor:
+        changed = bias.clone()
+        changed[:, self.span[0] : self.span[1]] += math.log(self.factor)
+        return changed
+
+
+@dataclass(frozen=True)
+class ScaledScore(Emphasis):
+    """The score of every key of the span times any number: the keys are, and scores are linear in them."""
+
+    def on_keys(self, keys: Tensor) -> Tensor:
+        changed = keys.clone()
+        changed[:, self.span[0] : self.span[1]] *= self.factor
+        return changed
+
+
+#: by what is multiplied
+EMPHASES: dict[str, type[Emphasis]] = {"weight": ScaledWeight, "score": ScaledScore}
+
+
+def emphasis(multiplied: str) -> type[Emphasis]:
+    """One of the two, by what it multiplies."""
+    if multiplied not in EMPHASES:
+        raise usage_error(
+            "emphasis", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "take one of them"
+        )
+    return EMPHASES[multiplied]
+
+
+@contextmanager
+def change_keys(effects: Sequence[Emphasis], layers: Sequence[Any]) -> Iterator[None]:
+    """A cache's keys as some effects change them, one for each prompt; those that were read come back, not what undoing
+    would make."""
+    read = [layer.keys for layer in layers]
+    try:
+        for layer in layers if effects else ():
+            layer.keys = torch.stack([effect.on_keys(own) for effect, own in zip(effects, layer.keys, strict=True)])
+        yield
+    finally:
+        for layer, keys in zip(layers, read, strict=True):
+            layer.keys = keys

@@ -14,23 +14,23 @@ from whence.errors import usage_error
 from whence.lab.data.folder import content_hash
 from whence.plugins import is_reference
 from whence.probe.likelihood import SCORED
-from whence.probe.tasks import ITEMS, TASKS, Task, is_known, spread, task
+from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, is_known, spread_slots
 
 SCORES = ("likelihood", "generation")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskSpec:
     """One task of a plan, by short name, with its settings."""
 
     task: str
     items: int
-    places: int = 5
+    num_gold_slots: int = 5
     settings: dict[str, Any] = field(default_factory=dict)
     name: str = ""  # tells apart the same task at several lengths, and one's own tasks
-    at: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
-    questions: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
+    gold_slots: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
+    items_hash: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
 
     @property
     def label(self) -> str:
@@ -38,14 +38,14 @@ class Asked:
         return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", self.task.rpartition(":")[2]).strip("-")
 
     @property
-    def own(self) -> bool:
+    def is_custom(self) -> bool:
         """Whether the questions are someone's own."""
         return self.task == ITEMS or is_reference(self.task)
 
-    def made(self) -> Task:
+    def build(self) -> ProbeTask:
         """The task; one's own must ask what it asked when the plan was made."""
-        made = task(self.task, self.items, **self.settings)
-        if self.questions and self.questions != asks(made):
+        made = build_task(self.task, self.items, **self.settings)
+        if self.items_hash and self.items_hash != hash_items(made):
             raise usage_error(
                 f"the task {self.label}",
                 "other questions than its plan has",
@@ -54,13 +54,13 @@ class Asked:
             )
         return made
 
-    def pinned(self) -> Asked:
+    def with_items_hash(self) -> TaskSpec:
         """The same with the hash of its questions, so that changed questions make another plan."""
-        return dataclasses.replace(self, questions=asks(dataclasses.replace(self, questions="").made()))
+        return dataclasses.replace(self, items_hash=hash_items(dataclasses.replace(self, items_hash="").build()))
 
-    def spread(self, made: Task) -> tuple[int, ...]:
+    def select_slots(self, made: ProbeTask) -> tuple[int, ...]:
         """The places of the gold."""
-        beyond = [place for place in self.at if not 0 <= place < made.slots]
+        beyond = [place for place in self.gold_slots if not 0 <= place < made.slots]
         if beyond:
             raise usage_error(
                 f"the task {self.label}",
@@ -68,7 +68,7 @@ class Asked:
                 f"it has the slots 1 to {made.slots}",
                 "choose among them",
             )
-        return self.at or spread(made.slots, self.places)
+        return self.gold_slots or spread_slots(made.slots, self.num_gold_slots)
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,17 @@ class Plan:
     """All that decides the numbers of a probe; its hash names the folder of the records."""
 
     model: str
-    asked: tuple[Asked, ...]
+    tasks: tuple[TaskSpec, ...]
     scores: tuple[str, ...] = ("likelihood",)
-    scored: int = SCORED
+    scored_tokens: int = SCORED
     texts: int = 8  # for the hidden states: how many
     tokens: int = 256  # and how long
-    watched: int = 40  # items of each task whose attention is looked at
-    intervened: int = 2  # items whose slots are emphasised one by one, and that are asked without positional vectors
-    ablated: int = 3  # places of the gold at which they are asked so
-    chunk: int = 4  # items in one record
+    attention_items: int = 40  # items of each task whose attention is looked at
+    intervention_items: int = (
+        2  # items whose slots are emphasised one by one, and that are asked without positional vectors
+    )
+    ablation_slots: int = 3  # places of the gold at which they are asked so
+    items_per_record: int = 4  # items in one record
     dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
     chat: bool = False  # prompts go into the tokenizer's chat template
     layers: tuple[int, ...] | None = None  # whose attention is looked at; all by default
@@ -93,8 +95,8 @@ class Plan:
     identity: dict[str, Any] | None = None  # of the model, see identity.py; None in records from before there were any
 
     def __post_init__(self) -> None:
-        unknown = [one.task for one in self.asked if not is_known(one.task)]
-        if not self.asked or unknown:
+        unknown = [one.task for one in self.tasks if not is_known(one.task)]
+        if not self.tasks or unknown:
             raise usage_error(
                 "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
             )
@@ -105,14 +107,14 @@ class Plan:
             )
         if self.dtype not in DTYPES:
             raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
-        if len({one.label for one in self.asked}) < len(self.asked):
+        if len({one.label for one in self.tasks}) < len(self.tasks):
             raise usage_error(
                 "a plan",
                 "a task twice",
                 "each has its records under its name",
                 "name it once, or several lengths of it",
             )
-        if any(len(one.at) == 1 or len(set(one.at)) < len(one.at) for one in self.asked):
+        if any(len(one.gold_slots) == 1 or len(set(one.gold_slots)) < len(one.gold_slots) for one in self.tasks):
             raise usage_error("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
         if self.endpoint is not None and self.scores != ("generation",):
             raise usage_error(
@@ -121,30 +123,30 @@ class Plan:
                 "an endpoint writes answers and shows no likelihoods",
                 "pass --score generation alone",
             )
-        least = {"chunk": self.chunk, "scored": self.scored}
+        least = {"items_per_record": self.items_per_record, "scored_tokens": self.scored_tokens}
         low = [f"{name}={value}" for name, value in least.items() if value < 1]
         if low:
             raise usage_error("a plan", ", ".join(low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
         """All fields, but those that came later only where they are set: plans from before keep their hashes."""
-        told = _set_fields(self, LATER)
-        return told | {"asked": [_set_fields(one, LATER_ASKED) for one in self.asked]}
+        told = _set_fields(self, OPTIONAL_FIELDS)
+        return told | {"tasks": [_set_fields(one, OPTIONAL_TASK_FIELDS) for one in self.tasks]}
 
     @property
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-LATER = ("chat", "layers", "revision", "endpoint", "identity")
-LATER_ASKED = ("at", "questions")
+OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "identity")
+OPTIONAL_TASK_FIELDS = ("gold_slots", "items_hash")
 
 
-def _set_fields(one: Plan | Asked, later: tuple[str, ...]) -> dict[str, Any]:
+def _set_fields(one: Plan | TaskSpec, later: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(one).items() if name not in later or value}
 
 
-def asks(made: Task) -> str:
+def hash_items(made: ProbeTask) -> str:
     """A hash of what a task asks and of how answers are judged."""
     return content_hash([made.hash, made.metric, str(made.paired)])
 
@@ -153,13 +155,13 @@ def asks(made: Task) -> str:
 LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces", ITEMS: "slots"}
 
 
-def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, ...]:
+def at_lengths(tasks: Sequence[TaskSpec], lengths: Sequence[int]) -> tuple[TaskSpec, ...]:
     """Each task once for each number of slots: the curves of several lengths, side by side.
 
-    >>> [one.label for one in at_lengths([Asked("needle", 4)], (8, 16))]
+    >>> [one.label for one in at_lengths([TaskSpec("needle", 4)], (8, 16))]
     ['needle-of-8', 'needle-of-16']
     """
-    fixed = [one.task for one in asked if one.task not in LENGTHS]
+    fixed = [one.task for one in tasks if one.task not in LENGTHS]
     if fixed:
         chosen = ", ".join(name for name in LENGTHS if name in TASKS)
         raise usage_error("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
@@ -169,7 +171,7 @@ def at_lengths(asked: Sequence[Asked], lengths: Sequence[int]) -> tuple[Asked, .
             name=f"{one.label}-of-{length}",
             settings={**_fitting(one.settings, min(lengths)), LENGTHS[one.task]: length},
         )
-        for one in asked
+        for one in tasks
         for length in lengths
     )
 
@@ -181,30 +183,30 @@ def _fitting(settings: dict[str, Any], shortest: int) -> dict[str, Any]:
     return {**settings, "distractors": min(settings["distractors"], shortest - 1)}
 
 
-def quick() -> Plan:
+def quick_plan() -> Plan:
     """Seconds, on the tiny random model: shows that all parts run, and nothing about any model."""
-    asked = (
-        Asked("key-value", 2, 3, {"pairs": 3}),
-        Asked("needle", 2, 3, {"pieces": 3, "words": 12}),
+    tasks = (
+        TaskSpec("key-value", 2, 3, {"pairs": 3}),
+        TaskSpec("needle", 2, 3, {"pieces": 3, "words": 12}),
     )
-    return Plan("quick", asked, ("likelihood", "generation"), texts=3, tokens=64, intervened=1)
+    return Plan("quick", tasks, ("likelihood", "generation"), texts=3, tokens=64, intervention_items=1)
 
 
-def usual(model: str, documents: bool) -> Plan:
+def default_plan(model: str, documents: bool) -> Plan:
     """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood alone.
 
-    Few items make wide intervals, which the page shows; ``full`` is for claims.
+    Few items make wide intervals, which the page shows; ``full_plan`` is for claims.
     """
-    asked = [
-        Asked("key-value", 6, 5, {"pairs": 6}),
-        Asked("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
+    tasks = [
+        TaskSpec("key-value", 6, 5, {"pairs": 6}),
+        TaskSpec("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
     ]
     if documents:
-        asked.insert(1, Asked("documents", 6, 5, {"count": 5, "words": 60}))
-    return Plan(model, tuple(asked), intervened=2)
+        tasks.insert(1, TaskSpec("documents", 6, 5, {"count": 5, "words": 60}))
+    return Plan(model, tuple(tasks), intervention_items=2)
 
 
-def full(model: str) -> Plan:
+def full_plan(model: str) -> Plan:
     """Intervals of about five points at every place, by both scores: for a GPU.
 
     A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
@@ -212,11 +214,11 @@ def full(model: str) -> Plan:
     (10 documents), 1,150 (the needle) and 5,400 (75 pairs), each read once and answered once in the model's own words.
     The longest come last, so that a run that is stopped has most of the curves.
     """
-    asked = (
-        Asked("key-value", 400, 5, {"pairs": 10}),
-        Asked("documents", 400, 5, {"count": 10}),
-        Asked("needle", 400, 5, {"pieces": 20, "words": 40}),
-        Asked("key-value-75", 400, 5),
+    tasks = (
+        TaskSpec("key-value", 400, 5, {"pairs": 10}),
+        TaskSpec("documents", 400, 5, {"count": 10}),
+        TaskSpec("needle", 400, 5, {"pieces": 20, "words": 40}),
+        TaskSpec("key-value-75", 400, 5),
     )
-    return Plan(model, asked, SCORES, texts=32, tokens=512, watched=50, intervened=50, ablated=5, chunk=200,
+    return Plan(model, tasks, SCORES, texts=32, tokens=512, attention_items=50, intervention_items=50, ablation_slots=5, items_per_record=200,
                 dtype="bfloat16")  # fmt: skip

@@ -20,9 +20,9 @@ from whence import records
 from whence.errors import usage_error
 from whence.probe.endpoint import Endpoint
 from whence.probe.identity import difference, same_model
-from whence.probe.plan import Asked, Plan
-from whence.probe.subject import Subject
-from whence.probe.tasks import CLOSED_BOOK, ORACLE, Task
+from whence.probe.plan import Plan, TaskSpec
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks import CLOSED_BOOK, ORACLE, ProbeTask
 
 PLAN = "plan.json"
 
@@ -32,18 +32,18 @@ def folder_of(plan: Plan, base: Path) -> Path:
     return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
 
 
-def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[Task]) -> Path:
+def open_folder(lm: ProbedModel | Endpoint, plan: Plan, base: Path, tasks: Sequence[ProbeTask]) -> Path:
     """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused.
 
-    The plan has its model's identity, see ``identified``; so two models never share a folder.
+    The plan has its model's identity, see ``with_identity``; so two models never share a folder.
     """
     folder = folder_of(plan, base)
     path = folder / PLAN
     if not records.exists(path):
-        about = [about_task(asked, task) for asked, task in zip(plan.asked, tasks, strict=True)]
-        reason = getattr(subject, "unexplained", None)
         command = records.rerun_command()
-        model = subject.about | ({"unexplained": reason} if reason else {})
+        about = [describe_task(spec, task) for spec, task in zip(plan.tasks, tasks, strict=True)]
+        reason = getattr(lm, "capture_error", None)
+        model = lm.about | ({"capture_error": reason} if reason else {})
         records.write(
             path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
         )
@@ -52,7 +52,7 @@ def begun(subject: Subject | Endpoint, plan: Plan, base: Path, tasks: Sequence[T
     return folder
 
 
-def identified(plan: Plan, identity: dict[str, Any]) -> Plan:
+def with_identity(plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan of one model; a plan that is another model's already is refused."""
     if plan.identity is not None and plan.identity != identity:
         raise usage_error(
@@ -64,7 +64,7 @@ def identified(plan: Plan, identity: dict[str, Any]) -> Plan:
     return dataclasses.replace(plan, identity=identity)
 
 
-def plan_for(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
+def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan in a folder that more is to be written to: of the same questions and the same model, or refused."""
     there = require_identity(folder, identity)
     if plain(dataclasses.replace(there, identity=plan.identity)) != plain(plan):
@@ -76,7 +76,7 @@ def plan_for(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
 
 def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
     """The plan in a folder, if it is this model's; records of an unknown model are read and never added to."""
-    there = plan_in(folder)[0]
+    there = load_plan(folder)[0]
     if there.identity is None:
         raise usage_error(
             "a probe",
@@ -94,32 +94,32 @@ def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
     return there
 
 
-def about_task(asked: Asked, task: Task) -> dict[str, Any]:
+def describe_task(spec: TaskSpec, task: ProbeTask) -> dict[str, Any]:
     """All that a page says of a task besides its records."""
     return {
-        "task": asked.label,
-        "kind": asked.settings.get("file", asked.task),  # of one's own items, those of one file
+        "task": spec.label,
+        "kind": spec.settings.get("file", spec.task),  # of one's own items, those of one file
         "name": task.name,
         "about": task.about,
         "source": task.source,
         "slots": task.slots,
-        "places": list(asked.spread(task)),
-        "items": asked.items,
+        "gold_slots": list(spec.select_slots(task)),
+        "items": spec.items,
         "chance": 1 / (1 + len(task.items[0].rivals)) if task.items[0].rivals else 0.0,
         "paired": task.paired,
         "hash": task.hash,
     }
 
 
-def plan_in(folder: Path) -> tuple[Plan, dict[str, Any]]:
+def load_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
     """The plan in a folder, and the whole file; one whose plan does not have its hash was changed, and is refused."""
     kept = records.read(folder / PLAN)
     try:
-        spec = kept["plan"]
-        asked = tuple(Asked(**{**one, "at": tuple(one.get("at", ()))}) for one in spec["asked"])
-        layers = None if spec.get("layers") is None else tuple(spec["layers"])
-        plan = Plan(**{**spec, "asked": asked, "scores": tuple(spec["scores"]), "layers": layers})
-        whole = plan.hash == kept["hash"] and all(one["task"] and one["places"] for one in kept["tasks"])
+        fields = kept["plan"]
+        tasks = tuple(TaskSpec(**{**one, "gold_slots": tuple(one.get("gold_slots", ()))}) for one in fields["tasks"])
+        layers = None if fields.get("layers") is None else tuple(fields["layers"])
+        plan = Plan(**{**fields, "tasks": tasks, "scores": tuple(fields["scores"]), "layers": layers})
+        whole = plan.hash == kept["hash"] and all(one["task"] and one["gold_slots"] for one in kept["tasks"])
     except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
@@ -143,13 +143,13 @@ def record_name(label: str, where: int | str, first: int) -> str:
 
 
 def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
-    """The files that a task has when all of it was asked."""
-    places: list[int | str] = [*about["places"], CLOSED_BOOK, ORACLE]
-    firsts = range(0, about["items"], plan.chunk)
+    """The files that a task has when all of it was spec."""
+    places: list[int | str] = [*about["gold_slots"], CLOSED_BOOK, ORACLE]
+    firsts = range(0, about["items"], plan.items_per_record)
     return [record_name(about["task"], where, first) for where in places for first in firsts]
 
 
-def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
+def require_plan_hash(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
     """A record that belongs to the plan; any other is refused by its name."""
     if record.get("plan") != plan.hash:
         raise usage_error(
@@ -162,15 +162,15 @@ def require_plan(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, An
     return record
 
 
-def environment(subject: Subject | Endpoint) -> dict[str, Any]:
+def environment(lm: ProbedModel | Endpoint) -> dict[str, Any]:
     """Where records are made, for each of them: a probe may be gone on with elsewhere."""
-    if isinstance(subject, Endpoint):
+    if isinstance(lm, Endpoint):
         return records.describe_environment(("torch",))
-    accelerator = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else None
+    accelerator = torch.cuda.get_device_name(lm.device) if lm.device.type == "cuda" else None
     return records.describe_environment(("torch", "transformers"), accelerator=accelerator)
 
 
-def now() -> str:
+def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

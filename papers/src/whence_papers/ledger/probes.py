@@ -13,13 +13,13 @@ from torch import Tensor
 
 from whence import records
 from whence.errors import usage_error
-from whence.probe import curves, explaining, run_folder
+from whence.probe import analyses, curves, run_folder
 from whence.probe.findings import read_task
 from whence.statistics import proportion
 from whence_papers.ledger.places import Places, Waiting
-from whence_papers.survey.hypotheses.from_mask import in_words, over_positions, speaks
+from whence_papers.survey.hypotheses.from_mask import describe_numbers, over_positions, speaks
 
-Reading = Callable[..., tuple[dict[str, Any], str]]
+CachedPrompts = Callable[..., tuple[dict[str, Any], str]]
 FOLDER = "probe"
 
 
@@ -27,7 +27,7 @@ def found_probe(places: Places, model: str, wanted: str, has: Callable[[Path], b
     """The one probe of a model that has what is wanted."""
     base = places.results / FOLDER
     probes = records.find_folders(base, "plan.json")
-    folders = [folder for folder in probes if run_folder.plan_in(folder)[0].model == model]
+    folders = [folder for folder in probes if run_folder.load_plan(folder)[0].model == model]
     found = [folder for folder in folders if has(folder)]
     if not found:
         raise Waiting(f"a probe of {model} with {wanted} in {base}/")
@@ -41,10 +41,10 @@ def asked(places: Places, model: str, task: str, score: str) -> tuple[Tensor, in
     """Right or wrong, ``[items, places]``, the number of slots, and the folder."""
 
     def whole(folder: Path) -> bool:
-        return any(one["task"] == task for one in run_folder.plan_in(folder)[1]["tasks"])
+        return any(one["task"] == task for one in run_folder.load_plan(folder)[1]["tasks"])
 
     folder = found_probe(places, model, f"the task {task}", whole)
-    plan, about = run_folder.plan_in(folder)
+    plan, about = run_folder.load_plan(folder)
     one = next(one for one in about["tasks"] if one["task"] == task)
     own = read_task(plan, one, folder)
     if own is None or score not in plan.scores:
@@ -59,7 +59,7 @@ def gold_position(places: Places, model: str, task: str, score: str) -> tuple[di
     """
     table, slots, folder = asked(places, model, task, score)
     middle = table.shape[1] // 2
-    draws = 100 * curves.resampled(table, seed=0)
+    draws = 100 * curves.bootstrap_means(table, seed=0)
     means = 100 * table.mean(0)
     chance = curves.gap_by_chance(table, seed=0)
     found = {
@@ -80,15 +80,15 @@ def gold_position_by_length(places: Places, model: str, tasks: list[str], score:
     for seed, task in enumerate((tasks[0], tasks[-1])):
         table, slots, folder = asked(places, model, task, score)
         depths.append(float(_depth(100 * table.mean(0)[None])[0]))
-        draws.append(_depth(100 * curves.resampled(table, seed=seed)))
+        draws.append(_depth(100 * curves.bootstrap_means(table, seed=seed)))
         words.append(f"{depths[-1]:.1f} points at {slots} slots")
     found = {"deeper_by": depths[1] - depths[0], "deeper_by_low": _low(draws[1] - draws[0])}
     return found | {"words": f"The middle below the ends: {', '.join(words)}."}, folder.as_posix()
 
 
-def doubt(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
-    """The answer of an experiment on a doubt: 1 where what is doubted held, 0 where it did not."""
-    record, path = _doubted(places, model, doubt)
+def hypothesis(places: Places, model: str, hypothesis: str) -> tuple[dict[str, Any], str]:
+    """The answer of an experiment on a hypothesis: 1 where the hypothesis held, 0 where it did not."""
+    record, path = _tested_hypothesis(places, model, hypothesis)
     if record["answer"] is None:
         raise Waiting(f"a larger probe of {model}: the numbers of {Path(path).name} do not tell")
     return {"held": int(record["answer"]), "words": f"The rule: {record['rule']}."}, path
@@ -101,7 +101,7 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
     do, the least over spans and halves of the texts. ``mask_over_encoding``: the share of position with the mask alone
     over that with the encoding alone, the most over the halves.
     """
-    record, path = _doubted(places, model, "from-mask")
+    record, path = _tested_hypothesis(places, model, "from-mask")
     numbers = record["numbers"]
     if not speaks(numbers, record["settings"]) or any(
         half["position_share"] <= 0 for half in numbers["arms"]["encoding alone"]
@@ -111,36 +111,36 @@ def mask_or_positions(places: Places, model: str) -> tuple[dict[str, Any], str]:
     return {
         "cropped_over_shifted": min(moved),
         "mask_over_encoding": max(left),
-        "words": in_words(numbers),
+        "words": describe_numbers(numbers),
     }, path
 
 
-def _doubted(places: Places, model: str, doubt: str) -> tuple[dict[str, Any], str]:
-    name = f"doubt-{doubt}.json"
-    folder = found_probe(places, model, f"the doubt {doubt}", lambda folder: records.exists(folder / name))
+def _tested_hypothesis(places: Places, model: str, hypothesis: str) -> tuple[dict[str, Any], str]:
+    name = f"hypothesis-{hypothesis}.json"
+    folder = found_probe(places, model, f"the hypothesis {hypothesis}", lambda folder: records.exists(folder / name))
     return records.read(folder / name), (folder / name).as_posix()
 
 
 def slot_emphasis(places: Places, model: str) -> tuple[dict[str, Any], str]:
     """How often a slot's own answer became likelier when the slot's weight was multiplied, with Wilson's lower end; and how
     often, when its score was, the answer went the way the attention did."""
-    found, path = _explained(places, model, "follows")
-    scored, scored_path = _explained(places, model, "follows-score")
+    found, path = _explained(places, model, "emphasis-weight")
+    scored, scored_path = _explained(places, model, "emphasis-score")
     gains = [row["after"] > row["before"] for row in found["rows"]]
     share = proportion(sum(gains), len(gains), curves.LEVEL)
     rises = [row["attention_after"] > row["attention_before"] for row in scored["rows"]]
     likelier = [row["after"] > row["before"] for row in scored["rows"]]
-    together = proportion(sum(map(eq, rises, likelier)), len(rises), curves.LEVEL)
+    same_direction = proportion(sum(map(eq, rises, likelier)), len(rises), curves.LEVEL)
     words = (
-        f"The weight times {found['times']:g}, {found['items']} items, {len(gains)} cases. The score times "
-        f"{scored['times']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.3g}%, its "
+        f"The weight times {found['factor']:g}, {found['items']} items, {len(gains)} cases. The score times "
+        f"{scored['factor']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.3g}%, its "
         f"answer becomes likelier in {100 * sum(likelier) / len(likelier):.3g}%."
     )
     figures = {
         "gained": share.share,
         "gained_low": share.interval.low,
-        "with_attention": together.share,
-        "with_attention_low": together.interval.low,
+        "with_attention": same_direction.share,
+        "with_attention_low": same_direction.interval.low,
     }
     return figures | {"words": words}, f"{path} and {Path(scored_path).name}"
 
@@ -188,15 +188,15 @@ def near_and_far(places: Places, model: str, near: list[int], far: list[int]) ->
 
 
 def _explained(places: Places, model: str, way: str) -> tuple[dict[str, Any], str]:
-    name = explaining.file_name(way)
+    name = analyses.file_name(way)
     folders = records.find_folders(places.results / FOLDER, name)
-    explained = [folder for folder in folders if run_folder.plan_in(folder)[0].model == model]
-    # where several plans were explained, the one that the doubts were tested with is the large one
-    doubted = [
-        folder for folder in explained if any(n.startswith("doubt-") for n in records.RecordFolder(folder).names())
+    explained = [folder for folder in folders if run_folder.load_plan(folder)[0].model == model]
+    # where several plans were explained, the one that the hypotheses were tested with is the large one
+    tested = [
+        folder for folder in explained if any(n.startswith("hypothesis-") for n in records.RecordFolder(folder).names())
     ]
-    folder = found_probe(places, model, way, lambda one: one in (doubted or explained))
-    return records.read(folder / name)["found"], (folder / name).as_posix()
+    folder = found_probe(places, model, way, lambda one: one in (tested or explained))
+    return records.read(folder / name)["result"], (folder / name).as_posix()
 
 
 def _depth(means: Tensor) -> Tensor:
@@ -207,12 +207,12 @@ def _low(draws: Tensor) -> float:
     return float(torch.quantile(draws, (1 - curves.LEVEL) / 2))
 
 
-READINGS: dict[str, Reading] = {
+READINGS: dict[str, CachedPrompts] = {
     function.__name__: function
     for function in (
         gold_position,
         gold_position_by_length,
-        doubt,
+        hypothesis,
         mask_or_positions,
         slot_emphasis,
         positional_part,

@@ -27,7 +27,7 @@ def hypotheses(
     whence hypotheses smollm2 --full --device cuda
     """
     from whence.cli.progress import OutOfTime, probe_progress
-    from whence.probe import subject
+    from whence.probe import probed_model
     from whence_papers.survey import hypotheses as experiments
     from whence_papers.survey.page import found_in
 
@@ -35,7 +35,7 @@ def hypotheses(
         raise usage_error(
             "whence hypotheses", "both a model and --quick" if quick else "no model", "it tests one model", "name one"
         )
-    tested = subject.load(model, device) if model else subject.quick_subject()
+    tested = probed_model.load(model, device) if model else probed_model.tiny_random_model()
     size = "quick" if quick else "full" if full else "usual"
     try:
         with probe_progress(minutes) as notify:

@@ -7,16 +7,16 @@ from typing import Any
 
 from whence.probe.arrays.channels import FITS
 from whence.report.probe.sentences import counted
-from whence_papers.survey.hypotheses.from_mask import in_words
+from whence_papers.survey.hypotheses.from_mask import describe_numbers
 
 
-def found_in(doubt: dict[str, Any]) -> str:
+def found_in(hypothesis: dict[str, Any]) -> str:
     """The numbers of a record in words; empty where a record has none."""
-    numbers = doubt.get("numbers") or {}
-    told = TOLD.get(doubt["doubt"])
+    numbers = hypothesis.get("numbers") or {}
+    told = TOLD.get(hypothesis["hypothesis"])
     return (
         told(numbers)
-        if told and (doubt["doubt"] == "one-way" or numbers.get("channel") is not None) and numbers
+        if told and (hypothesis["hypothesis"] == "one-way" or numbers.get("channel") is not None) and numbers
         else ""
     )
 
@@ -25,7 +25,7 @@ def _one_way(numbers: dict[str, Any]) -> str:
     fits = [f"{fit} {numbers[fit]['channels']}, in a shuffled order {numbers[fit]['by_chance']}" for fit in FITS]
     again = [f"{fit} {numbers[fit]['rank_correlation_in_other_texts']:.2f}" for fit in FITS if numbers[fit]["channels"]]
     return (
-        f"Channels of {numbers['width']} that pass a fit: {'; '.join(fits)}. Mean rank correlation of the smoothest channels "
+        f"Channels of {numbers['hidden_size']} that pass a fit: {'; '.join(fits)}. Mean rank correlation of the smoothest channels "
         f"with position in other texts: {', '.join(again) or 'none passed'}."
     )
 
@@ -44,6 +44,6 @@ def _scaling_helps(numbers: dict[str, Any]) -> str:
 
 TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
     "one-way": _one_way,
-    "from-mask": in_words,
+    "from-mask": describe_numbers,
     "scaling-helps": _scaling_helps,
 }

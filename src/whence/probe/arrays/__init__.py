@@ -1,1 +1,1 @@
-"""What captured arrays say about position: functions of tensors alone, no model in sight."""
+"""What captured arrays say about position: functions of tensors alone; no model is involved."""

@@ -37,7 +37,7 @@ class Channel:
     roughness: float
 
 
-def fitted(curves: Tensor, fit: str) -> Tensor:
+def fit_curves(curves: Tensor, fit: str) -> Tensor:
     """The fit through each curve after its beginning is left out and it is brought to 0..1."""
     if fit not in FITS:
         raise usage_error("fitted", f"fit={fit!r}", f"the fits are {', '.join(FITS)}", "take one of them")
@@ -58,7 +58,7 @@ def fitted(curves: Tensor, fit: str) -> Tensor:
 
 def direction(curves: Tensor, fit: str) -> Tensor:
     """+1 where the fit rises throughout, -1 where it falls throughout, 0 where it does neither: ``[channels]``."""
-    made = fitted(curves, fit)
+    made = fit_curves(curves, fit)
     steps = made.diff(dim=0)
     still = 1e-9 * (made.amax(0) - made.amin(0))  # rounding is no turn, and a flat curve no trend
     moves = made.amax(0) - made.amin(0) > 1e-9
@@ -72,11 +72,8 @@ def roughness(curves: Tensor) -> Tensor:
     kept = _unit(curves[round(SMOOTH_LEFT_OUT * len(curves)) :].double())
     if len(kept) < 2 * SAVGOL[0] + 3:
         raise usage_error("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
-    smooth = torch.from_numpy(
-        require_package("scipy.signal", "whence.probe.arrays.channels", "lab").savgol_filter(
-            kept.numpy(), *SAVGOL, axis=0
-        )
-    )
+    signal = require_package("scipy.signal", "whence.probe.arrays.channels", "lab")
+    smooth = torch.from_numpy(signal.savgol_filter(kept.numpy(), *SAVGOL, axis=0))
     # a window of even width moves its middle by half a token, and the ends, which are filled in otherwise, do not move:
     # each join would be a kink
     half = SAVGOL[0] // 2

@@ -8,14 +8,12 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.plugins import is_reference
-from whence.probe.tasks.documents import documents
-from whence.probe.tasks.items import own_items
-from whence.probe.tasks.key_value import generated, published
+from whence.probe.tasks.lost_in_the_middle import documents, generated, published
 from whence.probe.tasks.needle import needle
-from whence.probe.tasks.own import own_task
-from whence.probe.tasks.prompts import CLOSED_BOOK, ORACLE, Item, Prompt, Task, spread
+from whence.probe.tasks.task import CLOSED_BOOK, ORACLE, Item, ProbeTask, Prompt, spread_slots
+from whence.probe.tasks.user_tasks import load_items, load_task
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, Callable[..., ProbeTask]] = {
     "key-value": generated,
     "key-value-75": published,
     "documents": documents,
@@ -28,15 +26,18 @@ ITEMS = "items"
 SOURCES = {"needle": "generated names and numbers between help topics of Python; not published data"}
 
 
-def task(name: str, items: int, **settings: Any) -> Task:
+def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
     """A task by its short name, with so many items; ``items`` with a file, or ``module:Name`` for one of one's own."""
     if name == ITEMS:
-        return own_items(items, **settings)
+        return load_items(items, **settings)
     if is_reference(name):
-        return own_task(name, items, **settings)
+        return load_task(name, items, **settings)
     if name not in TASKS:
         raise usage_error(
-            "task", repr(name), f"the tasks are {', '.join(TASKS)}", "take one of them, or module:Name for your own"
+            "build_task",
+            repr(name),
+            f"the tasks are {', '.join(TASKS)}",
+            "take one of them, or module:Name for your own",
         )
     made = TASKS[name](items, **settings)
     return made if made.source else replace(made, source=SOURCES.get(name, "generated; not published data"))
@@ -48,5 +49,5 @@ def is_known(name: str) -> bool:
 
 
 __all__ = [
-    "CLOSED_BOOK", "ITEMS", "ORACLE", "Item", "Prompt", "TASKS", "Task", "is_known", "own_items", "spread", "task",
+    "CLOSED_BOOK", "ITEMS", "ORACLE", "TASKS", "Item", "ProbeTask", "Prompt", "build_task", "is_known", "load_items", "spread_slots",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import random
 
 from whence.errors import usage_error
 from whence.lab.data.python_texts import paragraphs, topics
-from whence.probe.tasks.prompts import Item, Task, require_items
+from whence.probe.tasks.task import Item, ProbeTask, require_items
 
 NAMES = (
     "Alder", "Birch", "Cedar", "Dogwood", "Elder", "Fir", "Gorse", "Hazel", "Ivy", "Juniper", "Larch", "Maple", "Oak",
@@ -22,7 +22,7 @@ NAMES = (
 RIVALS = 9
 
 
-def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> Task:
+def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> ProbeTask:
     """Texts of ``pieces`` pieces of ``words`` words each; the needle takes the place of one piece.
 
     ``distractors`` is the number of other pieces that end in the code of another name.
@@ -58,7 +58,7 @@ def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distrac
         made.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
     settings = {"pieces": pieces, "words": words, "items": items, "seed": seed}
     others_too = f", {distractors} distractor{'' if distractors == 1 else 's'}" if distractors else ""
-    return Task(
+    return ProbeTask(
         name=f"needle, {pieces * words} words{others_too}",
         about="One sentence with a number, somewhere in pages of a manual."
         + (" Other sentences of the same form give the numbers of other names." if distractors else ""),

@@ -14,7 +14,7 @@ def attention_answer(name: str, attention: dict[str, Any]) -> str:
     """Where the answering token looks, in the first task that was recorded."""
     sink = _mean([value for layer in attention["regions"]["sink"] for value in layer])
     gold, others = over_heads(attention["gold"]), _mean(over_heads(attention["profile"]))
-    most, least = (attention["places"][gold.index(end(gold))] + 1 for end in (max, min))
+    most, least = (attention["gold_slots"][gold.index(end(gold))] + 1 for end in (max, min))
     ratio = f"{number(_mean(gold) / others, 1)} times as much as" if others > 0 else "all of the attention, not"
     return (
         f"In {name}, the first token receives {percent(sink)} of the attention; a token of the gold receives {ratio} a token "
@@ -46,7 +46,7 @@ ARMS = ("mask alone", "encoding alone", "neither")
 
 def ablation_answer(found: dict[str, Any]) -> str:
     """Whether the curve rests on positional vectors: its gap with and without them, beside the shuffled control."""
-    gaps = {name: max(arm["share"]) - min(arm["share"]) for name, arm in found["arms"].items()}
+    gaps = {name: max(arm["probability"]) - min(arm["probability"]) for name, arm in found["arms"].items()}
     told = (
         f"The probability of the answer has a gap of {points(gaps['untouched'])} points between its best and worst slot"
         if "untouched" in gaps

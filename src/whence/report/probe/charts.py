@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from whence.probe.decisions import leading
+from whence.probe.curves import leading
 from whence.report.comparison.chart import (
     BOTTOM,
     HEIGHT,
@@ -31,7 +31,7 @@ CELL, GAP, GRID_LEFT, GRID_TOP = 13, 1, 46, 34
 ASIDE = 0.35
 LETTER, CLEAR = 6.4, 14  # pixels: the width of a letter, and the room a name needs
 TOGETHER = 0.07  # levels nearer than this have one line of names
-SCALES = {"share": 100, "gold": 1000}
+SCALES = {"probability": 100, "gold_attention": 1000}
 
 
 def look(name: str, place: int) -> Look:
@@ -41,7 +41,7 @@ def look(name: str, place: int) -> Look:
 
 def gold_curve(task: dict[str, Any]) -> str:
     """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
-    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
+    levels = {name: point["mean"] for name, point in leading(task)["baselines"].items()} | {"chance": task["chance"]}
     named = [(SHORT[curve["score"]], SCORES[curve["score"]], curve) for curve in task["curves"]]
     heard = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
     return by_slot(named, task["slots"], levels, "accuracy or probability (%)", heard)
@@ -56,20 +56,20 @@ def by_slot(
     y = linear([0, 100], HEIGHT - BOTTOM, TOP, most=6)
     for index, (short, long, curve) in enumerate(named):
         aside = _beside(index, len(named), slots)
-        at = [point["place"] + 1 + aside for point in curve["places"]]
+        at = [point["slot"] + 1 + aside for point in curve["points"]]
         told = [
-            f"{long}, slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval {between(point['interval'])}, "
+            f"{long}, slot {point['slot'] + 1}: {percent(point['mean'])}, 95% interval {between(point['interval'])}, "
             f"{counted(point['n'], 'item')}"
-            for point in curve["places"]
+            for point in curve["points"]
         ]
-        means = [100 * point["mean"] for point in curve["places"]]
+        means = [100 * point["mean"] for point in curve["points"]]
         one = Series(look(short, index), [], list(zip(at, means, strict=True)), True, told)
-        bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["places"], at, strict=True))
+        bars = "".join(_whisker(point, place, x, y) for point, place in zip(curve["points"], at, strict=True))
         series.append(one)
         whiskers.append(f"{one.look.opened()}{bars}</g>")
     drawn, names = _levels(levels, x, y, [one.thick for one in series])
     spoken = "; ".join(
-        f"{long}: " + ", ".join(f"slot {p['place'] + 1} {percent(p['mean'])}" for p in curve["places"])
+        f"{long}: " + ", ".join(f"slot {p['slot'] + 1} {percent(p['mean'])}" for p in curve["points"])
         for _, long, curve in named
     )
     below = drawn + "".join(whiskers)
@@ -79,7 +79,9 @@ def by_slot(
 def slot_attention(task: dict[str, Any], attention: dict[str, Any], content_free: Any) -> str:
     """Mean attention a token to the gold as it moves, to each slot otherwise, and where all slots are the same."""
     rows = {
-        "to the gold": [(p + 1, v) for p, v in zip(attention["places"], over_heads(attention["gold"]), strict=True)],
+        "to the gold": [
+            (p + 1, v) for p, v in zip(attention["gold_slots"], over_heads(attention["gold"]), strict=True)
+        ],
         "to others": list(enumerate(over_heads(attention["profile"]), 1)),
     }
     if content_free:
@@ -114,7 +116,9 @@ def by_distance(found: dict[str, Any]) -> str:
 def ablated(found: dict[str, Any], slots: int, measure: str, label: str, told: str) -> str:
     """One measure by the place of the gold, a line for each arm."""
     series = [
-        Series(look(name, index), [], [(p + 1, v) for p, v in zip(found["places"], arm[measure], strict=True)], True)
+        Series(
+            look(name, index), [], [(p + 1, v) for p, v in zip(found["gold_slots"], arm[measure], strict=True)], True
+        )
         for index, (name, arm) in enumerate(found["arms"].items())
     ]
     series = [replace(one, thick=[(at, v * SCALES[measure]) for at, v in one.thick]) for one in series]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from whence.probe.paired import NOT_SETTINGS, strongest
+from whence.probe.findings import NOT_SETTINGS, strongest
 from whence.report.comparison.numbers import NOTHING, probability
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
@@ -29,7 +29,7 @@ from whence.report.probe.tables import table
 
 
 def comparison_page(found: dict[str, Any]) -> str:
-    """One self-contained HTML page from the findings of ``whence.probe.paired.compare_probes``."""
+    """One self-contained HTML page from the findings of ``whence.probe.findings.compare_probes``."""
     folder = files("whence.report.comparison")
     first, second = found["labels"]
     studies = [
@@ -77,7 +77,7 @@ def task_answer(task: dict[str, Any], found: dict[str, Any]) -> str:
     alpha = found["decision"]["alpha"]
     sure = [cell for cell in measure["slots"] if cell["p"] < alpha]
     where = {
-        label: [cell["place"] + 1 for cell in sure if (cell["difference"] > 0) == (label == second)]
+        label: [cell["slot"] + 1 for cell in sure if (cell["difference"] > 0) == (label == second)]
         for label in (second, first)
     }
     parts = [f"{label} is better with the gold in {_slots(slots)}" for label, slots in where.items() if slots]
@@ -101,7 +101,7 @@ def _best(task: dict[str, Any]) -> dict[str, Any]:
 
 def _difference(measure: dict[str, Any], cell: dict[str, Any], found: dict[str, Any]) -> str:
     first, second = found["labels"]
-    where = f"in slot {cell['place'] + 1}" if "place" in cell else "on average over the slots"
+    where = f"in slot {cell['slot'] + 1}" if "slot" in cell else "on average over the slots"
     better, worse = (second, first) if cell["difference"] > 0 else (first, second)
     return (
         f"{phrase(measure['score'])} is {points(abs(cell['difference']))} points higher for {better} than for {worse} {where}, "
@@ -166,8 +166,8 @@ def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequ
     for measure in ordered:
         one, other = measure["curves"]
         short = SHORT[measure["score"]]
-        for cell, a, b in zip(measure["slots"], one["places"], other["places"], strict=True):
-            rows.append([f"{short}, slot {cell['place'] + 1}", percent(a["mean"]), percent(b["mean"]), *_cells(cell)])
+        for cell, a, b in zip(measure["slots"], one["points"], other["points"], strict=True):
+            rows.append([f"{short}, slot {cell['slot'] + 1}", percent(a["mean"]), percent(b["mean"]), *_cells(cell)])
         rows.append([f"{short}, mean", percent(one["average"]), percent(other["average"]), *_cells(measure["mean"])])
     caption = f"Differences in points, {labels[1]} less {labels[0]}, paired by item."
     return table(caption, ["", *labels, "difference", "95% interval", "p"], rows)

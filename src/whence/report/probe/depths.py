@@ -20,7 +20,7 @@ def depth_by_length(tasks: Sequence[dict[str, Any]]) -> str:
     parts = [f'<text class="label" x="2" y="14">slots, and {html.escape(SCORES[score])} (%)</text>']
     heard = []
     for index, task in enumerate(rows):
-        [places] = [curve["places"] for curve in task["curves"] if curve["score"] == score]
+        [places] = [curve["points"] for curve in task["curves"] if curve["score"] == score]
         top = TOP + index * ROW
         width = (WIDTH - LEFT - RIGHT) / len(places)
         parts.append(
@@ -40,7 +40,7 @@ def depth_by_length(tasks: Sequence[dict[str, Any]]) -> str:
 
 def _cell(point: dict[str, Any], slots: int, x: float, y: float, width: float) -> str:
     says = (
-        f"{slots} slots, gold in slot {point['place'] + 1}: {percent(point['mean'])}, 95% interval "
+        f"{slots} slots, gold in slot {point['slot'] + 1}: {percent(point['mean'])}, 95% interval "
         f"{between(point['interval'])}, {counted(point['n'], 'item')}"
     )
     # never so dark that the number could not be read on it

@@ -102,11 +102,11 @@ def _lengths(tasks: list[dict[str, Any]]) -> str:
 
 def _unexplained(findings: dict[str, Any]) -> str:
     """Why a page has curves alone: a family that cannot be captured, or an endpoint."""
-    reason = findings["model"].get("unexplained")
+    reason = findings["model"].get("capture_error")
     if not reason:
         return ""
     said = f"Explanations are left out; only the curves are measured. The reason: {reason}"
-    return _section("unexplained", "Where does it come from?", _answer(said if said.endswith(".") else f"{said}."))
+    return _section("capture_error", "Where does it come from?", _answer(said if said.endswith(".") else f"{said}."))
 
 
 def _attention(findings: dict[str, Any]) -> str:
@@ -154,12 +154,12 @@ def _attention(findings: dict[str, Any]) -> str:
 
 def _watched(findings: dict[str, Any], task: dict[str, Any]) -> int:
     """The items whose attention was recorded."""
-    return min(findings["plan"]["watched"], task["items"])
+    return min(findings["plan"]["attention_items"], task["items"])
 
 
 def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
     """Which heads attend to the gold in its first, middle and last slot: a grid for each."""
-    gold, places = attention["gold"], attention["places"]
+    gold, places = attention["gold"], attention["gold_slots"]
     most = max(value for layer in gold for head in layer for value in head)
     if not most > 0:
         return ""
@@ -222,10 +222,10 @@ def _causes(findings: dict[str, Any]) -> str:
 
 def _followed(explanation: dict[str, Any]) -> str:
     """How a slot's answer changed when its attention weight, or its score, was multiplied."""
-    found = [part for name in ("follows", "follows-score") if (part := explanation.get(name))]
+    found = [part for name in ("emphasis-weight", "emphasis-score") if (part := explanation.get(name))]
     if not found:
         return ""
-    told = "".join(f"<p>{html.escape(emphasised(part['short']))}</p>{tables.followed(part)}" for part in found)
+    told = "".join(f"<p>{html.escape(emphasised(part['summary']))}</p>{tables.followed(part)}" for part in found)
     return _folded("Does the answer follow the attention?", told, min(part["items"] for part in found), "items")
 
 
@@ -235,9 +235,9 @@ def _ablated(findings: dict[str, Any]) -> str:
     task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
     if not found or not task:
         return ""
-    share = charts.ablated(found, task["slots"], "share", "probability of the answer (%)",
+    share = charts.ablated(found, task["slots"], "probability", "probability of the answer (%)",
                            "The probability of the answer by the slot of the gold, with parts removed.")  # fmt: skip
-    gold = charts.ablated(found, task["slots"], "gold", "attention to the gold (thousandths)",
+    gold = charts.ablated(found, task["slots"], "gold_attention", "attention to the gold (thousandths)",
                           "Attention to the gold by its slot, with parts removed.")  # fmt: skip
     about = (
         f"{task['name']}, {counted(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from whence.probe.arrays.channels import FITS, LEFT_OUT, fitted
+from whence.probe.arrays.channels import FITS, LEFT_OUT, fit_curves
 from whence.report.probe.charts import over_heads, thirds
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HEADS = 6  # that are drawn one by one: those that give the gold most
 
 def gold_by_head(axes: Axes, attention: dict[str, Any], free: Any) -> None:
     """The heads that look at the gold most, each as a thin line, and the mean over all."""
-    at = [place + 1 for place in attention["places"]]
+    at = [place + 1 for place in attention["gold_slots"]]
     chosen = sorted((row for layer in attention["gold"] for row in layer), key=max, reverse=True)[:HEADS]
     for number, row in enumerate(chosen):
         label = f"the {len(chosen)} heads that look most" if number == 0 else None
@@ -123,7 +123,7 @@ def _fit(values: list[float], fit: str) -> tuple[list[float], list[float]]:
     """A fit where it stands: segments run over means of neighbours, and the mean of a window stands in its middle."""
     begin = round(LEFT_OUT[fit] * len(values))
     low, high = min(values[begin:]), max(values[begin:])
-    made = fitted(torch.tensor(values)[:, None], fit)[:, 0].tolist()
+    made = fit_curves(torch.tensor(values)[:, None], fit)[:, 0].tolist()
     step = (len(values) - begin) / len(made) if fit == "segmented" else 1
     aside = (len(values) - begin - step * len(made)) / 2
     return [begin + aside + step * (at + 0.5) for at in range(len(made))], [
@@ -139,7 +139,7 @@ def fits(axes: Axes, found: dict[str, Any]) -> None:
         axes.bar_label(drawn, fontsize=6.5, padding=1)
     axes.set_xticks(range(len(FITS)), FITS)
     axes.set_xlabel("fit through the channel’s mean")
-    axes.set_ylabel(f"channels of {found['width']}")
+    axes.set_ylabel(f"channels of {found['hidden_size']}")
 
 
 def arms(axes: Axes, found: dict[str, Any]) -> None:
@@ -153,9 +153,9 @@ def arms(axes: Axes, found: dict[str, Any]) -> None:
 
 
 def ablated(axes: Axes, found: dict[str, Any]) -> None:
-    at = [place + 1 for place in found["places"]]
+    at = [place + 1 for place in found["gold_slots"]]
     for number, (name, arm) in enumerate(found["arms"].items()):
-        _line(axes, number, at, [100 * share for share in arm["share"]], ARMS.get(name, name))
+        _line(axes, number, at, [100 * share for share in arm["probability"]], ARMS.get(name, name))
     axes.set_xticks(at)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("slot of the gold, from the first to the last")
@@ -172,10 +172,12 @@ def followed(axes: Axes, found: Mapping[str, dict[str, Any]]) -> None:
         colour, marker, line = LOOKS[number]
         aside = 0.16 * (number - (len(found) - 1) / 2)
         for place, (low, high) in enumerate(zip(before, _by_slot(part, slots, "after"), strict=True)):
-            label = f"its {what} times {part['times']:g}" if place == 0 else None
+            label = f"its {what} times {part['factor']:g}" if place == 0 else None
             axes.plot([place, place + aside], [low, high], color=colour, linestyle=line, linewidth=1, zorder=1)
             axes.plot(place + aside, high, marker, color=colour, markersize=5, linestyle="none", label=label, zorder=2)
-    axes.set_xticks(range(len(slots)), [f"{slot + 1}{' (gold)' if slot == first['gold'] else ''}" for slot in slots])
+    axes.set_xticks(
+        range(len(slots)), [f"{slot + 1}{' (gold)' if slot == first['gold_slot'] else ''}" for slot in slots]
+    )
     axes.set_xlim(-0.5, len(slots) - 0.5)
     room = 1.4 * axes.dataLim.y1  # for the names above
     axes.set_ylim(0, room)

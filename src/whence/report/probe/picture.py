@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import require_package
-from whence.probe.decisions import leading
+from whence.probe.curves import leading
 from whence.report.probe.sentences import SCORES, counted, too_few
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: colour, marker and line of each measure: any one of the three is enough to tell them apart
 LOOKS = {
     "likelihood": ("#08519c", "o", "-"),
-    "share": ("#4292c6", "^", ":"),
+    "probability": ("#4292c6", "^", ":"),
     "generation": ("#b35806", "s", "--"),
 }
 LEVELS = {"oracle": (0, (4, 2)), "closed book": (0, (1, 1.5)), "chance": (0, (5, 1.5, 1, 1.5))}
@@ -39,16 +39,16 @@ def curves_picture(findings: dict[str, Any]) -> Figure:
 
 def _panel(axes: Axes, task: dict[str, Any]) -> None:
     shown = task["curves"]
-    levels = {name: point["mean"] for name, point in leading(task)["lines"].items()} | {"chance": task["chance"]}
+    levels = {name: point["mean"] for name, point in leading(task)["baselines"].items()} | {"chance": task["chance"]}
     for name, share in levels.items():
         axes.axhline(
             100 * share, color="0.45", linewidth=1.1, linestyle=LEVELS[name], label=f"{name}, {100 * share:.0f}%"
         )
     for curve in shown:
         colour, marker, line = LOOKS[curve["score"]]
-        at = [point["place"] + 1 for point in curve["places"]]
-        means = [100 * point["mean"] for point in curve["places"]]
-        both = [point["interval"] or {"low": point["mean"], "high": point["mean"]} for point in curve["places"]]
+        at = [point["slot"] + 1 for point in curve["points"]]
+        means = [100 * point["mean"] for point in curve["points"]]
+        both = [point["interval"] or {"low": point["mean"], "high": point["mean"]} for point in curve["points"]]
         ends = [
             [max(0.0, mean - 100 * one["low"]) for mean, one in zip(means, both, strict=True)],
             [max(0.0, 100 * one["high"] - mean) for mean, one in zip(means, both, strict=True)],
@@ -59,7 +59,7 @@ def _panel(axes: Axes, task: dict[str, Any]) -> None:
     axes.set_title(f"{task['name']}, {counted(task['items'], 'item')}{few}", fontsize=9, loc="left")
     axes.set_ylim(-3, 103)
     axes.set_xlim(1 - 0.05 * task["slots"], task["slots"] * 1.05)
-    axes.set_xticks([point["place"] + 1 for point in shown[0]["places"]])
+    axes.set_xticks([point["slot"] + 1 for point in shown[0]["points"]])
     axes.set_xlabel("slot of the gold", fontsize=8)
     axes.set_ylabel("accuracy or probability (%)", fontsize=8)
     axes.tick_params(labelsize=7.5)

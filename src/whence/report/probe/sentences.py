@@ -1,20 +1,20 @@
-"""The answers of a probe's page as sentences. The decision rule is that of ``whence.probe.decisions``."""
+"""The answers of a probe's page as sentences. The decision rule is that of ``whence.probe.curves``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from whence.probe.decisions import FEW, leading
+from whence.probe.curves import FEW, leading
 from whence.report.comparison.numbers import number, probability
 
 MOST = 4  # slots that are named where a wrong answer came from
 CEILING = 0.99
-SHORT = {"likelihood": "choice", "share": "probability", "generation": "generation"}
-PHRASES = {"share": "the probability of the answer"}  # where a name needs an article
+SHORT = {"likelihood": "choice", "probability": "probability", "generation": "generation"}
+PHRASES = {"probability": "the probability of the answer"}  # where a name needs an article
 SCORES = {
     "likelihood": "accuracy by choice",
     "generation": "accuracy by generation",
-    "share": "probability of the answer",
+    "probability": "probability of the answer",
 }
 
 
@@ -91,12 +91,12 @@ def detail(task: dict[str, Any]) -> str:
     curve = leading(task)
     told = (
         f"Mean over slots: {percent(curve['average'])} (95% interval {between(curve['average_interval'])}); chance is "
-        f"{percent(task['chance'])}. {counted(curve['items'], 'item')} in each of {len(curve['places'])} slots."
+        f"{percent(task['chance'])}. {counted(curve['items'], 'item')} in each of {len(curve['points'])} slots."
     )
     if curve["gap"]:
         told += f" Chance alone makes a gap of {points(curve['gap_by_chance'])} points."
-    told += wrong(task["chosen"])
-    lines = [f"{name} {percent(point['mean'])}" for name, point in curve["lines"].items()]
+    told += wrong(task["wrong_choices"])
+    lines = [f"{name} {percent(point['mean'])}" for name, point in curve["baselines"].items()]
     return told + (f" Baselines: {', '.join(lines)}." if lines else "")
 
 
@@ -125,7 +125,7 @@ def emphasised(short: dict[str, float]) -> str:
         told += (
             " Multiplying a negative score lowers attention; mean attention to the slot rose in "
             f"{share['attention_rose']} of the cases. Answer and attention changed in the same direction in "
-            f"{share['with_attention']}."
+            f"{share['same_direction']}."
         )
     return told
 

@@ -48,7 +48,7 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
                 probability(curve["gap_p"]),
                 probability(curve["corrected_p"]),
                 f"{curve['best'] + 1}, {curve['worst'] + 1}" if curve["gap"] else NOTHING,
-                *(percent(line["mean"]) if (line := curve["lines"].get(name)) else NOTHING for name in BASELINES),
+                *(percent(line["mean"]) if (line := curve["baselines"].get(name)) else NOTHING for name in BASELINES),
                 f"{curve['items']}{' (few)' if too_few(curve['items']) else ''}",
             ])  # fmt: skip
     head = ["", "mean", "95% interval", "gap, points", "95% interval of the gap", "p", "p, Holm", "best, worst slot", *BASELINES, "items"]  # fmt: skip
@@ -62,7 +62,9 @@ def channels(found: dict[str, Any]) -> str:
         one = found[fit]
         best = ", ".join(str(channel["channel"]) for channel in one["best"][:5]) or "none"
         rows.append([fit, str(one["count"]), str(one["by_chance"]), best])
-    caption = f"Channels of {found['width']} that are monotone in position over {found['texts']} random texts, by fit."
+    caption = (
+        f"Channels of {found['hidden_size']} that are monotone in position over {found['texts']} random texts, by fit."
+    )
     return table(caption, ["fit", "channels", "in a shuffled order", "the smoothest"], rows)
 
 
@@ -87,11 +89,11 @@ def followed(found: dict[str, Any]) -> str:
     for slot in slots:
         own = [row for row in found["rows"] if row["slot"] == slot]
         before, after = (sum(row[key] for row in own) / len(own) for key in ("before", "after"))
-        name = f"slot {slot + 1}" + (" (gold)" if slot == found["gold"] else "")
+        name = f"slot {slot + 1}" + (" (gold)" if slot == found["gold_slot"] else "")
         won = sum(row["won_after"] for row in own)
         rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
                      signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
-    caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('multiplied', 'weight')]} {found['times']:g}."
+    caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('quantity', 'weight')]} {found['factor']:g}."
     head = ["emphasised slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
 

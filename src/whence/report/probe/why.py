@@ -75,7 +75,7 @@ def _panels(findings: dict[str, Any]) -> list[Panel]:
     if parts["attention"]:
         task, attention = next(iter(parts["attention"].items()))
         free = (parts.get("content-free") or {}).get(task)
-        items = f"{names[task]}, {counted(findings['plan']['watched'], 'item')} at each place"
+        items = f"{names[task]}, {counted(findings['plan']['attention_items'], 'item')} at each place"
         made += [
             Panel("attention to the gold as it moves", items, lambda axes: panels.gold_by_head(axes, attention, free)),
             Panel(
@@ -108,11 +108,13 @@ def _panels(findings: dict[str, Any]) -> list[Panel]:
     add("mask-or-encoding", "is it the mask, or the encoding?", texts("random"), panels.arms)
     add("ablation", "the answer without positional vectors", asked, panels.ablated)
     emphasised = {
-        part.get("multiplied", "weight"): part for name in ("follows", "follows-score") if (part := parts.get(name))
+        part.get("quantity", "weight"): part
+        for name in ("emphasis-weight", "emphasis-score")
+        if (part := parts.get(name))
     }
     if emphasised:
         part = next(iter(emphasised.values()))
-        items = f"{names.get(part['task'], part['task'])}, {counted(part['items'], 'item')}, the gold in slot {part['gold'] + 1}"
+        items = f"{names.get(part['task'], part['task'])}, {counted(part['items'], 'item')}, the gold in slot {part['gold_slot'] + 1}"
         title = "does the answer follow the attention?"
         made.append(Panel(title, items, lambda axes: panels.followed(axes, emphasised)))
     return made

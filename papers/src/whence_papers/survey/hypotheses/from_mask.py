@@ -1,4 +1,4 @@
-"""The second doubt: that the causal mask is what puts position into the hidden states."""
+"""The second hypothesis: the causal mask is what puts position into the hidden states."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.probe import interventions, states
+from whence.probe import ablation, hidden_states
 from whence.probe.arrays import channels, geometry
-from whence.probe.subject import Subject
+from whence.probe.probed_model import ProbedModel
 from whence_papers.survey.hypotheses.record import (
     ENOUGH_TEXTS,
     ENOUGH_TOKENS,
     both_ways,
-    doubt_record,
     enough_texts,
+    hypothesis_record,
     require_texts,
 )
 
@@ -30,29 +30,29 @@ RULE = (
 IN_A_SPAN = ("shifted encoding", "cropped mask")
 
 
-def from_mask(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0) -> dict[str, Any]:
+def from_mask(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 0) -> dict[str, Any]:
     """Each source of position is changed in a span, and taken away; the channel is chosen on other texts."""
     require_texts(texts, tokens)
     shift = tokens // 5
     spans = [(tokens * 2 // 5, tokens * 3 // 5), (tokens * 3 // 5, tokens * 4 // 5)]
-    choosing = states.mean_states(subject, states.random_texts(subject, texts // 2, tokens, seed=seed))
+    choosing = hidden_states.mean_states(lm, hidden_states.random_texts(lm, texts // 2, tokens, seed=seed))
     found = channels.positional_channels(choosing, "cubic", most=1)
     channel = found[0].channel if found else None
-    layer = found[0].layers[len(found[0].layers) // 2] if found else subject.layers // 2
-    held_out = states.random_texts(subject, texts, tokens, seed=seed + 1)
+    layer = found[0].layers[len(found[0].layers) // 2] if found else lm.layers // 2
+    held_out = hidden_states.random_texts(lm, texts, tokens, seed=seed + 1)
 
     def seen(arm: tuple[Tensor, Tensor]) -> Tensor:
         told = {"positions": arm[0], "visible": arm[1]}
-        return torch.stack([one[layer] for one in states.each_text(subject, held_out, **told)]).double()
+        return torch.stack([one[layer] for one in hidden_states.iterate_states(lm, held_out, **told)]).double()
 
-    first, second = (interventions.arms(tokens, span, shift) for span in spans)
+    first, second = (ablation.arms(tokens, span, shift) for span in spans)
     untouched = seen(first["untouched"])
     arms = {name: _halves(seen(arm), untouched, channel, spans[0]) for name, arm in first.items()}
     elsewhere = {name: _halves(seen(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
     answer = decided(arms, elsewhere) if found and enough_texts(texts, tokens) else None
     numbers = {"channel": channel, "layer": layer, "arms": arms, "arms_in_the_second_span": elsewhere}
-    return doubt_record(
-        subject, "from-mask", "the causal mask, more than the position encoding, puts position into the hidden states",
+    return hypothesis_record(
+        lm, "from-mask", "the causal mask, more than the position encoding, puts position into the hidden states",
         RULE, answer, numbers, texts=texts, tokens=tokens, spans=[list(span) for span in spans], shift=shift,
         seed=seed,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def over_positions(numbers: dict[str, Any]) -> tuple[list[float], list[float]]:
     return moved, over(arms["mask alone"], arms["encoding alone"], "position_share")
 
 
-def in_words(numbers: dict[str, Any]) -> str:
+def describe_numbers(numbers: dict[str, Any]) -> str:
     moved, left = over_positions(numbers)
     runs = {name: " and ".join(f"{half['rank_correlation']:.2f}" for half in numbers["arms"][name])
             for name in ("mask alone", "encoding alone")}  # fmt: skip
@@ -120,9 +120,9 @@ def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[i
 
 def _arm(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> dict[str, float]:
     """One half of the texts in one arm, ``[texts, tokens, width]``: the share in what layers read, the channel as it is."""
-    told = {"position_share": geometry.decompose(states.as_read(every[:, 1:])).position_beyond_chance}
+    told = {"position_share": geometry.decompose(hidden_states.normalize_states(every[:, 1:])).position_beyond_chance}
     if channel is not None:
         curve, before = every.mean(0)[:, channel], untouched.mean(0)[:, channel]
-        told["rank_correlation"] = interventions.rank_correlation(curve[len(curve) // 10 :])
-        told["change_in_span"] = interventions.change_in_span(curve, before, span)
+        told["rank_correlation"] = ablation.rank_correlation(curve[len(curve) // 10 :])
+        told["change_in_span"] = ablation.change_in_span(curve, before, span)
     return told

@@ -1,4 +1,4 @@
-"""The first doubt: that hidden states have channels which run one way, and smoothly, along a text."""
+"""The first hypothesis: hidden states have channels which run one way, and smoothly, along a text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from whence.probe import interventions, states
+from whence.probe import ablation, hidden_states
 from whence.probe.arrays import channels, geometry
-from whence.probe.subject import Subject
+from whence.probe.probed_model import ProbedModel
 from whence_papers.survey.hypotheses.record import (
     ENOUGH_TEXTS,
     ENOUGH_TOKENS,
-    doubt_record,
     enough_texts,
+    hypothesis_record,
     mean,
     require_texts,
 )
@@ -27,13 +27,13 @@ RULE = (
 )
 
 
-def one_way(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0) -> dict[str, Any]:
+def one_way(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 0) -> dict[str, Any]:
     """Half of the texts choose channels by each fit, the other half says whether they run the same way again."""
     require_texts(texts, tokens)
     half = texts // 2
-    choosing = states.mean_states(subject, states.random_texts(subject, half, tokens, seed=seed))
-    held_out = states.random_texts(subject, half, tokens, seed=seed + 1)
-    judging = states.mean_states(subject, held_out)
+    choosing = hidden_states.mean_states(lm, hidden_states.random_texts(lm, half, tokens, seed=seed))
+    held_out = hidden_states.random_texts(lm, half, tokens, seed=seed + 1)
+    judging = hidden_states.mean_states(lm, held_out)
     numbers: dict[str, Any] = {}
     passed: list[set[int]] = []
     best = None
@@ -41,7 +41,7 @@ def one_way(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0
         found = channels.positional_channels(choosing, fit, most=None)
         passed.append({one.channel for one in found})
         best = best or (found[0] if found else None)
-        again = [interventions.rank_correlation(judging[_middle(one), tokens // 10 :, one.channel]) * one.direction
+        again = [ablation.rank_correlation(judging[_middle(one), tokens // 10 :, one.channel]) * one.direction
                  for one in found[:10]]  # fmt: skip
         numbers[fit] = {
             "channels": len(found),
@@ -52,11 +52,11 @@ def one_way(subject: Subject, texts: int = 64, tokens: int = 1000, seed: int = 0
         }  # fmt: skip
     union = set.union(*passed)
     numbers["agreement_of_fits"] = len(set.intersection(*passed)) / len(union) if union else 0.0
-    numbers["position_in_one_token"] = None if best is None else _share(subject, best, held_out)
-    numbers["width"] = choosing.shape[-1]
+    numbers["position_in_one_token"] = None if best is None else _share(lm, best, held_out)
+    numbers["hidden_size"] = choosing.shape[-1]
     answer = decided(numbers) if enough_texts(texts, tokens) else None
-    return doubt_record(
-        subject, "one-way", "some channels of the hidden states run one way, and smoothly, along a text", RULE, answer,
+    return hypothesis_record(
+        lm, "one-way", "some channels of the hidden states run one way, and smoothly, along a text", RULE, answer,
         numbers, texts=texts, tokens=tokens, seed=seed,
     )  # fmt: skip
 
@@ -74,8 +74,8 @@ def _middle(one: channels.Channel) -> int:
     return one.layers[len(one.layers) // 2]
 
 
-def _share(subject: Subject, one: channels.Channel, texts: torch.Tensor) -> float:
+def _share(lm: ProbedModel, one: channels.Channel, texts: torch.Tensor) -> float:
     """How much of a single token's value in the smoothest channel is its position: a smooth mean may say little of it."""
     skipped = texts.shape[1] // 10
-    every = [text[_middle(one), skipped:, one.channel] for text in states.each_text(subject, texts)]
+    every = [text[_middle(one), skipped:, one.channel] for text in hidden_states.iterate_states(lm, texts)]
     return geometry.decompose(torch.stack(every)[..., None]).position_beyond_chance

@@ -1,4 +1,4 @@
-"""What every doubt's record holds, and how sure an answer must be."""
+"""What the record of each hypothesis holds, and how sure an answer must be."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.probe import run_folder
-from whence.probe.subject import Subject
+from whence.probe.probed_model import ProbedModel
 from whence.records import rerun_command
 
 ENOUGH_TEXTS, ENOUGH_TOKENS, ENOUGH_ITEMS = 32, 500, 50
 
 
-def doubt_record(
-    subject: Subject, doubt: str, claim: str, rule: str, answer: bool | None, numbers: dict[str, Any], **settings: Any
+def hypothesis_record(
+    lm: ProbedModel,
+    hypothesis: str,
+    claim: str,
+    rule: str,
+    answer: bool | None,
+    numbers: dict[str, Any],
+    **settings: Any,
 ) -> dict[str, Any]:
     """One experiment as evidence.
 
@@ -23,18 +29,18 @@ def doubt_record(
     tell, or were too few to.
     """
     return {
-        "kind": "doubt",
+        "kind": "hypothesis",
         "source": "002",
-        "doubt": doubt,
+        "hypothesis": hypothesis,
         "claim": claim,
         "rule": rule,
         "answer": answer,
-        "model": {"name": subject.name, **subject.about},
+        "model": {"name": lm.name, **lm.about},
         "settings": settings,
         "numbers": numbers,
-        "started": run_folder.now(),  # when it was written down
+        "started": run_folder.utc_now(),  # when it was written down
         "command": rerun_command(),
-        "environment": run_folder.environment(subject),
+        "environment": run_folder.environment(lm),
     }
 
 
@@ -60,4 +66,6 @@ def mean(values: Sequence[float]) -> float:
 
 def require_texts(texts: int, tokens: int) -> None:
     if texts < 4 or tokens < 40:
-        raise usage_error("a doubt", f"{texts} texts of {tokens} tokens", "it needs 4 of 40 at the least", "take more")
+        raise usage_error(
+            "a hypothesis", f"{texts} texts of {tokens} tokens", "it needs 4 of 40 at the least", "take more"
+        )

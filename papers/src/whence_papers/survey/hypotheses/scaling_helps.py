@@ -1,4 +1,4 @@
-"""The third doubt: that multiplying one positional channel mends the bias, rather than merely changing something."""
+"""The third hypothesis: multiplying one positional channel mends the bias, rather than merely changing something."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.probe import likelihood, states
+from whence.probe import hidden_states, likelihood
+from whence.probe.ablation import scale_channel
 from whence.probe.arrays import channels
-from whence.probe.curves import LEVEL, resampled
-from whence.probe.measuring import judged
-from whence.probe.scaling import scaled
-from whence.probe.subject import Subject
-from whence.probe.tasks import Prompt, spread, task
-from whence_papers.survey.hypotheses.record import ENOUGH_ITEMS, doubt_record
+from whence.probe.curves import LEVEL, bootstrap_means
+from whence.probe.measurement import judge_choice
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks import Prompt, build_task, spread_slots
+from whence_papers.survey.hypotheses.record import ENOUGH_ITEMS, hypothesis_record
 
 SCALES = (1.0, 0.5, 0.0, -0.5, -1.0)
 CLAIM = "scaling one positional channel by a number below 1 evens out retrieval over positions"
@@ -28,7 +28,7 @@ RULE = (
 
 
 def scaling_helps(
-    subject: Subject, items: int = 200, pairs: int = 10, places: int = 5, controls: int = 3, texts: int = 32,
+    lm: ProbedModel, items: int = 200, pairs: int = 10, gold_slots: int = 5, controls: int = 3, texts: int = 32,
     tokens: int = 1000, seed: int = 0, scales: Sequence[float] = SCALES,
 ) -> dict[str, Any]:  # fmt: skip
     """Key-value retrieval with the smoothest positional channel scaled, and with channels that follow no position."""
@@ -40,17 +40,17 @@ def scaling_helps(
             "add what is missing",
         )
     about = {"items": items, "pairs": pairs, "texts": texts, "tokens": tokens, "scales": list(scales), "seed": seed}
-    means = states.mean_states(subject, states.random_texts(subject, texts, tokens, seed=seed))
+    means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, texts, tokens, seed=seed))
     found = channels.positional_channels(means, "cubic", most=1)
     if not found:
-        return doubt_record(subject, "scaling-helps", CLAIM, RULE, None, {"channel": None}, **about)
+        return hypothesis_record(lm, "scaling-helps", CLAIM, RULE, None, {"channel": None}, **about)
     own = found[0].channel
-    layers = range(subject.layers // 3, max(subject.layers // 3 + 1, subject.layers * 4 // 5))
-    questions = task("key-value", items, pairs=pairs, seed=seed)
-    where = spread(questions.slots, places)
-    prompts = [[subject.framed(questions.prompt(item, place)) for place in where] for item in questions.items]
-    before = _answers(subject, prompts)
-    table = {channel: {times: _scaled(subject, prompts, channel, times, layers) for times in scales if times < 1}
+    layers = range(lm.layers // 3, max(lm.layers // 3 + 1, lm.layers * 4 // 5))
+    questions = build_task("key-value", items, pairs=pairs, seed=seed)
+    where = spread_slots(questions.slots, gold_slots)
+    prompts = [[lm.apply_template(questions.prompt(item, place)) for place in where] for item in questions.items]
+    before = _answers(lm, prompts)
+    table = {channel: {times: _scaled(lm, prompts, channel, times, layers) for times in scales if times < 1}
              for channel in (own, *controls_for(means, own, controls))}  # fmt: skip
     half = items // 2
     best = {channel: _best(row, half) for channel, row in table.items()}
@@ -60,7 +60,7 @@ def scaling_helps(
     numbers = {
         "channel": own,
         "layers": [layers.start, layers.stop],
-        "places": list(where),
+        "gold_slots": list(where),
         "before": _short(judged_before),
         "channels": {
             str(channel): {
@@ -74,7 +74,7 @@ def scaling_helps(
         },
     }
     answer = decided(shrinks[own], others) if items - half >= ENOUGH_ITEMS else None
-    return doubt_record(subject, "scaling-helps", CLAIM, RULE, answer, numbers, controls=controls, **about)
+    return hypothesis_record(lm, "scaling-helps", CLAIM, RULE, answer, numbers, controls=controls, **about)
 
 
 def decided(own: dict[str, Any], controls: Sequence[float]) -> bool | None:
@@ -101,26 +101,28 @@ def _best(row: dict[float, tuple[Tensor, Tensor]], half: int) -> float:
 
 
 def _scaled(
-    subject: Subject, prompts: list[list[Prompt]], channel: int, times: float, layers: range
+    lm: ProbedModel, prompts: list[list[Prompt]], channel: int, times: float, layers: range
 ) -> tuple[Tensor, Tensor]:
-    with scaled(subject, channel, times, layers):
-        return _answers(subject, prompts)
+    with scale_channel(lm, channel, times, layers):
+        return _answers(lm, prompts)
 
 
-def _answers(subject: Subject, prompts: list[list[Prompt]]) -> tuple[Tensor, Tensor]:
+def _answers(lm: ProbedModel, prompts: list[list[Prompt]]) -> tuple[Tensor, Tensor]:
     """Right or wrong, and the loss of the gold among its rivals: ``[items, places]`` each."""
-    right, loss = [], []
-    every = iter(likelihood.contest(subject, [prompt for row in prompts for prompt in row]))
+    correct, loss = [], []
+    every = iter(likelihood.score_choices(lm, [prompt for row in prompts for prompt in row]))
     for row in prompts:
         scores = [next(every) for _ in row]
-        right.append([float(judged(prompt, found)["right"]) for prompt, found in zip(row, scores, strict=True)])
+        correct.append(
+            [float(judge_choice(prompt, found)["correct"]) for prompt, found in zip(row, scores, strict=True)]
+        )
         loss.append([-float(torch.tensor(found, dtype=torch.float64).log_softmax(0)[0]) for found in scores])
-    return torch.tensor(right, dtype=torch.float64), torch.tensor(loss, dtype=torch.float64)
+    return torch.tensor(correct, dtype=torch.float64), torch.tensor(loss, dtype=torch.float64)
 
 
 def _shrinks(before: Tensor, after: Tensor, seed: int) -> dict[str, Any]:
     """How much smaller the gap and how much larger the average became, with intervals over items drawn anew."""
-    drawn = [resampled(table, seed) for table in (before, after)]  # one seed: the same items in both
+    drawn = [bootstrap_means(table, seed) for table in (before, after)]  # one seed: the same items in both
     gaps = [table.amax(1) - table.amin(1) for table in drawn]
     means = [table.mean(1) for table in drawn]
     first, second = _short(before), _short(after)
@@ -132,9 +134,9 @@ def _shrinks(before: Tensor, after: Tensor, seed: int) -> dict[str, Any]:
     }
 
 
-def _short(right: Tensor) -> dict[str, Any]:
-    at = right.mean(0)
-    return {"at": at.tolist(), "average": float(at.mean()), "gap": float(at.max() - at.min()), "n": len(right)}
+def _short(correct: Tensor) -> dict[str, Any]:
+    at = correct.mean(0)
+    return {"at": at.tolist(), "average": float(at.mean()), "gap": float(at.max() - at.min()), "n": len(correct)}
 
 
 def _ends(draws: Tensor) -> dict[str, float]:

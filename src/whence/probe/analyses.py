@@ -1,0 +1,283 @@
+"""Where a bias comes from: one record for each way of looking at it, made once and read again afterwards.
+
+How far back a model looks, and how much of that its position encoding makes: attention by distance, with it and without.
+
+Without it all tokens have one position, so that a rotary model knows order from its causal mask alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import records
+from whence.probe import ablation, hidden_states, likelihood, run_folder
+from whence.probe.arrays import attention_rows, channels, geometry
+from whence.probe.hidden_states import projection_matrix
+from whence.probe.identity import identify
+from whence.probe.measurement import Notify, to_rounded_list
+from whence.probe.plan import Plan
+from whence.probe.probed_model import ProbedModel
+
+SINGULAR = 8  # of the spectrum, how many values are kept
+LOW = 10  # DCT frequencies that count as low
+SPLIT_TEXTS = 2
+
+
+def explain(lm: ProbedModel, plan: Plan, folder: Path, notify: Notify) -> None:
+    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it.
+
+    A folder of another model, or of one whose identity is unknown, is refused. A model whose attention cannot be watched
+    has no explanations; ``subject.unexplained`` says why.
+    """
+    identity = identify(lm)
+    plan = run_folder.load_matching_plan(folder, plan, identity)
+    if lm.capture_error:
+        return
+    here = run_folder.environment(lm)
+    for number, (name, way) in enumerate(ANALYSES.items()):
+        path = folder / file_name(name)
+        if read := records.exists(path):
+            run_folder.require_plan_hash(records.read(path), plan, path)
+        else:
+            started = run_folder.utc_now()
+            found = way(lm, plan)
+            told = {"plan": plan.hash, "identity": identity, "analysis": name, "result": found, "started": started}
+            records.write(path, {**told, "command": records.rerun_command(), "environment": here})
+        notify(number + 1, len(ANALYSES), f"explanation: {name}", read)
+
+
+def file_name(way: str) -> str:
+    return f"explain-{way}.json"
+
+
+def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """From the records: by task, attention to the gold as it moves and to every slot, and how each head divides its row."""
+    tasks: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for record in found:
+        if isinstance(record["condition"], int) and record["attention"]:
+            tasks.setdefault(record["task"], {}).setdefault(record["condition"], []).append(record["attention"])
+    told = {}
+    for name, places in tasks.items():
+        order = sorted(places)
+        slots = torch.stack([_mean(places[place], "slots") for place in order])
+        gold, profile = attention_rows.gold_and_profile(slots, order)
+        divided = attention_rows.position_or_content(slots, order)
+        layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
+        told[name] = {
+            **({"layers": layers} if layers else {}),
+            "gold_slots": order,
+            "gold": to_rounded_list(gold),  # [layers, heads, places]
+            "profile": to_rounded_list(profile),  # [layers, heads, slots]
+            "regions": {
+                region: to_rounded_list(torch.stack([_mean(places[place], region) for place in order]).mean(0))
+                for region in ("sink", "primacy", "middle", "recency")
+            },
+            "shares": {part: to_rounded_list(divided[part]) for part in ("position", "content", "rest")},
+        }
+    return told
+
+
+def content_free(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """By task, attention to each slot when all slots hold the same words."""
+    told = {}
+    for spec in plan.tasks:
+        task = spec.build()
+        prompt = lm.apply_template(task.content_free(task.items[0].others[0]))
+        row = likelihood.last_attention_row(lm, lm.tokens(prompt.text))
+        told[spec.label] = to_rounded_list(attention_rows.slot_means(row, lm.token_spans(prompt.text, prompt.slots)))
+    return told
+
+
+def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """By layer: how much of plain texts' hidden states is position alone, and what that part looks like."""
+    texts = hidden_states.plain_texts(lm, plan.texts, plan.tokens)
+    every = torch.stack(list(hidden_states.iterate_states(lm, texts)))  # [texts, layers, tokens, width]
+    layers = []
+    for layer in range(every.shape[1]):
+        whole = every[:, layer, 1:]
+        trimmed_states, out = geometry.without_outliers(whole)
+        parts, trimmed = geometry.decompose(whole), geometry.decompose(trimmed_states)
+        values = geometry.spectrum(parts.position)
+        low = geometry.frequencies(parts.position)[:LOW].sum()
+        layers.append({
+            "shares": parts.shares,
+            "beyond_chance": parts.position_beyond_chance,
+            "beyond_chance_without_outliers": trimmed.position_beyond_chance,
+            "outliers": out,
+            "relative_norm": geometry.relative_norm(parts),
+            "stable_rank": geometry.stable_rank(values),
+            "rank": geometry.rank(values),
+            "signal_rank": geometry.signal_rank(values, (parts.position.shape[0], parts.position.shape[1])),
+            "spectrum": to_rounded_list(values[:SINGULAR] / values[0].clamp_min(1e-30)),
+            "low_frequencies": float(low),
+            "in_both_halves": geometry.in_both_halves(whole, LOW),
+            "incoherence": geometry.incoherence(parts),
+        })  # fmt: skip
+    return {
+        "texts": plan.texts,
+        "tokens": plan.tokens,
+        "layers": layers,
+        "vectors": vector_sizes(every),
+        "scores": score_split(lm, texts[:SPLIT_TEXTS]) if hidden_states.has_projections(lm) else [],
+    }
+
+
+def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
+    """By layer, of states ``[texts, layers, tokens, width]``: the length of the positional vectors' parts and of the
+    content, and how near the vectors of the second half of the positions come to one of the first."""
+    told: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
+    for layer in range(every.shape[1]):  # one at a time: in float64, with the content beside it, all are large
+        found = geometry.positional_vectors(every[:, layer : layer + 1])
+        told["base"].append(float(found.base.norm()))
+        told["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
+        told["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
+        told["nearest"].append(float(geometry.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in told.items()}
+
+
+def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
+    """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
+    modules = hidden_states.attention_modules(lm)
+    numbers = sorted(modules)  # of a hybrid, not all layers attend
+    chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
+    with hidden_states.attention_inputs(lm, chosen) as seen, torch.inference_mode():
+        inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
+        for text in texts:
+            lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1)
+            for layer in seen:  # a layer that reads an image does not run on text
+                inputs[layer].append(seen[layer][0, 1:])
+    told = []
+    for layer in [layer for layer in chosen if inputs[layer]]:
+        parts = geometry.decompose(torch.stack(inputs[layer]))
+        config = lm.model.config.get_text_config()
+        width = int(getattr(modules[layer], "head_dim", config.hidden_size // lm.heads))
+        queries, keys = (
+            projection_matrix(getattr(modules[layer], name), lm.model.dtype, lm.device).split(width)
+            for name in ("q_proj", "k_proj")
+        )
+        group = len(queries) // len(keys)
+        shares = [geometry.score_shares(geometry.score_parts(parts, q, keys[head // group]))
+                  for head, q in enumerate(queries)]  # fmt: skip
+        told.append({"layer": layer, "heads": shares})
+    return told
+
+
+def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """The channels that follow position over random texts, by each of the three fits."""
+    means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, plan.texts, plan.tokens))
+    told: dict[str, Any] = {"texts": plan.texts, "tokens": plan.tokens, "hidden_size": means.shape[-1]}
+    for fit in channels.FITS:
+        every = channels.positional_channels(means, fit, most=None)
+        told[fit] = {
+            "count": len(every),
+            "by_chance": channels.by_chance(means, fit),
+            "best": [
+                {
+                    "channel": one.channel,
+                    "direction": one.direction,
+                    "layers": list(one.layers),
+                    "roughness": one.roughness,
+                }
+                for one in every[:10]
+            ],
+        }
+    best = next((told[fit]["best"][0] for fit in channels.FITS if told[fit]["best"]), None)
+    if best is not None:
+        layer = best["layers"][len(best["layers"]) // 2]
+        told["curve"] = {
+            "channel": best["channel"], "layer": layer, "values": to_rounded_list(means[layer, :, best["channel"]]),
+        }  # fmt: skip
+    return told
+
+
+def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """The share of position in the middle layer's states in each arm, and how far the span moved; nothing of a model whose
+    positions and mask cannot be handed to it."""
+    if not lm.supports_branching:
+        return {}
+    tokens = plan.tokens
+    span, shift = (tokens * 2 // 5, tokens * 3 // 5), tokens // 5
+    texts = hidden_states.random_texts(lm, max(2, plan.texts // 2), tokens, seed=1)
+    layer = lm.layers // 2
+    told: dict[str, Any] = {"span": span, "shift": shift, "layer": layer, "texts": len(texts), "arms": {}}
+    untouched = None
+    for name, (positions, visible) in ablation.arms(tokens, span, shift).items():
+        every = torch.stack([
+            hidden_states.normalize_states(one[layer]) for one in hidden_states.iterate_states(lm, texts, positions=positions, visible=visible)
+        ])  # fmt: skip
+        curve = every.mean(0)
+        untouched = curve if untouched is None else untouched
+        told["arms"][name] = {
+            "position_share": geometry.decompose(every[:, 1:]).position_beyond_chance,
+            # of vectors of length 1: 0 for no movement, about 1.4 for one to somewhere unrelated
+            "moved": float((curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()),
+        }
+    return told
+
+
+def follows(lm: ProbedModel, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
+    """Whether answers follow attention, on the first task whose slots each hold an answer."""
+    for spec in plan.tasks:
+        task = spec.build()
+        if task.paired and plan.intervention_items and lm.supports_branching:
+            told = ablation.emphasize_slots(lm, task, min(plan.intervention_items, spec.items), multiplied)
+            return {"task": spec.label, **told, "summary": ablation.followed(told["rows"])}
+    return {}
+
+
+def _mean(parts: list[Mapping[str, Any]], name: str) -> torch.Tensor:
+    """The mean over records, each counted with its items."""
+    counts = torch.tensor([float(part["items"]) for part in parts])
+    values = torch.stack([torch.tensor(part[name]) for part in parts])
+    return (values * counts.reshape(-1, *[1] * (values.dim() - 1))).sum(0) / counts.sum()
+
+
+TEXTS = 2
+
+
+def by_distance(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
+    texts = hidden_states.plain_texts(lm, min(TEXTS, plan.texts), plan.tokens)
+    ranges, usual = _looked(lm, texts, {})
+    told: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(usual)}
+    if lm.supports_branching:  # positions can be handed to it
+        still = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
+        # without a mask transformers takes positions that do not rise for packed texts
+        _, alone = _looked(lm, texts, {"attention_mask": torch.ones_like(still), "position_ids": still})
+        told["one_position"] = to_rounded_list(alone)
+    return told
+
+
+def _looked(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
+    from whence import hf
+
+    total: Tensor | None = None
+    for text in texts:
+        seen = hf.DistanceProfile()
+        with torch.inference_mode(), hf.capture(lm.model, seen, layers=lm.capture_layers):
+            lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1, **given)
+        here = seen.stack()[:, 0]
+        total = here if total is None else total + here
+    assert total is not None
+    # attention_rows.by_distance expects the looking token last and a sink first
+    as_row = torch.cat([torch.zeros_like(total[..., :1]), (total / len(texts)).flip(-1)], -1)
+    return attention_rows.by_distance(as_row)
+
+
+#: by the name of its record
+ANALYSES: dict[str, Callable[[ProbedModel, Plan], dict[str, Any]]] = {
+    "content-free": content_free,
+    "distance": by_distance,
+    "geometry": hidden_geometry,
+    "channels": find_channels,
+    "mask-or-encoding": mask_or_encoding,
+    "ablation": ablation.ablated,
+    "emphasis-weight": follows,
+    "emphasis-score": partial(follows, multiplied="score"),
+}

@@ -1,0 +1,260 @@
+"""Asking the questions of a plan: a record for every few items at every place, written once, gone on from where it stopped.
+
+Answers in a model's own words, several prompts at a time, always the likeliest token next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence import records
+from whence.errors import usage_error
+from whence.probe import likelihood, run_folder
+from whence.probe.arrays import attention_rows
+from whence.probe.endpoint import Endpoint
+from whence.probe.identity import identify
+from whence.probe.plan import Plan
+from whence.probe.probed_model import ProbedModel, pad_batch
+from whence.probe.tasks import CLOSED_BOOK, ORACLE, ProbeTask, Prompt
+from whence.probe.tasks.task import is_correct
+
+DIGITS = 6
+
+#: called with how many pieces of work are done, of how many, what was last, and whether it was read from its record
+Notify = Callable[[int, int, str, bool], None]
+
+
+@dataclass(frozen=True)
+class RecordSpec:
+    """A few items of a task at one place: the work of one record."""
+
+    task: ProbeTask
+    name: str  # the task's name in this plan
+    where: int | str
+    first: int
+    last: int
+
+    @property
+    def file_name(self) -> str:
+        return run_folder.record_name(self.name, self.where, self.first)
+
+
+def record_specs(plan: Plan, tasks: Sequence[ProbeTask]) -> list[RecordSpec]:
+    """All of them, the lines of each task after its places."""
+    found = []
+    for spec, task in zip(plan.tasks, tasks, strict=True):
+        places: list[int | str] = [*spec.select_slots(task), CLOSED_BOOK, ORACLE]
+        for where in places:
+            for first in range(0, spec.items, plan.items_per_record):
+                found.append(RecordSpec(task, spec.label, where, first, min(first + plan.items_per_record, spec.items)))
+    return found
+
+
+def measure(
+    lm: ProbedModel | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Every record of a plan: those that are there are read, the others are made. Returns their folder and them.
+
+    The folder is that of the plan and of the model as it is now, with whatever is attached to it.
+    """
+    tasks = build_tasks(plan)
+    if isinstance(lm, ProbedModel):
+        require_context(lm, plan, tasks)
+    plan = run_folder.with_identity(plan, identify(lm))
+    folder = run_folder.open_folder(lm, plan, base, tasks)
+    every = record_specs(plan, tasks)
+    here = run_folder.environment(lm)
+    found: list[dict[str, Any]] = []
+    for number, spec in enumerate(every):
+        path = folder / spec.file_name
+        if read := records.exists(path):
+            found.append(require_matching_record(records.read(path), spec, plan, path))
+        else:
+            found.append({**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": here})
+            records.write(path, found[-1])
+        notify(number + 1, len(every), f"{spec.task.name}, {told(spec.where)}", read)
+    return folder, found
+
+
+def build_tasks(plan: Plan) -> list[ProbeTask]:
+    """The tasks of a plan, with what cannot be asked refused before a model is loaded."""
+    tasks = [spec.build() for spec in plan.tasks]
+    for spec, task in zip(plan.tasks, tasks, strict=True):
+        spec.select_slots(task)
+        if "likelihood" in plan.scores and any(not item.rivals for item in task.items):
+            raise usage_error(
+                f"the task {spec.label}",
+                "items without rivals",
+                "the likelihood of an answer is held against wrong ones",
+                "add rivals to the items, or pass --score generation",
+            )
+    return tasks
+
+
+def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dict[str, Any]:
+    """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
+    began, started = time.perf_counter(), run_folder.utc_now()
+    prompts = [spec.task.at(item, spec.where) for item in spec.task.items[spec.first : spec.last]]
+    answers: list[dict[str, Any]] = [{"item": spec.first + index} for index in range(len(prompts))]
+    looks: list[dict[str, torch.Tensor]] = []
+    if isinstance(lm, ProbedModel):
+        prompts = [lm.apply_template(prompt) for prompt in prompts]
+        if "likelihood" in plan.scores:
+            watched = min(max(0, plan.attention_items - spec.first), len(prompts)) if isinstance(spec.where, int) else 0
+            found, looks = score_and_attend(lm, prompts, plan.scored_tokens, 0 if lm.capture_error else watched)
+            for row, prompt, scores in zip(answers, prompts, found, strict=True):
+                row |= judge_choice(prompt, scores)
+    if "generation" in plan.scores:
+        for row, prompt, one in zip(answers, prompts, _written(lm, plan, spec, prompts), strict=True):
+            text = one.pop("text")
+            row |= {"output": text, "generated_correct": is_correct(spec.task.metric, text, prompt.accepted), **one}
+    return {
+        "plan": plan.hash,
+        "identity": plan.identity,
+        "task": spec.name,
+        "task_hash": spec.task.hash,
+        "source": spec.task.source,
+        "condition": spec.where,
+        "rows": answers,
+        "attention": _averaged(looks, getattr(lm, "capture_layers", None)),
+        "started": started,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def score_and_attend(
+    lm: ProbedModel, prompts: Sequence[Prompt], scored: int, watched: int
+) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
+    """The contest of each prompt and, for the first ``watched``, what one row of attention says about its slots."""
+    made = likelihood.branches(lm, prompts, scored)
+    scores: list[list[float]] = []
+    looks: list[dict[str, torch.Tensor]] = []
+    for some in likelihood.batch_branches(lm, made):
+        if lm.supports_branching:
+            reading = likelihood.CachedPrompts(lm, [made[index] for index in some])
+            scores += reading.scores()
+            seen = iter(reading.rows() if some.start < watched else [])
+        else:
+            scores += [likelihood.score_separately(lm, made[index]) for index in some]
+            seen = (likelihood.last_attention_row(lm, made[index].shared) for index in some)
+        for index in range(some.start, min(some.stop, watched)):
+            row = next(seen)
+            spans = lm.token_spans(prompts[index].text, prompts[index].slots)
+            looks.append({"slots": attention_rows.slot_means(row, spans), **attention_rows.regions(row)})
+    return scores, looks
+
+
+def judge_choice(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
+    """Right only where the answer beats every rival; a tie is not right."""
+    best = max(range(len(scores)), key=scores.__getitem__)
+    return {
+        "correct": all(scores[0] > rival for rival in scores[1:]),
+        "probability": round(likelihood.shares(scores)[0], DIGITS),
+        "loglikelihood": round(scores[0], DIGITS),
+        "chosen_slot": prompt.owners[best],  # the slot whose answer won; None where it stands in none
+    }
+
+
+def require_matching_record(record: dict[str, Any], spec: RecordSpec, plan: Plan, path: Path) -> dict[str, Any]:
+    if run_folder.require_plan_hash(record, plan, path).get("task_hash") != spec.task.hash:
+        raise usage_error(
+            "measure",
+            f"{path.name} with other questions",
+            "a record belongs to its data; a needle lies in the help topics, which differ between versions of Python",
+            "delete it, take another folder or, for the page alone, run: whence report",
+        )
+    rows = record.get("rows")
+    items = [row.get("item") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if items != list(range(spec.first, spec.last)):
+        raise usage_error(
+            "measure",
+            f"{path.name} without the items {spec.first} to {spec.last - 1}",
+            "a record is written whole",
+            "delete it, and it is measured again",
+        )
+    return record
+
+
+def require_context(lm: ProbedModel, plan: Plan, tasks: Sequence[ProbeTask]) -> None:
+    """Refuse before any work a plan with a prompt that the model has no positions for."""
+    for spec, task in zip(plan.tasks, tasks, strict=True):
+        longest = max(task.items, key=lambda item: len(item.gold) + sum(map(len, item.others)))
+        prompt = lm.apply_template(task.prompt(longest, spec.select_slots(task)[0]))
+        room = LONGEST_ANSWER if "generation" in plan.scores else plan.scored_tokens
+        lm.require_context(f"the task {spec.task}", len(lm.tokens(prompt.text)) + room)
+
+
+def told(where: int | str) -> str:
+    """Where the gold is, for people: slots are counted from 1.
+
+    >>> told(0), told("oracle")
+    ('gold in slot 1', 'oracle')
+    """
+    return f"gold in slot {where + 1}" if isinstance(where, int) else where
+
+
+def _written(
+    lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec, prompts: list[Prompt]
+) -> Sequence[dict[str, Any]]:
+    if isinstance(lm, Endpoint):
+        return lm.answers(prompts, spec.task.metric, plan.identity or {})
+    return [{"text": text} for text in generate_answers(lm, prompts, spec.task.metric)]
+
+
+def _averaged(looks: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
+    if not looks:
+        return None
+    means = {name: torch.stack([look[name] for look in looks]).mean(0) for name in looks[0]}
+    told = {"items": len(looks), **{name: to_rounded_list(value) for name, value in means.items()}}
+    return told if layers is None else told | {"layers": sorted(layers)}
+
+
+def to_rounded_list(value: torch.Tensor) -> Any:
+    """A tensor as nested lists of numbers with four digits that count: attention to one token of thousands is small.
+
+    >>> to_rounded_list(torch.tensor([[0.000123456, 2.0]]))
+    [[0.0001235, 2.0]]
+    """
+    return _short(value.double().tolist())
+
+
+def _short(value: Any) -> Any:
+    return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
+
+
+#: the published length of an answer to a question; a value needs its own tokens and room for a few words before it
+LONGEST_ANSWER = 100
+ROOM = 16
+
+
+@torch.inference_mode()
+def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) -> list[str]:
+    """What the model writes after each prompt. Where only the first line counts, it stops when every row has one."""
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    rows = lm.all_tokens([prompt.text for prompt in prompts])
+    longest = LONGEST_ANSWER
+    if metric == "value":
+        longest = ROOM + max(map(len, lm.all_tokens([prompt.answer for prompt in prompts], special=False)))
+    lm.require_context("answers", max(map(len, rows)) + longest)
+
+    class FirstLine(StoppingCriteria):  # its base is loaded with transformers, so it cannot stand outside
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
+            return lm.newline_tokens[input_ids[:, -1]]
+
+    stop = StoppingCriteriaList([FirstLine()] if metric == "subspan" else [])
+    texts: list[str] = []
+    for some in lm.batches([len(row) + longest for row in rows]):
+        tokens, real = pad_batch(lm, [rows[index] for index in some], left=True)
+        made = lm.model.generate(
+            input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
+            stopping_criteria=stop, pad_token_id=lm.padding,
+        )  # fmt: skip
+        texts += lm.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True)
+    return texts

@@ -1,0 +1,345 @@
+"""The model under the probe: a causal language model with its tokenizer, and a tiny random one for trying things out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import WhenceError, require_package, usage_error
+from whence.probe.tasks.task import Prompt, Span
+
+QUICK = "quick"
+CPU_TOKENS = 4096
+PLACEHOLDER = "WHENCE-PROMPT"
+
+
+@dataclass(frozen=True)
+class ProbedModel:
+    """A loaded model, ready to be caller.
+
+    Args:
+        about: what was loaded, for the record.
+        chat: put each prompt into the tokenizer's chat template, as a user's message; raw text otherwise.
+        capture_layers: the layers whose attention is looked at; all by default.
+        batch_tokens: how many tokens are run together; by the device's memory by default.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    about: dict[str, Any] = field(default_factory=dict)
+    chat: bool = False
+    capture_layers: tuple[int, ...] | None = None
+    batch_tokens: int | None = None
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the language model, which is a part of a multimodal one's."""
+        return self.model.config.get_text_config()
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go: to the first weights that are in memory, or where accelerate runs those that are not."""
+        hook = getattr(self.model.get_input_embeddings(), "_hf_hook", None)
+        runs_on = getattr(hook, "execution_device", None)
+        if runs_on is not None:
+            return torch.device(runs_on)
+        every = [parameter.device for parameter in self.model.parameters()]
+        return next((device for device in every if device.type != "meta"), every[0])
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def heads(self) -> int:
+        return int(getattr(self.config, "num_attention_heads", 1))  # a state-space model has none
+
+    @property
+    def longest(self) -> int | None:
+        """The positions the model has, where it says so."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    @cached_property
+    def capture_error(self) -> str | None:
+        """Why attention cannot be looked at; nothing where it can. Such a model is measured by its curves alone."""
+        from whence import hf
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            why = hf.capture_unavailable(self.model, self.capture_layers)
+        if why is None:
+            return None
+        return re.sub(r"pass layers=\[([\d, ]+)\]", lambda m: f"pass --layers {m[1].replace(' ', '')}", why)
+
+    @property
+    def supports_branching(self) -> bool:
+        """Whether several answers can share one forward: that needs explicit positions, and no window in any layer.
+
+        Attention that whence has taken over reads masks that it made itself, and no others. A family that does not go
+        through transformers' attention interface may build its mask itself.
+        """
+        config = self.config
+        if getattr(self.model.config, "_attn_implementation", None) == "whence" or self.capture_error:
+            return False
+        kinds = getattr(config, "layer_types", None)
+        windowed = (
+            any(kind != "full_attention" for kind in kinds) if kinds else bool(getattr(config, "sliding_window", 0))
+        )
+        return not windowed and "position_ids" in inspect.signature(self.model.forward).parameters
+
+    @property
+    def padding(self) -> int:
+        """The token that fills up rows; which one does not matter, since it is never seen."""
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
+
+    @cached_property
+    def newline_tokens(self) -> Tensor:
+        """Which tokens hold a line break: ``[tokens]`` bool, on the model's device."""
+        texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+        head = self.model.get_output_embeddings()
+        size = int(getattr(head, "out_features", 0)) or head.weight.shape[0]  # a quantised weight has another shape
+        found = ["\n" in text for text in texts] + [False] * max(0, size - len(texts))
+        return torch.tensor(found, device=self.device)
+
+    @cached_property
+    def template_parts(self) -> tuple[str, str]:
+        """What the chat template puts before a prompt and after it, up to the beginning of the answer."""
+        caller = "a chat template"
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise usage_error(
+                caller, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out"
+            )
+        # a template that knows of thinking aloud is caller for the answer itself
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": PLACEHOLDER}],
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=False,
+        )
+        before, found, after = text.partition(PLACEHOLDER)
+        if not found or PLACEHOLDER in after:
+            raise usage_error(
+                caller, "a message that it leaves out or repeats", "a prompt stands in it once", "leave --chat out"
+            )
+        return before, after
+
+    def apply_template(self, prompt: Prompt) -> Prompt:
+        """A prompt as the model is given it: inside its chat template, or as it is."""
+        if not self.chat:
+            return prompt
+        before, after = self.template_parts
+        # templates trim messages, and an answer begins where the template ends
+        inner = prompt.text.strip()
+        moved = len(before) - prompt.text.index(inner)
+        return replace(
+            prompt,
+            text=before + inner + after,
+            slots=tuple((start + moved, end + moved) for start, end in prompt.slots),
+            answer=prompt.answer.lstrip(),
+            rivals=tuple(rival.lstrip() for rival in prompt.rivals),
+        )
+
+    def tokens(self, text: str) -> list[int]:
+        return self.all_tokens([text])[0]
+
+    def all_tokens(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
+        """The tokens of several texts, which fast tokenizers read side by side. A chat template has its special tokens."""
+        special = special and not self.chat
+        return [list(row) for row in self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
+
+    def batches(self, lengths: Sequence[int]) -> list[range]:
+        """Neighbours to be run together, by number: as many as fit when the shorter are filled up to the longest."""
+        most, found, first, longest = self.tokens_at_once, [], 0, 0
+        for number, length in enumerate(lengths):
+            longest = max(longest, length)
+            if number > first and longest * (number + 1 - first) > most:
+                found.append(range(first, number))
+                first, longest = number, length
+        return [*found, range(first, len(lengths))] if lengths else []
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Few on a CPU, which more do not make faster; on a GPU what an eighth of its free memory holds.
+
+        A token has its keys and values in every layer, and a few vectors as wide as the model or its widest layer; masks,
+        scores of the vocabulary and copies take the rest.
+        """
+        if self.batch_tokens is not None:
+            return self.batch_tokens
+        if self.device.type != "cuda":
+            return CPU_TOKENS
+        config = self.config
+        width = int(config.hidden_size)
+        cached = 2 * self.layers * width * getattr(config, "num_key_value_heads", self.heads) // self.heads
+        numbers = cached + 8 * width + 4 * getattr(config, "intermediate_size", 4 * width)
+        return max(CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * numbers * self.model.dtype.itemsize))
+
+    def token_spans(self, text: str, spans: Sequence[Span]) -> list[Span]:
+        """The tokens that spans of characters lie in: from the first that reaches into one to the last."""
+        offsets = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=not self.chat)["offset_mapping"]
+        return [token_span(offsets, start, end) for start, end in spans]
+
+    def require_context(self, caller: str, tokens: int) -> None:
+        if self.longest is not None and tokens > self.longest:
+            raise usage_error(
+                caller,
+                f"{tokens} tokens",
+                f"{self.name} has {self.longest} positions",
+                "take fewer or shorter slots",
+            )
+
+
+def token_span(offsets: Sequence[Span], start: int, end: int) -> Span:
+    """The first token that ends after ``start``, and one past the last that begins before ``end``.
+
+    >>> token_span([(0, 0), (0, 3), (3, 5), (5, 9)], 3, 6)
+    (2, 4)
+    """
+    inside = [index for index, (first, last) in enumerate(offsets) if last > start and first < end and last > first]
+    if not inside:
+        raise usage_error("token_span", f"characters {start} to {end}", "some token lies in them", "check the text")
+    return inside[0], inside[-1] + 1
+
+
+def load(
+    name: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    *,
+    revision: str | None = None,
+    device_map: str | None = None,
+    chat: bool = False,
+    layers: Sequence[int] | None = None,
+    batch_tokens: int | None = None,
+) -> ProbedModel:
+    """A model by its name, its path, or ``quick`` for the tiny random one. Positions saved in its folder are attached.
+
+    Args:
+        revision: a branch, tag or commit on the hub.
+        device_map: how accelerate spreads the weights, such as ``"auto"``; ``device`` then does not count.
+        chat, layers, batch_tokens: see ``ProbedModel``.
+    """
+    settings: dict[str, Any] = {
+        "chat": chat, "capture_layers": None if layers is None else tuple(layers), "batch_tokens": batch_tokens,
+    }  # fmt: skip
+    if name == QUICK:
+        quick = replace(tiny_random_model(), **settings)
+        quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
+        return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
+    from whence import hf
+    from whence.hf.state_io import saved_position_names
+
+    if device_map is None:
+        _present("whence probe --device", device)
+
+    placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*the folder holds positions")  # they are attached next
+        model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
+    if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
+        hf.attach_saved(model, name)  # the model of that folder is the one with its positions
+    count = sum(p.numel() for p in model.parameters())
+    about = {
+        "type": model.config.model_type,
+        "parameters": count,
+        "layers": model.config.get_text_config().num_hidden_layers,
+        "dtype": dtype,
+    }
+    return _checked(ProbedModel(name, model, tokenizer, about, **settings))
+
+
+def _present(caller: str, device: str) -> torch.device:
+    """A device of this machine; any other is refused."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch's errors for a wrong name and for a missing device
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise usage_error(caller, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
+
+
+def _checked(lm: ProbedModel) -> ProbedModel:
+    """A causal language model whose chat template, if caller for, is there, and whose chosen layers are."""
+    from whence.hf.causality_check import is_causal, not_causal_error
+
+    if not is_causal("whence probe", lm.model):
+        raise not_causal_error("whence probe", lm.model)
+    if lm.chat:
+        lm.template_parts  # noqa: B018  refuses a tokenizer without one
+    if lm.capture_layers is not None and lm.capture_error:
+        raise _wrong_layers(lm, lm.capture_error)
+    return lm
+
+
+def _wrong_layers(lm: ProbedModel, why: str) -> WhenceError:
+    """Other layers would do, or no layer of this model can be looked at."""
+    from whence import hf
+
+    try:
+        hf.attention_layers(lm.model)
+    except WhenceError:
+        return usage_error(
+            "whence probe --layers",
+            f"a {lm.model.config.model_type} model",
+            "its attention cannot be captured, so it is measured by its curves alone",
+            "leave --layers out",
+        )
+    return WhenceError(f"whence probe --layers: {why}")
+
+
+def tiny_random_model(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> ProbedModel:
+    """A llama of a few thousand random weights over bytes: it knows nothing, and shows in seconds that all parts run."""
+    require_package("transformers", "whence probe", "hf")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=max(1, heads // 2), max_position_embeddings=8192,
+        initializer_range=0.2, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).eval()
+    about = {
+        "type": "llama",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "layers": layers,
+        "dtype": "float32",
+        "random": seed,
+    }
+    return ProbedModel(QUICK, model, tokenizer, about)
+
+
+def byte_tokenizer() -> Any:
+    """One token a byte, and an end: needs no file and no training."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>", pad_token="<end>")
+
+
+def pad_batch(lm: ProbedModel, rows: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor]:
+    """Rows of several lengths as one tensor, padded on one side, with the mask of what is real."""
+    longest = max(map(len, rows))
+    tokens = torch.full((len(rows), longest), lm.padding, dtype=torch.long)
+    real = torch.zeros_like(tokens)
+    for index, row in enumerate(rows):
+        place = slice(longest - len(row), longest) if left else slice(0, len(row))
+        tokens[index, place] = torch.tensor(row)
+        real[index, place] = 1
+    return tokens.to(lm.device), real.to(lm.device)

@@ -1,0 +1,274 @@
+"""Questions of one's own: a file with one JSON object a line, checked whole before anything is caller.
+
+    {"question": "Who built it?", "gold": "Ada built it.", "others": ["Ben saw it.", "Cy sold it."], "answers": ["Ada"]}
+
+``gold`` is the text that answers the question, ``others`` the texts around it, ``answers`` what counts as right; the
+likelihood is that of the first. ``rivals`` are wrong answers, the same number in each line. Where a file has none, the
+first answers of other lines are rivals.
+
+A task of one's own, by module or file: ``my_module:MyTask`` or ``./file.py:MyTask(words=3)``.
+
+What is named is called with the number of items, and gives a ``ProbeTask``. Arguments in the text are literals; nothing else
+of it is evaluated. Code runs only because a module or a file was named.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from whence.errors import WhenceError, usage_error
+from whence.plugins import load_reference, parse_reference
+from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
+
+FIELDS = ("question", "gold", "others", "answers", "rivals", "id")
+DRAWN = 9  # rivals, where the file has none
+
+
+def load_items(items: int | None, file: str, slots: int | None = None) -> ProbeTask:
+    """The task of the first items of a file, all by default.
+
+    Args:
+        slots: texts in each prompt, the gold among them; all that the file has by default. The first others are kept.
+    """
+    path = Path(file)
+    numbered = _read(path)
+    require_items(f"--items {path.name}", len(numbered), len(numbered) if items is None else items)
+    numbered = _with_rivals(path, numbered)[:items]
+    if slots is not None:
+        most = 1 + len(numbered[0][1].others)
+        if not 2 <= slots <= most:
+            raise usage_error(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
+        numbered = [(line, _shortened(item, slots - 1)) for line, item in numbered]
+    made = tuple(item for _, item in numbered)
+    return ProbeTask(
+        name=f"{path.stem}, {1 + len(made[0].others)} texts",
+        about=f"Questions from {path.name}, each with several texts, one of which answers it.{describe_suspect_items(made)}",
+        head="Answer the question from these texts. Only one of them holds the answer.\n\n",
+        joint="\n",
+        tail="\n\nQuestion: {question}\nAnswer:",
+        lead=" ",
+        label="Text [{number}]: ",
+        metric="subspan",
+        paired=all(is_paired(item) for item in made),
+        items=made,
+        settings={"file": path.name, "items": len(made)},
+        source=f"own items from {path.name}",
+    )
+
+
+def describe_suspect_items(items: tuple[Item, ...]) -> str:
+    """A warning about golds without an answer and other texts with one, as sentences; empty where there are none.
+
+    Neither is refused: an answer may be in other words than the text.
+
+    >>> describe_suspect_items((Item("Who?", "Ben did.", ("Ada saw it.",), ("Ada",), ()),))
+    ' In 1 of 1 items the gold contains none of the answers. In 1 of 1 items another text contains one.'
+    """
+    without = sum(not _holds(item.gold, item) for item in items)
+    beside = sum(any(_holds(other, item) for other in item.others) for item in items)
+    told = f" In {without} of {len(items)} items the gold contains none of the answers." if without else ""
+    return told + (f" In {beside} of {len(items)} items another text contains one." if beside else "")
+
+
+def _holds(text: str, item: Item) -> bool:
+    words = f" {normalize_answer(text)} "
+    return any(f" {normalize_answer(answer)} " in words for answer in item.answers)
+
+
+def is_paired(item: Item) -> bool:
+    """Whether every other text holds the rival of the same number."""
+    return len(item.rivals) == len(item.others) > 0 and all(
+        normalize_answer(rival) in normalize_answer(other)
+        for rival, other in zip(item.rivals, item.others, strict=True)
+    )
+
+
+def _shortened(item: Item, others: int) -> Item:
+    kept = item.rivals[:others] if is_paired(item) else item.rivals
+    return replace(item, others=item.others[:others], rivals=kept)
+
+
+def _read(path: Path) -> list[tuple[int, Item]]:
+    """The items with the numbers of their lines; empty lines do not count."""
+    caller = f"--items {path.name}"
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split inside texts
+    except OSError as error:
+        raise usage_error(
+            caller, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise usage_error(
+            caller, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it"
+        ) from None
+    found = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise usage_error(caller, "no lines", "it has one item a line", "add some")
+    first, pattern = found[0]
+    for number, item in found:
+        for name, own, same in (
+            ("others", item.others, pattern.others),
+            ("rivals", item.rivals, pattern.rivals),
+        ):
+            if len(own) != len(same):
+                raise _wrong(
+                    path,
+                    number,
+                    f"{len(own)} {name}",
+                    f"line {first} has {len(same)}, and each line has as many",
+                    "make them equal",
+                )
+    return found
+
+
+def _item(path: Path, number: int, line: str) -> Item:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _wrong(path, number, f"broken JSON at column {error.colno}", "a line is a JSON object") from None
+    if not isinstance(row, dict):
+        raise _wrong(path, number, f"a {type(row).__name__}", "a line is a JSON object")
+    unknown = [name for name in row if name not in FIELDS]
+    if unknown:
+        raise _wrong(
+            path, number, f"a field {unknown[0]!r}", f"the fields are {', '.join(FIELDS)}", "rename or drop it"
+        )
+    texts = {name: _text(path, number, name, row.get(name)) for name in ("question", "gold")}
+    lists = {name: _texts(path, number, name, row.get(name), least=1) for name in ("others", "answers")}
+    rivals = _texts(path, number, "rivals", row.get("rivals", []), least=0)
+    for rival in rivals:
+        clash = next((answer for answer in lists["answers"] if not apart(rival, answer)), None)
+        if clash is not None:
+            raise _wrong(
+                path,
+                number,
+                f"the rival {rival!r} beside the answer {clash!r}",
+                "no rival is a right answer or the beginning of one",
+                "take another",
+            )
+    return Item(**texts, **lists, rivals=rivals)  # type: ignore[arg-type]
+
+
+def apart(rival: str, answer: str) -> bool:
+    """Whether neither begins with the other; the shorter one would always be the likelier.
+
+    >>> apart("Ada Lovelace", "ada"), apart("Ben", "Ada")
+    (False, True)
+    """
+    one, other = normalize_answer(rival) or rival.strip().lower(), normalize_answer(answer) or answer.strip().lower()
+    return not (one.startswith(other) or other.startswith(one))
+
+
+def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int, Item]]:
+    """Items as they are, or with first answers of other lines as rivals: as many as each line can have, at most nine."""
+    if numbered[0][1].rivals:
+        return numbered
+    every = list(dict.fromkeys(item.answers[0] for _, item in numbered))
+    draw = random.Random(0)
+    drawn = []
+    for _, item in numbered:
+        chosen: list[str] = []
+        for other in draw.sample(every, len(every)):
+            taken = (*item.answers, *chosen)
+            if len(chosen) < DRAWN and all(apart(other, one) for one in taken):
+                chosen.append(other)
+        drawn.append(chosen)
+    count = min(map(len, drawn))
+    return [
+        (number, replace(item, rivals=tuple(chosen[:count])))
+        for (number, item), chosen in zip(numbered, drawn, strict=True)
+    ]
+
+
+def _text(path: Path, number: int, name: str, value: Any) -> str:
+    if not _is_text(value):
+        got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
+        raise _wrong(path, number, got, f"{name} is a text that is not empty", "add it")
+    return value
+
+
+def _texts(path: Path, number: int, name: str, value: Any, least: int) -> tuple[str, ...]:
+    texts = isinstance(value, list) and all(_is_text(one) for one in value)
+    if not texts or len(value) < least:
+        got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
+        rule = f"{name} is a list of texts" + (", at least one" if least else "")
+        raise _wrong(path, number, got, rule, "correct it")
+    return tuple(value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can stand in a prompt: JSON can hold halves of characters, which no tokenizer reads."""
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
+
+
+def _wrong(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:
+    return usage_error(f"--items {path.name}, line {number},", got, rule, mend)
+
+
+METRICS = ("value", "subspan")
+
+
+def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
+    """The task with so many items; what is wrong with it is said with its name."""
+    caller = f"--task {text}"
+    reference = parse_reference(text, "--task")
+    name, given = reference.name, reference.arguments
+    make = load_reference(reference, caller)
+    if isinstance(make, ProbeTask):
+        made: object = make
+    elif callable(make):
+        try:
+            made = make(items, **{**given, **settings})
+        except WhenceError:
+            raise
+        except Exception as error:
+            raise usage_error(
+                caller, f"{type(error).__name__}: {error}", f"{name}(items) makes a task without an error", "correct it"
+            ) from error
+    else:
+        raise usage_error(
+            caller,
+            f"{name} of {reference.module}, a {type(make).__name__}",
+            "it is a class or a function there",
+            "check both names",
+        )
+    return replace(require_valid_task(caller, made, items), source=f"own task {text}")
+
+
+def require_valid_task(caller: str, made: object, items: int) -> ProbeTask:
+    """A task that can be caller: alike items with answers, and a prompt with a place for the question."""
+    if not isinstance(made, ProbeTask):
+        raise usage_error(caller, type(made).__name__, "it gives a whence.probe.tasks.Task", "return one")
+    require_items(caller, len(made.items), items)
+    made = made.first(items)
+    slots, rivals = len(made.items[0].others), len(made.items[0].rivals)
+    for number, item in enumerate(made.items):
+        wrong = None
+        if len(item.others) != slots or not slots:
+            wrong = f"{len(item.others)} others", f"each item has as many as the first, which has {slots}, at least one"
+        elif len(item.rivals) != rivals or (made.paired and rivals != slots):
+            wrong = f"{len(item.rivals)} rivals", "each item has as many, and in a paired task one for each other text"
+        elif not item.answers:
+            wrong = "no answers", "each item has at least one"
+        if wrong:
+            raise usage_error(f"{caller}, item {number},", *wrong, "correct the item")
+    if made.metric not in METRICS:
+        raise usage_error(
+            caller, f"the metric {made.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them"
+        )
+    if "{question}" not in made.tail:
+        raise usage_error(caller, f"the tail {made.tail!r}", "the question stands there as {question}", "add it")
+    try:
+        made.prompt(made.items[0], 0)
+    except (KeyError, IndexError, ValueError) as error:
+        raise usage_error(
+            caller,
+            f"the tail {made.tail!r} and the label {made.label!r} ({type(error).__name__}: {error})",
+            "braces stand around {question} in the tail and around {number} in the label, and are doubled elsewhere",
+            "correct them",
+        ) from None
+    return made
