@@ -202,7 +202,7 @@ def test_optimal_position_against_scipy():
 
 
 def test_parameters_by_hand_and_by_torch():
-    spec = {"kind": "encoder", "vocabulary": 50, "classes": 3, "embed_dim": 16, "heads": 2, "layers": 2, "hidden": 20}
+    spec = {"kind": "encoder", "vocab_size": 50, "num_classes": 3, "embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 20}
     found = witness("model_parameters")(spec)
     layer = 4 * (16 * 16 + 16) + (16 * 20 + 20) + (20 * 16 + 16) + 2 * 32
     assert found["layers"] == 2 * layer == 2 * found["layers_layer_0"]
@@ -215,11 +215,11 @@ def test_parameters_by_hand_and_by_torch():
     }
     wide = {
         "kind": "decoder",
-        "vocabulary": 10,
+        "vocab_size": 10,
         "embed_dim": 768,
         "heads": 12,
         "layers": 12,
-        "hidden": 3072,
+        "ffn_dim": 3072,
         "tie_embeddings": True,
     }
     layers = 12 * sum(p.numel() for p in torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta").parameters())
@@ -246,23 +246,23 @@ class Counted(float):
 
 
 def test_multiplications_by_counting_them():
-    keys, width = 10, 8
+    keys, embed_dim = 10, 8
 
     def times(rows, columns):  # two matrices as lists of rows and of columns
         return [[sum(Counted(a) * b for a, b in zip(row, column, strict=True)) for column in columns] for row in rows]
 
-    e, s, square = [[1.0] * width] * keys, [[1.0] * width], [[1.0] * width] * width
+    e, s, square = [[1.0] * embed_dim] * keys, [[1.0] * embed_dim], [[1.0] * embed_dim] * embed_dim
     counts = []
     Counted.made = 0
     projected, query = times(e, square), times(s, square)[0]
-    times([[math.tanh(a + b) for a, b in zip(row, query, strict=True)] for row in projected], [[1.0] * width])
+    times([[math.tanh(a + b) for a, b in zip(row, query, strict=True)] for row in projected], [[1.0] * embed_dim])
     counts.append(Counted.made / keys)
     Counted.made = 0
     times(times(s, square), times(e, square))
     counts.append(Counted.made / keys)
-    found = witness("multiplications")(width, width, width, width, keys)
+    found = witness("multiplications")(embed_dim, embed_dim, embed_dim, embed_dim, keys)
     close((found["additive"], found["pointer"]), counts)
-    both = witness("equal_widths")(width, 5, keys)
+    both = witness("equal_widths")(embed_dim, 5, keys)
     close(both["additive_cost_over_pointer"], counts[0] / counts[1])
     assert both["more_numbers_of_additive"] == (2 * 64 + 16) - (2 * 64 + 5)
 

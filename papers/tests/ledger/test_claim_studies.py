@@ -248,7 +248,7 @@ def trained(tmp_path, monkeypatch):
     """A study with weights of three seeds, as the runner leaves them, on a tiny task in the place of the speeches."""
     made = Study(
         name="tiny", question="made up", task="speeches_classify", arms=ARMS, seeds=(0, 1, 2), budget=Budget(steps=1),
-        decision=Decision(baseline="sinusoidal"), model={"embed_dim": 16, "heads": 2, "layers": 2, "hidden": 16},
+        decision=Decision(baseline="sinusoidal"), model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16},
     )  # fmt: skip
     folder = write(tmp_path, made, {arm.name: [0.5] * 3 for arm in ARMS})
     task = Tiny()

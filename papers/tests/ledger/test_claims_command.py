@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whence.cli import report
 from whence.errors import WhenceError
 from whence_papers import FOLDER
 from whence_papers.ledger import command
@@ -52,7 +51,7 @@ def test_details_of_one_claim(here, capsys):
 
 def test_update_computes_what_was_deleted(here, capsys):
     shutil.rmtree(here / "claims" / "records")
-    command.claims(source=["pointer"], update=True)
+    command.claims(source=["pointer"], update=True, folder=here / "claims")
     told = capsys.readouterr()
     assert "pointer-additive-parameters: written" in told.err and "394,240" in told.out
 
@@ -72,7 +71,7 @@ def test_bad_requests_are_one_sentence(here, given, said):
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("embed_dim", [60, 150])
+@pytest.mark.parametrize("width", [60, 150])
 def test_the_table_fits_its_terminal(here, width):
     from whence_papers.ledger import Places, findings, load
     from whence_papers.ledger.evidence import KNOWN
@@ -96,28 +95,3 @@ def test_a_page_of_one_source(here, capsys):
     assert capsys.readouterr().out == "page: build/claims.html\n"
     text = (here / "build" / "claims.html").read_text()
     assert "prior-unbuilt" in text and "epar-defaults" not in text and not list(here.rglob("*.part"))
-
-
-def test_the_report_of_the_results_has_the_ledger_as_a_page(here, capsys):
-    """Beside the page of the studies, which leads to it; a folder that no claim is judged from has none."""
-    study = next((FOLDER / "results").glob("speeches-encoder-keys-*"))
-    shutil.copytree(study, here / "results" / study.name)
-    report.report()
-    assert capsys.readouterr().out == "report: results/report.html\nclaims: results/claims.html\n"
-    ledger, studies = ((here / "results" / name).read_text() for name in ("claims.html", "report.html"))
-    assert "epar-defaults" in ledger and "prior-unbuilt" in ledger and not list(here.rglob("*.part"))
-    many = len(re.findall('<details class="claim ', ledger))
-    assert f'<a href="claims.html">{many} claims</a>' in studies
-    shutil.copytree(study, here / "build" / "mine" / study.name)
-    report.report([Path("build/mine")])
-    assert not (here / "build/mine/claims.html").exists() and "What the sources claim" not in (
-        here / "build/mine/report.html"
-    ).read_text()  # fmt: skip
-    report.report([Path("build/mine")], claims=Path("claims"))
-    assert (here / "build/mine/claims.html").exists()
-
-
-def test_the_ledger_is_reported_before_any_study_is_run(here, capsys):
-    report.report()
-    assert capsys.readouterr().out == "claims: results/claims.html\n"
-    assert "epar-defaults" in (here / "results/claims.html").read_text()

@@ -41,7 +41,7 @@ def test_in_a_browser(found, tmp_path):
     path.write_text(page(found), encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        tab, wrong = browser.new_page(viewport={"embed_dim": 390, "height": 900}), []
+        tab, wrong = browser.new_page(viewport={"width": 390, "height": 900}), []
         tab.on("console", lambda message: wrong.append(message.text))
         tab.on("pageerror", lambda error: wrong.append(str(error)))
         tab.on("request", lambda request: None if request.url.startswith(path.as_uri()) else wrong.append(request.url))

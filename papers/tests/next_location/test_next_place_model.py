@@ -158,7 +158,7 @@ def test_the_learned_shape():
         model.pointer.position.table.copy_(torch.arange(8.0))
     assert shape_of(model, 3) == {"from_end": [1.0, 2.0, 3.0], "bias": [1.0, 2.0, 3.0]}
     assert shape_of(made(NONE), 3) == {} == shape_of(made(NONE, answers="generate"), 3)
-    factor = shape_of(made(Arm("e", "Epar(beta=2.0, context=4)")), 5)["factor"]
+    factor = shape_of(made(Arm("e", "Epar(beta=2.0, context=4)")), 5)["score_scale"]
     assert factor[4] == pytest.approx((1 + 0.5 * 2.718281828**-2) / 1.5, abs=1e-5)
 
 

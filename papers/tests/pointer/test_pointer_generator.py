@@ -199,7 +199,7 @@ def test_the_papers_counts_of_parameters():
 @pytest.mark.parametrize(
     "wrong, text",
     [
-        (lambda: PointerGeneratorSpec(0), r"PointerGeneratorSpec\(vocabulary=...\) got 0, but vocabulary is a whole number"),
+        (lambda: PointerGeneratorSpec(0), r"PointerGeneratorSpec\(vocab_size=...\) got 0, but vocab_size is a whole number"),
         (lambda: PointerGeneratorSpec(9, attention="self"), r"got 'self', but attention is one of additive, coverage"),
         (lambda: PointerGeneratorSpec(9, coverage_loss=-1), r"got -1, but coverage_loss is a finite number of at least 0"),
         (lambda: Vocabulary(["a", "b", "a"]), r"got 'a' twice, but each word has one number"),

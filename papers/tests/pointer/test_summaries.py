@@ -24,7 +24,7 @@ def test_every_pair_follows_the_rule():
         opening, closing = TOPICS[pair.text[0]]
         assert pair.summary == (opening, *marked, closing) and 1 <= len(marked) <= 4
         assert opening not in pair.text and closing not in pair.text
-        names = [word for word in pair.text if word not in TASK.vocab_size.numbers]
+        names = [word for word in pair.text if word not in TASK.vocabulary.numbers]
         assert len(names) == len(set(names)) and set(marked) <= set(names)
         assert first - 1 <= 4 and len(pair.text) - last - 1 <= 4
         seen |= {("marked", len(marked)), ("before", first - 1), ("behind", len(pair.text) - last - 1), pair.text[0]}
@@ -33,7 +33,7 @@ def test_every_pair_follows_the_rule():
 
 def test_test_names_are_in_no_training_text():
     def names(pairs):
-        return {word for pair in pairs for word in pair.text if word not in TASK.vocab_size.numbers}
+        return {word for pair in pairs for word in pair.text if word not in TASK.vocabulary.numbers}
 
     training, test = names(TASK.draw(400, seeded(1))), names(TASK.test(400))
     assert len(training) > 400 and len(test) > 400 and not training & test
@@ -61,7 +61,7 @@ def test_the_judge_counts_by_hand(monkeypatch):
     sources, _ = TASK.batch(pairs)
 
     def search(model, given, longest):
-        numbers = [{word: n for n, word in enumerate((*TASK.vocab_size.words, *beyond))} for beyond in sources.beyond]
+        numbers = [{word: n for n, word in enumerate((*TASK.vocabulary.words, *beyond))} for beyond in sources.beyond]
         return [
             Hypothesis(tuple(number[w] for w in text), 0.0, 0.0, True, repeated)
             for text, number, repeated in zip(said, numbers, (0.5, 0.1), strict=True)
@@ -81,7 +81,7 @@ def trained():
 
     def made(**arm):
         torch.manual_seed(0)
-        spec = PointerGeneratorSpec(len(TASK.vocab_size), embedding=16, hidden_size=24, attention="additive", **arm)
+        spec = PointerGeneratorSpec(len(TASK.vocabulary), embedding=16, hidden_size=24, attention="additive", **arm)
         return PointerGenerator(replace(spec, coverage_loss=0.0))
 
     def went_on(model, seed=1):

@@ -19,16 +19,16 @@ def made(name):
 @pytest.mark.parametrize(
     "name, budget",
     [
-        ("encoder", {"epochs": 15, "steps": None, "rate": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
-        ("decoder", {"epochs": None, "steps": 500, "rate": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
-        ("alibi", {"epochs": 100, "steps": None, "rate": 1e-4, "optimizer": "AdamW", "weight_decay": 0.1}),
+        ("encoder", {"epochs": 15, "steps": None, "lr": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
+        ("decoder", {"epochs": None, "steps": 500, "lr": 1e-3, "optimizer": "Adam", "weight_decay": 0.0}),
+        ("alibi", {"epochs": 100, "steps": None, "lr": 1e-4, "optimizer": "AdamW", "weight_decay": 0.1}),
     ],
 )
 def test_the_reports_own_numbers(name, budget):
     for study in made(name).values():
-        model = {"kind": "decoder", "vocabulary": 5755} | dict(study.model)
+        model = {"kind": "decoder", "vocab_size": 5755} | dict(study.model)
         spec = ModelSpec(**model)
-        assert (spec.width, spec.heads, spec.layers, spec.hidden, spec.dropout) == (64, 2, 4, 100, 0.1)
+        assert (spec.embed_dim, spec.heads, spec.layers, spec.ffn_dim, spec.dropout) == (64, 2, 4, 100, 0.1)
         assert {key: getattr(study.budget, key) for key in budget} == budget
         assert (study.budget.batch_size, study.budget.max_grad_norm, study.budget.schedule) == (16, None, "constant")
         assert study.seeds == (0, 1, 2, 3, 4) and study.decision.baseline == "sinusoidal"

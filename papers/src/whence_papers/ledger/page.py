@@ -49,7 +49,7 @@ def page(found: dict[str, Any]) -> str:
             "page(found)", "no claims", "a page is about at least one", "ask for other sources or verdicts"
         )
     shared = files("whence.report.comparison").joinpath("style.css").read_text("utf-8")
-    own = files("whence.report.ledger")
+    own = files("whence_papers.ledger")
     return PAGE.substitute(
         style=shared + own.joinpath("ledger.css").read_text("utf-8"),
         script=own.joinpath("filter.js").read_text("utf-8"),

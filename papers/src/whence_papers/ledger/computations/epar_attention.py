@@ -10,10 +10,10 @@ from whence_papers.epar import theory
 from whence_papers.ledger.computations.epar_factor import from_evidence
 
 
-def doubled_vectors(beta: float, gamma: float, length: int, width: int, seed: int) -> dict[str, Any]:
+def doubled_vectors(beta: float, gamma: float, length: int, embed_dim: int, seed: int) -> dict[str, Any]:
     """Causal EPAR beside attention without position over doubled queries and keys, in float64."""
     drawn = torch.Generator().manual_seed(seed)
-    q, k, v = (torch.randn(1, 2, length, width, dtype=torch.float64, generator=drawn) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, length, embed_dim, dtype=torch.float64, generator=drawn) for _ in range(3))
     found = theory.doubling_identity(q, k, v, theory.Setting(beta=beta, gamma=gamma), length)
     return from_evidence(found) | {"largest_difference": found.violation}
 
@@ -36,12 +36,12 @@ def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
     }
 
 
-def added_positions(length: int, width: int, shift: int, seed: int) -> dict[str, Any]:
+def added_positions(length: int, embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
     """How much a score changes when query and key move on together: vectors added to queries, and Shaw's to keys."""
     drawn = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(width, dtype=torch.float64, generator=drawn) for _ in range(2))
-    by_place = torch.randn(length, width, dtype=torch.float64, generator=drawn)
-    by_distance = torch.randn(length, width, dtype=torch.float64, generator=drawn)
+    q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
+    by_place = torch.randn(length, embed_dim, dtype=torch.float64, generator=drawn)
+    by_distance = torch.randn(length, embed_dim, dtype=torch.float64, generator=drawn)
     printed = [float((q + by_place[i]) @ k) for i in (3, shift + 3)]
     shaw = [float(q @ (k + by_distance[i - j])) for i, j in ((3, 0), (shift + 3, shift))]
     return {"change_as_printed": abs(printed[1] - printed[0]), "change_of_shaw": abs(shaw[1] - shaw[0])}

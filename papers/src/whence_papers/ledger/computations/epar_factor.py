@@ -150,9 +150,9 @@ def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[
     }
 
 
-def scale_of_code(width: int, heads: int) -> dict[str, Any]:
+def scale_of_code(embed_dim: int, heads: int) -> dict[str, Any]:
     """The square root of a head's width, in the formula, beside that of the whole width, in the code."""
-    formula, code = math.sqrt(width / heads), math.sqrt(width)
+    formula, code = math.sqrt(embed_dim / heads), math.sqrt(embed_dim)
     return {"formula": formula, "code": code, "difference": code - formula, "ratio": code / formula}
 
 

@@ -12,13 +12,13 @@ from whence.position import Sinusoidal, StableMask, T5Bias
 from whence.position.t5 import bucket
 
 
-def order_without_position(length: int, width: int, seed: int) -> dict[str, Any]:
+def order_without_position(length: int, embed_dim: int, seed: int) -> dict[str, Any]:
     """How far a token's output moves when the tokens around it change places: looking both ways, and causally.
 
     Two layers of attention and a residual, the last token kept where it is: one causal layer alone is a set of the past.
     """
     drawn = torch.Generator().manual_seed(seed)
-    x = torch.randn(1, 1, length, width, dtype=torch.float64, generator=drawn) / 2
+    x = torch.randn(1, 1, length, embed_dim, dtype=torch.float64, generator=drawn) / 2
     swapped = x[:, :, [1, 0, *range(2, length)]]
 
     def last(values: torch.Tensor, causal: bool) -> torch.Tensor:

@@ -56,10 +56,10 @@ def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, 
             "words": f"Without one of the two vectors of {attention} it is {total - attention:,}."}  # fmt: skip
 
 
-def pointer_attention(width: int, positions: int) -> dict[str, Any]:
+def pointer_attention(embed_dim: int, positions: int) -> dict[str, Any]:
     """The numbers of ``PointerAttention`` with ``Recency``: without biases of its projections, as printed, and with."""
     with torch.device("meta"):
-        printed, code = (PointerAttention(width, Recency(positions), bias=bias) for bias in (False, True))
+        printed, code = (PointerAttention(embed_dim, Recency(positions), bias=bias) for bias in (False, True))
     return {"total_as_printed": _numbers(printed), "total_of_code": _numbers(code)}
 
 
@@ -67,10 +67,10 @@ def _numbers(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def equal_widths(width: int, positions: int, keys: int) -> dict[str, Any]:
+def equal_widths(embed_dim: int, positions: int, keys: int) -> dict[str, Any]:
     """Both attentions at one width: the numbers they learn, and the multiplications of a score, counted alike."""
-    additive, pointer = additive_attention(width, width, width)["total"], pointer_attention(width, positions)
-    costs = multiplications(width, width, width, width, keys)
+    additive, pointer = additive_attention(embed_dim, embed_dim, embed_dim)["total"], pointer_attention(embed_dim, positions)
+    costs = multiplications(embed_dim, embed_dim, embed_dim, embed_dim, keys)
     return {
         "additive": additive,
         "pointer": pointer["total_as_printed"],
@@ -79,7 +79,7 @@ def equal_widths(width: int, positions: int, keys: int) -> dict[str, Any]:
     }
 
 
-def multiplications(attention: int, encoder: int, decoder: int, width: int, keys: int) -> dict[str, Any]:
+def multiplications(attention: int, encoder: int, decoder: int, embed_dim: int, keys: int) -> dict[str, Any]:
     """Multiplications for a score, one query over so many keys: every projection counted, and with keys projected before.
 
     Additive: project each key, project the query, then v against tanh. Dot product: the same with one more product in
@@ -87,9 +87,9 @@ def multiplications(attention: int, encoder: int, decoder: int, width: int, keys
     """
     return {
         "additive": attention * encoder + attention * decoder / keys + attention,
-        "pointer": width * width + width * width / keys + width,
+        "pointer": embed_dim * embed_dim + embed_dim * embed_dim / keys + embed_dim,
         "additive_with_kept_keys": attention * decoder / keys + attention,
-        "pointer_with_kept_keys": width * width / keys + width,
+        "pointer_with_kept_keys": embed_dim * embed_dim / keys + embed_dim,
     }
 
 

@@ -22,10 +22,10 @@ def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]
 
 
 def scaled_scores(
-    raw: list[float], width: int, bias: list[float], scaled: list[float], final: list[float]
+    raw: list[float], embed_dim: int, bias: list[float], scaled: list[float], final: list[float]
 ) -> dict[str, Any]:
     """Raw scores over the square root of the width, and with the bias, beside what is printed."""
-    own = [score / width**0.5 for score in raw]
+    own = [score / embed_dim**0.5 for score in raw]
     both = [score + added for score, added in zip(own, bias, strict=True)]
     return {
         "scaled_error": max(abs(a - b) for a, b in zip(own, scaled, strict=True)),
@@ -100,14 +100,14 @@ def from_the_end(length: int, padded: int, positions: int) -> dict[str, Any]:
     }
 
 
-def linearity(width: int, seed: int) -> dict[str, Any]:
+def linearity(embed_dim: int, seed: int) -> dict[str, Any]:
     """Whether the score of the middle of two keys is the mean of their scores: dot product, and additive."""
     torch_state = torch.Generator().manual_seed(seed)
-    draw = [torch.randn(width, width, dtype=torch.float64, generator=torch_state) for _ in range(2)]
-    a, b, q, v = (torch.randn(width, dtype=torch.float64, generator=torch_state) for _ in range(4))
+    draw = [torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=torch_state) for _ in range(2)]
+    a, b, q, v = (torch.randn(embed_dim, dtype=torch.float64, generator=torch_state) for _ in range(4))
 
     def dot(key: torch.Tensor) -> float:
-        return float((draw[0] @ q + v) @ (draw[1] @ key + v)) / width**0.5
+        return float((draw[0] @ q + v) @ (draw[1] @ key + v)) / embed_dim**0.5
 
     def additive(key: torch.Tensor) -> float:
         return float(v @ torch.tanh(draw[0] @ q + draw[1] @ key))
@@ -118,11 +118,11 @@ def linearity(width: int, seed: int) -> dict[str, Any]:
     }
 
 
-def pointwise_convolution(width: int, length: int, seed: int) -> dict[str, Any]:
+def pointwise_convolution(embed_dim: int, length: int, seed: int) -> dict[str, Any]:
     """A convolution of size 1 x 1 over a sequence beside the product of each state with its matrix."""
     drawn = torch.Generator().manual_seed(seed)
-    states = torch.randn(2, length, width, dtype=torch.float64, generator=drawn)
-    matrix = torch.randn(width, width, dtype=torch.float64, generator=drawn)
+    states = torch.randn(2, length, embed_dim, dtype=torch.float64, generator=drawn)
+    matrix = torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=drawn)
     across = torch.conv2d(
         states.mT[..., None], matrix.T[..., None, None]
     )  # channels first, the sequence along one side

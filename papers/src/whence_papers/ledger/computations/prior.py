@@ -40,12 +40,12 @@ def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, 
     return found
 
 
-def prior_built(width: int, heads: int, length: int, seed: int) -> dict[str, Any]:
+def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str, Any]:
     """The prior together with rotary position: one pass, beside token by token from a cache, and its gradients."""
     torch.manual_seed(seed)
     position = Rotary() + PowerPrior(heads, alpha=0.1)
-    layer = Attention(width, heads=heads, position=position, backend="reference").double()
-    x = torch.randn(2, length, width, dtype=torch.float64)
+    layer = Attention(embed_dim, heads=heads, position=position, backend="reference").double()
+    x = torch.randn(2, length, embed_dim, dtype=torch.float64)
     whole = layer(x)
     cache = KVCache()
     with torch.no_grad():

@@ -53,13 +53,13 @@ def learned_slopes(heads: int) -> dict[str, Any]:
     }
 
 
-def sinusoids(width: int, length: int) -> dict[str, Any]:
+def sinusoids(embed_dim: int, length: int) -> dict[str, Any]:
     """The printed formula, number by number, beside ``whence.Sinusoidal``."""
-    own = sinusoid(torch.arange(length, dtype=torch.float64), width)
+    own = sinusoid(torch.arange(length, dtype=torch.float64), embed_dim)
     off = 0.0
     for place in range(length):
-        for pair in range(width // 2):
-            angle = place / 10000 ** (2 * pair / width)
+        for pair in range(embed_dim // 2):
+            angle = place / 10000 ** (2 * pair / embed_dim)
             for column, printed in ((2 * pair, math.sin(angle)), (2 * pair + 1, math.cos(angle))):
                 off = max(off, abs(float(own[place, column]) - printed))
     return {"largest_difference": off}

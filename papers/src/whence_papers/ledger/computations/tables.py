@@ -177,9 +177,9 @@ def missing_words(sentence: list[str], named: list[str]) -> dict[str, Any]:
     return {"words_missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
 
 
-def steps_of_epochs(items: int, batch: int, epochs: int) -> dict[str, Any]:
+def steps_of_epochs(items: int, batch_size: int, epochs: int) -> dict[str, Any]:
     """How many steps whole passes take."""
-    return {"steps": math.ceil(items / batch) * epochs}
+    return {"steps": math.ceil(items / batch_size) * epochs}
 
 
 COMPUTATIONS = (

@@ -34,7 +34,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     legend(panels[1], loc="lower left")
     letters(panels)
     note = (
-        f"Models with {spec['hidden']} units on generated texts, {spec['steps']} steps without coverage and {spec['more']} "
+        f"Models with {spec['hidden_size']} units on generated texts, {spec['steps']} steps without coverage and {spec['more']} "
         f"more with or without it; {spec['asked']} texts of each length, written word by word with the best word. Marks: mean "
         f"of {len(spec['seeds'])} seeds with its 95 % interval; dots: seeds."
     )

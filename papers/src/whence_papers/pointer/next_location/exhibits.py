@@ -71,7 +71,7 @@ def factors(runs: Runs) -> dict[str, Any]:
     """The same for what multiplies the score."""
     return {
         "kind": "lines", "title": "What the pointer's position learned to multiply by",
-        "lines": _lines(runs, "factor", list),
+        "lines": _lines(runs, "score_scale", list),
         "x": "visits from the end (1 is the last visit)", "y": "times the pointer's score",
         "note": "Thick: mean of the seeds; thin: each seed. Only arms that multiply the score have one.",
     }  # fmt: skip

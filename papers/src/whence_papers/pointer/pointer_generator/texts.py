@@ -53,13 +53,13 @@ class Targets:
 class Vocabulary:
     """Words with numbers, behind the four special ones.
 
-    >>> vocab_size = Vocabulary(["went", "to"])
+    >>> vocabulary = Vocabulary(["went", "to"])
     >>> sources = vocab_size.sources([["ann", "went", "to", "oslo", "ann"]])
     >>> sources.tokens.tolist(), sources.extended.tolist()
     ([[1, 4, 5, 1, 1]], [[6, 4, 5, 7, 6]])
-    >>> vocab_size.targets([["to", "oslo", "bob"]], sources).extended.tolist()
+    >>> vocabulary.targets([["to", "oslo", "bob"]], sources).extended.tolist()
     [[5, 7, 1, 3]]
-    >>> vocab_size.text([5, 7, 1], sources.beyond[0])
+    >>> vocabulary.text([5, 7, 1], sources.beyond[0])
     ['to', 'oslo', '[unknown]']
     """
 
