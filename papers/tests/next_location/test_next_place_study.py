@@ -164,7 +164,7 @@ def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
         test = {"metrics": {}, "value": 0.5, "users": {"1": [2, 1, 2, 1]}}
         return {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
 
-    runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "factor": [1.0, 0.5]})]}  # fmt: skip
+    runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "score_scale": [1.0, 0.5]})]}  # fmt: skip
     added, times = (one for one in exhibits(runs, {}) if one["kind"] == "lines")
     assert added["lines"] == {"a": {"3": [[1.0, -1.0], [2.0, 1.0]]}} and times["lines"] == {
         "b": {"3": [[1.0, 1.0], [2.0, 0.5]]}
