@@ -202,7 +202,15 @@ def test_optimal_position_against_scipy():
 
 
 def test_parameters_by_hand_and_by_torch():
-    spec = {"kind": "encoder", "vocab_size": 50, "num_classes": 3, "embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 20}
+    spec = {
+        "kind": "encoder",
+        "vocab_size": 50,
+        "num_classes": 3,
+        "embed_dim": 16,
+        "heads": 2,
+        "layers": 2,
+        "ffn_dim": 20,
+    }
     found = witness("model_parameters")(spec)
     layer = 4 * (16 * 16 + 16) + (16 * 20 + 20) + (20 * 16 + 16) + 2 * 32
     assert found["layers"] == 2 * layer == 2 * found["layers_layer_0"]

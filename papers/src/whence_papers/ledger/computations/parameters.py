@@ -69,7 +69,10 @@ def _numbers(module: nn.Module) -> int:
 
 def equal_widths(embed_dim: int, positions: int, keys: int) -> dict[str, Any]:
     """Both attentions at one width: the numbers they learn, and the multiplications of a score, counted alike."""
-    additive, pointer = additive_attention(embed_dim, embed_dim, embed_dim)["total"], pointer_attention(embed_dim, positions)
+    additive, pointer = (
+        additive_attention(embed_dim, embed_dim, embed_dim)["total"],
+        pointer_attention(embed_dim, positions),
+    )
     costs = multiplications(embed_dim, embed_dim, embed_dim, embed_dim, keys)
     return {
         "additive": additive,

@@ -22,7 +22,9 @@ def relative_scores(embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
     drawn = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
     turned = [float(_turned(q, i) @ _turned(k, j)) for i, j in ((9, 2), (9 + shift, 2 + shift))]
-    angles = torch.tensor(10000.0, dtype=torch.float64) ** (-torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim)
+    angles = torch.tensor(10000.0, dtype=torch.float64) ** (
+        -torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
+    )
     pairs = [torch.view_as_complex(x.reshape(-1, 2).contiguous()) for x in (q, k)]
 
     def product(i: int, j: int, conjugate: bool) -> float:
