@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab.experiment import perform, record_of
+from whence.lab.experiment import load_or_compute, run_experiment
 from whence_papers.epar import experiments, theory
 from whence_papers.epar.experiments import optimal_position, setup, tables
 from whence_papers.epar.experiments.trained_heads import compute_attention
@@ -44,7 +44,7 @@ def out(tmp_path_factory):
     """The records of all experiments, quick, computed once; drawing takes longer and is done in one test only."""
     folder, threads = tmp_path_factory.mktemp("epar"), torch.get_num_threads()
     for experiment in experiments.ALL:
-        record_of(experiment, folder, quick=True)
+        load_or_compute(experiment, folder, quick=True)
     torch.set_num_threads(threads)
     return folder
 
@@ -57,7 +57,7 @@ def copied(out, tmp_path):
 
 
 def no_computing(experiment):
-    def compute(spec, given, tell):
+    def compute(spec, given, progress):
         raise AssertionError("nothing is computed twice")
 
     return replace(experiment, compute=compute, needs=tuple(map(no_computing, experiment.needs)))
@@ -65,7 +65,7 @@ def no_computing(experiment):
 
 def test_a_second_run_computes_nothing_and_every_listed_file_is_drawn(out):
     for experiment in experiments.ALL:
-        perform(no_computing(experiment), out, quick=True)
+        run_experiment(no_computing(experiment), out, quick=True)
     for folder, names in LISTED.items():
         for name in names:
             path = out / "output" / folder / name
@@ -108,7 +108,7 @@ def test_csv_numbers_are_the_records(out, tmp_path):
 
 def test_the_full_spec_is_not_taken_for_the_quick_one(out):
     with pytest.raises(AssertionError, match="nothing is computed twice"):
-        record_of(no_computing(experiments.ADAPTIVE_ATTENTION), out)
+        load_or_compute(no_computing(experiments.ADAPTIVE_ATTENTION), out)
 
 
 def test_a_changed_record_changes_the_report(copied):
@@ -119,7 +119,9 @@ def test_a_changed_record_changes_the_report(copied):
     for head in record["results"]["values"]["trained"]["enhanced"]["structured"]["ranking"]:
         head[:] = [-0.987] * len(head)
     path.write_text(json.dumps(record))
-    tables.write_optimal_position(record_of(no_computing(experiments.OPTIMAL_POSITION), copied, quick=True), copied)
+    tables.write_optimal_position(
+        load_or_compute(no_computing(experiments.OPTIMAL_POSITION), copied, quick=True), copied
+    )
     after = (copied / "verification_report.txt").read_text()
     assert "-0.987" in after and "-0.987" not in before
 
@@ -128,11 +130,11 @@ def test_a_broken_record_is_named_and_left_alone(copied):
     path = copied / "epar/quick/parameter_sensitivity.json"
     path.write_text(path.read_text()[:1000])
     with pytest.raises(WhenceError, match=r"parameter_sensitivity\.json, broken at line"):
-        perform(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
+        run_experiment(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
     assert len(path.read_text()) == 1000
     path.write_text('{"spec": {}}')
     with pytest.raises(WhenceError, match=r"parameter_sensitivity\.json without experiment"):
-        perform(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
+        run_experiment(experiments.PARAMETER_SENSITIVITY, copied, quick=True)
     assert not (copied / "output").exists()
 
 
@@ -142,11 +144,11 @@ def test_a_record_of_another_spec_or_of_other_heads_is_refused(copied):
     record["results"]["heads"]["start"][0]["bias"][0] += 1
     heads.write_text(json.dumps(record))
     with pytest.raises(WhenceError, match=r"position_effect\.json, computed from other trained_heads"):
-        record_of(experiments.POSITION_EFFECT, copied, quick=True)
+        load_or_compute(experiments.POSITION_EFFECT, copied, quick=True)
     record["spec"]["lr"] = 1.0
     heads.write_text(json.dumps(record))
     with pytest.raises(WhenceError, match=r"trained_heads\.json of another spec"):
-        record_of(experiments.TRAINED_HEADS, copied, quick=True)
+        load_or_compute(experiments.TRAINED_HEADS, copied, quick=True)
 
 
 def test_tokens_have_their_importance_as_norm_and_the_wanted_attention_is_local():

@@ -30,7 +30,7 @@ def test_the_protocol_is_the_sources_at_every_scale(scale):
 def test_parameters_and_tokens_are_those_that_are_stated(scale):
     size = PROTOCOL["SCALES"][scale]
     for study in PROTOCOL["studies"](scale):
-        spec = ModelSpec("decoder", vocab_size=size.vocabulary(study.task), **study.model)
+        spec = ModelSpec("decoder", vocab_size=size.vocab_size(study.task), **study.model)
         assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
         tokens = study.budget.steps * study.budget.batch_size * study.task_settings["context"]
         assert f"trained on {tokens:,} " in study.about
@@ -39,7 +39,7 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
             arm.build(dims)
 
 
-@pytest.mark.parametrize("name", ["when", "numbers"])
+@pytest.mark.parametrize("name", ["when_it_helps", "recommended_parameters"])
 def test_seeds_suffice_for_a_claim_after_all_corrections(name):
     file = runpy.run_path(str(STUDIES / f"{name}.py"))
     made = file["studies"]()
@@ -51,6 +51,6 @@ def test_seeds_suffice_for_a_claim_after_all_corrections(name):
 
 
 def test_conditions_asked_later_leave_the_records_of_the_first_as_they_were():
-    made = runpy.run_path(str(STUDIES / "when.py"))["studies"]()
+    made = runpy.run_path(str(STUDIES / "when_it_helps.py"))["studies"]()
     kept = {folder.name for folder in find_folders(FOLDER / "results/epar_when", "study.json")}
     assert {f"{study.name}-{study.hash}" for study in made} == kept

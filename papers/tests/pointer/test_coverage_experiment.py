@@ -2,7 +2,7 @@
 
 import torch
 
-from whence.lab.experiment import perform
+from whence.lab.experiment import run_experiment
 from whence_papers.pointer.coverage import COVERAGE
 from whence_papers.pointer.coverage.computing import WITH, WITHOUT, Coverage, both_models
 from whence_papers.pointer.summaries import Summaries
@@ -33,7 +33,7 @@ def test_the_record_has_every_seed_and_the_figure_is_drawn_from_it(tmp_path):
     from whence import records
 
     made = replace(COVERAGE, spec=TINY)
-    folder = perform(made, tmp_path)
+    folder = run_experiment(made, tmp_path)
     arms = records.read(made.record_path(tmp_path))["results"]["arms"]
     assert set(arms) == {WITH, WITHOUT} and set(arms[WITH]) == set(arms[WITHOUT])
     assert {"said_again, trained", "said_again, longer", "repeated, longer", "exact, trained"} <= set(arms[WITH])

@@ -21,7 +21,7 @@ import typer
 
 from whence import records
 from whence.errors import WhenceError, usage_error
-from whence.lab.experiment import Experiment, perform
+from whence.lab.experiment import Experiment, run_experiment
 from whence.lab.study import Study
 from whence.plugins import STUDIES, entry_points
 
@@ -159,7 +159,9 @@ def telling_where(path: Path) -> Iterator[None]:
 
 def run_experiments(made: list[Experiment], out: Path, quick: bool) -> None:
     for experiment in made:
-        folder = perform(experiment, out, quick=quick, tell=lambda line: print(line, file=sys.stderr, flush=True))
+        folder = run_experiment(
+            experiment, out, quick=quick, progress=lambda line: print(line, file=sys.stderr, flush=True)
+        )
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, drawn in {folder}")
 
 

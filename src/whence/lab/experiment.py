@@ -1,8 +1,8 @@
-"""An experiment: a frozen spec, a function that computes numbers, and one that draws them from their record alone.
+"""An experiment: a frozen spec, a function that computes results, and a function that draws them from their record alone.
 
-The record is ``OUT/GROUP/NAME.json`` (``OUT/GROUP/quick/NAME.json`` for the quick spec) and holds the spec, the raw values,
-the environment and a fingerprint of what it was computed from. It is written once, whole, and read again ever after; the
-files that are drawn lie in ``OUT/output/FOLDER/``.
+The record is ``OUT/GROUP/NAME.json`` (``OUT/GROUP/quick/NAME.json`` for the quick spec). It holds the spec, the raw values, the
+environment and fingerprints of the results it depends on. It is written once, atomically; later runs read it. Figures and
+tables are written to ``OUT/output/FOLDER/``.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from whence.errors import usage_error
 
 PARTS = ("experiment", "quick", "spec", "given", "environment", "seconds", "results")  # older records have no command
 
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 Results = dict[str, Any]  # plain JSON
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment, with nothing done yet.
+    """The description of an experiment. ``run_experiment`` computes and draws it.
 
     Args:
-        name: of the record's file.
-        group: of experiments that share a folder of records.
-        folder: where its drawings lie below ``output``.
-        question: what it asks, in a sentence.
-        spec: a frozen dataclass; everything that decides the numbers.
-        quick: the same, of a size that takes seconds and says little.
-        compute: gets a spec, the results of ``needs`` by name, and a function to call with a line of progress.
-        draw: gets the record and a folder to write to.
-        needs: experiments whose results this one starts from.
+        name: name of the record.
+        group: folder of the records, shared by related experiments.
+        folder: folder of the figures and tables, below ``output``.
+        question: the question it answers, in one sentence.
+        spec: a frozen dataclass with everything that determines the results.
+        quick: the same with small sizes, for a smoke test that takes seconds.
+        compute: takes a spec, the results of the experiments in ``needs`` by name, and a progress callback that takes a line of
+            text; returns the results as JSON values.
+        draw: takes the record and the folder to write to.
+        needs: experiments whose results this one uses.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Experiment:
     question: str
     spec: Any
     quick: Any
-    compute: Callable[[Any, Mapping[str, Results], Tell], Results]
+    compute: Callable[[Any, Mapping[str, Results], ProgressCallback], Results]
     draw: Callable[[Results, Path], None]
     needs: tuple[Experiment, ...] = ()
 
@@ -56,62 +57,67 @@ class Experiment:
         return out / self.group / ("quick" if quick else "") / f"{self.name}.json"
 
 
-def perform(experiment: Experiment, out: Path, *, quick: bool = False, tell: Tell = lambda line: None) -> Path:
-    """Compute the record unless there is one, then draw from it; the answer is the folder of drawings."""
-    record = record_of(experiment, out, quick, tell)
+def run_experiment(
+    experiment: Experiment, out: Path, *, quick: bool = False, progress: ProgressCallback = lambda line: None
+) -> Path:
+    """Compute the record unless it exists, draw it, and return the folder with the figures."""
+    record = load_or_compute(experiment, out, quick, progress)
     folder = out / "output" / experiment.folder
     folder.mkdir(parents=True, exist_ok=True)
     experiment.draw(record, folder)
     return folder
 
 
-def record_of(experiment: Experiment, out: Path, quick: bool = False, tell: Tell = lambda line: None) -> Results:
-    """The record from disk, computed first where there is none. A record that does not fit is named, and left alone."""
-    given = {need.name: record_of(need, out, quick, tell)["results"] for need in experiment.needs}
-    marks = {name: fingerprint(results) for name, results in given.items()}
-    spec = plain(asdict(experiment.quick if quick else experiment.spec))
+def load_or_compute(
+    experiment: Experiment, out: Path, quick: bool = False, progress: ProgressCallback = lambda line: None
+) -> Results:
+    """Load the record, after computing it if it does not exist. A record that does not match raises and is not overwritten."""
+    inputs = {need.name: load_or_compute(need, out, quick, progress)["results"] for need in experiment.needs}
+    fingerprints = {name: fingerprint(results) for name, results in inputs.items()}
+    spec = to_json_types(asdict(experiment.quick if quick else experiment.spec))
     path = experiment.record_path(out, quick)
     if not records.exists(path):
-        tell(f"{experiment.name}: computing")
-        torch.set_num_threads(1)  # sums are added in another order by more threads
-        began = time.monotonic()
-        results = experiment.compute(experiment.quick if quick else experiment.spec, given, tell)
+        progress(f"{experiment.name}: computing")
+        torch.set_num_threads(1)  # the number of threads changes the order of summation
+        started = time.monotonic()
+        results = experiment.compute(experiment.quick if quick else experiment.spec, inputs, progress)
         records.write(
             path,
             {
-                "experiment": experiment.name, "quick": quick, "spec": spec, "given": marks,
-                "command": records.rerun_command(), "seconds": round(time.monotonic() - began, 1),
+                "experiment": experiment.name, "quick": quick, "spec": spec, "given": fingerprints,
+                "command": records.rerun_command(), "seconds": round(time.monotonic() - started, 1),
                 "environment": records.describe_environment(sources=[experiment.compute.__module__]),
                 "results": results,
             },
         )  # fmt: skip
-        tell(f"{experiment.name}: {time.monotonic() - began:.0f} s")
-    record = records.read(path)  # what is drawn is what the file says
-    refuse_misfit(record, path, spec, marks)
+        progress(f"{experiment.name}: {time.monotonic() - started:.0f} s")
+    record = records.read(path)  # draw what was stored
+    check_record(record, path, spec, fingerprints)
     return record
 
 
-def refuse_misfit(record: Results, path: Path, spec: dict[str, Any], marks: dict[str, str]) -> None:
-    """A record is read only if it is whole, of this spec, and computed from what is there now."""
+def check_record(record: Results, path: Path, spec: dict[str, Any], fingerprints: dict[str, str]) -> None:
+    """Raise unless a record is complete, has this spec, and was computed from the current results of its dependencies."""
     missing = [part for part in PARTS if part not in record]
     if missing:
-        got, rule = f"{path} without {', '.join(missing)}", "a record has all its parts"
+        got, rule = f"{path} without {', '.join(missing)}", "a record needs all of them"
     elif record["spec"] != spec:
-        got, rule = f"{path} of another spec", "a record is read for its own spec only"
-    elif record["given"] != marks:
-        got, rule = f"{path}, computed from other {', '.join(marks)}", "its numbers come from the record beside it"
+        got, rule = f"{path} of another spec", "a record belongs to one spec"
+    elif record["given"] != fingerprints:
+        got, rule = (
+            f"{path}, computed from other {', '.join(fingerprints)}",
+            "results must be computed from the record beside them",
+        )
     else:
         return
-    raise usage_error(
-        "run", got, rule, "move the file away or choose another --out, and its numbers are computed again"
-    )
+    raise usage_error("run", got, rule, "move the file away or choose another --out to compute it again")
 
 
 def fingerprint(results: Results) -> str:
-    """A hash of results by which to tell whether others were computed from them."""
+    """A hash of results, which identifies them as the input of another experiment."""
     return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def plain(value: Any) -> Any:
-    """A spec as JSON gives it back: tuples become lists."""
+def to_json_types(value: Any) -> Any:
+    """A spec as JSON returns it: tuples become lists."""
     return json.loads(json.dumps(value))

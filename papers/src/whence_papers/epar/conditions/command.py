@@ -18,7 +18,7 @@ def conditions(
 
     Examples:
 
-    whence run epar/when
+    whence run epar/when_it_helps
 
     whence conditions results/epar_when
     """

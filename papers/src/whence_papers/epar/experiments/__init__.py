@@ -1,4 +1,4 @@
-"""The source's four experiments on EPAR, with trained as well as random weights, and the heads that they look at."""
+"""The source's four experiments on EPAR, with trained and untrained weights, and the training of their heads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRAINED_HEADS = Experiment(
     name="trained_heads",
     group="epar",
     folder="heads",
-    question="Does a head learn to attend as a task with a known answer wants it, with and without EPAR?",
+    question="Does a head learn the attention that solves a task with a known answer, with and without EPAR?",
     spec=trained_heads.Training(),
     quick=trained_heads.Training(**QUICK, steps=4, rows=1),
     compute=trained_heads.compute,
@@ -48,7 +48,7 @@ POSITION_EFFECT = Experiment(
     name="position_effect",
     group="epar",
     folder="position",
-    question="What is the position effect, and what does it do to attention?",
+    question="Which properties does the position effect have, and how does it change attention?",
     spec=position_effect.PositionEffect(),
     quick=position_effect.PositionEffect(**QUICK, blocks=16),
     compute=position_effect.compute,
@@ -59,7 +59,7 @@ OPTIMAL_POSITION = Experiment(
     name="optimal_position",
     group="epar",
     folder="optimal",
-    question="Is the position of maximum benefit where the source predicts it, and what is that worth?",
+    question="Is the position of maximum benefit where the source predicts it, and is that above chance?",
     spec=optimal_position.OptimalPosition(),
     quick=optimal_position.OptimalPosition(**QUICK),
     compute=optimal_position.compute,
@@ -70,7 +70,7 @@ PARAMETER_SENSITIVITY = Experiment(
     name="parameter_sensitivity",
     group="epar",
     folder="parameter",
-    question="What do alpha, beta and gamma change, and which are best?",
+    question="What do alpha, beta and gamma change, and which values are best?",
     spec=parameter_sensitivity.ParameterSensitivity(),
     quick=parameter_sensitivity.ParameterSensitivity(
         **(QUICK | {"runs": 2}), alphas=(0.5, 1.0, 2.0), betas=(0.0, 1.0, 4.0), gammas=(0.0, 0.5, 2.0), grid_points=3,
@@ -84,7 +84,7 @@ ADAPTIVE_ATTENTION = Experiment(
     name="adaptive_attention",
     group="epar",
     folder="adaptive",
-    question="Can attention adapt to task and content, on keys and in the source's form per row?",
+    question="Can attention adapt to task and content, by terms on keys and in the source's per-row form?",
     spec=adaptive_attention.AdaptiveAttention(),
     quick=replace(
         adaptive_attention.AdaptiveAttention(), seeds=(42, 43), inputs=32, steps=2, batch_size=8, alphas=(0.5, 1.0, 2.0),

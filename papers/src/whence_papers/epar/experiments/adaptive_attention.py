@@ -1,7 +1,7 @@
-"""Experiment 4: adaptive attention. Task, content and their fusion acting on keys, against the source's form per row.
+"""Experiment 4: adaptive attention. Task, content and their fusion as terms on keys, compared with the source's per-row form.
 
 Small models are trained on a mixture of three tasks (``whence_papers.epar.places``): the answer is the nearest symbol, the
-farthest, or the marked one, and a cue says which. What is measured is the row that is asked, of test inputs.
+farthest, or the marked one, and a cue tells which. All measurements are of the question's row on test inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.lab.experiment import Results, Tell
+from whence.lab.experiment import ProgressCallback, Results
 from whence.lab.study import Budget
 from whence.position.epar import Epar
 from whence.position.parameter import Quantity
@@ -30,7 +30,7 @@ from whence_papers.epar.attention import CONTENT_TYPES, AdaptiveModel
 from whence_papers.epar.experiments.setup import entropy, round_values
 from whence_papers.epar.places import KINDS, Places
 
-NUMBERS = ("alpha", "beta", "gamma")
+PARAMETERS = ("alpha", "beta", "gamma")
 TASKED, CONTENTED = ("row", "task", "fused"), ("content", "fused")
 TOKENS = ("symbol", "marked symbol", "cue", "question")
 
@@ -39,7 +39,7 @@ TOKENS = ("symbol", "marked symbol", "cue", "question")
 class AdaptiveAttention:
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
     symbols_shown: int = 10
-    inputs: int = 256  # of the test
+    inputs: int = 256  # of the test split
     steps: int = 300
     batch_size: int = 32
     lr: float = 0.01
@@ -49,50 +49,50 @@ class AdaptiveAttention:
 
     @property
     def swept(self) -> dict[str, tuple[float, ...]]:
-        return dict(zip(NUMBERS, (self.alphas, self.betas, self.gammas), strict=True))
+        return dict(zip(PARAMETERS, (self.alphas, self.betas, self.gammas), strict=True))
 
 
-def compute(spec: AdaptiveAttention, given: Mapping[str, Results], tell: Tell) -> Results:
-    """``results["models"][adapter]`` has an entry for each seed."""
+def compute(spec: AdaptiveAttention, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+    """``results["models"][adapter]`` has one entry per seed."""
     task = Places(count=spec.symbols_shown, items=spec.inputs)
     budget = Budget(steps=spec.steps, batch_size=spec.batch_size, lr=spec.lr, weight_decay=0.0)
     models: Results = {adapter: [] for adapter in ADAPTERS}
     for adapter in ADAPTERS:
         for seed in spec.seeds:
-            done = train_adaptive(adapter, seed=seed, task=task, budget=budget)
+            trained = train_adaptive(adapter, seed=seed, task=task, budget=budget)
             models[adapter].append(
-                describe_model(done, task) | (sweep_parameters(done, task, spec) if adapter == "fused" else {})
+                describe_model(trained, task) | (sweep_parameters(trained, task, spec) if adapter == "fused" else {})
             )
-            right = done.curves["evaluations"][-1]["splits"]["test"]["value"]
-            tell(f"adaptive attention: {adapter}, seed {seed}, accuracy {right:.3f}")
-    kinds = task.kinds(_inputs(task))
+            right = trained.curves["evaluations"][-1]["splits"]["test"]["value"]
+            progress(f"adaptive attention: {adapter}, seed {seed}, accuracy {right:.3f}")
+    kinds = task.kinds(_test_tokens(task))
     shares = {kind: round_values((kinds == number).double().mean()) for number, kind in enumerate(KINDS)}
     return {"models": models, "kinds": list(KINDS), "tokens": list(TOKENS), "mixture": shares}
 
 
-def describe_model(done: TrainedModel, task: Places) -> dict[str, Any]:
-    tokens = _inputs(task)
-    weights, reading = done.model.inspect_attention(tokens)
-    row = weights[:, :, -1].mean(1)  # of the question, over heads
+def describe_model(trained: TrainedModel, task: Places) -> dict[str, Any]:
+    tokens = _test_tokens(task)
+    weights, output = trained.model.inspect_attention(tokens)
+    row = weights[:, :, -1].mean(1)  # the question's row, mean over heads
     kinds = task.kinds(tokens)
     found: dict[str, Any] = {
-        "splits": {split: one["value"] for split, one in done.curves["evaluations"][-1]["splits"].items()},
+        "splits": {split: one["value"] for split, one in trained.curves["evaluations"][-1]["splits"].items()},
         "by_kind": {
-            kind: {n: round_values(x) for n, x in read.items()}
-            for kind, read in measure_by_kind(done.model, task).items()
+            kind: {n: round_values(x) for n, x in measured.items()}
+            for kind, measured in measure_by_kind(trained.model, task).items()
         },
         "attention": {kind: round_values(row[kinds == n].mean(0)) for n, kind in enumerate(KINDS)},
         "entropy": {kind: round_values(entropy(weights[kinds == n, :, -1]).mean(1), 4) for n, kind in enumerate(KINDS)},
-        "first_key_moved": round_values(_first_key_moved(done.model, tokens)),
+        "first_key_moved": round_values(_first_key_changes(trained.model, tokens)),
     }
-    if reading.task_weights is not None:
-        asked = reading.task_weights[:, -1]
+    if output.task_weights is not None:
+        asked = output.task_weights[:, -1]
         found["task_weights"] = {kind: round_values(asked[kinds == n], 4) for n, kind in enumerate(KINDS)}
-    if reading.content_types is not None:
-        found["content"] = describe_content(done.model, task)
-    if done.adapter in ("task", "fused"):
-        found["answered_from"] = {"as read": answer_shares(done.model, task)} | {
-            f"forced to {kind}": answer_shares(force_task_type(done.model, kind), task) for kind in KINDS
+    if output.content_types is not None:
+        found["content"] = describe_content(trained.model, task)
+    if trained.adapter in ("task", "fused"):
+        found["answered_from"] = {"as read": answer_shares(trained.model, task)} | {
+            f"forced to {kind}": answer_shares(force_task_type(trained.model, kind), task) for kind in KINDS
         }
         found["answered_from"] = {
             how: {kind: round_values(x) for kind, x in shares.items()} for how, shares in found["answered_from"].items()
@@ -100,12 +100,12 @@ def describe_model(done: TrainedModel, task: Places) -> dict[str, Any]:
     return found
 
 
-def _inputs(task: Places) -> Tensor:
+def _test_tokens(task: Places) -> Tensor:
     return torch.cat([batch.tokens for batch in task.evaluation("test")])
 
 
-def _first_key_moved(model: AdaptiveModel, tokens: Tensor) -> Tensor:
-    """The share of rows in which the adapter changes which key comes first; a temperature cannot."""
+def _first_key_changes(model: AdaptiveModel, tokens: Tensor) -> Tensor:
+    """The share of rows in which the adapter changes the key with the largest weight; a temperature cannot change it."""
     bare = copy.deepcopy(model)
     bare.attention.adapter = None
     with_it, without = model.inspect_attention(tokens)[0], bare.inspect_attention(tokens)[0]
@@ -113,42 +113,42 @@ def _first_key_moved(model: AdaptiveModel, tokens: Tensor) -> Tensor:
 
 
 def describe_content(model: AdaptiveModel, task: Places) -> dict[str, Any]:
-    """What each kind of token is sorted into and its importance; both come from the token alone, wherever it stands."""
+    """The content types and importance of each kind of token; both depend on the token alone, not on its position."""
     every = torch.arange(task.vocabulary)
-    _, reading = model.inspect_attention(every[None])
-    assert reading.content_types is not None and reading.importance is not None
+    _, output = model.inspect_attention(every[None])
+    assert output.content_types is not None and output.importance is not None
     groups = {"symbol": slice(0, task.symbols), "marked symbol": slice(task.symbols, 2 * task.symbols)}
     groups |= {"cue": slice(2 * task.symbols, task.vocabulary - 1), "question": slice(task.vocabulary - 1, None)}
     return {
-        "types": dict(CONTENT_TYPES),  # with the importance of each
-        "importance": {name: round_values(reading.importance[0, where], 4) for name, where in groups.items()},
-        "sorted": {name: round_values(reading.content_types[0, where].mean(0), 4) for name, where in groups.items()},
+        "types": dict(CONTENT_TYPES),  # type -> importance
+        "importance": {name: round_values(output.importance[0, where], 4) for name, where in groups.items()},
+        "sorted": {name: round_values(output.content_types[0, where].mean(0), 4) for name, where in groups.items()},
     }
 
 
-def sweep_parameters(done: TrainedModel, task: Places, spec: AdaptiveAttention) -> dict[str, Any]:
-    """Accuracy by kind and entropy of a trained model with one of EPAR's numbers set to a value in all its heads."""
-    position = done.model.attention.position
+def sweep_parameters(trained: TrainedModel, task: Places, spec: AdaptiveAttention) -> dict[str, Any]:
+    """Accuracy by kind and entropy of a trained model with one of EPAR's parameters set to a value in all its heads."""
+    position = trained.model.attention.position
     assert isinstance(position, Epar)
-    learned = {name: _quantity(position, name) for name in NUMBERS}
+    learned = {name: _parameter_values(position, name) for name in PARAMETERS}
     found: dict[str, Any] = {"numbers": {name: round_values(values) for name, values in learned.items()}, "sweeps": {}}
-    tokens = _inputs(task)
+    tokens = _test_tokens(task)
     for name, values in spec.swept.items():
         points: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "entropy")}
         for value in values:
-            changed = copy.deepcopy(done.model)
+            changed = copy.deepcopy(trained.model)
             now = learned | {name: [value] * len(learned[name])}
             changed.attention.position = Epar(
                 len(learned[name]), context=task.context, alpha=now["alpha"], beta=now["beta"], gamma=now["gamma"]
             )  # fmt: skip
-            for kind, read in measure_by_kind(changed, task).items():
-                points[kind].append(round_values(read["accuracy"]))
+            for kind, measured in measure_by_kind(changed, task).items():
+                points[kind].append(round_values(measured["accuracy"]))
             points["entropy"].append(round_values(entropy(changed.inspect_attention(tokens)[0][:, :, -1]).mean()))
         found["sweeps"][name] = {"at": list(values)} | points
     return found
 
 
-def _quantity(position: Epar, name: str) -> list[float]:
+def _parameter_values(position: Epar, name: str) -> list[float]:
     quantity = getattr(position, name)
     assert isinstance(quantity, Quantity)
     return [float(x) for x in quantity().detach().flatten()]

@@ -1,4 +1,4 @@
-"""Experiment 2"""
+"""Experiment 2: the position of maximum benefit, the consistency of the source's prediction with it, and the chance level."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.lab.experiment import Results, Tell
+from whence.lab.experiment import ProgressCallback, Results
 from whence_papers.epar import theory
 from whence_papers.epar.experiments.setup import FORMS, WEIGHTS, Setup, make_sequences, round_values, target_attention
 from whence_papers.epar.experiments.trained_heads import compute_attention
 
-#: what is measured of a sequence, and what it means
+#: measure of a sequence -> definition
 MEASURES = {
     "value_part": "1 - |V(p*) - V(p)| / V(p*), p* = argmax V, p the position that the source predicts (argmax I)",
     "place_part": "1 - |p* - p| / L, the plain distance form",
@@ -27,7 +27,7 @@ MEASURES = {
 
 
 def score_positions(a: Tensor, importance: Tensor, setup: Setup, seed: int) -> dict[str, list[float]]:
-    """All MEASURES of attention ``[B, L, L]`` over importances ``[B, L]``, a number a sequence; the seed is the guesses'."""
+    """All MEASURES of attention ``[B, L, L]`` for importances ``[B, L]``, one number per sequence; ``seed`` draws the guesses."""
     value = theory.position_value(a, importance)
     right = theory.position_value(target_attention(importance, setup), importance)
     predicted = theory.source_prediction(a, importance)
@@ -50,9 +50,9 @@ class OptimalPosition(Setup):
     pass
 
 
-def compute(setup: OptimalPosition, given: Mapping[str, Results], tell: Tell) -> Results:
+def compute(setup: OptimalPosition, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
     """``results["values"][weights][form][pattern][measure]`` is a list of runs for each head."""
-    heads = given["trained_heads"]["heads"]
+    heads = inputs["trained_heads"]["heads"]
     values: Results = {}
     for weights in WEIGHTS:
         values[weights] = {form: {name: {} for name in theory.PATTERNS} for form in FORMS}
@@ -64,7 +64,7 @@ def compute(setup: OptimalPosition, given: Mapping[str, Results], tell: Tell) ->
                     a = compute_attention(x, weights, form, number, heads, setup)
                     for measure, numbers in score_positions(a, importance, setup, 10 * number + place).items():
                         cell.setdefault(measure, []).append(round_values(numbers))
-        tell(f"optimal position: {weights} weights")
+        progress(f"optimal position: {weights} weights")
     return {
         "measures": MEASURES,
         "values": values,
@@ -74,7 +74,7 @@ def compute(setup: OptimalPosition, given: Mapping[str, Results], tell: Tell) ->
 
 
 def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Whether the source's predicted position ever depends on the attention: tried on all sequences of all heads."""
+    """Whether the source's predicted position ever depends on the attention, checked on all sequences of all heads."""
     found = []
     for weights in WEIGHTS:
         for form in FORMS:
@@ -90,7 +90,7 @@ def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[st
 
 
 def example(name: str, setup: OptimalPosition, heads: Mapping[str, Any]) -> Results:
-    """Importance and position values over one sequence, with each one's best position."""
+    """Importance and position values of one sequence, with the best position of each curve."""
     importance, x = (part[:1] for part in make_sequences(name, setup, 0))
     curves = {"wanted": theory.position_value(target_attention(importance, setup), importance)[0]}
     for weights in ("random", "trained"):

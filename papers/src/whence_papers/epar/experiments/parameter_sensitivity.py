@@ -1,4 +1,14 @@
-"""Experiment 3"""
+"""Experiment 3: the effect of alpha, beta and gamma, the sensitivity to them, and their best values.
+
+A sweep changes one parameter of a head and keeps its weights, so it shows the effect of the parameter alone. The measures
+are those of experiment 2, the entropy, and the task's error: the squared difference of the attention from the target
+attention, divided by the square of the target. On average that is the error of the gathered payloads.
+
+The best values are searched for by gradient and by grid, for two objectives. The optimum of the task's error can lie
+anywhere, also on a bound of the search. The imitation error has a known optimum: it asks with which parameters a head attends
+as it does with those of the source's class signature. They are the only ones with an error of 0 and lie inside all bounds, so
+both searches must find them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.lab.experiment import Results, Tell
+from whence.lab.experiment import ProgressCallback, Results
 from whence_papers.epar import theory
 from whence_papers.epar.experiments.optimal_position import score_positions
 from whence_papers.epar.experiments.setup import (
@@ -27,7 +37,7 @@ from whence_papers.epar.experiments.trained_heads import compute_attention, proj
 
 @dataclass(frozen=True)
 class Search(Setup):
-    """How the best numbers are looked for."""
+    """The settings of the two searches."""
 
     grid_points: int = 5
     grid_rounds: int = 30
@@ -42,26 +52,26 @@ def first_sequences(setup: Setup, number: int) -> tuple[Tensor, Tensor]:
 
 
 def task_error(setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
-    """The task's error of a trained head as a function of EPAR's numbers ``[n, 3]``: ``[n]``, differentiable."""
+    """The task's error of a trained head as a differentiable function of EPAR's parameters ``[n, 3]``: ``[n]``."""
     importance, x = first_sequences(setup, number)
     return _distance_from(target_attention(importance, setup)[:, None], x, setup, heads, number)
 
 
 def imitation_error(setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
-    """How far a trained head's attention is from the one that it has with the numbers of the source's signature."""
+    """The distance of a trained head's attention from its attention with the parameters of the source's class signature."""
     _, x = first_sequences(setup, number)
     q, k = project_head(x, "trained", "enhanced", number, heads)
-    want = theory.attention_weights(q, k, theory.CODE_DEFAULTS.position(setup.length))
-    return _distance_from(want, x, setup, heads, number)
+    target = theory.attention_weights(q, k, theory.CODE_DEFAULTS.position(setup.length))
+    return _distance_from(target, x, setup, heads, number)
 
 
-def _distance_from(want: Tensor, x: Tensor, setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
-    """The squared difference of the attention from a wanted one ``[B, 1, L, L]`` over the wanted one's square."""
+def _distance_from(target: Tensor, x: Tensor, setup: Setup, heads: Mapping[str, Any], number: int) -> theory.Measure:
+    """The squared difference of the attention from a target ``[B, 1, L, L]``, divided by the square of the target."""
     q, k = project_head(x, "trained", "enhanced", number, heads)
 
     def measure(numbers: Tensor) -> Tensor:
         a = theory.attention_weights(q, k, theory.build_epar(numbers, setup.length))
-        return ((a - want).square().sum((2, 3)) / want.square().sum((2, 3))).mean(0)
+        return ((a - target).square().sum((2, 3)) / target.square().sum((2, 3))).mean(0)
 
     return measure
 
@@ -73,7 +83,7 @@ OBJECTIVES: dict[str, Callable[[Setup, Mapping[str, Any], int], theory.Measure]]
 
 
 def find_optima(setup: Search, heads: Mapping[str, Any]) -> Results:
-    """``[objective][head]``: what each way found, whether the two agree, and what lies beyond the bounds."""
+    """``[objective][head]``: the result of each search, whether they agree, and whether the optimum is inside the bounds."""
     return {
         name: [_search_both_ways(objective(setup, heads, number), setup) for number in range(len(setup.seeds))]
         for name, objective in OBJECTIVES.items()
@@ -104,7 +114,7 @@ MEASURES = ("consistency", "ranking", "true_ranking", "entropy", "error")
 
 @dataclass(frozen=True)
 class ParameterSensitivity(Search):
-    runs: int = 20  # of each of five patterns: 100 sequences a point
+    runs: int = 20  # of each of five patterns: 100 sequences per point
     alphas: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)
     gammas: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0)
@@ -114,26 +124,26 @@ class ParameterSensitivity(Search):
         return {"alpha": self.alphas, "beta": self.betas, "gamma": self.gammas}
 
 
-def compute(setup: ParameterSensitivity, given: Mapping[str, Results], tell: Tell) -> Results:
-    heads = given["trained_heads"]["heads"]
+def compute(setup: ParameterSensitivity, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+    heads = inputs["trained_heads"]["heads"]
     results: Results = {"sweeps": {}}
     for number in setup.swept:
         results["sweeps"][number] = sweep(setup, heads, number)
-        tell(f"parameter sensitivity: {number}")
+        progress(f"parameter sensitivity: {number}")
     results["combinations"] = combinations(setup, heads)
-    tell("parameter sensitivity: combinations")
+    progress("parameter sensitivity: combinations")
     results["elasticities"] = elasticities(setup, heads)
     results["best"] = find_optima(setup, heads)
-    tell("parameter sensitivity: the best numbers, two ways")
+    progress("parameter sensitivity: best values")
     results["correlation"] = correlation(setup, heads)
-    kept = [{name: head[name] for name in ("alpha", "beta", "gamma", "errors")} for head in heads["learned"]]
-    results["learned"] = kept
+    learned = [{name: head[name] for name in ("alpha", "beta", "gamma", "errors")} for head in heads["learned"]]
+    results["learned"] = learned
     results["trained_errors"] = {form: [head["errors"][-1] for head in heads[form]] for form in (*FORMS, "learned")}
     return results
 
 
 def sweep(setup: ParameterSensitivity, heads: Mapping[str, Any], number: str) -> Results:
-    """``[weights][form][measure][value][head]``, each the mean over the head's sequences of all patterns."""
+    """``[weights][form][measure][value][head]``: means over the head's sequences of all patterns."""
     forms = ("enhanced",) if number == "gamma" else ("basic", "enhanced")
     found: Results = {"at": list(setup.swept[number])}
     for weights in WEIGHTS:
@@ -158,19 +168,19 @@ def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: s
         total["ranking"] += judged["ranking"]
         total["true_ranking"] += judged["true_ranking"]
         total["entropy"] += entropy(a).mean(-1).tolist()
-        want = target_attention(importance, setup)
-        total["error"] += ((a - want).square().sum((1, 2)) / want.square().sum((1, 2))).tolist()
+        target = target_attention(importance, setup)
+        total["error"] += ((a - target).square().sum((1, 2)) / target.square().sum((1, 2))).tolist()
     return {measure: round_values(sum(numbers) / len(numbers)) for measure, numbers in total.items()}
 
 
 def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
-    """The task's error of each trained head over two numbers at a time: ``[first][second][head]``."""
-    usual = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
+    """The task's error of each trained head over two parameters at a time: ``[first][second][head]``."""
+    defaults = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
     found: Results = {}
     for first, second in (("alpha", "beta"), ("gamma", "beta")):
         pairs = [(a, b) for a in setup.swept[first] for b in setup.swept[second]]
         numbers = torch.tensor(
-            [list((usual | {first: a, second: b}).values()) for a, b in pairs], dtype=torch.float64
+            [list((defaults | {first: a, second: b}).values()) for a, b in pairs], dtype=torch.float64
         )  # fmt: skip
         columns = []
         for number in range(len(setup.seeds)):
@@ -182,17 +192,17 @@ def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Resul
 
 
 def elasticities(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
-    """By how many per cent a measure changes with one per cent of a number: ``[measure][number][head]``, by autograd."""
+    """The change of a measure in per cent for one per cent of a parameter, by autograd: ``[measure][parameter][head]``."""
     setting = theory.Setting(setup.alpha, setup.beta, setup.gamma)
     found: dict[str, dict[str, list[float]]] = {}
-    apart: list[float] = []
+    differences: list[float] = []
     for number in range(len(setup.seeds)):
         for measure, function in _measures(setup, heads, number):
             for name, value in theory.sensitivity(function, setting).elasticities.items():
                 found.setdefault(measure, {}).setdefault(name, []).append(round_values(float(value)))
             if number == 0:
-                apart.append(theory.gradients_match_differences(function, setting).violation)
-    return {"by": found, "autograd_against_differences": max(apart)}
+                differences.append(theory.gradients_match_differences(function, setting).violation)
+    return {"by": found, "autograd_against_differences": max(differences)}
 
 
 def _measures(setup: Setup, heads: Mapping[str, Any], number: int) -> Iterator[tuple[str, theory.Measure]]:

@@ -1,4 +1,4 @@
-"""Experiment 1: the position effect, its mathematical properties, and what it does to attention."""
+"""Experiment 1: the position effect, its mathematical properties, and its effect on attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.lab.experiment import Results, Tell
+from whence.lab.experiment import ProgressCallback, Results
 from whence_papers.epar import theory
 from whence_papers.epar.experiments.published import RETENTION
 from whence_papers.epar.experiments.setup import (
@@ -30,25 +30,25 @@ WEIGHTS = ("random", "trained")
 
 @dataclass(frozen=True)
 class PositionEffect(Setup):
-    blocks: int = 32  # rows and columns of a map in the record: tokens are taken together
-    shown: str = "clustered"  # the pattern of the sequence whose attention is drawn
-    plain: str = "random"  # the pattern in which no position is special
+    blocks: int = 32  # rows and columns of a map in the record, each a block of tokens
+    shown: str = "clustered"  # pattern of the sequence whose attention is drawn
+    plain: str = "random"  # pattern in which no position is special
     levels: tuple[float, ...] = (-4.0, -2.0, 0.0, 2.0, 4.0)  # scores that all keys share
     quantiles: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
     bins: int = 20
 
 
-def compute(setup: PositionEffect, given: Mapping[str, Results], tell: Tell) -> Results:
-    heads = given["trained_heads"]["heads"]
-    tell("position effect: the factor and its properties")
+def compute(setup: PositionEffect, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+    heads = inputs["trained_heads"]["heads"]
+    progress("position effect: the factor and its properties")
     results = {"factor": factors(setup), "evidence": evidence(setup), "retention": retention(setup)}
     results |= {"region": regions(setup), "equal_scores": equal_scores(setup), "patterns": patterns(setup)}
-    tell("position effect: attention of heads")
+    progress("position effect: attention of heads")
     return results | attention(setup, heads)
 
 
 def factors(setup: PositionEffect) -> Results:
-    """The factor at distances to 2 L, with the text's numbers and with those of the source's code."""
+    """The factor at distances up to 2 L, with the parameters of the source's text and of its code."""
     distance = torch.arange(2 * setup.length + 1, dtype=torch.float64)
     text, code = theory.Setting(setup.alpha, setup.beta, setup.gamma), theory.CODE_DEFAULTS
     named = {"basic": text.basic(), "enhanced": text, "enhanced, code's numbers": code}
@@ -66,8 +66,8 @@ def factors(setup: PositionEffect) -> Results:
 
 
 def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
-    """What the source's Theorem 1 and its bound say, each tried on both forms."""
-    tried = []
+    """The statements of the source's Theorem 1 and its bound, checked for both forms."""
+    checked = []
     for form in ("basic", "enhanced"):
         setting = setup.setting(form)
         assert setting is not None
@@ -75,29 +75,29 @@ def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
             theory.continuity, theory.differentiability, theory.factor_monotonicity, theory.bound,
             theory.attention_bound,
         ):  # fmt: skip
-            tried.append({"form": form} | statement(setting, setup.length).record())
+            checked.append({"form": form} | statement(setting, setup.length).record())
         both = theory.attention_monotonicity(setting, length=setup.length)
-        tried.append({"form": form} | both.record())
-    return tried
+        checked.append({"form": form} | both.record())
+    return checked
 
 
 def retention(setup: PositionEffect) -> Results:
-    """What both forms keep of the score over distance, and whether the source's figures can come from one setting."""
+    """The retention of both forms over distance, and whether the source's figures can come from one setting."""
     share = torch.linspace(0, 1, 65, dtype=torch.float64)
-    kept = theory.compare_retention(share, theory.Setting(setup.alpha, setup.beta, setup.gamma))
+    retained = theory.compare_retention(share, theory.Setting(setup.alpha, setup.beta, setup.gamma))
     agree = theory.retention_figures_agree(RETENTION["basic_far"], RETENTION["gain_far"], RETENTION["gain_medium"])
     beta = theory.beta_for_retention(RETENTION["basic_far"])
     there = theory.compare_retention(torch.tensor([0.5, 1.0]), theory.Setting(setup.alpha, beta, setup.gamma))
     return {
-        "share": round_values(share), "basic": round_values(kept.basic), "enhanced": round_values(kept.enhanced),
-        "gain": round_values(kept.gain), "source": dict(RETENTION), "figures_agree": agree.record(),
+        "share": round_values(share), "basic": round_values(retained.basic), "enhanced": round_values(retained.enhanced),
+        "gain": round_values(retained.gain), "source": dict(RETENTION), "figures_agree": agree.record(),
         "beta_of_the_source's_basic_figure": round_values(beta),
         "enhanced_at_that_beta": round_values(there.enhanced), "gain_at_that_beta": round_values(there.gain),
     }  # fmt: skip
 
 
 def regions(setup: PositionEffect) -> Results:
-    """Between the nearest and the farthest key: where the far one gets more weight although the factor falls."""
+    """For the nearest and the farthest key: the scores at which the far key gets more weight although the factor decreases."""
     scores = torch.linspace(-4, 4, 41, dtype=torch.float64)
     found = {}
     for form in ("basic", "enhanced"):
@@ -112,7 +112,7 @@ def regions(setup: PositionEffect) -> Results:
 
 
 def equal_scores(setup: PositionEffect) -> Results:
-    """The weight at each distance, times the number of keys, when all keys have the same score."""
+    """The weight at each distance times the number of keys, if all keys have the same score."""
     scores = torch.tensor(setup.levels)[:, None].expand(-1, setup.length)
     found = {}
     for form in ("basic", "enhanced"):
@@ -123,7 +123,7 @@ def equal_scores(setup: PositionEffect) -> Results:
 
 
 def patterns(setup: PositionEffect) -> Results:
-    """An example of each pattern and how its importances are spread over 0 to 1."""
+    """An example of each pattern and the distribution of its importances over 0 to 1."""
     found = {}
     for name in theory.PATTERNS:
         all_of_it = torch.cat([make_sequences(name, setup, head)[0] for head in range(len(setup.seeds))])
@@ -137,7 +137,7 @@ def patterns(setup: PositionEffect) -> Results:
 
 
 def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
-    """Everything that is asked of the attention itself, for each kind of weights, form and head."""
+    """All quantities of the attention itself, for each kind of weights, form and head."""
     shown, x_shown = (part[:1] for part in make_sequences(setup.shown, setup, 0))
     found: Results = {
         "maps": {
@@ -149,16 +149,16 @@ def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
     found["by_distance"] = {"wanted": [round_values(setup.length * mean_by_distance(a)) for a in right]}
     for weights in WEIGHTS:
         for form in FORMS:
-            see = HeadAttention(setup, heads, weights, form)
-            plain = [see(make_sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
+            attend_head = HeadAttention(setup, heads, weights, form)
+            plain = [attend_head(make_sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
             correlation = correlate_rows(torch.cat(plain)).mean(0)
             for kind, numbers in {
-                "maps": round_values(average_blocks(see(x_shown, 0)[0], setup.blocks, "sum"), 4),
+                "maps": round_values(average_blocks(attend_head(x_shown, 0)[0], setup.blocks, "sum"), 4),
                 "correlation": round_values(average_blocks(correlation, setup.blocks, "mean"), 4),
                 "received": [round_values(setup.length * a.mean((0, 1))) for a in plain],
                 "by_distance": [round_values(setup.length * mean_by_distance(a)) for a in plain],
-                "statistics": statistics(setup, see),
-                "position_value": value_quantiles(setup, see),
+                "statistics": statistics(setup, attend_head),
+                "position_value": value_quantiles(setup, attend_head),
             }.items():
                 found.setdefault(kind, {}).setdefault(weights, {})[form] = numbers
     return found
@@ -166,7 +166,7 @@ def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """The attention of heads with one kind of weights and one form."""
+    """Computes the attention of heads with one kind of weights and one form."""
 
     setup: Setup
     heads: Mapping[str, Any]
@@ -177,30 +177,30 @@ class HeadAttention:
         return compute_attention(x, self.weights, self.form, number, self.heads, self.setup)
 
 
-def statistics(setup: PositionEffect, see: HeadAttention) -> dict[str, list[list[float]]]:
-    """``[what][head]``: a number for each sequence of all patterns."""
+def statistics(setup: PositionEffect, attend_head: HeadAttention) -> dict[str, list[list[float]]]:
+    """``[statistic][head]``: one number per sequence of all patterns."""
     found: dict[str, list[list[float]]] = {}
     for number in range(len(setup.seeds)):
-        a = torch.cat([see(make_sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
+        a = torch.cat([attend_head(make_sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
         for what, numbers in describe(a).items():
             found.setdefault(what, []).append(round_values(numbers))
     return found
 
 
-def value_quantiles(setup: PositionEffect, see: HeadAttention) -> dict[str, list[float]]:
+def value_quantiles(setup: PositionEffect, attend_head: HeadAttention) -> dict[str, list[float]]:
     """Quantiles of V over all positions, sequences and heads of each pattern."""
     found = {}
     for name in theory.PATTERNS:
         values = []
         for number in range(len(setup.seeds)):
             importance, x = make_sequences(name, setup, number)
-            values.append(theory.position_value(see(x, number), importance))
+            values.append(theory.position_value(attend_head(x, number), importance))
         found[name] = round_values(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
     return found
 
 
 def describe(a: Tensor) -> dict[str, Tensor]:
-    """Of each sequence's attention ``[B, L, L]``, the mean over its rows: entropy, largest weight, distance, near share."""
+    """Means over the rows of each sequence's attention ``[B, L, L]``: entropy, largest weight, distance, near share."""
     places = torch.arange(a.shape[-1], dtype=torch.float64)
     distance = (places[:, None] - places).abs()
     return {

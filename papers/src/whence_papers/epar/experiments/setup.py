@@ -1,4 +1,12 @@
-"""Setup."""
+"""What the EPAR experiments share: sizes and seeds, tokens whose norm is their importance, and a task with a known answer.
+
+The task: each position gathers the payloads of important positions near it, with the weights
+
+    target(i, j)  =  softmax over j of  (sharpness * I_j  -  |i - j| / reach)
+
+The attention that solves it is therefore known, and so are its position value and its position of maximum benefit. A trained
+head can be compared with them.
+"""
 
 from __future__ import annotations
 
@@ -11,43 +19,48 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence_papers.epar.theory import PATTERNS, Setting, make_pattern
 
-#: what the attention's scores are multiplied by; "none" is the control
+#: the factor on the scores; "none" is the control
 FORMS = ("none", "basic", "enhanced")
-#: "random": a head as it starts; "places": the same with random position vectors added, as the source has it; "trained"
+#: "random": untrained heads; "places": the same with random position vectors added to the input, as in the source; "trained"
 WEIGHTS = ("random", "places", "trained")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Sizes, seeds and EPAR's numbers. The quick one is for trying the path, not for reading numbers."""
+    """Sizes, seeds and EPAR's parameters."""
 
     length: int = 128
     head_dim: int = 16
-    runs: int = 100  # sequences of each pattern, shared out among the heads
+    runs: int = 100  # sequences of each pattern, divided among the heads
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)  # one head each
     alpha: float = 1.0
     beta: float = 1.0
     gamma: float = 0.5
-    reach: float = 0.25  # of the wanted attention, as a share of the length
+    reach: float = 0.25  # of the target attention, as a share of the length
     sharpness: float = 6.0
-    common: float = 0.6  # of a token's vector along the direction that all tokens share
+    common: float = 0.6  # share of a token's vector along the direction common to all tokens
 
     def __post_init__(self) -> None:
         if self.runs % len(self.seeds):
             got = f"runs={self.runs} for {len(self.seeds)} seeds"
-            raise usage_error("Setup(runs, seeds)", got, "every head has as many runs", "give a multiple")
+            raise usage_error(
+                "Setup(runs, seeds)",
+                got,
+                "all heads need the same number of runs",
+                "make runs a multiple of the number of seeds",
+            )
 
     @property
     def runs_a_head(self) -> int:
         return self.runs // len(self.seeds)
 
     def with_number(self, name: str, value: float) -> Self:
-        """The same with another alpha, beta or gamma."""
+        """A copy with another alpha, beta or gamma."""
         changed: dict[str, Any] = {name: value}
         return replace(self, **changed)
 
     def setting(self, form: str) -> Setting | None:
-        """EPAR's numbers for one of FORMS; None for the control."""
+        """EPAR's parameters for one of FORMS; None for the control."""
         return None if form == "none" else Setting(self.alpha, self.beta, self.gamma, form)
 
 
@@ -55,9 +68,9 @@ QUICK: dict[str, Any] = {"length": 32, "runs": 6, "seeds": (42, 43)}
 
 
 def make_tokens(importance: Tensor, setup: Setup, seed: int) -> Tensor:
-    """Vectors ``[..., L, width]`` with the importances ``[..., L]`` as norms.
+    """Vectors ``[..., L, width]`` whose norms are the importances ``[..., L]``.
 
-    A part of each points along one direction that all share: without it no linear map could see a norm. The rest has a
+    A part of each vector points along one common direction; without it no linear map could read the norm. The rest has a
     random direction.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -75,14 +88,14 @@ def target_attention(importance: Tensor, setup: Setup) -> Tensor:
 
 
 def make_sequences(name: str, setup: Setup, head: int) -> tuple[Tensor, Tensor]:
-    """The importances ``[runs a head, L]`` and tokens of one pattern that the head of that number meets."""
-    seed = 1_000_000 + 100 * head + list(PATTERNS).index(name)  # far from the seeds that training draws from
+    """The importances ``[runs per head, L]`` and tokens of one pattern for the head with a given index."""
+    seed = 1_000_000 + 100 * head + list(PATTERNS).index(name)  # disjoint from the seeds of training
     importance = make_pattern(name, setup.length, seed, rows=setup.runs_a_head)
     return importance, make_tokens(importance, setup, seed)
 
 
 def round_values(value: Any, digits: int = 5) -> Any:
-    """Tensors and nested lists of numbers as lists, cut to a number of significant digits."""
+    """Convert tensors and nested lists to lists of floats with a number of significant digits."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -110,7 +123,7 @@ def entropy(a: Tensor) -> Tensor:
 
 
 def average_blocks(square: Tensor, count: int, keys: str) -> Tensor:
-    """A matrix over tokens ``[L, L]`` as one over blocks of tokens: the mean over queries, the sum or mean over keys."""
+    """Reduce a matrix over tokens ``[L, L]`` to blocks of tokens: the mean over queries, the sum or mean over keys."""
     size = square.shape[-1] // count
     parts = square.unflatten(0, (count, size)).mean(1).unflatten(1, (count, size))
     return parts.sum(-1) if keys == "sum" else parts.mean(-1)

@@ -1,4 +1,4 @@
-"""Tables."""
+"""The CSV files and text reports of the experiments, written from records alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from whence.statistics import compare
 from whence_papers.epar.experiments.published import CONSISTENCY, CONSISTENCY_OF_ALL, RANKING
 from whence_papers.intervals import mean_and_interval
 
+Record = dict[str, Any]
+
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     text = io.StringIO()
@@ -23,14 +25,13 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_report(path: Path, record: dict[str, Any], title: str, parts: Iterable[str]) -> None:
-    """A report begins with what it is of and ends with a line break."""
+def write_report(path: Path, record: Record, title: str, parts: Iterable[str]) -> None:
+    """Write a text report with a title, the spec, and the provenance of the record."""
     where, spec = record["environment"], record["spec"]
     head = [title, "=" * len(title), ""]
     if record["quick"]:
-        head += ["QUICK RUN: these numbers mean nothing.", ""]
-    said = ", ".join(f"{name} {value}" for name, value in spec.items())
-    head += [paragraph(f"Spec: {said}.")]
+        head += ["QUICK RUN: the numbers are not meaningful.", ""]
+    head += [paragraph(f"Spec: {', '.join(f'{name} {value}' for name, value in spec.items())}.")]
     commit = where["commit"] or "unknown"
     changed = " with uncommitted changes" if where["uncommitted_changes"] else ""
     head += [f"Commit {commit[:12]}{changed}; record {record['experiment']}.json; {record['seconds']:g} s.", ""]
@@ -46,29 +47,23 @@ def section(title: str, *lines: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, the first to the left and the others to the right."""
+    """Format rows as aligned columns: the first left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        first, others = (
-            row[0].ljust(widths[0]),
-            (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        )
-        lines.append("  ".join([first, *others]).rstrip())
+        others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([row[0].ljust(widths[0]), *others]).rstrip())
     return "\n".join(lines)
 
 
 def format_mean(values: Sequence[float], digits: int = 3) -> str:
-    """A mean with its interval."""
+    """Format a mean with its interval."""
     mean, low, high = mean_and_interval(values)
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-Record = dict[str, Any]
-
-
 def head_means(record: Record, weights: str, form: str, pattern: str, measure: str) -> list[float]:
-    """A head's mean over its runs, for every head; ``consistency`` is the mean of its two parts."""
+    """The mean over the runs of each head; ``consistency`` is the mean of its two parts."""
     return [sum(runs) / len(runs) for runs in head_runs(record, weights, form, pattern, measure)]
 
 
@@ -85,7 +80,7 @@ def patterns(record: Record) -> list[str]:
     return list(record["results"]["values"]["random"]["basic"])
 
 
-def write_trained_heads(record: dict[str, Any], folder: Path) -> None:
+def write_trained_heads(record: Record, folder: Path) -> None:
     heads, seeds = record["results"]["heads"], record["spec"]["seeds"]
     rows = [
         {"form": form, "seed": seed, "last_error": head["errors"][-1]}
@@ -97,29 +92,29 @@ def write_trained_heads(record: dict[str, Any], folder: Path) -> None:
     write_csv(folder / "trained_heads.csv", rows)
 
 
-def write_position_effect(record: dict[str, Any], folder: Path) -> None:
+def write_position_effect(record: Record, folder: Path) -> None:
     parts = [properties_section(record), retention_section(record), attention_section(record)]
     write_report(folder / "position_effect_report.txt", record, "Experiment 1: the position effect", parts)
 
 
-def properties_section(record: dict[str, Any]) -> str:
+def properties_section(record: Record) -> str:
     lines = []
     for one in record["results"]["evidence"]:
-        found = "holds" if one["holds"] else f"FAILS, by {one['violation']:.3g}"
+        verdict = "holds" if one["holds"] else f"FAILS, by {one['violation']:.3g}"
         lines.append(
-            paragraph(f"{one['form']}: {one['statement']}: {found} ({one['checked']} checks: {one['where']}).")
+            paragraph(f"{one['form']}: {one['statement']}: {verdict} ({one['checked']} checks: {one['where']}).")
         )
         if one["counter_example"]:
             shown = ", ".join(f"{name} {value:.4g}" for name, value in one["counter_example"].items())
             lines.append(paragraph(f"    for example: {shown}"))
-    return section("Theorem 1 and the bound, each tried on a grid", *lines)
+    return section("Theorem 1 and the bound, each checked on a grid", *lines)
 
 
-def retention_section(record: dict[str, Any]) -> str:
+def retention_section(record: Record) -> str:
     found = record["results"]["retention"]
     source, half = found["source"], len(found["share"]) // 2
     rows = [
-        ["kept of a score", "computed", "the source"],
+        ["retention of a score", "computed", "the source"],
         ["basic, at L", f"{found['basic'][-1]:.3f}", f"{source['basic_far']:.3f}"],
         ["enhanced, at L", f"{found['enhanced'][-1]:.3f}", f"{source['enhanced_far']:.3f}"],
         ["gain at L", f"{found['gain'][-1]:.2f}x", f"{source['gain_far']:g}x"],
@@ -127,7 +122,7 @@ def retention_section(record: dict[str, Any]) -> str:
     ]
     beta = found["beta_of_the_source's_basic_figure"]
     there = (
-        f"The source's basic figure needs beta = {beta:.3f}; with that beta the enhanced form keeps "
+        f"The source's basic figure needs beta = {beta:.3f}; with that beta the enhanced form retains "
         f"{found['enhanced_at_that_beta'][-1]:.3f} at L, a gain of {found['gain_at_that_beta'][-1]:.1f}x "
         f"({found['gain_at_that_beta'][0]:.1f}x at L/2)."
     )
@@ -136,7 +131,7 @@ def retention_section(record: dict[str, Any]) -> str:
     return section("Information retention", table(rows), paragraph(f"{there} The source's three figures {verdict}."))
 
 
-def attention_section(record: dict[str, Any]) -> str:
+def attention_section(record: Record) -> str:
     found = record["results"]["statistics"]
     rows = [["mean [95 % interval over heads]", *next(iter(found["random"].values()))]]
     for weights, forms in found.items():
@@ -162,7 +157,7 @@ def write_optimal_position(record: Record, folder: Path) -> None:
 
 
 def optimal_position_rows(record: Record) -> list[dict[str, Any]]:
-    """Every run of every head, one row each."""
+    """One row per run of every head."""
     found, spec = [], record["spec"]
     for weights in WEIGHTS:
         for form in FORMS:
@@ -179,9 +174,9 @@ def definitions_section(record: Record) -> str:
     lines = [f"{name}: {meaning}" for name, meaning in record["results"]["measures"].items()]
     lines += ["consistency (the source's two-part form): (value_part + place_part) / 2"]
     lines += [
-        "random: heads as they start; places: the same, random position vectors added to the input, as the source has"
+        "random: untrained heads; places: the same with random position vectors added to the input, as in the source;"
     ]
-    lines += ["it; trained: heads trained on a task whose wanted attention is known. All intervals: 95 %, over heads."]
+    lines += ["trained: heads trained on a task whose target attention is known. All intervals: 95 %, over heads."]
     return section("Definitions", *lines)
 
 
@@ -189,9 +184,9 @@ def prediction_section(record: Record) -> str:
     tried = record["results"]["prediction"]
     failed = [one for one in tried if not one["holds"]]
     count = sum(one["checked"] for one in tried)
-    verdict = "in every one of them" if not failed else f"but not for {len(failed)} of {len(tried)} kinds of heads"
+    verdict = "in every case" if not failed else f"but not for {len(failed)} of {len(tried)} kinds of heads"
     text = (
-        f"The source predicts argmax_i of (row mean of A) x I. Tried on {count} attention maps, this is argmax I {verdict}: "
+        f"The source predicts argmax_i of (row mean of A) x I. On {count} attention maps this is argmax I {verdict}: "
         "a softmax row has the mean 1/L, so the prediction does not depend on the attention, and not on alpha, beta or gamma."
     )
     return section("The prediction reads no attention", paragraph(text))
@@ -209,7 +204,7 @@ def values_section(record: Record) -> str:
 
 
 def differences_section(record: Record) -> str:
-    """Enhanced minus basic with its interval, heads paired; no test is made of so many numbers."""
+    """Enhanced minus basic with its interval, paired by head; not tested, because there are too many comparisons."""
     lines = [["weights, pattern", "consistency", "ranking", "true_place", "true_ranking"]]
     for weights in WEIGHTS:
         for pattern in patterns(record):
@@ -224,7 +219,7 @@ def differences_section(record: Record) -> str:
 
 
 def claimed_gains_section(record: Record) -> str:
-    """The source's four claims that the enhanced form is better, tested for each kind of weights."""
+    """Tests of the source's four claims that the enhanced form is better, for each kind of weights."""
     claims = [("consistency", pattern) for pattern in CONSISTENCY] + [("ranking", pattern) for pattern in RANKING]
     lines = []
     for weights in WEIGHTS:
@@ -233,7 +228,7 @@ def claimed_gains_section(record: Record) -> str:
             verdict = compare(arms, "basic", len(claims), higher_is_better=True).arms["enhanced"].verdict
             lines.append(f"{weights} weights, {measure}, {pattern}: {verdict}")
     return section(
-        f"Is enhanced better, as the source has it? Welch, m = {len(claims)} claims a kind of weights", *lines
+        f"Is enhanced better, as the source claims? Welch, m = {len(claims)} claims per kind of weights", *lines
     )
 
 
@@ -259,7 +254,7 @@ def source_section(record: Record) -> str:
                 below.append((mean, f"{weights}, {form}, {pattern}", share))
     least = min(below)
     floor = (
-        f"The source: every pattern above {CONSISTENCY_OF_ALL:g}. Least mean here: {least[0]:.3f} ({least[1]}), with "
+        f"The source: every pattern above {CONSISTENCY_OF_ALL:g}. Smallest mean here: {least[0]:.3f} ({least[1]}), with "
         f"{100 * least[2]:.0f} % of its runs below."
     )
     return section("Against the source's figures", table(lines), paragraph(floor))
@@ -274,7 +269,7 @@ def write_parameter_sensitivity(record: Record, folder: Path) -> None:
 
 
 def parameter_rows(record: Record, number: str) -> list[dict[str, Any]]:
-    """One row for each value of the number, kind of weights, form and head."""
+    """One row per value of the parameter, kind of weights, form and head."""
     found, seeds = record["results"]["sweeps"][number], record["spec"]["seeds"]
     return [
         {number: value, "weights": weights, "form": form, "seed": seed}
@@ -293,7 +288,7 @@ def sweep_section(record: Record, number: str) -> str:
         lines.append([f"{form}, {number}", *measured])
         for place, value in enumerate(found["at"]):
             lines.append([f"{value:g}", *(format_mean(values[place]) for values in measured.values())])
-    return section(f"Trained heads over {number}, weights kept", table(lines))
+    return section(f"Trained heads over {number}, with fixed weights", table(lines))
 
 
 def elasticities_section(record: Record) -> str:
@@ -302,21 +297,21 @@ def elasticities_section(record: Record) -> str:
     for number in next(iter(found["by"].values())):
         lines.append([number, *(format_mean(by_number[number]) for by_number in found["by"].values())])
     apart = f"Autograd and central differences agree to {found['autograd_against_differences']:.1e}."
-    return section("Sensitivity at the source's numbers, trained enhanced heads", table(lines), apart)
+    return section("Sensitivity at the source's parameters, trained enhanced heads", table(lines), apart)
 
 
 def optima_section(record: Record) -> str:
     found = record["results"]["best"]
     parts = [_optima_of(name, heads, record["spec"]["seeds"]) for name, heads in found.items()]
     about = (
-        "Each for one objective of a head that keeps its weights: the task's error, and the distance from the attention that "
-        "the head has with the numbers of the source's signature, which are known to be best. No theorem promises numbers."
+        "Two objectives for a head with fixed weights: the task's error, and the distance from the attention that the head has "
+        "with the parameters of the source's class signature, which are known to be the best. No theorem gives the best parameters."
     )
-    return section("Best numbers", *parts, paragraph(about))
+    return section("Best parameters", *parts, paragraph(about))
 
 
 def _optima_of(objective: str, heads: list[Record], seeds: list[int]) -> str:
-    lines = [[objective, "alpha", "beta", "gamma", "error", "on a bound", "still falls beyond by, of its range"]]
+    lines = [[objective, "alpha", "beta", "gamma", "error", "on a bound", "decrease beyond the bound, relative"]]
     for seed, head in zip(seeds, heads, strict=True):
         for way in ("by_gradient", "by_grid"):
             numbers = (f"{head[way][key]:.4g}" for key in ("alpha", "beta", "gamma", "error"))
@@ -328,7 +323,7 @@ def _optima_of(objective: str, heads: list[Record], seeds: list[int]) -> str:
     apart = max(head["two_ways_agree"]["violation"] for head in heads)
     inside = sum(head["inside"]["holds"] for head in heads)
     verdict = (
-        f"Two ways agree for {agreed} of {len(heads)} heads (least errors differ by {apart:.1e} of their range at most). The "
+        f"Grid and gradient agree for {agreed} of {len(heads)} heads (relative difference at most {apart:.1e}). The "
         f"optimum lies inside the bounds for {inside} of {len(heads)}."
     )
     return f"{table(lines)}\n{verdict}\n"
@@ -337,10 +332,10 @@ def _optima_of(objective: str, heads: list[Record], seeds: list[int]) -> str:
 def training_section(record: Record) -> str:
     lines = [["trained with", "error of the last ten steps"]]
     lines += [[form, format_mean(values, 4)] for form, values in record["results"]["trained_errors"].items()]
-    learned = [["learned number", "value"]]
+    learned = [["learned parameter", "value"]]
     for name in ("alpha", "beta", "gamma"):
         learned.append([name, format_mean([one[name] for one in record["results"]["learned"]])])
-    return section("Training with each form, and with numbers that learn", table(lines), "", table(learned))
+    return section("Training with each form, and with learnable parameters", table(lines), "", table(learned))
 
 
 def write_adaptive_attention(record: Record, folder: Path) -> None:
@@ -375,7 +370,7 @@ def first_keys_section(record: Record) -> str:
             cells.append(format_mean([sum(one["entropy"][kind]) / len(one["entropy"][kind]) for one in ones]))
         lines.append([adapter, format_mean([one["first_key_moved"] for one in ones]), *cells])
     text = "'row' is the source's form: it multiplies all logits of a row by one number, as a temperature does."
-    return section("On keys or per row; entropy in nats", table(lines), paragraph(text))
+    return section("Terms on keys or per row; entropy in nats", table(lines), paragraph(text))
 
 
 def task_weights_section(record: Record) -> str:
@@ -391,12 +386,9 @@ def task_weights_section(record: Record) -> str:
                 ]
                 cells.append(format_mean(means, 2))
         lines.append([kind, *cells])
-    shares = [
-        ["fusion: share of task", format_mean([one["by_kind"][kind]["task_share"] for one in models["fused"]])]
-        for kind in kinds
-    ]
-    named = [[f"{name}, answer {kind}", value] for (name, value), kind in zip(shares, kinds, strict=True)]
-    return section("Task weights that were learned", table(lines), "", table(named))
+    shares = {kind: format_mean([one["by_kind"][kind]["task_share"] for one in models["fused"]]) for kind in kinds}
+    rows = [[f"fusion: share of task, answer {kind}", share] for kind, share in shares.items()]
+    return section("Learned task weights", table(lines), "", table(rows))
 
 
 def forced_types_section(record: Record) -> str:
@@ -408,4 +400,4 @@ def forced_types_section(record: Record) -> str:
             cells = [format_mean([one["answered_from"][how][kind] for one in models[adapter]]) for kind in kinds]
             lines.append([how, *cells])
         parts += [table(lines), ""]
-    return section("A task type set by hand, and where answers then come from", *parts)
+    return section("Forced task types, and where the answers come from", *parts)

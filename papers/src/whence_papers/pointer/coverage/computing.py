@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from whence.lab.experiment import Results, Tell
+from whence.lab.experiment import ProgressCallback, Results
 from whence_papers.pointer.pointer_generator import PointerGenerator, PointerGeneratorSpec
 from whence_papers.pointer.summaries import Summaries, judge, train
 
@@ -35,7 +35,7 @@ class Coverage:
     hidden_size: int = 24
 
 
-def compute(spec: Coverage, given: Mapping[str, Results], tell: Tell) -> Results:
+def compute(spec: Coverage, given: Mapping[str, Results], progress: ProgressCallback) -> Results:
     """``arms[arm]["said_again, longer"][seed]`` and so on for every measure of ``Judgement`` and both lengths."""
     task = Summaries(marked=spec.marked)
     tests = dict(zip(LENGTHS, (task, Summaries(marked=spec.longer)), strict=True))
@@ -46,7 +46,7 @@ def compute(spec: Coverage, given: Mapping[str, Results], tell: Tell) -> Results
                 found = judge(model, test, test.test(spec.asked), longest=3 * spec.longer)
                 for measure, value in asdict(found).items():
                     arms[arm].setdefault(f"{measure}, {length}", []).append(value)
-        tell(f"coverage: seed {seed}")
+        progress(f"coverage: seed {seed}")
     return {"arms": arms}
 
 

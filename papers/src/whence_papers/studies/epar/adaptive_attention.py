@@ -1,4 +1,4 @@
-"""Experiment 4 of the EPAR framework: attention that adapts to task and content, on keys and per row."""
+"""Experiment 4 of the EPAR framework: attention that adapts to task and content, by terms on keys and per row."""
 
 from whence.lab.experiment import Experiment
 from whence_papers.epar import experiments as epar

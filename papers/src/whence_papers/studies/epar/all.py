@@ -1,4 +1,4 @@
-"""The four experiments of the EPAR framework, one after the other."""
+"""All experiments of the EPAR framework."""
 
 from whence.lab.experiment import Experiment
 from whence_papers.epar import experiments as epar

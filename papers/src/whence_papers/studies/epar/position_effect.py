@@ -1,4 +1,4 @@
-"""Experiment 1 of the EPAR framework: the position effect, its properties, and what it does to attention."""
+"""Experiment 1 of the EPAR framework: the position effect, its properties, and its effect on attention."""
 
 from whence.lab.experiment import Experiment
 from whence_papers.epar import experiments as epar

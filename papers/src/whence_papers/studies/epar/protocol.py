@@ -1,11 +1,10 @@
-"""The EPAR source's protocol at a scale that fits the machine: its baselines, its seeds, its correction.
+"""The EPAR source's language-modeling protocol at a scale that fits the machine: its baselines, seeds and correction.
 
-The source trains about 110 million parameters (12 layers of 768, 12 heads), seeds 42 to 46, against rotary, ALiBi, Shaw
-and Transformer-XL, with Bonferroni's correction at 0.01. ``scale`` is "cpu" (half an hour of two cores), "gpu" (twenty
-minutes of one large accelerator, with runs side by side) or "source" (its own size, days; with words, for
-bytes need no large embedding). The budget is the same for
-all arms. Books are read as bytes, WikiText-2 in its own words; of that the training part is not to be had everywhere,
-so its validation part is trained on.
+The source trains about 110 million parameters (12 layers, embed_dim 768, 12 heads) with seeds 42 to 46, against rotary, ALiBi,
+Shaw and Transformer-XL, with Bonferroni's correction at 0.01. ``scale`` is "cpu" (half an hour on two cores), "gpu" (twenty
+minutes on one large accelerator, with parallel runs) or "source" (the size of the source, days; with words, because bytes need
+no large embedding). All arms have the same budget. Books are tokenized as bytes, WikiText-2 as words. The training split of
+WikiText-2 is not available everywhere, so its validation split is used for training.
 """
 
 from dataclasses import dataclass
@@ -29,54 +28,54 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Scale:
-    """A size: the model, the tokens of an input and of a step, and what of each text is read for how many steps."""
+    """The size of the model and of the training on each text."""
 
-    width: int
+    embed_dim: int
     heads: int
     layers: int
     context: int
-    batch: int
-    rate: float
+    batch_size: int
+    lr: float
     precision: str
-    characters: int | None  # of the books
-    words: int  # of WikiText's vocabulary
+    characters: int | None  # of the books; None for all
+    words: int  # vocabulary size of WikiText
     steps: dict[str, int]  # by text
-    dropout: dict[str, float]  # by text: the words are read several times over
-    blocks: int  # scored at every length
+    dropout: dict[str, float]  # by text; the words are repeated several times
+    blocks: int  # evaluated at every length
 
     @property
-    def hidden(self) -> int:
-        return 4 * self.width
+    def ffn_dim(self) -> int:
+        return 4 * self.embed_dim
 
-    def vocabulary(self, text: str) -> int:
+    def vocab_size(self, text: str) -> int:
         return BYTES if text == "books" else self.words
 
     def parameters(self, text: str) -> int:
-        """Of the model without position: projections, feed-forward and norms of each layer, embedding and output."""
-        wide, high, many = self.width, self.hidden, self.vocabulary(text)
-        layer = 4 * (wide * wide + wide) + 2 * wide * high + high + wide + 4 * wide
-        return self.layers * layer + many * wide + (many * wide + many) + 2 * wide
+        """Parameters of the model without position: projections, feed-forward and norms of each layer, embedding, output."""
+        embed_dim, ffn_dim, vocab_size = self.embed_dim, self.ffn_dim, self.vocab_size(text)
+        layer = 4 * (embed_dim * embed_dim + embed_dim) + 2 * embed_dim * ffn_dim + ffn_dim + embed_dim + 4 * embed_dim
+        return self.layers * layer + vocab_size * embed_dim + (vocab_size * embed_dim + vocab_size) + 2 * embed_dim
 
     def tokens(self, text: str) -> int:
-        return self.steps[text] * self.batch * self.context
+        return self.steps[text] * self.batch_size * self.context
 
     def settings(self, text: str) -> dict[str, Any]:
-        """What the text's task is given."""
+        """The settings of the text's task."""
         read = {"characters": self.characters} if text == "books" else {"train_part": "valid", "words": self.words}
         return {"context": self.context, "blocks": self.blocks, **read}
 
 
 SCALES = {
     "cpu": Scale(
-        width=64, heads=4, layers=2, context=64, batch=16, rate=2e-3, precision="no", characters=2_000_000, words=2048,
+        embed_dim=64, heads=4, layers=2, context=64, batch_size=16, lr=2e-3, precision="no", characters=2_000_000, words=2048,
         steps={"books": 400, "wikitext2": 300}, dropout={"books": 0.0, "wikitext2": 0.0}, blocks=64,
     ),
     "gpu": Scale(
-        width=384, heads=6, layers=6, context=256, batch=32, rate=1e-3, precision="bf16", characters=20_000_000,
+        embed_dim=384, heads=6, layers=6, context=256, batch_size=32, lr=1e-3, precision="bf16", characters=20_000_000,
         words=10_000, steps={"books": 600, "wikitext2": 250}, dropout={"books": 0.0, "wikitext2": 0.2}, blocks=128,
     ),
     "source": Scale(
-        width=768, heads=12, layers=12, context=1024, batch=32, rate=3e-4, precision="bf16", characters=None,
+        embed_dim=768, heads=12, layers=12, context=1024, batch_size=32, lr=3e-4, precision="bf16", characters=None,
         words=16_000, steps={"books": 50_000, "wikitext2": 1000}, dropout={"books": 0.1, "wikitext2": 0.1}, blocks=128,
     ),
 }  # fmt: skip
@@ -94,17 +93,17 @@ def _study(name: str, size: Scale, text: str) -> Study:
         task=text,
         task_settings=size.settings(text),
         model={
-            "embed_dim": size.width, "heads": size.heads, "layers": size.layers, "ffn_dim": size.hidden,
+            "embed_dim": size.embed_dim, "heads": size.heads, "layers": size.layers, "ffn_dim": size.ffn_dim,
             "dropout": size.dropout[text],
         },
         arms=ARMS,
         seeds=SEEDS,
         budget=Budget(
-            steps=steps, batch_size=size.batch, lr=size.rate, warmup_steps=steps // 10, schedule="cosine",
+            steps=steps, batch_size=size.batch_size, lr=size.lr, warmup_steps=steps // 10, schedule="cosine",
             mixed_precision=size.precision, evaluate_every=steps // 2,
         ),
         decision=Decision(baseline="rotary", alpha=0.01),
-        about=f"{size.parameters(text):,} parameters beside those of position ({size.layers} layers, {size.width} wide, "
+        about=f"{size.parameters(text):,} parameters beside those of position ({size.layers} layers, {size.embed_dim} wide, "
         f"{size.heads} heads), trained on {size.tokens(text):,} {'bytes' if text == 'books' else 'words'} "
-        f"({steps} steps of {size.batch} x {size.context}). The source has about 110 million parameters.",
+        f"({steps} steps of {size.batch_size} x {size.context}). The source has about 110 million parameters.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The heads that experiments 1 to 3 of the EPAR framework look at, trained on a task with a known answer."""
+"""The heads of the EPAR framework's experiments 1 to 3, trained on a task with a known answer."""
 
 from whence.lab.experiment import Experiment
 from whence_papers.epar import experiments as epar

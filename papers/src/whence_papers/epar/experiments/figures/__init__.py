@@ -1,1 +1,1 @@
-"""The experiments' pictures, each drawn from a record alone: nothing here can compute attention."""
+"""The figures of the experiments, drawn from records alone: nothing here can compute attention."""

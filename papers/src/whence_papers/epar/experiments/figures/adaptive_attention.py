@@ -1,4 +1,4 @@
-"""The figures of experiment 4."""
+"""The figures of experiment 4, written to ``output/adaptive/``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KIND_LOOKS = {
 }
 
 
-def asked(record: dict[str, Any]) -> str:
+def task_note(record: dict[str, Any]) -> str:
     spec = record["spec"]
     return (
         f"The row of the question, {spec['inputs']} test inputs of {spec['symbols_shown']} symbols; learned EPAR; "
@@ -38,7 +38,7 @@ def asked(record: dict[str, Any]) -> str:
     )
 
 
-def over_models(record: dict[str, Any]) -> str:
+def interval_note(record: dict[str, Any]) -> str:
     return f"95 % t-intervals over {len(record['spec']['seeds'])} models (seeds), within the range of the measure."
 
 
@@ -77,19 +77,19 @@ def draw_analysis(record: Record, path: Path) -> None:
     right.set_xticks(range(len(kinds) + 1), [*kinds, "all three"])
     right.set_ylim(-0.05, 1.08)
     right.grid(axis="y", color="0.92", linewidth=0.6)
-    label(right, "accuracy", "where the answer is", "share answered rightly")
+    label(right, "accuracy", "where the answer is", "accuracy")
     for place, adapter in enumerate(list(ADAPTERS)[1:]):
         point(moved, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], within=SHARE)
     moved.set_xticks(range(4), ["per row", "task", "content", "fusion"])
     moved.set_xlim(-0.5, 3.5)
     moved.set_ylim(-0.05, 1.05)
     moved.grid(axis="y", color="0.92", linewidth=0.6)
-    label(moved, "what the adapter can change", "adapter", "share of rows with another first key")
+    label(moved, "effect of the adapter on the first key", "adapter", "share of rows with another first key")
     letters([right, moved])
     legend_above(figure, right, 5)
     note = (
-        "b: the adapter is taken out of the trained model, and rows in which another key then comes first are counted; a row's "
-        f"logits times one number cannot change it. {asked(record)} {over_models(record)}"
+        "b: share of rows whose largest weight moves to another key when the adapter is removed from the trained model; scaling the "
+        f"logits of a row cannot move it. {task_note(record)} {interval_note(record)}"
     )
     save(figure, path, record, note)
 
@@ -117,7 +117,7 @@ def draw_attention_weights(record: Record, path: Path) -> None:
         axes.set_xticks([0, *between, keys - 1], ["cue", *map(str, between), "?"], fontsize=7.5)
         label(axes, name, "key (cue, symbols, question)", "answer is" if name == ADAPTERS["none"] else "")
     letters(panels)
-    note = f"Mean over heads, inputs and {len(record['spec']['seeds'])} seeds; the nearest symbol is the last. {asked(record)}"
+    note = f"Mean over heads, inputs and {len(record['spec']['seeds'])} seeds; the nearest symbol is the last. {task_note(record)}"
     save(figure, path, record, note)
 
 
@@ -137,12 +137,10 @@ def draw_entropies(record: Record, path: Path) -> None:
             point(axes, place, [sum(values) / len(values) for values in runs], LOOKS[adapter], ADAPTERS[adapter])
         axes.set_xticks(range(len(ADAPTERS)), ["none", "per row", "task", "content", "fusion"], fontsize=7.5)
         axes.set_ylim(0, most * 1.08)
-        label(axes, f"answer is {kind}", "adapter", "entropy of the asked row (nats)" if kind == kinds[0] else "")
+        label(axes, f"answer is {kind}", "adapter", "entropy of the question's row (nats)" if kind == kinds[0] else "")
     letters(panels)
     legend_above(figure, panels[0], 6)
-    note = (
-        f"Wide bars: the middle half of all inputs; thin: quantiles 0.05 to 0.95. {asked(record)} {over_models(record)}"
-    )
+    note = f"Wide bars: the middle half of all inputs; thin: quantiles 0.05 to 0.95. {task_note(record)} {interval_note(record)}"
     save(figure, path, record, note)
 
 
@@ -177,12 +175,12 @@ def draw_position_attention(record: Record, path: Path) -> None:
         range(len(hows)), [how.replace(" to ", "\nto ").replace("as read", "as\nread") for how in hows], fontsize=7.5
     )
     causes.set_ylim(-0.05, 1.05)
-    label(causes, "task type set by hand, fusion", "", "share answered from there")
+    label(causes, "forced task type, fusion", "", "share answered from there")
     letters(panels)
     legend_above(figure, panels[0], 3)
     note = (
-        "d: every input is taken for one task type, whatever its cue; only inputs whose nearest, marked and farthest symbols differ "
-        f"count. {asked(record)} {over_models(record)}"
+        "d: every input is assigned to one task type, regardless of its cue; only inputs whose nearest, marked and farthest symbols "
+        f"differ. {task_note(record)} {interval_note(record)}"
     )
     save(figure, path, record, note)
 
@@ -196,8 +194,8 @@ def draw_sensitivity(record: Record, number: str, path: Path) -> None:
     band(entropy, at, [one["sweeps"][number]["entropy"] for one in models], LOOKS["fused"])
     learned = sorted(x for one in models for x in one["numbers"][number])
     for axes, title, unit in (
-        (right, "accuracy", "share answered rightly"),
-        (entropy, "entropy", "entropy of the asked row (nats)"),
+        (right, "accuracy", "accuracy"),
+        (entropy, "entropy", "entropy of the question's row (nats)"),
     ):
         axes.set_xscale("symlog", linthresh=0.1, linscale=0.4)
         axes.set_xlim(-0.02 if min(at) == 0 else 0.8 * min(at), 1.2 * max(at))
@@ -209,7 +207,7 @@ def draw_sensitivity(record: Record, number: str, path: Path) -> None:
     right.set_ylim(-0.08, 1.08)
     letters([right, entropy])
     legend_above(figure, right, 4)
-    note = f"Trained fusion models with {number} set to a value in both heads, the rest as learned. {asked(record)} {over_models(record)}"
+    note = f"Trained fusion models with {number} set to a value in both heads, the rest as learned. {task_note(record)} {interval_note(record)}"
     save(figure, path, record, note)
 
 
@@ -242,8 +240,8 @@ def draw_task_weights(record: Record, path: Path) -> None:
     letters(panels)
     legend_above(figure, panels[0], 3)
     note = (
-        "Weights of the three task types as a model gives them to the row it is asked in; pale bars: quantiles 0.05 to 0.95 over "
-        f"inputs and seeds. Nothing tells a model which type an input is of. {asked(record)} {over_models(record)}"
+        "Weights of the three task types in the question's row; pale bars: quantiles 0.05 to 0.95 over "
+        f"inputs and seeds. The types are not part of the training signal. {task_note(record)} {interval_note(record)}"
     )
     save(figure, path, record, note)
 
@@ -268,16 +266,16 @@ def draw_task_types(record: Record, path: Path) -> None:
         squares.append(rows)
     heat(panels[1:], squares, "share of inputs", cmap="Blues", vmin=0, vmax=1)
     for axes, adapter, square in zip(panels[1:], TASKED, squares, strict=True):
-        _written(axes, square)
+        _print_values(axes, square)
         axes.set_xticks(range(len(kinds)), kinds)
         axes.set_yticks(range(len(kinds)), kinds if adapter == TASKED[0] else [""] * len(kinds))
         label(axes, ADAPTERS[adapter], "heaviest task type", "answer is" if adapter == TASKED[0] else "")
     letters(panels)
-    note = f"Rows sum to 1, over all inputs and {len(record['spec']['seeds'])} seeds. {asked(record)}"
+    note = f"Rows sum to 1, over all inputs and {len(record['spec']['seeds'])} seeds. {task_note(record)}"
     save(figure, path, record, note)
 
 
-def _written(axes: Any, square: list[list[float]]) -> None:
+def _print_values(axes: Any, square: list[list[float]]) -> None:
     for r, row in enumerate(square):
         for c, value in enumerate(row):
             axes.text(
@@ -298,10 +296,10 @@ def draw_content_importance(record: Record, path: Path) -> None:
             point(axes, place + 0.1, [sum(values) / len(values) for values in by_model], LOOKS[adapter], within=SHARE)
         axes.set_xticks(range(len(tokens)), [token.replace(" ", "\n") for token in tokens])
         axes.set_ylim(-0.03, 1.03)
-        label(axes, ADAPTERS[adapter], "token", "importance read" if adapter == CONTENTED[0] else "")
+        label(axes, ADAPTERS[adapter], "token", "importance" if adapter == CONTENTED[0] else "")
     letters(panels)
     note = (
-        f"Importance from 0 to 1 as a model reads it from the token alone; small dots: every token, a column a seed. {over_models(record)} "
+        f"Importance from 0 to 1, computed from the token alone; small dots: every token, one column per seed. {interval_note(record)} "
         "Only differences matter: a constant added to all keys of a row changes nothing."
     )
     save(figure, path, record, note)
@@ -324,5 +322,5 @@ def draw_content_types(record: Record, path: Path) -> None:
     letters(panels)
     legend_above(figure, panels[0], 3)
     levels = ", ".join(f"{name} {level:g}" for name, level in types.items())
-    note = f"Each token's weights over the content types sum to 1; importance: {levels}. {over_models(record)}"
+    note = f"Each token's weights over the content types sum to 1; importance: {levels}. {interval_note(record)}"
     save(figure, path, record, note)

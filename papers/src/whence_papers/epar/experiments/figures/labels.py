@@ -1,4 +1,4 @@
-"""Words that all figures share."""
+"""Labels and notes that several figures share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SHORT = {"none": "no effect", "basic": "basic", "enhanced": "enhanced"}
 FORMS = {"none": "no position effect", "basic": "basic", "enhanced": "enhanced"}
 
 
-def shown(weights: str, form: str) -> Look:
-    """Filled for trained weights, hollow for the others."""
+def form_style(weights: str, form: str) -> Look:
+    """The style of a form: filled markers for trained weights, hollow for others."""
     return LOOKS[form] if weights == "trained" else hollow(LOOKS[form])
 
 
-def over_heads(spec: dict[str, Any]) -> str:
-    """What an interval is over."""
+def interval_note(spec: dict[str, Any]) -> str:
+    """The note about intervals over heads."""
     return f"Bars and bands: 95 % t-intervals over {len(spec['seeds'])} heads (seeds), within the range of the measure; dots: each head."
 
 
-def numbers(spec: dict[str, Any]) -> str:
-    """EPAR's numbers and the length, with spaces at which no line is broken."""
-    said = ", ".join(f"{name}\u00a0=\u00a0{spec[name]:g}" for name in ("alpha", "beta", "gamma"))
-    return f"{said}, L\u00a0=\u00a0{spec['length']}."
+def parameter_note(spec: dict[str, Any]) -> str:
+    """EPAR's parameters and the length, with non-breaking spaces."""
+    values = ", ".join(f"{name}\u00a0=\u00a0{spec[name]:g}" for name in ("alpha", "beta", "gamma"))
+    return f"{values}, L\u00a0=\u00a0{spec['length']}."

@@ -1,4 +1,4 @@
-"""The figures of experiment 2."""
+"""The figures of experiment 2, written to ``output/optimal/``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, form_style, interval_note, parameter_note
 from whence_papers.epar.experiments.published import CONSISTENCY, RANKING
 from whence_papers.epar.experiments.tables import head_means, head_runs, patterns
 from whence_papers.figure_style import LOOKS, TRUTH, Look, label, legend_above, letters, point, save, sheet
@@ -22,19 +22,19 @@ def draw(record: Record, folder: Path) -> None:
     draw_consistency(record, folder / "consistency_verification.png")
     draw_score_analysis(record, folder / "position_score_analysis.png")
     draw_comprehensive(record, folder / "comprehensive_performance_score.png")
-    draw_against_ranking(record, folder / "consistency_vs_ranking_correlation.png")
+    draw_consistency_and_ranking(record, folder / "consistency_vs_ranking_correlation.png")
     draw_radar(record, folder / "information_type_radar_comparison.png")
     draw_deviations(record, folder / "standard_deviation_analysis.png")
 
 
-def grouped(record: Record, axes: Any, weights: str, measure: str) -> None:
-    """One group a pattern, one point a form."""
+def plot_groups(record: Record, axes: Any, weights: str, measure: str) -> None:
+    """Plot one group per pattern and one point per form."""
     for group, pattern in enumerate(patterns(record)):
         for shift, form in zip((-0.24, 0, 0.24), FORMS, strict=True):
             name = FORMS[form] if group == 0 else None
             values = head_means(record, weights, form, pattern, measure)
             within = CORRELATION if measure == "ranking" else SHARE
-            point(axes, group + shift, values, shown(weights, form), name, within)
+            point(axes, group + shift, values, form_style(weights, form), name, within)
     axes.set_xticks(range(len(patterns(record))), patterns(record), fontsize=7.5)
     axes.grid(axis="y", color="0.92", linewidth=0.6)
 
@@ -52,7 +52,7 @@ def draw_verification(record: Record, path: Path) -> None:
                               label="a random guess" if group == 0 else None)  # fmt: skip
             else:
                 axes.axhline(0, color="0.6", linewidth=0.8)
-            grouped(record, axes, weights, measure)
+            plot_groups(record, axes, weights, measure)
             for pattern, (basic, enhanced) in source.items():
                 at = patterns(record).index(pattern)
                 for shift, value, form in ((0.08, basic, "basic"), (0.32, enhanced, "enhanced")):
@@ -64,9 +64,9 @@ def draw_verification(record: Record, path: Path) -> None:
     letters(panels)
     legend_above(figure, panels[2], 6)
     note = (
-        f"{spec['runs']} runs a pattern, {spec['runs'] // len(spec['seeds'])} for each head. Consistency: "
+        f"{spec['runs']} runs per pattern, {spec['runs'] // len(spec['seeds'])} per head. Consistency: "
         "(value part + place part) / 2 of the source's prediction argmax_i(row mean of A x I), which is argmax I. "
-        f"{numbers(spec)} {over_heads(spec)}"
+        f"{parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -81,22 +81,22 @@ def draw_consistency(record: Record, path: Path) -> None:
     figure, panels = sheet(2, 3, 11, 5.8, sharey="col", sharex=True)
     for row, weights in enumerate(("random", "trained")):
         for axes, (measure, unit) in zip(panels[3 * row : 3 * row + 3], measures.items(), strict=True):
-            grouped(record, axes, weights, measure)
+            plot_groups(record, axes, weights, measure)
             if measure != "value_part":
                 axes.axhline(2 / 3, color="black", linewidth=0.9, linestyle=":", label="two random positions")
             label(axes, f"{WEIGHTS[weights]}", "information pattern" if row else "", unit)
     letters(panels)
     legend_above(figure, panels[1], 4)
     note = (
-        "p* = argmax V; p: the source's prediction; p': the best position under the attention that the task wants. The value "
-        "part cannot fall below 1 - (max V - min V) / max V, whatever is predicted; on average that is "
-        f"{_least(record, 'random'):.3f} untrained and {_least(record, 'trained'):.3f} trained. {numbers(spec)} {over_heads(spec)}"
+        "p* = argmax V; p: the source's prediction; p': the best position under the target attention. The value "
+        "part is at least 1 - (max V - min V) / max V for every prediction; the mean of that bound is "
+        f"{_least(record, 'random'):.3f} untrained and {_least(record, 'trained'):.3f} trained. {parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
 
 def _least(record: Record, weights: str) -> float:
-    """The least V over the greatest of a sequence: the mean over both forms, all patterns and runs."""
+    """The smallest V of a sequence divided by the largest: the mean over both forms, all patterns and runs."""
     cells = [
         head_means(record, weights, form, name, "spread") for form in ("basic", "enhanced") for name in patterns(record)
     ]
@@ -123,21 +123,21 @@ def draw_score_analysis(record: Record, path: Path) -> None:
     letters(panels[: len(examples)])
     legend_above(figure, panels[len(examples)], 4)
     note = (
-        f"One sequence a pattern, head of seed {spec['seeds'][0]}; marks: the position of maximum benefit of each curve. Over "
-        f"all runs the least V is {_least(record, 'random'):.3f} of the greatest with untrained weights, "
-        f"{_least(record, 'trained'):.3f} with trained ones. {numbers(spec)}"
+        f"One sequence per pattern, head of seed {spec['seeds'][0]}; marks: the position of maximum benefit of each curve. Over "
+        f"all runs the smallest V is {_least(record, 'random'):.3f} of the largest with untrained weights, "
+        f"{_least(record, 'trained'):.3f} with trained ones. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
 
 def _curves(weights: str) -> Iterator[tuple[str, Look, str]]:
-    yield "wanted", TRUTH, "V under the wanted attention"
+    yield "wanted", TRUTH, "V under the target attention"
     for form in ("basic", "enhanced"):
-        yield f"{weights}, {form}", shown(weights, form), f"V, {form}"
+        yield f"{weights}, {form}", form_style(weights, form), f"V, {form}"
 
 
 def score(record: Record, weights: str, form: str, pattern: str, true: bool) -> list[float]:
-    """The mean of an agreement of places and a ranking, for every head."""
+    """The mean of a position agreement and a ranking correlation, for every head."""
     first, second = ("true_place", "true_ranking") if true else ("consistency", "ranking")
     one, other = (head_means(record, weights, form, pattern, measure) for measure in (first, second))
     return [(a + b) / 2 for a, b in zip(one, other, strict=True)]
@@ -154,7 +154,7 @@ def draw_comprehensive(record: Record, path: Path) -> None:
             for number, (weights, form) in enumerate(cells):
                 name = f"{WEIGHTS[weights]}, {FORMS[form]}" if group == 0 else None
                 values = score(record, weights, form, pattern, true)
-                point(axes, group + (number - 2.5) * 0.13, values, shown(weights, form), name, (-0.5, 1.0))
+                point(axes, group + (number - 2.5) * 0.13, values, form_style(weights, form), name, (-0.5, 1.0))
         axes.set_xticks(range(len(patterns(record))), patterns(record))
         axes.grid(axis="y", color="0.92", linewidth=0.6)
         label(axes, title, "information pattern", "score" if not true else "")
@@ -162,19 +162,19 @@ def draw_comprehensive(record: Record, path: Path) -> None:
     legend_above(figure, panels[0], 3)
     note = (
         "The source does not define its score. a: mean of two-part consistency and Spearman(V, I); b: mean of 1 - |p* - p'| / L "
-        "(p': the best position under the wanted attention) and Spearman(V, V of the wanted attention). "
-        f"{numbers(spec)} {over_heads(spec)}"
+        "(p': the best position under the target attention) and Spearman(V, V of the target attention). "
+        f"{parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
 
-def draw_against_ranking(record: Record, path: Path) -> None:
+def draw_consistency_and_ranking(record: Record, path: Path) -> None:
     spec = record["spec"]
     figure, panels = sheet(1, 3, 11, 3.8, sharex=True, sharey=True)
     markers = dict(zip(patterns(record), "osD^v", strict=True))
     for axes, weights in zip(panels, WEIGHTS, strict=True):
         for form in FORMS:
-            look = shown(weights, form)
+            look = form_style(weights, form)
             for pattern, marker in markers.items():
                 x = head_means(record, weights, form, pattern, "ranking")
                 y = head_means(record, weights, form, pattern, "consistency")
@@ -197,7 +197,7 @@ def draw_against_ranking(record: Record, path: Path) -> None:
         panels[2].plot([], [], color=LOOKS[form].colour, linewidth=4, label=name)
     letters(panels)
     legend_above(figure, panels[2], 8)
-    note = f"One mark a pattern and form; bars: 95 % t-intervals over {len(spec['seeds'])} heads; dots: each head. {numbers(spec)}"
+    note = f"One marker per pattern and form; bars: 95 % t-intervals over {len(spec['seeds'])} heads; dots: each head. {parameter_note(spec)}"
     save(figure, path, record, note)
 
 
@@ -216,7 +216,7 @@ def draw_radar(record: Record, path: Path) -> None:
             ("trained", "enhanced"),
         ):
             values = [mean_and_interval(head_means(record, weights, form, name, measure))[0] for name in names]
-            look = shown(weights, form)
+            look = form_style(weights, form)
             line = look.line() | {"linewidth": 1.6 if weights == "trained" else 0.9}
             axes.plot(
                 [*angles, angles[0]], [*values, values[0]], **line | look.points(5), label=f"{WEIGHTS[weights]}, {form}"
@@ -239,7 +239,7 @@ def draw_radar(record: Record, path: Path) -> None:
         axes.set_ylim(0, 1)
         axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["0.25", "0.5", "0.75", "1"], fontsize=7, color="0.35")
         axes.tick_params(axis="x", pad=7)
-        for name, angle in zip(axes.get_xticklabels(), angles, strict=True):  # names stand clear of the rim
+        for name, angle in zip(axes.get_xticklabels(), angles, strict=True):  # labels do not overlap the rim
             side = math.sin(angle)
             name.set_horizontalalignment("center" if abs(side) < 0.1 else "left" if side > 0 else "right")
         axes.set_rlabel_position(36)
@@ -247,8 +247,8 @@ def draw_radar(record: Record, path: Path) -> None:
         axes.set_title(title, fontsize=9, fontweight="bold", pad=14)
     legend_above(figure, panels[0], 5)
     note = (
-        "From 0 at the centre to 1 at the rim; means over heads. Order and area mean nothing; the same numbers with intervals "
-        f"are in verification_results.png and consistency_verification.png. {numbers(spec)}"
+        "From 0 at the centre to 1 at the rim; means over heads. Order and area have no meaning; the same values with intervals "
+        f"are in verification_results.png and consistency_verification.png. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -262,8 +262,8 @@ def draw_deviations(record: Record, path: Path) -> None:
             for number, (weights, form) in enumerate(cells):
                 heads = head_runs(record, weights, form, pattern, measure)
                 around = [x - sum(runs) / len(runs) for runs in heads for x in runs]
-                low, middle, high = bootstrapped(around)
-                look = shown(weights, form)
+                low, middle, high = bootstrap_rms(around)
+                look = form_style(weights, form)
                 axes.errorbar(
                     [group + (number - 1.5) * 0.18], [middle], yerr=[[middle - low], [high - middle]], ecolor=look.colour,
                     elinewidth=1.2, capsize=2.5, linestyle="none", **look.points(),
@@ -278,13 +278,13 @@ def draw_deviations(record: Record, path: Path) -> None:
     legend_above(figure, panels[0], 4)
     note = (
         f"Standard deviation of {spec['runs']} runs around their head's mean; bars: 95 % bootstrap intervals (2000 draws of "
-        f"runs). {numbers(spec)}"
+        f"runs). {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
 
-def bootstrapped(differences: list[float], draws: int = 2000) -> tuple[float, float, float]:
-    """The root mean square of differences and its percentile interval, always with the same draws."""
+def bootstrap_rms(differences: list[float], draws: int = 2000) -> tuple[float, float, float]:
+    """The root mean square of differences and its percentile bootstrap interval, with fixed draws."""
     generator, n = random.Random(0), len(differences)
     squares = [x * x for x in differences]
     found = sorted(math.sqrt(sum(generator.choices(squares, k=n)) / n) for _ in range(draws))

@@ -1,4 +1,4 @@
-"""The figures of experiment 3."""
+"""The figures of experiment 3, written to ``output/parameter/``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, numbers, over_heads, shown
+from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, form_style, interval_note, parameter_note
 from whence_papers.figure_style import LOOKS, NONE, band, heat, label, legend, legend_above, letters, point, save, sheet
 from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
 
@@ -14,9 +14,9 @@ Record = dict[str, Any]
 MEASURES = {
     "consistency": "two-part consistency",
     "ranking": "ranking: Spearman(V, I)",
-    "true_ranking": "Spearman(V, wanted V)",
+    "true_ranking": "Spearman(V, target V)",
     "entropy": "entropy of a row (nats)",
-    "error": "error of the task",
+    "error": "task error",
 }
 
 RANGES = {
@@ -26,19 +26,19 @@ RANGES = {
 
 def draw(record: Record, folder: Path) -> None:
     for number in ("alpha", "beta"):
-        draw_one_number(record, number, folder / f"{number}_parameter_sensitivity.png")
+        draw_parameter(record, number, folder / f"{number}_parameter_sensitivity.png")
     draw_combined(record, folder / "combined_parameter_sensitivity.png")
     draw_combinations(record, folder / "parameter_combination_heatmap.png")
     draw_enhanced(record, folder / "enhanced_performance_analysis.png")
     draw_correlations(record, folder / "position_correlation_comparison.png")
 
 
-def curves(record: Record, axes: Any, number: str, measure: str) -> None:
-    """A measure over one number, for both kinds of weights and every form that has the number."""
+def plot_curves(record: Record, axes: Any, number: str, measure: str) -> None:
+    """Plot a measure over one parameter, for both kinds of weights and every form that has the parameter."""
     sweep = record["results"]["sweeps"][number]
     for weights in ("random", "trained"):
         for form, measured in sweep[weights].items():
-            look = shown(weights, form)
+            look = form_style(weights, form)
             name = f"{WEIGHTS[weights]}, {form}"
             band(axes, sweep["at"], list(zip(*measured[measure], strict=True)), look, name, RANGES[measure])
     axes.axvline(record["spec"][number], color="0.6", linewidth=0.9, linestyle=":", zorder=0)
@@ -52,12 +52,12 @@ def curves(record: Record, axes: Any, number: str, measure: str) -> None:
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.xaxis.minorticks_off()
     if measure == "error":
-        plain_log(axes)
+        set_plain_log_scale(axes)
     label(axes, "", number, MEASURES[measure])
 
 
-def plain_log(axes: Any) -> None:
-    """A logarithmic vertical axis whose ticks are written as numbers."""
+def set_plain_log_scale(axes: Any) -> None:
+    """Set a logarithmic vertical axis with plain numbers as tick labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -66,20 +66,20 @@ def plain_log(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_one_number(record: Record, number: str, path: Path) -> None:
+def draw_parameter(record: Record, number: str, path: Path) -> None:
     spec = record["spec"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     for axes, measure in zip(panels, MEASURES, strict=False):
-        curves(record, axes, number, measure)
+        plot_curves(record, axes, number, measure)
     panels[5].set_visible(False)
     letters(panels[:5])
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="center", bbox_to_anchor=(0.85, 0.3), fontsize=8.5, frameon=False
     )
     note = (
-        f"{number} is changed in heads that keep their weights; dotted: the number they were trained with. Each point: "
-        f"{spec['runs']} sequences of each of five patterns. Task error: squared difference from the wanted attention over its "
-        f"square. Otherwise {numbers(spec)} {over_heads(spec)}"
+        f"{number} is changed in heads that keep their weights; dotted: the value they were trained with. Each point: "
+        f"{spec['runs']} sequences of each of five patterns. Task error: squared difference from the target attention divided by its "
+        f"square. Otherwise {parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -88,7 +88,7 @@ def draw_combined(record: Record, path: Path) -> None:
     spec, found = record["spec"], record["results"]["elasticities"]["by"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     for axes, number in zip(panels[:3], ("alpha", "beta", "gamma"), strict=True):
-        curves(record, axes, number, "true_ranking")
+        plot_curves(record, axes, number, "true_ranking")
         axes.set_ylim(-1, 1.05)
         axes.set_title(f"over {number}", loc="left")
     for axes, (measure, by_number) in zip(panels[3:], found.items(), strict=True):
@@ -100,10 +100,10 @@ def draw_combined(record: Record, path: Path) -> None:
         label(axes, f"elasticity of {'the error' if measure == 'error' else measure}", "", "% change for + 1 %")
     letters(panels)
     legend_above(figure, panels[0], 4)
-    apart = record["results"]["elasticities"]["autograd_against_differences"]
+    difference = record["results"]["elasticities"]["autograd_against_differences"]
     note = (
-        f"a to c: agreement with the answer of the task. d to f: trained enhanced heads, what 1 % more of a number changes, by autograd (central "
-        f"differences agree to {apart:.0e}). {numbers(spec)} {over_heads(spec)}"
+        f"a to c: agreement with the answer of the task. d to f: trained enhanced heads, the effect of 1 % more of a parameter, by autograd (central "
+        f"differences agree to {difference:.0e}). {parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -122,7 +122,7 @@ def draw_combinations(record: Record, path: Path) -> None:
     heat(
         panels,
         list(tables.values()),
-        "error of the task (log scale)",
+        "task error (log scale)",
         cmap="cividis_r",
         norm=LogNorm(low, high),
         origin="lower",
@@ -135,7 +135,7 @@ def draw_combinations(record: Record, path: Path) -> None:
         least = min((value, r, c) for r, row in enumerate(table) for c, value in enumerate(row))
         for r, row in enumerate(table):
             for c, value in enumerate(row):
-                dark = value > (low * high) ** 0.5  # the map is reversed: a large error is dark
+                dark = value > (low * high) ** 0.5  # the color map is reversed: a large error is dark
                 axes.text(c, r, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black",
                           fontweight="bold" if (value, r, c) == least else "normal")  # fmt: skip
         if spec[first] in rows and spec[second] in columns:
@@ -149,10 +149,10 @@ def draw_combinations(record: Record, path: Path) -> None:
     )
     ends = sorted({n for one in gradient for n in one["at_bounds"]})
     note = (
-        f"Trained enhanced heads with their weights kept, mean over {len(spec['seeds'])} heads and one sequence a pattern. White "
-        f"frame: the source's numbers; dashed: least error on the grid. By gradient over all three: {best} on average"
+        f"Trained enhanced heads with their weights kept, mean over {len(spec['seeds'])} heads and one sequence per pattern. White "
+        f"frame: the source's parameters; dashed: smallest error on the grid. By gradient over all three: {best} on average"
         f"{' (' + ', '.join(ends) + ' on the bound of the search)' if ends else ''}, error "
-        f"{mean_and_interval([one['error'] for one in gradient])[0]:.3f}. Third number: {numbers(spec)}"
+        f"{mean_and_interval([one['error'] for one in gradient])[0]:.3f}. Third parameter: {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -166,11 +166,11 @@ def _frame(axes: Any, x: int, y: int, colour: str, dash: str) -> None:
 def draw_enhanced(record: Record, path: Path) -> None:
     spec, sweeps = record["spec"], record["results"]["sweeps"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
-    usual = sweeps["beta"]["at"].index(spec["beta"]) if spec["beta"] in sweeps["beta"]["at"] else 0
+    default = sweeps["beta"]["at"].index(spec["beta"]) if spec["beta"] in sweeps["beta"]["at"] else 0
     for axes, measure in zip(panels, MEASURES, strict=False):
-        curves(record, axes, "gamma", measure)
+        plot_curves(record, axes, "gamma", measure)
         for weights, dash in (("random", ":"), ("trained", (0, (5, 2)))):
-            mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][usual], RANGES[measure])
+            mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][default], RANGES[measure])
             axes.axhline(
                 mean, color=LOOKS["basic"].colour, linestyle=dash, linewidth=1.4, label=f"{WEIGHTS[weights]}, basic"
             )
@@ -180,15 +180,15 @@ def draw_enhanced(record: Record, path: Path) -> None:
     for place, (form, values) in enumerate(record["results"]["trained_errors"].items()):
         point(errors, place, values, LOOKS[form])
     errors.set_xticks(range(4), list(names.values()))
-    plain_log(errors)
+    set_plain_log_scale(errors)
     errors.set_xlim(-0.5, 3.5)
     label(errors, "", "trained with", "error at the end of training")
     letters(panels)
     legend_above(figure, panels[0], 4)
     note = (
-        "a to e: gamma is changed in heads that keep their weights; gamma = 0 is no position effect, and the enhanced form tends "
-        f"to the basic one as gamma grows. The basic heads were trained as such. f: mean error of the last ten steps. {numbers(spec)} "
-        f"{over_heads(spec)}"
+        "a to e: gamma is changed in heads that keep their weights; gamma = 0 has no position effect, and the enhanced form tends "
+        f"to the basic one as gamma grows. The basic heads were trained as such. f: mean error of the last ten steps. {parameter_note(spec)} "
+        f"{interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -204,7 +204,5 @@ def draw_correlations(record: Record, path: Path) -> None:
         axes.label_outer()
     letters(panels)
     legend(panels[0], loc="center left")
-    note = (
-        f"Pearson's correlation of two positions' attention rows, pattern 'random'. {numbers(spec)} {over_heads(spec)}"
-    )
+    note = f"Pearson's correlation of two positions' attention rows, pattern 'random'. {parameter_note(spec)} {interval_note(spec)}"
     save(figure, path, record, note)

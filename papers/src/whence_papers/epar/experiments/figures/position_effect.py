@@ -1,4 +1,4 @@
-"""The figures of experiment 1."""
+"""The figures of experiment 1, written to ``output/position/``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from whence_papers.epar.experiments.figures.labels import FORMS, SHORT, WEIGHTS, numbers, over_heads, shown
+from whence_papers.epar.experiments.figures.labels import (
+    FORMS,
+    SHORT,
+    WEIGHTS,
+    form_style,
+    interval_note,
+    parameter_note,
+)
 from whence_papers.figure_style import (
     LOOKS,
     TRUTH,
@@ -56,7 +63,7 @@ def draw_attention_weights(record: Record, path: Path) -> None:
     heat([*untrained, *trained, panels[7]], squares, name, extent=(0, length, length, 0), **shared)
     for axes, (weights, form) in zip([*untrained, *trained], cells(), strict=True):
         label(axes, f"{WEIGHTS[weights]}, {SHORT[form]}", "key (token)", "query (token)")
-    label(panels[7], "what the task wants", "key (token)", "query (token)")
+    label(panels[7], "target attention", "key (token)", "query (token)")
     panels[3].step(range(length), maps["importance"], where="mid", color="0.25", linewidth=1)
     panels[3].set_xlim(0, length)
     label(panels[3], "the sequence", "key (token)", "importance I")
@@ -65,7 +72,7 @@ def draw_attention_weights(record: Record, path: Path) -> None:
         axes.label_outer()
     note = (
         f"One sequence of the pattern '{spec['shown']}', head of seed {spec['seeds'][0]}; {size} queries are averaged and "
-        f"{size} keys summed to a square; logarithmic. {numbers(spec)}"
+        f"{size} keys summed to a square; logarithmic. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -85,7 +92,7 @@ def draw_position_correlation(record: Record, path: Path) -> None:
     letters(panels)
     note = (
         f"Pearson's correlation of the attention rows of two positions, mean over {spec['runs']} sequences of the pattern "
-        f"'{spec['plain']}' and {length // spec['blocks']} x {length // spec['blocks']} positions. {numbers(spec)}"
+        f"'{spec['plain']}' and {length // spec['blocks']} x {length // spec['blocks']} positions. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -96,7 +103,7 @@ def draw_average_attention(record: Record, path: Path) -> None:
     for axes, weights in zip(panels, ("random", "trained"), strict=True):
         axes.axhline(1, color="black", linewidth=0.8)
         for form, name in FORMS.items():
-            size = max(1, spec["length"] // 32)  # smoothed over as many tokens as a block has
+            size = max(1, spec["length"] // 32)  # mean over blocks of tokens
             smooth = [_blocked(row, size) for row in found[weights][form]]
             band(axes, [size * (n + 0.5) for n in range(len(smooth[0]))], smooth, LOOKS[form], name)
         label(axes, f"{WEIGHTS[weights]} heads", "key (token)", "attention received x L")
@@ -104,7 +111,7 @@ def draw_average_attention(record: Record, path: Path) -> None:
     legend_above(figure, panels[0], 3)
     note = (
         f"Mean over queries and {spec['runs']} sequences of the pattern '{spec['plain']}', in which no position is special; "
-        f"means of {max(1, spec['length'] // 32)} tokens. The two axes differ. {numbers(spec)} {over_heads(spec)}"
+        f"means of {max(1, spec['length'] // 32)} tokens. The two axes differ. {parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -131,9 +138,9 @@ def draw_importance(record: Record, path: Path) -> None:
         below.set_ylim(0.002, 1.3)
     letters(panels[: len(found)])
     note = (
-        f"Above: the first sequence; below: all {spec['runs']} sequences of a pattern. Each sequence is stretched to reach "
-        "from 0 to 1: that makes 'dense' (uniform over 0.7 to 1) the same as 'random' (uniform over 0 to 1). 'structured' has "
-        "nothing random in it."
+        f"Above: the first sequence; below: all {spec['runs']} sequences of a pattern. Each sequence is rescaled to the range "
+        "0 to 1, which makes 'dense' (uniform over 0.7 to 1) the same as 'random' (uniform over 0 to 1). 'structured' is "
+        "deterministic."
     )
     save(figure, path, record, note)
 
@@ -148,7 +155,7 @@ def draw_position_score(record: Record, path: Path) -> None:
                 axes, row - 0.27, results["patterns"][pattern]["quantiles"], TRUTH, "importance I" if row == 0 else None
             )
             for shift, form in zip((-0.09, 0.09, 0.27), FORMS, strict=True):
-                look = shown(weights, form)
+                look = form_style(weights, form)
                 values = results["position_value"][weights][form][pattern]
                 _quantiles(axes, row + shift, values, look, f"V, {FORMS[form]}" if row == 0 else None)
         axes.set_yticks(range(len(names)), names)
@@ -161,7 +168,7 @@ def draw_position_score(record: Record, path: Path) -> None:
     low, high = spec["quantiles"][0], spec["quantiles"][-1]
     note = (
         f"Thin line: quantiles {low:g} to {high:g} over all positions, sequences and heads; thick: the middle half; mark: "
-        f"the median. V is a mean of I, weighted by attention. {numbers(spec)}"
+        f"the median. V is a mean of I weighted by attention. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -184,7 +191,7 @@ def draw_statistics(record: Record, path: Path) -> None:
     for axes, (what, unit) in zip(panels, units.items(), strict=True):
         for group, weights in enumerate(("random", "trained")):
             for shift, form in zip((-0.22, 0, 0.22), FORMS, strict=True):
-                look = shown(weights, form)
+                look = form_style(weights, form)
                 by_head = [sum(runs) / len(runs) for runs in found[weights][form][what]]
                 point(axes, group + shift, by_head, look, FORMS[form] if group == 1 else None)
         axes.set_xticks([0, 1], ["untrained", "trained"])
@@ -193,8 +200,8 @@ def draw_statistics(record: Record, path: Path) -> None:
     letters(panels)
     legend_above(figure, panels[0], 3)
     note = (
-        f"Means over rows and {spec['runs']} sequences of each of five patterns. {numbers(spec)} Hollow: untrained. "
-        f"{over_heads(spec)}"
+        f"Means over rows and {spec['runs']} sequences of each of five patterns. {parameter_note(spec)} Hollow: untrained. "
+        f"{interval_note(spec)}"
     )
     save(figure, path, record, note)
 
@@ -213,8 +220,8 @@ def draw_effect_matrix(record: Record, path: Path) -> None:
         )  # fmt: skip
         axes.label_outer()
     letters(panels)
-    shown = "; ".join(f"{name}: {one['setting']}" for name, one in found.items())
-    save(figure, path, record, f"L = {length}; {shown}. Corner: the factor at the greatest distance of two tokens.")
+    settings = "; ".join(f"{name}: {one['setting']}" for name, one in found.items())
+    save(figure, path, record, f"L = {length}; {settings}. Corner: the factor at the greatest distance of two tokens.")
 
 
 def draw_effect_analysis(record: Record, path: Path) -> None:
@@ -232,16 +239,21 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
         kink.plot(steps, [one["factor"][abs(d)] for d in steps], **look.line(), label=form)
         kept.plot(results["retention"]["share"], results["retention"][form], **look.line(), label=f"{form}, computed")
     curve.set_ylim(0, 1.03)
-    label(curve, "falls with distance, to a floor", "distance / L", "factor on the score")
+    label(curve, "decreases with distance to a floor", "distance / L", "factor on the score")
     legend(curve)
     label(kink, "no derivative at 0", "signed distance (tokens)", "factor on the score")
     slopes = {form: results["factor"][form]["slope_right_of_0"] for form in ("basic", "enhanced")}
-    said = "\n".join(f"{form}: slope ±{abs(slope):.2g} a token" for form, slope in slopes.items())
-    kink.text(0.5, 0.06, said, transform=kink.transAxes, ha="center", fontsize=7.5)
+    slope_text = "\n".join(f"{form}: slope ±{abs(slope):.2g} per token" for form, slope in slopes.items())
+    kink.text(0.5, 0.06, slope_text, transform=kink.transAxes, ha="center", fontsize=7.5)
     _retention(kept, results["retention"])
     _region(region, results["region"])
     letters([curve, kink, kept, region])
-    save(figure, path, record, f"{numbers(spec)} d: scores of a key at distance 0 and of one at distance {length - 1}.")
+    save(
+        figure,
+        path,
+        record,
+        f"{parameter_note(spec)} d: scores of a key at distance 0 and of one at distance {length - 1}.",
+    )
 
 
 def _retention(axes: Any, found: dict[str, Any]) -> None:
@@ -253,7 +265,7 @@ def _retention(axes: Any, found: dict[str, Any]) -> None:
     gains += f"gain at L/2: {found['gain'][len(found['gain']) // 2]:.2f}x (source {source['gain_medium']:g}x)"
     axes.text(0.03, 0.30, gains, transform=axes.transAxes, fontsize=7.5, va="top")
     axes.set_ylim(0, 1.03)
-    label(axes, "what is kept of a score", "distance / L", "factor / factor at 0")
+    label(axes, "retention of a score", "distance / L", "factor / factor at 0")
     legend(axes, loc="lower left", bbox_to_anchor=(0.0, 0.3), ncols=1)
 
 
@@ -270,7 +282,7 @@ def _region(axes: Any, found: dict[str, Any]) -> None:
                   arrowprops={"arrowstyle": "->", "linewidth": 0.7})  # fmt: skip
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
-    label(axes, "attention need not fall with distance", "score of the near key", "score of the far key")
+    label(axes, "attention can increase with distance", "score of the near key", "score of the far key")
     legend(axes, loc="upper left", bbox_to_anchor=(0.0, 0.86))
 
 
@@ -281,10 +293,12 @@ def draw_attention_analysis(record: Record, path: Path) -> None:
 
     levels = spec["levels"]
     shades = colormaps["viridis"]([0.9 * n / max(1, len(levels) - 1) for n in range(len(levels))])
-    marks = ["v", "s", "o", "D", "^"]
+    fingerprints = ["v", "s", "o", "D", "^"]
     for axes, form in zip(panels[:2], ("basic", "enhanced"), strict=True):
         axes.axhline(1, color="0.7", linewidth=0.8)
-        for shade, level, weights, mark in zip(shades, levels, results["equal_scores"][form], marks, strict=False):
+        for shade, level, weights, mark in zip(
+            shades, levels, results["equal_scores"][form], fingerprints, strict=False
+        ):
             every = max(1, len(weights) // 8)
             axes.plot(range(len(weights)), weights, color=shade, linewidth=1.5, marker=mark, markevery=every, markersize=4,
                       label=f"{level:g}")  # fmt: skip
@@ -298,12 +312,12 @@ def draw_attention_analysis(record: Record, path: Path) -> None:
         for form, name in FORMS.items():
             band(axes, list(range(spec["length"])), results["by_distance"][weights][form], LOOKS[form], name)
         if weights == "trained":
-            band(axes, list(range(spec["length"])), results["by_distance"]["wanted"], TRUTH, "what the task wants")
+            band(axes, list(range(spec["length"])), results["by_distance"]["wanted"], TRUTH, "target attention")
         label(axes, f"{WEIGHTS[weights]} heads", "distance (tokens)", "mean weight / fair share")
     legend(panels[3], loc="upper left", bbox_to_anchor=(1, 1))
     letters(panels)
     note = (
-        f"a, b: one query, {spec['length']} keys of equal score; below 0 the weight RISES with distance. c, d: heads on the "
-        f"pattern '{spec['plain']}'; the axes differ. {numbers(spec)} {over_heads(spec)}"
+        f"a, b: one query, {spec['length']} keys of equal score; below 0 the weight INCREASES with distance. c, d: heads on the "
+        f"pattern '{spec['plain']}'; the axes differ. {parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)

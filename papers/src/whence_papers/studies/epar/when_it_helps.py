@@ -1,16 +1,16 @@
-"""When does EPAR help? One question under many conditions, each changed alone: length, importance, order, noise, distance.
+"""When does EPAR help? One condition is changed at a time: length, importance, order, noise or distance.
 
-Votes weigh by their distance (see the task ``votes``); a longer input stretches the same question, so that length changes
-and nothing else of it. Retrieval asks for a marked symbol that stands near, in the middle or far (see ``places``). EPAR
-is held against no position, rotary, ALiBi and T5's free table under the lab's statistics. What stands before the colon of
-a question is the group of its row in the figure, which ``whence run`` writes as conditions.png.
+Votes are weighted by their distance (task ``votes``); a longer input poses the same question over more positions, so that only
+the length changes. Retrieval asks for a marked symbol that is near, in the middle or far (task ``places``). EPAR is compared
+with no position, rotary, ALiBi and T5's bias table. The part of a question before the colon is the group of its row in the
+figure that ``whence conditions`` draws.
 
-Every claim is corrected for all comparisons of all conditions. Five seeds an arm could then claim nothing, however clear
-a result was: the permutation test cannot fall under 2 / 252. With seven it can reach 2 / 3432.
+Every claim is corrected for all comparisons of all conditions. With five seeds per arm no result could be significant after
+that, because the smallest p of the permutation test is 2 / 252. With seven it is 2 / 3432.
 
-A mark among 64 places turned out to be found by nearly every run, so that distance could not show. The same among 128 was
-asked after that was seen: those conditions are corrected for all that had been asked by then, and the first ones keep the
-correction that they were decided under.
+Nearly every run finds a mark among 64 positions, so distance shows no effect there. The conditions with 128 positions were
+added after this was seen. They are corrected for all conditions including the added ones; the first conditions keep the
+correction under which they were decided.
 """
 
 from dataclasses import dataclass, field
@@ -31,13 +31,13 @@ MARKED = {"count": 64, "symbols": 4, "asked": "anywhere", "longest": 1, "items":
 
 @dataclass(frozen=True)
 class Condition:
-    """What is asked and what of the task's usual settings is changed; long inputs get fewer and smaller steps."""
+    """A question and the settings that differ from the default; long inputs get fewer steps and smaller batches."""
 
     question: str
     changed: dict[str, Any] = field(default_factory=dict)
     task: str = "votes"
     steps: int = 150
-    batch: int = 8
+    batch_size: int = 8
     evaluations: int = 2
 
     @property
@@ -45,26 +45,26 @@ class Condition:
         return (VOTES if self.task == "votes" else MARKED) | self.changed
 
     @property
-    def rate(self) -> float:
+    def lr(self) -> float:
         return 5e-3 if self.task == "votes" else 3e-3
 
 
 def _stretched(length: int) -> dict[str, Any]:
-    """The usual input so many places long: the same number of votes, each said in more of them."""
+    """The default input at another length: the same number of votes, each over more positions."""
     return {"length": length, "run": length // 32}
 
 
 def _marked(band: str, among: str = "", **changed: int) -> Condition:
     words = {"near": "in the nearest quarter", "middle": "in the middle quarter", "far": "in the farthest quarter"}
     question = f"Retrieval distance: mark {words[band]}{among}"
-    return Condition(question, {"band": band, **changed}, "places", steps=120, batch=16)
+    return Condition(question, {"band": band, **changed}, "places", steps=120, batch_size=16)
 
 
 FIRST = (
     Condition("Length: 64 places, the usual one"),
     Condition("Length: 256 places", _stretched(256)),
-    Condition("Length: 1024 places", _stretched(1024) | {"items": 128}, steps=100, batch=4),
-    Condition("Length: 4096 places", _stretched(4096) | {"items": 48}, steps=80, batch=2, evaluations=1),
+    Condition("Length: 1024 places", _stretched(1024) | {"items": 128}, steps=100, batch_size=4),
+    Condition("Length: 4096 places", _stretched(4096) | {"items": 48}, steps=80, batch_size=2, evaluations=1),
     Condition("Importance: in waves", {"structure": "waves"}),
     Condition("Importance: in blocks", {"structure": "blocks"}),
     Condition("Importance: at random", {"structure": "random"}),
@@ -99,7 +99,7 @@ def _study(number: int, condition: Condition, among: int) -> Study:
         arms=ARMS,
         seeds=SEEDS,
         budget=Budget(
-            steps=steps, batch_size=condition.batch, lr=condition.rate, warmup_steps=steps // 10, schedule="cosine",
+            steps=steps, batch_size=condition.batch_size, lr=condition.lr, warmup_steps=steps // 10, schedule="cosine",
             evaluate_every=steps // condition.evaluations,
         ),
         decision=Decision(baseline="EPAR", comparisons=(len(ARMS) - 1) * among),

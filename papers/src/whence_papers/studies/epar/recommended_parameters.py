@@ -1,9 +1,9 @@
-"""Do EPAR's numbers do what its source recommends them for? Its floor for far evidence, and a smaller alpha in noise.
+"""Do EPAR's parameters have the effects that its source recommends them for: a floor for far evidence, a smaller alpha in noise?
 
-Both forms with the stated defaults look for a symbol in the farthest quarter. They are trained on 64 places, where either
-may learn to find it, and scored on four times as many too: there the basic factor has all but vanished and the floor has
-not. Three alphas weigh votes of which three tenths are wrong. Tasks, model and seeds are those of the study ``when``; the
-numbers are fixed, as the source fixes them.
+Floor: both forms with the published defaults retrieve a symbol from the farthest quarter. They are trained on 64 positions,
+where both can learn it, and also evaluated on four times as many, where the basic factor has nearly vanished and the floor has
+not. Noise: three values of alpha on weighted votes of which 30 % are wrong. Tasks, model and seeds are those of the study
+``when_it_helps``. The parameters are fixed, as in the source.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ NOISY = {
 }  # fmt: skip
 FORMS = (Arm("EPAR, basic", 'Epar(form="basic")'), Arm("EPAR, enhanced", "Epar()"))
 ALPHAS = tuple(Arm(f"alpha {alpha}", f"Epar(alpha={alpha})") for alpha in (1.0, 0.5, 0.25))
-COMPARISONS = len(FORMS) - 1 + len(ALPHAS) - 1  # of both studies together
+COMPARISONS = len(FORMS) - 1 + len(ALPHAS) - 1  # in both studies together
 
 
 def studies() -> list[Study]:
@@ -39,7 +39,7 @@ def _study(
     trained: tuple[int, int, float],
     split: str,
 ) -> Study:
-    steps, batch, rate = trained
+    steps, batch_size, lr = trained
     return Study(
         name=f"epar-numbers-{name}",
         question=question,
@@ -50,8 +50,8 @@ def _study(
         seeds=SEEDS,
         budget=Budget(
             steps=steps,
-            batch_size=batch,
-            lr=rate,
+            batch_size=batch_size,
+            lr=lr,
             warmup_steps=steps // 10,
             schedule="cosine",
             evaluate_every=steps // 2,
