@@ -101,9 +101,8 @@ def properties_section(record: Record) -> str:
     lines = []
     for one in record["results"]["evidence"]:
         verdict = "holds" if one["holds"] else f"FAILS, by {one['violation']:.3g}"
-        lines.append(
-            paragraph(f"{one['form']}: {one['statement']}: {verdict} ({one['checked']} checks: {one['where']}).")
-        )
+        checks = f"({one['checked']} checks: {one['where']})"
+        lines.append(paragraph(f"{one['form']}: {one['statement']}: {verdict} {checks}."))
         if one["counter_example"]:
             shown = ", ".join(f"{name} {value:.4g}" for name, value in one["counter_example"].items())
             lines.append(paragraph(f"    for example: {shown}"))
@@ -360,14 +359,11 @@ def accuracy_section(record: Record) -> str:
 
 
 def first_keys_section(record: Record) -> str:
-    models = record["results"]["models"]
-    lines = [
-        ["adapter", "rows whose first key it changes", *(f"entropy, {kind}" for kind in record["results"]["kinds"])]
-    ]
+    models, kinds = record["results"]["models"], record["results"]["kinds"]
+    lines = [["adapter", "rows whose first key it changes", *(f"entropy, {kind}" for kind in kinds)]]
     for adapter, ones in models.items():
-        cells = []
-        for kind in record["results"]["kinds"]:
-            cells.append(format_mean([sum(one["entropy"][kind]) / len(one["entropy"][kind]) for one in ones]))
+        entropies = ([sum(one["entropy"][kind]) / len(one["entropy"][kind]) for one in ones] for kind in kinds)
+        cells = [format_mean(values) for values in entropies]
         lines.append([adapter, format_mean([one["first_key_moved"] for one in ones]), *cells])
     text = "'row' is the source's form: it multiplies all logits of a row by one number, as a temperature does."
     return section("Terms on keys or per row; entropy in nats", table(lines), paragraph(text))
