@@ -118,7 +118,7 @@ MUTANTS = [
     (A + "token_positions.py", "return bool(gaps.any())", "return False", PADDED),
     (A + "layout.py", "float_below(self.window, distance.dtype) if fractional else self.window - 1", "self.window - 1", GIVEN),
     (A + "sdpa.py", "(q, scale) if scale > 0 else (-q, -scale)", "(q, scale)", GIVEN),
-    (A + "call.py", "if shapes.transformed():", "if False:", DERIVED),
+    (A + "call.py", "if tracing.is_transforming():", "if False:", DERIVED),
     (A + "ops.py", "z * score_scale[:, entry]", "z", DERIVED),
     # pointing, copying, covering
     (A + "pointer.py", "places.gather(1, at[:, None])", "places[:, -1:]", POINTER),

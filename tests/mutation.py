@@ -39,9 +39,8 @@ RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summarie
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
 TESTS = {
-    "position/base": ["position/test_witness.py", "position/test_composition.py", *CORE],
-    "position/grid": ["attention/test_composition_attention.py", *CORE],
-    "position/composition": ["position/test_composition.py", "attention/test_composition_attention.py"],
+    "position/base": ["position/test_witness.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
+    "position/evaluate": ["attention/test_composition_attention.py", *CORE],
     "position/": ["position/test_constructor_arguments.py", "attention/fused/test_rates.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
     A + "token_positions": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],

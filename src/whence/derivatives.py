@@ -1,100 +1,102 @@
-"""Whether the derivatives that a mechanism supplies for fast kernels are those of its own hooks."""
+"""Compare the derivatives that a mechanism supplies for fast kernels with those of its own hooks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from whence.position.base import Position
-from whence.position.evaluate import one_length
+from whence.position.base import ParameterGradient, Position
+from whence.position.evaluate import fixed_length
 
-#: as a share of the largest entry; both sides are float64
+#: relative to the largest entry; both sides are float64
 TOLERANCE = 1e-9
 
 
-def disagreement(part: Position, distance: Tensor) -> str | None:
-    """What is wrong with ``parameter_gradients``, ``bias_slope`` or ``score_scale_decay`` here, as a sentence; None when nothing is."""
+def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
+    """The first error in ``parameter_gradients``, ``bias_slope`` or ``score_scale_decay``, as a sentence; None if
+    there is none."""
     if part.length == "query":
-        return None  # no table of distances, so nobody asks for rates
-    length = one_length(part, distance.shape[0])
-    near = distance[distance >= 0]
+        return None  # kernels build no table of distances, so they do not use these methods
+    length = fixed_length(part, distance.shape[0])
+    nonnegative = distance[distance >= 0]
     slope = part.bias_slope()
     if slope is not None:
-        bias = part.bias(near, length)
+        bias = part.bias(nonnegative, length)
         if bias is None:
-            return "bias_slope() answers and bias() does not"
-        found = _apart("bias_slope() times the distance and bias()", slope * near, bias)
-        if found is not None:
-            return found
-    decay = part.score_scale_decay(length)
-    if decay is not None:
-        score_scale = part.score_scale(near, length)
+            return "bias_slope() returns a tensor and bias() returns None"
+        error = _compare("bias_slope() times the distance and bias()", slope * nonnegative, bias)
+        if error is not None:
+            return error
+    decay_terms = part.score_scale_decay(length)
+    if decay_terms is not None:
+        score_scale = part.score_scale(nonnegative, length)
         if score_scale is None:
-            return "score_scale_decay() answers and factor() does not"
-        lowest, span, fall = decay
-        if not bool((fall >= 0).all()):
-            return "score_scale_decay() has a fall under 0, which grows with distance"
-        found = _apart("score_scale_decay() and factor()", lowest + span * torch.exp(-fall * near), score_scale)
-        if found is not None:
-            return found
-    parameter_gradients = part.parameter_gradients(distance, length)
-    if parameter_gradients is None:
+            return "score_scale_decay() returns tensors and score_scale() returns None"
+        floor, span, decay = decay_terms
+        if not bool((decay >= 0).all()):
+            return "score_scale_decay() returns a decay below 0, which grows with distance"
+        exponential = floor + span * torch.exp(-decay * nonnegative)
+        error = _compare("score_scale_decay() and score_scale()", exponential, score_scale)
+        if error is not None:
+            return error
+    supplied = part.parameter_gradients(distance, length)
+    if supplied is None:
         return None
     for hook in ("score_scale", "bias"):
-        answer = getattr(part, hook)(distance, length)
-        if (answer is None) != (getattr(parameter_gradients, hook) is None):
-            return f"rates() and {hook}() do not both answer"
-        if answer is None:
+        output = getattr(part, hook)(distance, length)
+        if (output is None) != (getattr(supplied, hook) is None):
+            return f"{hook} is None in only one of parameter_gradients() and {hook}()"
+        if output is None:
             continue
-        found = _apart(f"{hook} in rates() and {hook}()", getattr(parameter_gradients, hook), answer)
-        each = [rate for rate in parameter_gradients.each if rate.hook == hook]
-        found = found or _chain_rule(hook, answer, each)
-        if found is not None:
-            return found
+        error = _compare(f"{hook} in parameter_gradients() and {hook}()", getattr(supplied, hook), output)
+        gradients = [gradient for gradient in supplied.gradients if gradient.hook == hook]
+        error = error or _compare_gradients(hook, output, gradients)
+        if error is not None:
+            return error
     return None
 
 
-def _chain_rule(hook: str, answer: Tensor, each: list) -> str | None:
-    """Autograd from the answer to the parameters against autograd from the numbers, with the rates between them."""
-    weights = torch.randn(answer.shape, dtype=answer.dtype, generator=torch.Generator().manual_seed(0))
-    through_numbers = answer.new_zeros(())
-    for rate in each:
-        if rate.table is None and hook == "score_scale":
-            table = answer.detach() / rate.number.detach()
-        elif rate.table is None:
-            return f"a rate of {hook} has no table; only a number that scales the whole factor may leave it out"
+def _compare_gradients(hook: str, output: Tensor, gradients: list[ParameterGradient]) -> str | None:
+    """Autograd from the output to the parameters, against autograd from the values with the supplied derivatives."""
+    weights = torch.randn(output.shape, dtype=output.dtype, generator=torch.Generator().manual_seed(0))
+    through_values = output.new_zeros(())
+    for gradient in gradients:
+        if gradient.derivative is None and hook == "score_scale":
+            derivative = output.detach() / gradient.value.detach()
+        elif gradient.derivative is None:
+            return f"a gradient of {hook} has derivative=None, which only a factor of the whole score_scale may have"
         else:
-            table = rate.table.detach()
-        through_numbers = through_numbers + (rate.number * (weights * table)).sum()
-    parameters = [p for p in _leaves(answer) if p.requires_grad]
+            derivative = gradient.derivative.detach()
+        through_values = through_values + (gradient.value * (weights * derivative)).sum()
+    parameters = [p for p in _leaves(output) if p.requires_grad]
     if not parameters:
         return None
-    if not each:
-        return f"rates() has no number for the parameters of {hook}()"
-    exact = torch.autograd.grad((answer * weights).sum(), parameters, retain_graph=True, allow_unused=True)
-    supplied = torch.autograd.grad(through_numbers, parameters, allow_unused=True)
+    if not gradients:
+        return f"parameter_gradients() has no value for the parameters of {hook}()"
+    exact = torch.autograd.grad((output * weights).sum(), parameters, retain_graph=True, allow_unused=True)
+    supplied = torch.autograd.grad(through_values, parameters, allow_unused=True)
     for a, b, parameter in zip(supplied, exact, parameters, strict=True):
-        found = _apart(
-            f"the gradient of {hook} through rates() and through {hook}()",
+        error = _compare(
+            f"the gradient of {hook} through parameter_gradients() and through {hook}()",
             _or_zero(a, parameter),
             _or_zero(b, parameter),
         )
-        if found is not None:
-            return found
+        if error is not None:
+            return error
     return None
 
 
-def _leaves(answer: Tensor) -> list[Tensor]:
-    """The parameters that an answer was computed from."""
-    seen, todo, leaves = set(), [answer.grad_fn], []
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
+def _leaves(output: Tensor) -> list[Tensor]:
+    """The leaf tensors that an output was computed from."""
+    visited, pending, leaves = set(), [output.grad_fn], []
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             leaves.append(node.variable)
-        todo += [following for following, _ in node.next_functions]
+        pending += [following for following, _ in node.next_functions]
     return leaves
 
 
@@ -102,7 +104,7 @@ def _or_zero(gradient: Tensor | None, parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if gradient is None else gradient
 
 
-def _apart(what: str, a: Tensor, b: Tensor) -> str | None:
+def _compare(what: str, a: Tensor, b: Tensor) -> str | None:
     a, b = torch.broadcast_tensors(a.detach(), b.detach())
     difference, limit = float((a - b).abs().max()), TOLERANCE * (1 + float(b.abs().max()))
     return None if difference <= limit else f"{what} differ by {difference:.2g}, allowed {limit:.2g}"

@@ -92,7 +92,7 @@ def test_what_it_says_of_itself():
     (
         (
             {"heads": 0},
-            r"Alibi\(heads=...\) got 0, but .*; give the number of query heads\.",
+            r"Alibi\(heads=...\) got 0, but .*; pass the number of query heads\.",
         ),
         ({"heads": 2.0}, r"Alibi\(heads=...\) got 2.0, but"),
         (
@@ -101,11 +101,11 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "slope": [1.0]},
-            r"slope=... got 1 numbers for heads=2, but .*; give 2 numbers or one for all\.",
+            r"slope=... got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
         ),
         (
             {"heads": 1, "slope": [-1.0]},
-            r"slope=... got -1.0, but .*; give a number inside that range\.",
+            r"slope=... got -1.0, but .*; pass a number inside that range\.",
         ),
         ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0"),
     ),

@@ -5,8 +5,7 @@ import torch
 
 from whence.errors import WhenceError
 from whence.position.alibi import Alibi
-from whence.position.base import Position, Rows
-from whence.position.composition import Sum
+from whence.position.base import Position, Rows, Sum
 from whence.position.cope import Cope
 from whence.position.epar import Epar
 from whence.position.no_position import NoPosition
@@ -111,7 +110,7 @@ def test_refuses_two_head_counts():
 
 def test_refuses_the_same_object_twice():
     alibi = Alibi(2)
-    text = r"Alibi \+ Alibi got the same object twice, but .*; build a second one with parameters of its own\."
+    text = r"Alibi \+ Alibi got the same object twice, but .*; build a second instance with parameters of its own\."
     with pytest.raises(WhenceError, match=text):
         alibi + alibi
     with pytest.raises(WhenceError, match="the same object twice"):
@@ -126,7 +125,7 @@ def test_refuses_two_sinks():
 
 
 def test_refuses_two_head_widths():
-    text = r"Cope \+ Affine got Cope for width 8 and Affine for width 4, but .*; build them with the same head_dim\."
+    text = r"Cope \+ Affine got Cope with head_dim=8 and Affine with head_dim=4, but .*; build them with one head_dim\."
     with pytest.raises(WhenceError, match=text):
         Cope(8) + Affine(1.0, 0.0, head_dim=4)
     assert (Cope(8) + Affine(1.0, 0.0, head_dim=8)).effects >= {"content_bias"}

@@ -82,5 +82,5 @@ def test_refusals() -> None:
         Learned(4, 6).embed(torch.zeros(1, 2, 4), torch.tensor([[5, 6]]))
     with pytest.raises(WhenceError, match=r"^Learned\(4, \.\.\.\) got an input of width 3, but .*; build it with the"):
         Learned(4, 6).embed(torch.zeros(1, 2, 3), torch.tensor([[0, 1]]))
-    with pytest.raises(WhenceError, match=r"^Learned\(max_length=\.\.\.\) got 0, but .*; give"):
+    with pytest.raises(WhenceError, match=r"^Learned\(max_length=\.\.\.\) got 0, but .*; pass"):
         Learned(4, 0)

@@ -78,7 +78,7 @@ def test_above_zero_even_after_one_absurd_step(optimiser, rate):
     (
         (
             {"value": -1.0, "heads": None, "learnable": False},
-            r"x=... got -1.0, but .*; give a number inside that range\.",
+            r"x=... got -1.0, but .*; pass a number inside that range\.",
         ),
         (
             {"value": math.nan, "heads": None, "learnable": False},
@@ -90,15 +90,15 @@ def test_above_zero_even_after_one_absurd_step(optimiser, rate):
         ),
         (
             {"value": 0.0, "heads": None, "learnable": True},
-            r"x=... got 0.0, but .*; give a number inside that range, or learnable=False\.",
+            r"x=... got 0.0, but .*; pass a number inside that range, or learnable=False\.",
         ),
         (
             {"value": 0.0, "heads": None, "learnable": False, "zero_allowed": False},
-            r"x=... got 0.0, but .*; give a number inside that range\.",
+            r"x=... got 0.0, but .*; pass a number inside that range\.",
         ),
         (
             {"value": [1.0, 2.0], "heads": 3, "learnable": False},
-            r"x=... got 2 numbers for heads=3, but .*; give 3 numbers or one for all\.",
+            r"x=... got 2 numbers for heads=3, but .*; pass 3 numbers, or one for all heads\.",
         ),
         (
             {"value": [1.0, -2.0], "heads": 2, "learnable": False},

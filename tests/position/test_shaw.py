@@ -137,7 +137,7 @@ def test_refusals() -> None:
         Shaw(4, acts_on="both")
     with pytest.raises(
         WhenceError,
-        match=r"^Shaw\(clip=\.\.\.\) got 0, but .*; give such a number\.$",
+        match=r"^Shaw\(clip=\.\.\.\) got 0, but .*; pass such an integer\.$",
     ):
         Shaw(4, clip=0)
     with pytest.raises(

@@ -157,7 +157,7 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "context": 8, "gamma": -0.1},
-            r"gamma=... got -0.1, but .*; give a number inside that range\.",
+            r"gamma=... got -0.1, but .*; pass a number inside that range\.",
         ),
         (
             {"heads": 2, "context": 8, "gamma": 0.0, "learnable": True},

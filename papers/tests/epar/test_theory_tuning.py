@@ -154,7 +154,7 @@ def test_sensitivities_are_right(setting):
     slopes = sensitivity(measures["factor"], setting).slopes
     made = build_epar(setting.to_tensor().requires_grad_(), 48, form)
     gradients = made.parameter_gradients(D.double(), 48)  # the closed form that the mechanism supplies to fast kernels
-    tables = {name: gradient.table for name, gradient in zip(slopes, gradients.each, strict=True)}
+    tables = {name: gradient.derivative for name, gradient in zip(slopes, gradients.gradients, strict=True)}
     tables["alpha"] = gradients.score_scale / setting.alpha
     for name, slope in slopes.items():
         torch.testing.assert_close(slope, tables[name].detach(), rtol=1e-13, atol=1e-16)

@@ -188,7 +188,7 @@ def test_searching_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(
     "given, text",
     [
-        ({"beams": 0}, r"beam_search\(beams=...\) got 0, but beams is a whole number of at least 1"),
+        ({"beams": 0}, r"beam_search\(beams=...\) got 0"),
         ({"beams": 2, "best": 3}, r"got beams=2, best=3, .*, but best is at most beams"),
         ({"shortest": 9, "longest": 3}, r"shortest lies between 0 and longest"),
         ({"power": math.nan}, r"power is finite"),

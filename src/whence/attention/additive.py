@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from whence import shapes
 from whence.attention.layout import resolve_key_mask
 from whence.errors import usage_error
-from whence.validation import require_table, require_width
+from whence.validation import require_dim, require_table
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class AdditiveAttention(nn.Module):
         super().__init__()
         sizes = {"encoder_dim": encoder_dim, "decoder_dim": decoder_dim, "attention_dim": attention_dim}
         for name, value in sizes.items():
-            require_width(type(self).__name__, name, value)
+            require_dim(type(self).__name__, name, value)
         require_table(type(self).__name__, attention_dim, max(encoder_dim, decoder_dim))
         self.of_encoder = nn.Linear(encoder_dim, attention_dim, bias=False)  # W_h
         self.of_decoder = nn.Linear(decoder_dim, attention_dim)  # W_s and b
@@ -80,7 +80,7 @@ class AdditiveAttention(nn.Module):
         """States ``[B, S, encoder_dim]``, of which ``lengths`` or ``key_mask`` (True where real) say what counts."""
         shapes.require_sequences(type(self).__name__, "states", states, self.of_encoder)
         real = resolve_key_mask(lengths, key_mask, states.shape[0], states.shape[1], states.device)
-        shapes.require_real(f"{type(self).__name__}.remember", real)
+        shapes.require_real_tokens(f"{type(self).__name__}.remember", real)
         return Memory(states, self.of_encoder(states), real)
 
     def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> Seen:
@@ -100,7 +100,7 @@ class AdditiveAttention(nn.Module):
     def _require_step(self, memory: Memory, state: Tensor, coverage: Tensor | None) -> None:
         name = type(self).__name__
         if not isinstance(memory, Memory):
-            got = shapes.described(memory)
+            got = shapes.describe_tensor(memory)
             raise usage_error(
                 f"{name}(memory)", got, "memory is what remember() returns", "call remember(states) first"
             )
@@ -111,10 +111,10 @@ class AdditiveAttention(nn.Module):
         ):
             if given is None and argument == "coverage":
                 continue
-            if not shapes.is_number(given) or not shapes.has_shape(given, wanted):
+            if not shapes.is_numeric(given) or not shapes.has_shape(given, wanted):
                 raise usage_error(
                     f"{name}({argument})",
-                    shapes.described(given),
+                    shapes.describe_tensor(given),
                     f"for this memory it is a tensor {list(wanted)}",
                     "give one row for each sequence of the memory",
                 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from whence import plugins
 from whence.attention.call import Call, Request
 from whence.errors import usage_error
-from whence.validation import require_choice, shown
+from whence.validation import format_value, require_choice
 
 ENTRY_POINTS = "whence.backends"
 
@@ -103,12 +103,12 @@ def register_backend(backend: Backend, *, replace: bool = False) -> None:
 def require_backend_object(subject: str, backend: object) -> None:
     if not isinstance(backend, Backend):
         raise usage_error(
-            subject, shown(backend), "a backend is an instance of whence.Backend", "subclass whence.Backend"
+            subject, format_value(backend), "a backend is an instance of whence.Backend", "subclass whence.Backend"
         )
     name = getattr(backend, "name", None)
     if not isinstance(name, str) or not name.isidentifier() or name == "auto":
         rule = "the name of a backend is an identifier other than 'auto'"
-        raise usage_error(subject, f"the name {shown(name)}", rule, "set the class attribute name")
+        raise usage_error(subject, f"the name {format_value(name)}", rule, "set the class attribute name")
 
 
 def require_backend_name(owner: str, name: str) -> None:

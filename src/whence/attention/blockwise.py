@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from whence import shapes
+from whence import tracing
 from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, why_no_table
@@ -97,7 +97,7 @@ def compute_by_rows(call: Call) -> Tensor:
     outs = []
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
-        if torch.is_grad_enabled() and not shapes.transformed():  # checkpoints do not go through torch.func
+        if torch.is_grad_enabled() and not tracing.is_transforming():  # checkpoints do not go through torch.func
             outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
         else:
             outs.append(block(q[:, :, rows], k, v, rows))

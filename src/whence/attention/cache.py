@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import shapes
+from whence import shapes, tracing
 from whence.attention.arguments import Arguments
 from whence.attention.cache_validation import require_fit, require_order, require_rows, single_positions
 from whence.attention.layout import Layout, resolve_key_mask
@@ -102,10 +102,10 @@ class KVCache:
         batch, new, device = k.shape[0], k.shape[2], k.device
         name, given = single_positions(arguments.q_positions, arguments.k_positions)
         real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, new, device)
-        segments = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
+        segments = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
         last = self._last()
         if given is not None:
-            positions = shapes.positions(name, given, batch, new, device, below=below).expand(batch, new)
+            positions = shapes.validate_positions(name, given, batch, new, device, below=below).expand(batch, new)
         else:
             positions = self.count(real, segments, batch, new, device)
         if segments is None and self._packed and last is not None:
@@ -189,7 +189,7 @@ class KVCache:
         if self.capacity is not None and least < mark["_used"]:
             raise usage_error(
                 "KVCache.restore(mark)",
-                f"a mark at {shapes.many(mark['_used'], 'token')} after a rollback to {least}",
+                f"a mark at {shapes.format_count(mark['_used'], 'token')} after a rollback to {least}",
                 "a preallocated cache overwrites what it rolled back",
                 "restore before rolling back further, or use KVCache()",
             )
@@ -223,7 +223,7 @@ class KVCache:
                 self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
             kind = torch.promote_types(self._held.positions.dtype, new.positions.dtype)
             self._held = replace(self._held, positions=self._held.positions.to(kind))  # whole, then fractional ones
-            if not shapes.tracing() and self._held.k.is_inference() and not torch.is_inference_mode_enabled():
+            if not tracing.is_tracing() and self._held.k.is_inference() and not torch.is_inference_mode_enabled():
                 self._held = Held(*(t.clone() for t in self._held.tensors()))  # only a copy may be written to here
             for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from whence import shapes
+from whence import shapes, tracing
 from whence.attention.arguments import Arguments
 from whence.errors import usage_error
-from whence.validation import LARGEST_TABLE, shown, unusual
+from whence.validation import LARGEST_TABLE, format_value, special_layout
 
 
 def require_fit(
@@ -27,7 +27,7 @@ def require_fit(
     if q.shape[2] != new:
         raise usage_error(
             "attend(cache=...)",
-            f"{shapes.many(q.shape[2], 'query', 'queries')} with {shapes.many(new, 'new key')}",
+            f"{shapes.format_count(q.shape[2], 'query', 'queries')} with {shapes.format_count(new, 'new key')}",
             "each cached token brings one query and one key",
             "pass q, k and v of the same new tokens",
         )
@@ -55,14 +55,14 @@ def require_fit(
     if capacity is not None and used + new > capacity:
         raise usage_error(
             "attend(cache=...)",
-            f"{shapes.many(new, 'token')} with {used} of {capacity} places taken",
+            f"{shapes.format_count(new, 'token')} with {used} of {capacity} places taken",
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
     if capacity is not None and capacity * k.shape[0] * k.shape[1] * max(k.shape[3], v.shape[3]) > LARGEST_TABLE:
         raise usage_error(
             "attend(cache=...)",
-            f"a capacity of {capacity} tokens for keys of shape {shapes.shape(k)}",
+            f"a capacity of {capacity} tokens for keys of shape {shapes.format_shape(k)}",
             f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
             "build it with a smaller capacity, or use KVCache()",
         )
@@ -73,7 +73,12 @@ def require_fit(
             "a preallocated cache overwrites its memory and carries no gradient",
             "decode under torch.no_grad(), or use KVCache()",
         )
-    if held is not None and not shapes.tracing() and is_functorch_wrapped_tensor(held[0]) and not shapes.transformed():
+    if (
+        held is not None
+        and not tracing.is_tracing()
+        and is_functorch_wrapped_tensor(held[0])
+        and not tracing.is_transforming()
+    ):
         raise usage_error(
             "attend(cache=...)",
             "a cache that was extended inside vmap, grad or jvp of torch.func",
@@ -115,7 +120,7 @@ def require_order(
     neighbours = now[:, :-1] & now[:, 1:]
     falling = (text[:, 1:] < text[:, :-1]) & neighbours
     crowded = (where[:, 1:] - where[:, :-1] < 1) & neighbours & (text[:, 1:] == text[:, :-1])
-    if not shapes.readable(after_real, where):
+    if not tracing.can_read_values(after_real, where):
         if real is not None:
             torch._assert_async(~after_real, PADDING_WHILE_TRACING)
         if explicit:
@@ -153,8 +158,8 @@ PADDING_WHILE_TRACING = (
 def require_rows(index: Tensor, held: Tensor) -> Tensor:
     """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
     rows = held.shape[0]
-    fits = shapes.is_whole(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
-    if not fits or (shapes.readable(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
+    fits = shapes.is_integer(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
+    if not fits or (tracing.can_read_values(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
         raise usage_error(
             "KVCache.reorder(index)",
             shown_index(index),
@@ -165,9 +170,9 @@ def require_rows(index: Tensor, held: Tensor) -> Tensor:
 
 
 def shown_index(index: object) -> str:
-    if isinstance(index, Tensor) and not index.is_meta and unusual(index) is None and index.numel() <= 16:
+    if isinstance(index, Tensor) and not index.is_meta and special_layout(index) is None and index.numel() <= 16:
         return str(index.tolist())
-    return shown(index) if isinstance(index, Tensor) else type(index).__name__
+    return format_value(index) if isinstance(index, Tensor) else type(index).__name__
 
 
 def single_positions(q_positions: Tensor | None, k_positions: Tensor | None) -> tuple[str, Tensor | None]:
@@ -175,12 +180,12 @@ def single_positions(q_positions: Tensor | None, k_positions: Tensor | None) -> 
     if q_positions is None or k_positions is None or q_positions is k_positions:
         return ("k_positions", k_positions) if q_positions is None else ("q_positions", q_positions)
     for name, given in (("q_positions", q_positions), ("k_positions", k_positions)):
-        if not shapes.is_number(given) or given.is_meta:
+        if not shapes.is_numeric(given) or given.is_meta:
             return name, given  # which is refused by that name
     alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
     if alike:
         same = (q_positions.double() == k_positions.double()).all()  # torch compares no two unsigned types
-        if not shapes.readable(q_positions, k_positions):
+        if not tracing.can_read_values(q_positions, k_positions):
             torch._assert_async(same, "q_positions and k_positions differ; pass one of them.")
             return "q_positions", q_positions
         if bool(same):

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import hook_outputs, shapes
+from whence import hook_outputs, shapes, tracing
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
 from whence.errors import usage_error
-from whence.position.base import Position, require_built
+from whence.position.base import Position, require_initialized
 from whence.position.no_position import NoPosition
 from whence.validation import require_flag, require_integer, require_number
 
@@ -75,7 +75,7 @@ def prepare(arguments: Arguments) -> Call:
         layout = resolve_layout(arguments, needs_positions=bool(position.effects), below=below)
     for part in position.parts:
         if "rotate" in part.effects:
-            q, k = hook_outputs.turned(
+            q, k = hook_outputs.require_rotated(
                 type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k
             )
     scale = float(q.shape[3] ** -0.5) if arguments.scale is None else arguments.scale
@@ -102,14 +102,14 @@ def describe(call: Call) -> Request:
         mask_numbers=0 if layout.is_plain_causal else pairs,
         no_table=why_no_table(position, layout),
         compiling=torch.compiler.is_compiling(),
-        exporting=shapes.exporting(),
-        transformed=shapes.transformed(),
+        exporting=tracing.is_exporting(),
+        transformed=tracing.is_transforming(),
     )
 
 
 def why_no_table(position: Position, layout: Layout) -> str | None:
     """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
-    if shapes.transformed():
+    if tracing.is_transforming():
         return "torch.func and forward-mode AD need plain operations"
     if layout.offset is None:
         return "the positions are not one consecutive run"
@@ -169,7 +169,7 @@ def require_position(position: Position, arguments: Arguments) -> None:
         raise usage_error(
             "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
         )
-    require_built(position)
+    require_initialized(position)
     given = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
     several_sequences = any(x is not None for x in given)
     for part in position.parts:

@@ -147,7 +147,7 @@ def resolve_layout(
         offset = 0 if mask is None or not leaves_gaps(mask, k_segments, k_pos) else None
     else:
         passed = {
-            name: shapes.positions(name, tensor, batch, length, device, below=below)
+            name: shapes.validate_positions(name, tensor, batch, length, device, below=below)
             for name, tensor, length in (("q_positions", q_positions, rows), ("k_positions", k_positions, keys))
             if tensor is not None
         }
@@ -169,7 +169,7 @@ def _require_derivable_positions(segment_ids: SegmentIds | None, rows: int, keys
     if rows != keys and ordered:
         raise usage_error(
             "attend(q, k)",
-            f"{shapes.many(rows, 'query', 'queries')} for {shapes.many(keys, 'key')} and no positions",
+            f"{shapes.format_count(rows, 'query', 'queries')} for {shapes.format_count(keys, 'key')} and no positions",
             "q and k have different lengths, so their positions cannot be counted",
             f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
             f"k_positions=torch.arange({keys})"
@@ -187,8 +187,8 @@ def resolve_key_mask(
             "attend(lengths=..., key_mask=...)", "both", "one of them says which tokens are real", "drop one of them"
         )
     if lengths is not None:
-        return shapes.lengths(lengths, batch, keys, device)
-    return None if key_mask is None else shapes.key_mask(key_mask, batch, keys, device)
+        return shapes.mask_from_lengths(lengths, batch, keys, device)
+    return None if key_mask is None else shapes.validate_key_mask(key_mask, batch, keys, device)
 
 
 def _resolve_segment_ids(
@@ -199,7 +199,7 @@ def _resolve_segment_ids(
     if rows != keys and isinstance(given, Tensor):
         raise usage_error(
             "attend(segment_ids=...)",
-            f"one tensor for {shapes.many(rows, 'query', 'queries')} and {shapes.many(keys, 'key')}",
+            f"one tensor for {shapes.format_count(rows, 'query', 'queries')} and {shapes.format_count(keys, 'key')}",
             "queries and keys of different lengths have document numbers of their own",
             "pass a pair, for the queries and for the keys",
         )
@@ -211,6 +211,8 @@ def _resolve_segment_ids(
             "pass one or two",
         )
     if isinstance(given, tuple):
-        return shapes.segment_ids(given[0], batch, rows, device), shapes.segment_ids(given[1], batch, keys, device)
-    numbers = shapes.segment_ids(given, batch, rows, device)
+        return shapes.validate_segment_ids(given[0], batch, rows, device), shapes.validate_segment_ids(
+            given[1], batch, keys, device
+        )
+    numbers = shapes.validate_segment_ids(given, batch, rows, device)
     return numbers, numbers

@@ -15,10 +15,9 @@ from whence.attention.call import require_cache, require_settings
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
-from whence.position.base import Position, require_built
-from whence.position.composition import Sum
+from whence.position.base import Position, Sum, require_initialized
 from whence.position.no_position import NoPosition
-from whence.validation import MOST_HEADS, require_choice, require_flag, require_integer, require_table, require_width
+from whence.validation import MAX_HEADS, require_choice, require_dim, require_flag, require_integer, require_table
 
 
 class Attention(nn.Module):
@@ -64,12 +63,12 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = heads if num_kv_heads is None else num_kv_heads
-        require_width("Attention", "embed_dim", embed_dim)
+        require_dim("Attention", "embed_dim", embed_dim)
         for name, count in (("heads", heads), ("num_kv_heads", num_kv_heads)):
-            require_integer("Attention", name, count, high=MOST_HEADS)
+            require_integer("Attention", name, count, high=MAX_HEADS)
         for name, size in (("head_dim", head_dim), ("value_dim", value_dim)):
             if size is not None:
-                require_width("Attention", name, size)
+                require_dim("Attention", name, size)
         self.causal, self.window, self.dropout = causal, window, dropout
         self.scale, self.temperature = scale, temperature
         self.backend, self.skip_blocks = backend, skip_blocks
@@ -85,7 +84,7 @@ class Attention(nn.Module):
                 "subclass whence.Position",
             )
         if position is not None:
-            require_built(position)
+            require_initialized(position)
         if heads % num_kv_heads != 0:
             raise usage_error(
                 "Attention(num_kv_heads=...)",
@@ -192,17 +191,17 @@ class Attention(nn.Module):
             )
         batch, rows, device = x.shape[0], x.shape[1], x.device
         if positions is not None:
-            places = shapes.positions("positions", positions, batch, rows, device)
+            places = shapes.validate_positions("positions", positions, batch, rows, device)
         else:
             real = resolve_key_mask(lengths, key_mask, batch, rows, device)
-            docs = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
+            docs = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
             places = (
                 count_tokens(real, docs, rows, device)
                 if cache is None
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, places), x, "x")
+            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, places), x, "x")
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence import shapes
+from whence import shapes, tracing
 from whence.attention.arguments import Arguments
 from whence.attention.call import prepare, without_autocast
 from whence.attention.layout import resolve_key_mask
@@ -31,7 +31,7 @@ from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
-from whence.validation import require_flag, require_integer, require_table, require_width
+from whence.validation import require_dim, require_flag, require_integer, require_table
 
 
 class PointerAttention(nn.Module):
@@ -51,7 +51,7 @@ class PointerAttention(nn.Module):
 
     def __init__(self, embed_dim: int, position: Position | None = None, *, bias: bool = True) -> None:
         super().__init__()
-        require_table("PointerAttention", require_width("PointerAttention", "embed_dim", embed_dim), embed_dim)
+        require_table("PointerAttention", require_dim("PointerAttention", "embed_dim", embed_dim), embed_dim)
         require_flag("PointerAttention", "bias", bias)
         position = NoPosition() if position is None else position
         if not isinstance(position, Position) or position.effects & {"sink", "embed"}:
@@ -90,11 +90,11 @@ class PointerAttention(nn.Module):
         shapes.require_sequences("PointerAttention", "encoded", encoded, self.queries)
         batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
         real = resolve_key_mask(lengths, key_mask, batch, length, device)
-        shapes.require_real("PointerAttention", real)
+        shapes.require_real_tokens("PointerAttention", real)
         if positions is None:
             places = count_tokens(real, None, length, device).clamp(min=0)  # left padding, which is hidden anyway
         else:
-            places = shapes.positions("positions", positions, batch, length, device)
+            places = shapes.validate_positions("positions", positions, batch, length, device)
         at = _last(real, batch, length, device)
         q = self.queries(_pick(encoded, at))[:, None, None]
         k = self.keys(encoded)[:, None]
@@ -122,12 +122,12 @@ class Gate(nn.Module):
     def __init__(self, *dims: int, hidden_dim: int | None = None) -> None:
         super().__init__()
         for dim in dims:
-            require_width("Gate", "dims", dim)
+            require_dim("Gate", "dims", dim)
         if not dims:
             raise usage_error("Gate()", "no dims", "a gate looks at something", "give the width of each part")
         total = sum(dims)
         if hidden_dim is not None:
-            require_table("Gate", total, require_width("Gate", "hidden_dim", hidden_dim))
+            require_table("Gate", total, require_dim("Gate", "hidden_dim", hidden_dim))
         self.dims = dims
         self.layers = (
             nn.Sequential(nn.Linear(total, 1))
@@ -138,14 +138,14 @@ class Gate(nn.Module):
     def forward(self, *parts: Tensor) -> Tensor:
         """Parts ``[..., width]``, one for each of ``dims``: logits ``[...]``."""
         fit = len(parts) == len(self.dims) and all(
-            shapes.is_number(x) and x.ndim and x.shape[-1] == n and x.shape[:-1] == parts[0].shape[:-1]
+            shapes.is_numeric(x) and x.ndim and x.shape[-1] == n and x.shape[:-1] == parts[0].shape[:-1]
             for x, n in zip(parts, self.dims, strict=False)
         )
         if not fit:
             raise usage_error(
                 "Gate(...)",
-                ", ".join(shapes.described(x) for x in parts) or "nothing",
-                f"it takes {shapes.many(len(self.dims), 'tensor')} [..., width] of the widths {list(self.dims)}",
+                ", ".join(shapes.describe_tensor(x) for x in parts) or "nothing",
+                f"it takes {shapes.format_count(len(self.dims), 'tensor')} [..., width] of the widths {list(self.dims)}",
                 "give one tensor for each width",
             )
         for x in parts:
@@ -162,16 +162,16 @@ def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
     tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
     """
     require_integer("onto_vocabulary", "size", size)
-    both = shapes.is_whole(items) and shapes.is_real(log_weights) and items.device == log_weights.device
+    both = shapes.is_integer(items) and shapes.is_floating(log_weights) and items.device == log_weights.device
     if not both or items.shape != log_weights.shape or log_weights.ndim != 2:
         raise usage_error(
             "onto_vocabulary(log_weights, items)",
-            f"{shapes.described(log_weights)} and {shapes.described(items)}",
+            f"{shapes.describe_tensor(log_weights)} and {shapes.describe_tensor(items)}",
             "each weight has one word: two tensors [batch, length], the second of whole numbers",
             "give the words of the places that were attended to",
         )
     words = items.long()
-    if not shapes.tracing() and bool(((words < 0) | (words >= size)).any()):
+    if not tracing.is_tracing() and bool(((words < 0) | (words >= size)).any()):
         raise usage_error(
             "onto_vocabulary(items)",
             f"words from {int(words.min())} to {int(words.max())}",
@@ -195,13 +195,13 @@ def mix(scores: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
         copied: ``[B, size]`` log-probabilities, of at least as many words as the vocabulary has.
         gate: ``[B]``, the logit of generating.
     """
-    real = all(shapes.is_real(x) for x in (scores, copied, gate)) and scores.device == copied.device == gate.device
+    real = all(shapes.is_floating(x) for x in (scores, copied, gate)) and scores.device == copied.device == gate.device
     fits = real and scores.ndim == copied.ndim == 2
     fits = fits and len(scores) == len(copied) and scores.shape[1] <= copied.shape[1]
     if not fits or gate.shape != scores.shape[:1]:
         raise usage_error(
             "mix(scores, copied, gate)",
-            ", ".join(shapes.described(x) for x in (scores, copied, gate)),
+            ", ".join(shapes.describe_tensor(x) for x in (scores, copied, gate)),
             "these are [batch, vocabulary], [batch, at least the vocabulary] and [batch]",
             "take copied from onto_vocabulary with a size of at least the vocabulary",
         )
@@ -230,12 +230,12 @@ def last_item(encoded: Tensor, *, lengths: Tensor | None = None, key_mask: Tenso
     >>> last_item(torch.arange(6.0).reshape(2, 3, 1), lengths=torch.tensor([2, 3])).tolist()
     [[1.0], [5.0]]
     """
-    if not shapes.is_number(encoded) or encoded.ndim != 3 or 0 in encoded.shape:
+    if not shapes.is_numeric(encoded) or encoded.ndim != 3 or 0 in encoded.shape:
         rule = "encoded is a tensor [batch, length, width] with at least one item"
-        raise usage_error("last_item(encoded)", shapes.described(encoded), rule, "give it these axes")
+        raise usage_error("last_item(encoded)", shapes.describe_tensor(encoded), rule, "give it these axes")
     batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
     real = resolve_key_mask(lengths, key_mask, batch, length, device)
-    shapes.require_real("last_item", real)
+    shapes.require_real_tokens("last_item", real)
     return _pick(encoded, _last(real, batch, length, device))
 
 

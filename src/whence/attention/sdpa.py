@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence import shapes
+from whence import tracing
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.errors import usage_error
@@ -93,7 +93,7 @@ def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
 
 def refuse_second_derivative(out: Tensor) -> Tensor:
     """Torch's fused kernels have no second derivative: say so in a sentence where one is taken."""
-    node = None if shapes.tracing() else out.grad_fn
+    node = None if tracing.is_tracing() else out.grad_fn
     if node is None or not node.name().startswith("ScaledDotProduct"):
         return out
 

@@ -15,7 +15,7 @@ import torch
 from whence.checks import caches, hooks, layers
 from whence.checks.bench import TOKENS, Bench, Skip, Wrong
 from whence.errors import WhenceError, usage_error
-from whence.position.base import Position, require_built
+from whence.position.base import Position, require_initialized
 
 
 class CheckFailed(AssertionError):
@@ -114,7 +114,7 @@ def check(position: Position) -> Report:
         raise usage_error(
             "check(position)", got, "position is a whence.Position", "pass an instance, as in check(Alibi(4))"
         )
-    require_built(position)
+    require_initialized(position)
     report = Report(repr(position))
     for number, (name, about) in enumerate(CHECKS.items(), 1):
         bench: Bench | None = None

@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.attention import attend
 from whence.attention.module import without_embedding
 from whence.checks.bench import FLOATS, TOKENS, Bench, Wrong, call, close, length_for, named
-from whence.derivatives import disagreement
+from whence.derivatives import find_wrong_derivative
 from whence.errors import WhenceError
 from whence.position.base import Position, Rows
 
@@ -217,6 +217,6 @@ def supplied(bench: Bench) -> None:
     """The optional derivatives of a mechanism against those of its hooks."""
     for part in bench.position.parts:
         reach = torch.arange(0 if part.causal_only else -40, 41, dtype=torch.float64)
-        found = disagreement(part, reach)
+        found = find_wrong_derivative(part, reach)
         if found is not None:
             raise Wrong(f"{type(part).__name__}: {found}", hook=named(part, "parameter_gradients"))

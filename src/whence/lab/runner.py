@@ -17,8 +17,7 @@ from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, processes, tasks, training
 from whence.lab.processes import Notify, side_by_side
 from whence.lab.study import Run, Study
-from whence.position.base import Position, render
-from whence.position.composition import Sum
+from whence.position.base import Position, Sum, format_setting
 
 
 @dataclass
@@ -230,7 +229,7 @@ def numbers_of(model: torch.nn.Module) -> dict[str, str]:
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, Position) and not isinstance(module, Sum):  # of which each part says its own
-            found[name] = "; ".join(f"{key}={render(value)}" for key, value in module.settings())
+            found[name] = "; ".join(f"{key}={format_setting(value)}" for key, value in module.repr_items())
     return found
 
 

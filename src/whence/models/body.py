@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from whence import hook_outputs, shapes
+from whence import hook_outputs, shapes, tracing
 from whence.attention import Attention, KVCache
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
@@ -131,8 +131,10 @@ class Body(nn.Module):
 
     def check_tokens(self, tokens: Tensor) -> None:
         """Raise unless tokens are integers of the vocabulary, ``[B, T]``."""
-        if not shapes.is_whole(tokens) or tokens.ndim != 2 or 0 in tokens.shape:
-            got = f"{tokens.dtype} {shapes.shape(tokens)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        if not shapes.is_integer(tokens) or tokens.ndim != 2 or 0 in tokens.shape:
+            got = (
+                f"{tokens.dtype} {shapes.format_shape(tokens)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            )
             raise usage_error(
                 "model(tokens)",
                 got,
@@ -140,7 +142,7 @@ class Body(nn.Module):
                 "add the missing axis, or convert tokens to torch.long",
             )
         # on a GPU reading the values would make every step wait
-        if tokens.device.type != "cpu" or not shapes.readable(tokens):
+        if tokens.device.type != "cpu" or not tracing.can_read_values(tokens):
             return
         low, high = (int(end) for end in torch.aminmax(tokens))
         if low < 0 or high >= self.embedding.num_embeddings:
@@ -164,7 +166,7 @@ class Body(nn.Module):
             positions = self._count_positions(tokens, key_mask, segment_ids, cache)
             for part in self.at_input:
                 assert isinstance(part, Position)
-                x = hook_outputs.changed(type(part).__name__, "embed", part.embed(x, positions), x, "x")
+                x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, positions), x, "x")
         x = self.dropout(x)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
@@ -176,7 +178,7 @@ class Body(nn.Module):
         """The position of each token, counted as attention counts it in every layer."""
         batch, rows, device = tokens.shape[0], tokens.shape[1], tokens.device
         mask = resolve_key_mask(None, key_mask, batch, rows, device)
-        segments = None if segment_ids is None else shapes.segment_ids(segment_ids, batch, rows, device)
+        segments = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)
         if cache is None:
             return count_tokens(mask, segments, rows, device)
         return cache.layers[0].count(mask, segments, batch, rows, device)
@@ -185,8 +187,10 @@ class Body(nn.Module):
         if not isinstance(cache, Caches) or len(cache) != len(self.layers):
             raise usage_error(
                 "model(cache=...)",
-                f"caches for {shapes.many(len(cache), 'layer')}" if isinstance(cache, Caches) else type(cache).__name__,
-                f"each of the {shapes.many(len(self.layers), 'layer')} must have its own cache",
+                f"caches for {shapes.format_count(len(cache), 'layer')}"
+                if isinstance(cache, Caches)
+                else type(cache).__name__,
+                f"each of the {shapes.format_count(len(self.layers), 'layer')} must have its own cache",
                 "build them with model.caches()",
             )
 

@@ -78,7 +78,7 @@ class Alibi(Position):
     def bias_slope(self) -> Tensor:
         return -self.scale * self.slope()
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
         yield "scale", self.scale
         yield "slope", self.slope()

@@ -1,40 +1,38 @@
-"""The waist: a mechanism says what position does to attention, and only that.
+"""The ``Position`` interface: how position changes attention, and the sum of several mechanisms.
 
-A mechanism is a ``Position``. It overrides the hooks it needs and leaves the rest alone:
+A mechanism is a subclass of ``Position``. It overrides the hooks it needs:
 
-=================================  ====================================  =========================
-hook                               answer                                used by
-=================================  ====================================  =========================
+=================================  ====================================  ===============================
+hook                               returns                               used by
+=================================  ====================================  ===============================
 ``embed(x, positions)``            like x                                sinusoidal, learned
 ``rotate(q, k, q_pos, k_pos)``     like q and k                          rotary
-``factor(distance, length)``       ``[n]`` or ``[heads, n]``, times       EPAR
-``bias(distance, length)``         ``[n]`` or ``[heads, n]``, plus        ALiBi, T5, power prior, ...
-``content(rows)``                  scores ``[B, H, T, S]``, plus          Shaw, Transformer-XL, CoPE
-``values(weights, rows)``          outputs ``[B, H, T, E]``, plus         Shaw
-``sink(position, length)``         ``[n]`` or ``[heads, n]``, a logit     StableMask, sinks
-=================================  ====================================  =========================
+``score_scale(distance, length)``  ``[n]`` or ``[heads, n]``, factors    EPAR
+``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
+``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, Transformer-XL, CoPE
+``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         Shaw
+``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
+=================================  ====================================  ===============================
 
-The logit of query i and key j is ``(scale * q_i.k_j + content) * factor + bias``; the temperature divides it, and the
-sink is one more logit in the row's normaliser that carries no value.
+The logit of query i and key j is ``(scale * q_i.k_j + content_bias) * score_scale + bias``, divided by the temperature.
+The sink is one more logit in each row's softmax; it has no value vector.
 
-``distance`` is a 1-D float tensor of n signed distances, query position minus key position; distances that causality or
-the window hides are never asked about, those that padding hides are, so an answer must be finite everywhere else. ``length`` is ``None`` for
-a mechanism that names no length, a number, or a tensor like ``distance`` where it differs from query to query.
+``distance`` is a 1-D float tensor of n signed distances, query position minus key position. Hooks receive every
+distance inside the causal or window range, padded positions included, so they must return finite values there.
+``length`` is None for a mechanism without a length, a number, or a tensor like ``distance`` where the length differs
+between queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
-from whence.validation import require_choice, require_heads, require_integer, shown
-
-if TYPE_CHECKING:
-    from whence.position.composition import Sum
+from whence.validation import format_value, require_choice, require_heads, require_integer
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink")
 LENGTHS = ("context", "query", "sequence")
@@ -42,10 +40,10 @@ LENGTHS = ("context", "query", "sequence")
 
 @dataclass(frozen=True)
 class Rows:
-    """Some query rows against all keys: what a ``content_bias`` or ``values`` hook may look at.
+    """Some query rows and all keys: the argument of ``content_bias`` and ``value_bias``.
 
-    B batch, H query heads, T query rows, S keys, D key width. Positions have a batch axis of B, or of 1 when all
-    sequences of the batch share them.
+    B batch, H query heads, T query rows, S keys, D head dimension. The batch axis of positions is B, or 1 when all
+    sequences of the batch have the same positions.
     """
 
     q: Tensor  # [B, H, T, D], after rotation, before the scale
@@ -64,42 +62,42 @@ class Rows:
 
 @dataclass(frozen=True)
 class ParameterGradient:
-    """How fast a factor or bias changes with one of the numbers that shape it."""
+    """The derivative of ``score_scale`` or ``bias`` with respect to one learnable value."""
 
-    number: Tensor  # one number, or one a head (``[heads, 1]``), that learns
+    value: Tensor  # scalar, or [heads, 1]; computed from parameters
     hook: str  # "score_scale" or "bias"
-    table: Tensor | None  # the derivative at each distance, ``[n]`` or ``[heads, n]``
-    # None instead of a table: the number multiplies the whole factor and is never 0
+    derivative: Tensor | None  # at each distance, [n] or [heads, n]
+    # derivative=None: the value multiplies the whole score_scale and is never 0
 
 
 @dataclass(frozen=True)
 class HookGradients:
-    """The answers of ``score_scale`` and ``bias`` together with their derivatives; see ``Position.parameter_gradients``."""
+    """The outputs of ``score_scale`` and ``bias`` with their derivatives; see ``Position.parameter_gradients``."""
 
     score_scale: Tensor | None
     bias: Tensor | None
-    each: tuple[ParameterGradient, ...]
+    gradients: tuple[ParameterGradient, ...]
 
 
 class Position(nn.Module):
-    """How position shapes attention. Subclass it, override hooks, and ``whence.check`` the result.
+    """How position changes attention. Subclass it, override hooks, and run ``whence.check`` on an instance.
 
     Args:
-        heads: the number of query heads the parameters are made for; ``None`` when they fit any number.
+        heads: number of query heads that the parameters have; ``None`` when they are shared by all heads.
         length: for a mechanism that divides by a length: ``"context"`` (the fixed number ``context``), ``"query"``
-            (the query's position + 1, exact with a cache) or ``"sequence"`` (the number of tokens there are, which
-            changes with every decoded token and is therefore refused together with a cache).
+            (the query's position + 1, exact with a cache) or ``"sequence"`` (the current number of tokens, which
+            changes with every decoded token and therefore cannot be used with a cache).
         context: the fixed length for ``length="context"``.
     """
 
-    #: scores depend on differences of positions only: moving all positions by the same amount changes nothing
+    #: scores depend on differences of positions only: shifting all positions by the same amount changes nothing
     relative: bool = True
     #: defined only for keys at or before the query
     causal_only: bool = False
-    #: has parameters or constants for each head, so the number of heads must be given
+    #: has parameters or constants for each head, so ``heads`` is required
     needs_heads: bool = False
-    #: the bias falls without end as distance grows, so far keys come to weigh nothing and kernels may leave them out
-    #: (where they can prove it); a promise about speed, never about the result
+    #: the bias decreases without bound as distance grows, so kernels may skip blocks of far keys where they can prove
+    #: that the weights vanish. Performance hint; does not change results.
     decays: bool = False
     #: parameters of the constructor with the default None that a model fills in when the mechanism is built from text;
     #: see whence.position.expression
@@ -108,16 +106,13 @@ class Position(nn.Module):
     noncausal_arguments: ClassVar[Mapping[str, Any]] = {}
     _overridden: frozenset[str] = frozenset()
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
-        if {
-            "score_scale",
-            "bias",
-        } & cls.__dict__.keys():  # what a parent supplies for its own hooks is not true of new ones
-            for supplied in ("parameter_gradients", "bias_slope", "score_scale_decay"):
-                if supplied not in cls.__dict__:
-                    setattr(cls, supplied, getattr(Position, supplied))
+        if {"score_scale", "bias"} & cls.__dict__.keys():  # the parent's derivatives are not those of the new hooks
+            for optional in ("parameter_gradients", "bias_slope", "score_scale_decay"):
+                if optional not in cls.__dict__:
+                    setattr(cls, optional, getattr(Position, optional))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -130,25 +125,26 @@ class Position(nn.Module):
             remedy = "pass context=4096, or choose length='query'"
             require_integer(name, "context", context, remedy=remedy)  # type: ignore[arg-type]
         if length == "query":
-            self.relative = False  # the same distance weighs differently at another place
+            self.relative = False  # the same distance has another effect at another position
         self.heads = heads
         self.length = length
         self.context = context
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in HOOKS:
-            # hooks are looked up on the class, so a function, parameter or module of that name would have no effect
+            # hooks are looked up on the class, so an instance attribute of that name would have no effect
             raise usage_error(
                 f"{type(self).__name__}.{name} = ...",
-                shown(value),
+                format_value(value),
                 f"{name} is a hook, and an instance cannot replace a hook of its class",
                 f"write a subclass with a method {name}, or give the attribute another name",
             )
         super().__setattr__(name, value)
 
-    # --- hooks: each is "no effect" until a mechanism overrides it -------------------------------------------------
+    # --- hooks: without an override they have no effect -----------------------------------------------------------------
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Change the layer input x ``[B, T, W]`` at positions ``[B or 1, T]``."""
+        """Change the layer input x ``[B, T, embed_dim]`` at positions ``[B or 1, T]``."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,46 +152,47 @@ class Position(nn.Module):
         return q, k
 
     def score_scale(self, distance: Tensor, length: Any) -> Tensor | None:
-        """What multiplies the score at each distance: ``[n]`` or ``[heads, n]``."""
+        """The factor of the score at each distance: ``[n]`` or ``[heads, n]``."""
         return None
 
     def bias(self, distance: Tensor, length: Any) -> Tensor | None:
-        """What is added to the score at each distance: ``[n]`` or ``[heads, n]``."""
+        """The term added to the score at each distance: ``[n]`` or ``[heads, n]``."""
         return None
 
     def content_bias(self, rows: Rows) -> Tensor | None:
-        """What is added to the score before the factor, where it depends on q or k: ``[B, H, T, S]``."""
+        """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
         return None
 
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
-        """What is added to the output, given the weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
+        """The term added to the output, from the attention weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
         return None
 
     def sink(self, position: Tensor, length: Any) -> Tensor | None:
-        """One extra logit per query row, with no value, at n query positions: ``[n]`` or ``[heads, n]``."""
+        """One extra logit per query row, without a value vector, at n query positions: ``[n]`` or ``[heads, n]``."""
         return None
 
-    # --- optional: what makes a fused kernel faster; ``whence.check`` holds them against the hooks -------------------
+    # --- optional, for faster kernels; ``whence.check`` compares them with the hooks -------------------------------------
 
     def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients | None:
-        """``score_scale`` and ``bias`` once more, and their derivatives by each number that learns, where those are few.
+        """``score_scale`` and ``bias`` with their derivatives with respect to each learnable value, if those are few.
 
-        With them a kernel sums up the numbers' gradients in registers; without, it forms the gradient of the whole
-        table and autograd goes on from there, which is as exact. Only the numbers need record gradients, and a
-        parameter that no number comes from gets none.
+        With them a kernel accumulates the gradients of the values in registers. Without them it computes the gradient
+        of the whole table and autograd continues from there, which is equally exact. Only ``ParameterGradient.value``
+        needs to record gradients; a parameter that no value depends on gets none.
         """
         return None
 
     def bias_slope(self) -> Tensor | None:
-        """The number, or ``[heads, 1]``, that times the distance is all of the bias for distances of at least 0."""
+        """The slope, a scalar or ``[heads, 1]``, if ``bias = slope * distance`` for all distances of at least 0."""
         return None
 
     def score_scale_decay(self, length: Any) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Floor, span and fall, each a number or ``[heads, 1]`` and fall at least 0, where
-        ``floor + span * exp(-fall * distance)`` is all of the factor for distances of at least 0."""
+        """``(floor, span, decay)``, each a scalar or ``[heads, 1]`` and decay at least 0, if
+        ``score_scale = floor + span * exp(-decay * distance)`` for all distances of at least 0."""
         return None
 
-    # --- what the rest of whence asks ------------------------------------------------------------------------------
+    # --- read by the rest of whence -----------------------------------------------------------------------------------
+
     @property
     def effects(self) -> frozenset[str]:
         """The names of the hooks that this mechanism overrides."""
@@ -203,56 +200,185 @@ class Position(nn.Module):
 
     @property
     def parts(self) -> tuple[Position, ...]:
-        """The mechanisms this one is composed of; itself when it is not a composition."""
+        """The terms of a sum; the mechanism itself when it is not a sum."""
         return (self,)
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter asks for a gradient."""
+        """Whether any parameter requires a gradient."""
         return any(p.requires_grad for p in self.parameters())
 
     def at_input(self) -> tuple[Position, ...]:
-        """The parts that act on a model's input (``embed``)."""
+        """The parts that change a model's input (``embed``)."""
         return tuple(p for p in self.parts if "embed" in p.effects)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
-        """What ``repr`` shows: by default every parameter and buffer whose name does not begin with an underscore."""
+    def repr_items(self) -> Iterator[tuple[str, object]]:
+        """Names and values in ``repr``: by default all parameters and buffers whose name has no leading underscore."""
         tensors = (*self.named_parameters(), *self.named_buffers())
         yield from ((name, tensor) for name, tensor in tensors if not name.startswith("_"))
 
     def __add__(self, other: object) -> Sum:
-        from whence.position.composition import Sum  # here, since Sum is itself a Position
-
         if not isinstance(other, Position):
-            raise usage_error(
-                f"{type(self).__name__} + ...",
-                type(other).__name__,
-                "only a Position adds to a Position",
-                "subclass whence.Position",
-            )
+            raise _not_a_position(f"{type(self).__name__} + ...", other, "subclass whence.Position")
         return Sum(self, other)
 
     def __radd__(self, other: object) -> Sum:
-        raise usage_error(
-            f"... + {type(self).__name__}",
-            type(other).__name__,
-            "only a Position adds to a Position",
-            "subclass whence.Position, or write whence.Sum(*positions) instead of sum(positions)",
-        )
+        remedy = "subclass whence.Position, or write whence.Sum(*positions) instead of sum(positions)"
+        raise _not_a_position(f"... + {type(self).__name__}", other, remedy)
 
     def __repr__(self) -> str:
-        shown = [f"{name}={render(value)}" for name, value in self.settings()]
+        items = [f"{name}={format_setting(value)}" for name, value in self.repr_items()]
         if self.heads is not None:
-            shown.insert(0, f"heads={self.heads}")
+            items.insert(0, f"heads={self.heads}")
         if self.length is not None:
-            shown.append(f"length={self.length!r}" + (f", context={self.context}" if self.length == "context" else ""))
+            items.append(f"length={self.length!r}" + (f", context={self.context}" if self.length == "context" else ""))
         if self.trainable:
-            shown.append("learnable")
-        return f"{type(self).__name__}({', '.join(shown)})"
+            items.append("learnable")
+        return f"{type(self).__name__}({', '.join(items)})"
 
 
-def require_built(part: Position) -> None:
-    """Refuse a mechanism whose own constructor did not run that of Position."""
+class Sum(Position):
+    """Several mechanisms together, in the order written. Built by ``a + b``; sums flatten.
+
+    Embeddings and rotations are applied one after the other, score scales multiply, biases and content terms add. Each
+    part has its own ``length``, so attention evaluates the parts one by one (``parts``).
+    """
+
+    def __init__(self, *positions: Position) -> None:
+        for position in positions:
+            if not isinstance(position, Position):
+                raise _not_a_position("Sum(...)", position, "subclass whence.Position")
+            require_initialized(position)
+        parts = tuple(part for position in positions for part in position.parts)
+        if not parts:
+            raise usage_error("Sum()", "nothing", "a sum has at least one part", "use NoPosition()")
+        super().__init__(heads=_common_heads(parts))
+        _require_compatible(parts)
+        self.members = nn.ModuleList(parts)
+        self.relative = all(part.relative for part in parts)
+        self.causal_only = any(part.causal_only for part in parts)
+
+    @property
+    def effects(self) -> frozenset[str]:
+        return frozenset(hook for part in self.parts for hook in part.effects)
+
+    @property
+    def parts(self) -> tuple[Position, ...]:
+        return tuple(self.members)  # type: ignore[arg-type]
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part.embed(x, positions)
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        for part in self.parts:
+            q, k = part.rotate(q, k, q_positions, k_positions)
+        return q, k
+
+    def score_scale(self, distance: Tensor, length: Any) -> Tensor | None:
+        return self._combine("score_scale", distance, length)
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor | None:
+        return self._combine("bias", distance, length)
+
+    def sink(self, position: Tensor, length: Any) -> Tensor | None:
+        return self._combine("sink", position, length)
+
+    def _combine(self, hook: str, places: Tensor, length: Any) -> Tensor | None:
+        """Score scales multiplied, or terms added. A part with a fixed context uses it, the others use ``length``."""
+        total: Tensor | None = None
+        for part in self.parts:
+            if hook in part.effects:
+                out = getattr(part, hook)(places, part.context if part.length == "context" else length)
+                total = out if total is None else total * out if hook == "score_scale" else total + out
+        return total
+
+    def content_bias(self, rows: Rows) -> Tensor | None:
+        return _add_terms([part.content_bias(rows) for part in self.parts if "content_bias" in part.effects])
+
+    def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
+        return _add_terms([part.value_bias(weights, rows) for part in self.parts if "value_bias" in part.effects])
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(part) for part in self.parts)
+
+
+def _add_terms(terms: list[Any]) -> Any:
+    total = None
+    for term in terms:
+        total = term if total is None else total + term
+    return total
+
+
+def _names(parts: tuple[Position, ...]) -> str:
+    return " + ".join(type(part).__name__ for part in parts)
+
+
+def _common_heads(parts: tuple[Position, ...]) -> int | None:
+    counts = {part.heads: type(part).__name__ for part in parts if part.heads is not None}
+    if len(counts) > 1:
+        got = " and ".join(f"{name} for {heads} heads" for heads, name in counts.items())
+        raise usage_error(
+            _names(parts),
+            got,
+            "all parts of a sum must have the same number of heads",
+            "build them with the same heads",
+        )
+    return next(iter(counts), None)
+
+
+def _require_compatible(parts: tuple[Position, ...]) -> None:
+    if len({id(part) for part in parts}) < len(parts):
+        raise usage_error(
+            _names(parts),
+            "the same object twice",
+            "each instance may occur once in a sum",
+            "build a second instance with parameters of its own",
+        )
+    sinks = [part for part in parts if "sink" in part.effects]
+    if len(sinks) > 1:
+        raise usage_error(
+            _names(parts),
+            f"{len(sinks)} parts with a sink",
+            "a row has at most one extra logit",
+            "keep one of " + " and ".join(type(part).__name__ for part in sinks),
+        )
+    for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _at_input(parts))):
+        _require_common(attribute, of, parts)
+    # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
+    head_dims = [part.head_dim for part in parts if getattr(part, "head_dim", None) is not None]
+    head_dim = head_dims[0] if head_dims else None
+    for part in parts:
+        rotary_dim = getattr(part, "rotary_dim", None) if "rotate" in part.effects else None
+        if head_dim is not None and rotary_dim is not None and rotary_dim > head_dim:
+            raise usage_error(
+                _names(parts),
+                f"rotary_dim={rotary_dim} with head_dim={head_dim}",
+                "rotary_dim must not exceed head_dim",
+                f"build it with rotary_dim={head_dim} or less",
+            )
+
+
+def _at_input(parts: tuple[Position, ...]) -> tuple[Position, ...]:
+    return tuple(part for part in parts if "embed" in part.effects)
+
+
+def _require_common(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:
+    sizes = {getattr(part, attribute): type(part).__name__ for part in of if getattr(part, attribute, None) is not None}
+    if len(sizes) > 1:
+        got = " and ".join(f"{name} with {attribute}={size}" for size, name in sizes.items())
+        raise usage_error(
+            _names(parts), got, f"all parts of a sum must have the same {attribute}", f"build them with one {attribute}"
+        )
+
+
+def _not_a_position(subject: str, other: object, remedy: str) -> WhenceError:
+    return usage_error(subject, type(other).__name__, "only a Position can be added to a Position", remedy)
+
+
+def require_initialized(part: Position) -> None:
+    """Raise for a mechanism whose constructor did not call ``Position.__init__``."""
     if "_parameters" not in part.__dict__ or "heads" not in part.__dict__:
         name = type(part).__name__
         raise usage_error(
@@ -260,12 +386,14 @@ def require_built(part: Position) -> None:
         )
 
 
-def render(value: object) -> str:
-    """A short text for a setting: numbers plainly, small tensors whole, large ones by their shape.
+def format_setting(value: object) -> str:
+    """A value in ``repr``: small tensors in full, large ones by their shape.
 
     >>> import torch
-    >>> render(0.5), render(torch.tensor([[0.5], [0.25]])), render(torch.ones(8)), render(torch.randn(3, 64))
-    ('0.5', '[0.5, 0.25]', '[1] * 8', '<3 x 64>')
+    >>> format_setting(0.5), format_setting(torch.tensor([[0.5], [0.25]]))
+    ('0.5', '[0.5, 0.25]')
+    >>> format_setting(torch.ones(8)), format_setting(torch.randn(3, 64))
+    ('[1] * 8', '<3 x 64>')
     """
     if not isinstance(value, Tensor):
         return f"{value:.6g}" if isinstance(value, float) else repr(value)
@@ -277,16 +405,3 @@ def render(value: object) -> str:
     if value.numel() <= 16:
         return "[" + ", ".join(f"{v:.6g}" for v in value.detach().flatten().tolist()) + "]"
     return "<" + " x ".join(str(n) for n in value.shape) + ">"
-
-
-__all__ = [
-    "HOOKS",
-    "LENGTHS",
-    "HookGradients",
-    "ParameterGradient",
-    "Position",
-    "Rows",
-    "WhenceError",
-    "render",
-    "require_built",
-]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.position.base import Position, Rows
-from whence.validation import require_integer, require_table, require_width
+from whence.validation import require_dim, require_integer, require_table
 
 
 class Cope(Position):
@@ -40,7 +40,7 @@ class Cope(Position):
     def __init__(self, head_dim: int, *, positions: int = 64, heads: int | None = None) -> None:
         super().__init__(heads=heads)
         remedy = "give the width of one query head"
-        self.head_dim = require_width("Cope", "head_dim", head_dim, remedy=remedy)
+        self.head_dim = require_dim("Cope", "head_dim", head_dim, remedy=remedy)
         self.positions = require_integer("Cope", "positions", positions, low=2, remedy="try positions=64")
         shape = (positions, head_dim) if heads is None else (heads, positions, head_dim)
         self.e = nn.Parameter(torch.empty(require_table("Cope", *shape)))
@@ -67,6 +67,6 @@ class Cope(Position):
         sums = gates.gather(-1, latest_first[:, None, None, :].expand_as(gates)).cumsum(-1)
         return sums.gather(-1, back).clamp(max=self.positions - 1)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim
         yield "positions", self.positions

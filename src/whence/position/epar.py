@@ -101,7 +101,7 @@ class Epar(Position):
         lowest = alpha / (1 + gamma)
         return lowest, lowest * gamma, fall
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
         yield "alpha", self.alpha()
         yield "beta", self.beta()

@@ -30,7 +30,9 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
             at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
             length = length.expand(at.shape).reshape(-1).to(places.dtype)
         flat = at.reshape(-1)
-        out = hook_outputs.per_head(type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0])
+        out = hook_outputs.require_per_head(
+            type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0]
+        )
         out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
         before = total
         total = out if before is None else before * out if hook == "score_scale" else before + out
@@ -42,7 +44,7 @@ def evaluate_content_bias(position: Position, rows: Rows) -> Tensor | None:
     total: Tensor | None = None
     for part in position.parts:
         if "content_bias" in part.effects:
-            term = hook_outputs.like(
+            term = hook_outputs.require_shape(
                 type(part).__name__, "content_bias", part.content_bias(rows), tuple(rows.scores.shape)
             )
             term = term.to(rows.scores.dtype)
@@ -55,18 +57,18 @@ def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, wanted:
     total: Tensor | None = None
     for part in position.parts:
         if "value_bias" in part.effects:
-            term = hook_outputs.like(type(part).__name__, "value_bias", part.value_bias(weights, rows), wanted).to(
-                weights.dtype
-            )
+            term = hook_outputs.require_shape(
+                type(part).__name__, "value_bias", part.value_bias(weights, rows), wanted
+            ).to(weights.dtype)
             total = term if total is None else total + term
     return total
 
 
 def evaluate_table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
     """A factor or bias at 1-D distances as ``[heads or 1, n]``, where no length differs per query."""
-    return evaluate(position, hook, distance, heads, lambda part: one_length(part, sequence))
+    return evaluate(position, hook, distance, heads, lambda part: fixed_length(part, sequence))
 
 
-def one_length(part: Position, sequence: int) -> int | None:
+def fixed_length(part: Position, sequence: int) -> int | None:
     """The length that a part's hooks receive where it is the same for every query."""
     return part.context if part.length == "context" else sequence if part.length == "sequence" else None

@@ -28,9 +28,8 @@ from typing import Any
 from whence import plugins
 from whence.errors import WhenceError, usage_error
 from whence.position import catalogue
-from whence.position.base import Position
-from whence.position.composition import Sum
-from whence.validation import shown
+from whence.position.base import Position, Sum
+from whence.validation import format_value
 
 #: tables of positions reach this many times the training context, for tests of length extrapolation
 EXTRAPOLATION_FACTOR = 8
@@ -111,7 +110,7 @@ def parse_position(text: str) -> PositionExpression:
     'Rotary() + Alibi(scale=2)'
     """
     if not isinstance(text, str):
-        raise usage_error("position", shown(text), _FORMS, "pass a string")
+        raise usage_error("position", format_value(text), _FORMS, "pass a string")
     pieces = [piece.strip() for piece in _split_sum(text)]
     terms = tuple(_parse_term(piece, text) for piece in pieces)
     has_short_name = any(piece.partition("(")[0].strip() in catalogue.SHORT_NAMES for piece in pieces)
@@ -137,7 +136,7 @@ def hash_position_sources(text: str) -> dict[str, str | None]:
 
 
 def _subject(text: str) -> str:
-    return f"position {shown(text)}"
+    return f"position {format_value(text)}"
 
 
 def _split_sum(text: str) -> list[str]:
@@ -181,7 +180,7 @@ def _parse_term(piece: str, text: str) -> Term:
         match = _NAMED.fullmatch(piece)
         if match is None:
             raise usage_error(
-                subject, f"the term {shown(piece)}", _FORMS, "write for example: Rotary() + Epar(learnable=True)"
+                subject, f"the term {format_value(piece)}", _FORMS, "write for example: Rotary() + Epar(learnable=True)"
             )
         name, arguments = match["name"], match["arguments"]
         if name in catalogue.SHORT_NAMES:
@@ -203,7 +202,7 @@ def _parse_nested(call: ast.Call, subject: str) -> Term:
     if name not in known:
         raise usage_error(
             subject,
-            f"{shown(ast.unparse(call))} as the value of an argument",
+            f"{format_value(ast.unparse(call))} as the value of an argument",
             f"the classes that can be values are {', '.join(known)}",
             "use one of them, or a literal",
         )
@@ -233,7 +232,7 @@ def _require_mechanism(factory: Any, name: str, subject: str) -> None:
         return
     raise usage_error(
         subject,
-        f"{name}, which is {shown(factory)}",
+        f"{name}, which is {format_value(factory)}",
         "a mechanism is a subclass of whence.Position, or a function that returns a Position",
         "name the class, or write a function that builds one",
     )
@@ -261,7 +260,7 @@ def _build_term(term: Term, dims: ModelDims, subject: str) -> Position:
     if not isinstance(position, Position):
         raise usage_error(
             subject,
-            f"{shown(position)} from {term.name}",
+            f"{format_value(position)} from {term.name}",
             "a mechanism is a whence.Position",
             f"let {term.name} return a Position",
         )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.position.base import LENGTHS, Position
-from whence.validation import require_choice, require_number, require_table, require_width
+from whence.validation import require_choice, require_dim, require_number, require_table
 
 EPS = 1e-6  # keeps the division finite when c or the threshold is learned down to 0
 
@@ -53,7 +53,7 @@ class Fire(Position):
     ) -> None:
         require_choice("Fire", "length", length, LENGTHS)
         super().__init__(heads=heads, length=length, context=context)
-        self.hidden_dim = require_width("Fire", "hidden_dim", hidden_dim, remedy="try hidden_dim=32")
+        self.hidden_dim = require_dim("Fire", "hidden_dim", hidden_dim, remedy="try hidden_dim=32")
         require_table("Fire", heads, hidden_dim)
         remedy = "give a positive number"
         self.threshold = float(require_number("Fire", "threshold", threshold, above=0, remedy=remedy))
@@ -78,7 +78,7 @@ class Fire(Position):
     def _psi(self, x: Tensor) -> Tensor:
         return torch.log1p(self.c.abs() * x)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "hidden_dim", self.hidden_dim
         yield "c", self.c.abs()
         yield "threshold", (self.multiplier * self.threshold).abs()

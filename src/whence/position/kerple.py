@@ -86,7 +86,7 @@ class Kerple(Position):
                 None, r1 * by_r1, (ParameterGradient(r1, "bias", by_r1), ParameterGradient(r2, "bias", by_r2))
             )
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
         yield "r1", self.r1()
         yield "r2", self.r2()
@@ -97,7 +97,7 @@ class Exponent(Quantity):
 
     def __init__(self, name: str, value: Number, *, heads: int, learnable: bool, zero_allowed: bool) -> None:
         if learnable:
-            remedy = "give a number inside that range, or learnable=False"
+            remedy = "pass a number inside that range, or learnable=False"
             require_numbers(name, value, heads, above=FLOOR, below=2, remedy=remedy)
         else:
             require_numbers(name, value, heads, above=0, high=2)

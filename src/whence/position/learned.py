@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence import shapes
+from whence import tracing
 from whence.errors import usage_error
 from whence.position.base import Position
-from whence.validation import require_integer, require_std, require_table, require_width
+from whence.validation import require_dim, require_integer, require_std, require_table
 
 
 class Learned(Position):
@@ -38,7 +38,7 @@ class Learned(Position):
 
     def __init__(self, embed_dim: int, max_length: int, *, std: float = 0.02) -> None:
         super().__init__()
-        self.embed_dim = require_width("Learned", "embed_dim", embed_dim)
+        self.embed_dim = require_dim("Learned", "embed_dim", embed_dim)
         self.max_length = require_integer("Learned", "max_length", max_length)
         require_std("Learned", std)
         self.table = nn.Parameter(torch.randn(require_table("Learned", max_length, embed_dim)) * std)
@@ -52,7 +52,7 @@ class Learned(Position):
                 "build it with the input's width",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
-        if index.numel() and shapes.readable(index) and int(index.max()) >= self.max_length:
+        if index.numel() and tracing.can_read_values(index) and int(index.max()) >= self.max_length:
             raise usage_error(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",
@@ -61,6 +61,6 @@ class Learned(Position):
             )
         return (x + F.embedding(index.clamp(min=0), self.table)).to(x.dtype)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "embed_dim", self.embed_dim
         yield "max_length", self.max_length

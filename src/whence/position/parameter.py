@@ -34,7 +34,7 @@ class Quantity(nn.Module):
         if zero_allowed and not learnable:
             values = require_numbers(name, value, heads, low=0, largest=largest)
         else:
-            remedy = "give a number inside that range" + (", or learnable=False" if zero_allowed else "")
+            remedy = "pass a number inside that range" + (", or learnable=False" if zero_allowed else "")
             values = require_numbers(name, value, heads, above=0, largest=largest, remedy=remedy)
         full = torch.tensor(values * heads if heads is not None and len(values) == 1 else values)
         shaped = full.reshape(-1, 1) if heads is not None else full.reshape(())

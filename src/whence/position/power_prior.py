@@ -85,6 +85,6 @@ class PowerPrior(Position):
                 (ParameterGradient(alpha, "bias", by_alpha), ParameterGradient(beta, "bias", -moving * log)),
             )
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "alpha", self.alpha
         yield "beta", self.beta()

@@ -44,5 +44,5 @@ class Recency(Position):
         index = (distance + 1).round().clamp(0, self.max_length - 1).long()
         return self.table[..., index]
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "max_length", self.max_length

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import shapes
+from whence import tracing
 from whence.errors import usage_error
 from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
-from whence.validation import require_base, require_choice, require_even, require_integer, shown
+from whence.validation import format_value, require_base, require_choice, require_even, require_integer
 
 # A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
 # again and again: one opaque step keeps them apart.
@@ -111,7 +111,7 @@ class Rotary(Position):
     def _turn(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
         rotary_dim = 2 * frequencies.shape[-1]
         angle = positions[:, None, :, None] * frequencies
-        if torch.compiler.is_compiling() and not shapes.exporting() and not angle.requires_grad:
+        if torch.compiler.is_compiling() and not tracing.is_exporting() and not angle.requires_grad:
             cos, sin = torch.ops.whence.cos_sin.default(angle)
         else:
             cos, sin = angle.cos(), angle.sin()
@@ -125,7 +125,7 @@ class Rotary(Position):
         turned = turned.to(x.dtype)
         return turned if rotary_dim == x.shape[-1] else torch.cat((turned, x[..., rotary_dim:]), dim=-1)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base
         yield "layout", self.layout
         if self.rotary_dim is not None:
@@ -142,7 +142,7 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
         )
     if scaling is None or not scaling.needs_length:
         if length is not None or context is not None:
-            got = f"length={shown(length)}, context={shown(context)}"
+            got = f"length={format_value(length)}, context={format_value(context)}"
             raise usage_error(
                 f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
             )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.validation import require_flag, require_integer, require_number, shown
+from whence.validation import format_value, require_flag, require_integer, require_number
 
 LARGEST_FACTOR = 1e6
 
@@ -185,7 +185,7 @@ class LongRope(Scaling):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
                 raise usage_error(
-                    f"LongRope({name}=...)", shown(given), "it is a tuple of numbers", "give width / 2 numbers"
+                    f"LongRope({name}=...)", format_value(given), "it is a tuple of numbers", "give width / 2 numbers"
                 )
             for value in given:
                 require_number("LongRope", name, value, above=0, remedy="give width / 2 numbers above 0")

@@ -49,6 +49,6 @@ class Sandwich(Position):
         ratio = torch.tensor(self.ratios, dtype=distance.dtype, device=distance.device)
         return total / ratio[:, None]
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "dim", self.dim
         yield "base", self.base

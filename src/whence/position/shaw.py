@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.position.base import Position, Rows
-from whence.validation import require_choice, require_integer, require_std, require_table, require_width
+from whence.validation import require_choice, require_dim, require_integer, require_std, require_table
 
 ACTS_ON = {"keys and values": {"content_bias", "value_bias"}, "keys": {"content_bias"}, "values": {"value_bias"}}
 
@@ -51,8 +51,8 @@ class Shaw(Position):
     ) -> None:
         super().__init__(heads=heads)
         value_dim = head_dim if value_dim is None else value_dim
-        self.head_dim = require_width("Shaw", "head_dim", head_dim)
-        self.value_dim = require_width("Shaw", "value_dim", value_dim)
+        self.head_dim = require_dim("Shaw", "head_dim", head_dim)
+        self.value_dim = require_dim("Shaw", "value_dim", value_dim)
         self.clip = require_integer("Shaw", "clip", clip)
         self.acts_on = require_choice("Shaw", "acts_on", acts_on, ACTS_ON)
         require_std("Shaw", std)
@@ -91,7 +91,7 @@ class Shaw(Position):
             offset = offset.round()
         return offset.long().clamp(-self.clip, self.clip) + self.clip
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim
         yield "clip", self.clip
         yield "acts_on", self.acts_on

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.position.base import Position
-from whence.validation import require_base, require_choice, require_number, require_width
+from whence.validation import require_base, require_choice, require_dim, require_number
 
 LAYOUTS = ("interleaved", "concatenated")
 
@@ -58,7 +58,7 @@ class Sinusoidal(Position):
 
     def __init__(self, embed_dim: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__()
-        self.embed_dim = require_width("Sinusoidal", "embed_dim", embed_dim, remedy="give the input's width")
+        self.embed_dim = require_dim("Sinusoidal", "embed_dim", embed_dim, remedy="give the input's width")
         self.base = require_base("Sinusoidal", base)
         self.scale = require_number("Sinusoidal", "scale", scale, remedy="use 1, as published")
 
@@ -73,7 +73,7 @@ class Sinusoidal(Position):
         positions = positions.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         return (x + self.scale * sinusoid(positions, self.embed_dim, self.base)).to(x.dtype)
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "embed_dim", self.embed_dim
         yield "base", self.base
         yield "scale", self.scale

@@ -59,7 +59,7 @@ class StableMask(Position):
         inside = first + count.log() + _log_mean_decay(gamma * count) - _log_mean_decay(gamma)
         return torch.where(terms > 0, inside, torch.where(terms == 0, float("-inf"), first))
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "gamma", self.gamma()
 
 

@@ -102,7 +102,7 @@ class T5Bias(Position):
         # the gradient of index_select is one addition per distance, where an embedding's would sort them first
         return self.table.mT.index_select(1, _count(distance, self.form, self.firsts))
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form
         yield "buckets", self.buckets
         yield "max_distance", self.max_distance

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.position.base import Position, Rows
 from whence.position.sinusoidal import sinusoid
-from whence.validation import require_base, require_even, require_std, require_table, require_width
+from whence.validation import require_base, require_dim, require_even, require_std, require_table
 
 
 class TransformerXL(Position):
@@ -44,7 +44,7 @@ class TransformerXL(Position):
     ) -> None:
         super().__init__(heads=heads)
         remedy = "give the width of a query head"
-        self.head_dim = require_width("TransformerXL", "head_dim", head_dim, remedy=remedy)
+        self.head_dim = require_dim("TransformerXL", "head_dim", head_dim, remedy=remedy)
         embed_dim = heads * head_dim if embed_dim is None else embed_dim
         remedy = "each sine has its cosine, so give an even number"
         self.embed_dim = require_even("TransformerXL", "embed_dim", embed_dim, remedy=remedy)
@@ -79,7 +79,7 @@ class TransformerXL(Position):
         query = torch.cat((for_cos * sin - for_sin * cos, for_sin * sin + for_cos * cos), dim=-1)
         return query @ k_angles[:, None].mT
 
-    def settings(self) -> Iterator[tuple[str, object]]:
+    def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim
         yield "embed_dim", self.embed_dim
         yield "base", self.base

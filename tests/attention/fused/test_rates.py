@@ -10,7 +10,7 @@ from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bi
 from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
 from whence.attention.layout import resolve_layout
-from whence.derivatives import disagreement
+from whence.derivatives import find_wrong_derivative
 from whence.position.base import HookGradients, ParameterGradient
 from whence.position.catalogue import CATALOGUE
 
@@ -81,7 +81,7 @@ def test_each_rate_is_what_autograd_finds(name, stir):
     position = prepared(name, stir)
     wanted = list(position.parameters())
     distance, length = distances(position), length_of(position)
-    parameter_gradients = position.parameter_gradients(distance, length).each
+    parameter_gradients = position.parameter_gradients(distance, length).gradients
     assert parameter_gradients and all(rate.hook in position.effects for rate in parameter_gradients)
     for hook in ("score_scale", "bias"):
         if hook not in position.effects:
@@ -91,11 +91,11 @@ def test_each_rate_is_what_autograd_finds(name, stir):
         for rate in parameter_gradients:
             if rate.hook != hook:
                 continue
-            assert rate.number.requires_grad and rate.number.shape in {(), (HEADS, 1)}
+            assert rate.value.requires_grad and rate.value.shape in {(), (HEADS, 1)}
             # None: a number that scales the whole factor
-            table = answer.detach() / rate.number.detach() if rate.table is None else rate.table
+            table = answer.detach() / rate.value.detach() if rate.derivative is None else rate.derivative
             assert not table.requires_grad
-            through = through + rate.number * table
+            through = through + rate.value * table
         # at every distance and head for itself, all gradients: a Jacobian, not a sum in which mistakes could cancel
         pair = [jacobian(x, wanted) for x in (answer, through)]
         for a, b in zip(*pair, strict=True):
@@ -114,8 +114,8 @@ def jacobian(answer, wanted):
 def test_the_rates_name_every_number_that_learns(name):
     # a number left out would silently get no gradient at all
     position = overriding("parameter_gradients")[name]
-    parameter_gradients = position.parameter_gradients(distances(position).float(), length_of(position)).each
-    total = sum(rate.number.sum() for rate in parameter_gradients)
+    parameter_gradients = position.parameter_gradients(distances(position).float(), length_of(position)).gradients
+    total = sum(rate.value.sum() for rate in parameter_gradients)
     grads = torch.autograd.grad(total, list(position.parameters()), allow_unused=True)
     assert all(g is not None and (g != 0).all() for g in grads)
 
@@ -124,10 +124,10 @@ def test_the_rates_name_every_number_that_learns(name):
 def test_rates_are_finite_in_float32(name):
     position = overriding("parameter_gradients")[name]
     distance = distances(position).float()
-    for rate in position.parameter_gradients(distance, length_of(position)).each:
-        if rate.table is not None:
-            assert torch.isfinite(rate.table).all()
-            assert rate.table.shape in {(len(distance),), (HEADS, len(distance))}
+    for rate in position.parameter_gradients(distance, length_of(position)).gradients:
+        if rate.derivative is not None:
+            assert torch.isfinite(rate.derivative).all()
+            assert rate.derivative.shape in {(len(distance),), (HEADS, len(distance))}
 
 
 @pytest.mark.parametrize("name", overriding("bias_slope"))
@@ -166,8 +166,8 @@ def test_a_wrong_decay_is_named_by_check():
             floor, span, fall = super().score_scale_decay(length)
             return floor, span, -fall
 
-    for kind, said in ((Wrong, "score_scale_decay"), (Growing, "fall under 0")):
-        assert re.search(said, disagreement(kind(HEADS).double(), DISTANCES))
+    for kind, said in ((Wrong, "score_scale_decay"), (Growing, "decay below 0")):
+        assert re.search(said, find_wrong_derivative(kind(HEADS).double(), DISTANCES))
 
 
 def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
@@ -201,18 +201,19 @@ def test_factor_rates_come_first_then_bias_rates_then_the_scale():
     factor, bias, numbers, parameter_gradients = few(
         PowerPrior(HEADS, alpha=0.1, beta=0.8) + Epar(HEADS, context=64, learnable=True)
     )
-    assert [(rate.hook, rate.table is None) for rate in parameter_gradients] == [
+    assert [(rate.hook, rate.derivative is None) for rate in parameter_gradients] == [
         ("score_scale", False), ("score_scale", False), ("bias", False), ("bias", False), ("score_scale", True),
     ]  # fmt: skip
     assert numbers.shape == (HEADS, 5) and numbers.requires_grad
     assert not any(
-        t.requires_grad for t in (factor, bias, *(r.table for r in parameter_gradients if r.table is not None))
+        t.requires_grad
+        for t in (factor, bias, *(r.derivative for r in parameter_gradients if r.derivative is not None))
     )
 
 
 def test_one_number_for_all_heads_is_given_to_each():
     _, _, numbers, parameter_gradients = few(PowerPrior(None, alpha=0.5, beta=1.5))
-    assert numbers.shape == (HEADS, 2) and all(rate.table.shape == (HEADS, 9) for rate in parameter_gradients)
+    assert numbers.shape == (HEADS, 2) and all(rate.derivative.shape == (HEADS, 9) for rate in parameter_gradients)
     torch.testing.assert_close(numbers[:, 0], torch.full((HEADS,), 0.5))
 
 
@@ -224,9 +225,9 @@ def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
     other = fixed.score_scale(torch.arange(0.0, 9.0), 5)
     torch.testing.assert_close(whole, factor * other)
     for a, b in zip(alone, together, strict=True):
-        assert (a.table is None) == (b.table is None)
-        if a.table is not None:
-            torch.testing.assert_close(b.table, a.table * other)
+        assert (a.derivative is None) == (b.derivative is None)
+        if a.derivative is not None:
+            torch.testing.assert_close(b.derivative, a.derivative * other)
 
 
 NOT_FEW = {

@@ -19,7 +19,7 @@ from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, 
 from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, pack_tables
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
-from whence.position.evaluate import evaluate, evaluate_table, one_length
+from whence.position.evaluate import evaluate, evaluate_table, fixed_length
 
 MAX_HEAD_DIM = 256
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
@@ -137,7 +137,7 @@ def score_effects(
         decay=decay_per_head(position, layout, heads, kv_len) if half_precision and fixed_scale else None,
         sink=sink,
     )
-    tabulated = [(item.hook, item.table) for item in derivatives if item.table is not None]
+    tabulated = [(item.hook, item.derivative) for item in derivatives if item.derivative is not None]
     gradients = EffectGradients(
         dense_score_scale=score_scale is not None and score_scale.requires_grad,
         dense_bias=bias is not None and bias.requires_grad,
@@ -205,7 +205,7 @@ def decay_per_head(position: Position, layout: Layout, heads: int, kv_len: int) 
     if len(active) != 1 or "bias" in active[0].effects or not layout.causal:
         return None
     with torch.no_grad():
-        decay = active[0].score_scale_decay(one_length(active[0], kv_len))
+        decay = active[0].score_scale_decay(fixed_length(active[0], kv_len))
         return None if decay is None else torch.stack([x.float().reshape(-1).expand(heads) for x in decay], -1)
 
 
@@ -231,15 +231,15 @@ def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: i
     derivatives: list[tuple[ParameterGradient, Position, int]] = []  # with the part and the index of its scale
     for part in active:
         if part.trainable:
-            own = part.parameter_gradients(distance, one_length(part, kv_len))
+            own = part.parameter_gradients(distance, fixed_length(part, kv_len))
             if own is None or not covers_parameters(part, own):
                 return None
             name, n = type(part).__name__, distance.shape[0]
             tables = tuple(
-                None if table is None else hook_outputs.per_head(name, hook, table, heads, n)
+                None if table is None else hook_outputs.require_per_head(name, hook, table, heads, n)
                 for hook, table in (("score_scale", own.score_scale), ("bias", own.bias))
             )
-            derivatives += [(item, part, len(scales)) for item in own.each]
+            derivatives += [(item, part, len(scales)) for item in own.gradients]
         else:
             tables = (
                 evaluate_table(part, "score_scale", distance, heads, kv_len),
@@ -250,7 +250,7 @@ def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: i
         for known, table in zip((scales, biases), tables, strict=True):
             if table is not None:
                 known.append(table.detach().float())
-    amplitudes = [item for item, _, _ in derivatives if item.table is None]
+    amplitudes = [item for item, _, _ in derivatives if item.derivative is None]
     num_tables = len(derivatives) - len(amplitudes)
     if not derivatives or num_tables > MAX_DERIVATIVES or len(amplitudes) > 1:
         return None
@@ -260,12 +260,12 @@ def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: i
         (
             _combined_derivative(item, part, index, scales, heads, distance.shape[0])
             for item, part, index in derivatives
-            if item.table is not None
+            if item.derivative is not None
         ),
         key=lambda item: item.hook != "score_scale",
     )
     ordered += amplitudes
-    parameters = torch.stack([item.number.float().reshape(-1).expand(heads) for item in ordered], -1)
+    parameters = torch.stack([item.value.float().reshape(-1).expand(heads) for item in ordered], -1)
     score_scale = functools.reduce(torch.mul, scales) if scales else None
     bias = functools.reduce(torch.add, biases) if biases else None
     return ParameterTables(score_scale, bias, parameters, tuple(ordered))
@@ -274,21 +274,21 @@ def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: i
 def covers_parameters(part: Position, own: HookGradients) -> bool:
     """Whether the derivatives cover every learnable parameter. A subclass may have added some."""
     learnable = sum(parameter.requires_grad for parameter in part.parameters())
-    return learnable == sum(item.number.requires_grad for item in own.each)
+    return learnable == sum(item.value.requires_grad for item in own.gradients)
 
 
 def _combined_derivative(
     item: ParameterGradient, part: Position, index: int, scales: list[Tensor], heads: int, entries: int
 ) -> ParameterGradient:
     """The derivative of the whole effect: score scales multiply, so the scales of the other parts multiply it."""
-    assert item.table is not None
-    table = hook_outputs.per_head(
-        type(part).__name__, "parameter_gradients", item.table.detach().float(), heads, entries
+    assert item.derivative is not None
+    table = hook_outputs.require_per_head(
+        type(part).__name__, "parameter_gradients", item.derivative.detach().float(), heads, entries
     )
     if item.hook == "score_scale":
         for other, score_scale in enumerate(scales):
             table = table if other == index else table * score_scale
-    return ParameterGradient(item.number, item.hook, table.expand(heads, -1))
+    return ParameterGradient(item.value, item.hook, table.expand(heads, -1))
 
 
 register_backend(Triton())

@@ -1,0 +1,37 @@
+"""Whether code runs under a compiler, an exporter or a function transform, and whether tensor values can be read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+
+def is_tracing() -> bool:
+    """Whether ``torch.compile``, ``torch.export`` or ``torch.jit.trace`` is running, so no values may be read."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def is_exporting() -> bool:
+    """Whether an exporter is running. The flag is read directly: torch 2.11's compiler treats ``is_exporting()`` as True."""
+    return torch.compiler._is_exporting_flag or torch.jit.is_tracing()
+
+
+def is_transforming() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode AD is active, for which custom operators have no rule."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def can_read_values(*tensors: Tensor) -> bool:
+    """Whether the values of tensors can be read here. They cannot while tracing, during CUDA graph capture, inside
+    ``vmap``, or for meta and fake tensors."""
+    if is_tracing():
+        return False
+    return not any(
+        x.is_meta
+        or isinstance(x, FakeTensor)
+        or torch._C._functorch.is_batchedtensor(x)
+        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        for x in tensors
+    )
