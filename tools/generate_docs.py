@@ -123,13 +123,13 @@ def speed(record: dict[str, Any]) -> str:
 
 
 def capture_memory(record: dict[str, Any]) -> str:
-    """What looking inside costs in memory, from the committed record: alone, with one watcher, with all."""
+    """Memory of capture, from the committed record: the forward pass alone, with one recorder, with all."""
     sizes = {way: f"{found['bytes'] / 1e9:.1f}" for way, found in record["results"].items()}
     alone, everything = sizes.pop("plain"), sizes.pop("everything")
     return (
-        f"On a CPU a forward of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
-        f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB where one of them watches all layers, and "
-        f"{everything} GB where all do at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
+        f"On a CPU a forward pass of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
+        f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB with one recorder on all layers, and "
+        f"{everything} GB with all recorders at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
         "measures again."
     )
 

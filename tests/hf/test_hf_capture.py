@@ -19,7 +19,7 @@ def eager(model, **given):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_rows_are_those_of_the_models_own_eager_attention(family):
+def test_attention_rows_match_the_models_eager_attention(family):
     model = tiny(family)
     padded = left_padded(tokens(), (5, 0))
     rows, last = hf.AttentionRows([8, -3]), hf.LastRow()
@@ -34,7 +34,7 @@ def test_rows_are_those_of_the_models_own_eager_attention(family):
 
 
 @torch.no_grad()
-def test_rows_of_each_sequence_of_its_own():
+def test_rows_can_differ_by_sequence():
     model, ids = tiny("llama"), tokens()
     rows = hf.AttentionRows(torch.tensor([[3, 4], [-1, 0]]))
     with hf.capture(model, rows):
@@ -47,7 +47,7 @@ def test_rows_of_each_sequence_of_its_own():
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("scores, side", [(1 << 22, "left"), (64, "left"), (64, "right")])
 @torch.no_grad()
-def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkeypatch):
+def test_profiles_are_means_of_the_eager_weights(family, scores, side, monkeypatch):
     monkeypatch.setattr(recorders, "BLOCK_WEIGHTS", scores)  # in one block, and in many
     monkeypatch.setattr(hf.SegmentMass, "rows_per_block", 4)
     model, length = tiny(family), 14
@@ -84,7 +84,7 @@ def test_reductions_are_sums_over_the_eager_weights(family, scores, side, monkey
 
 
 @torch.no_grad()
-def test_a_cached_step_shows_all_the_keys():
+def test_a_cached_step_records_all_keys():
     model, ids = tiny("llama"), tokens()
     last, distance = hf.LastRow(), hf.DistanceProfile()
     with hf.capture(model, last, distance):
@@ -97,7 +97,7 @@ def test_a_cached_step_shows_all_the_keys():
 
 
 @torch.no_grad()
-def test_an_attached_position_is_in_what_is_captured():
+def test_capture_includes_an_attached_position():
     model, ids = tiny("llama", num_hidden_layers=1), tokens()
     before, after = hf.LastRow(), hf.LastRow()
     with hf.capture(model, before):
@@ -111,7 +111,7 @@ def test_an_attached_position_is_in_what_is_captured():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_states_and_rotations(family):
+def test_hidden_states_and_rotated_queries_and_keys(family):
     model, ids = tiny(family), tokens()
     wanted = model(ids, output_hidden_states=True).hidden_states
     hidden, rotated = hf.HiddenStates(), hf.RotatedQK()
@@ -138,7 +138,7 @@ def test_states_and_rotations(family):
 
 
 @torch.no_grad()
-def test_what_stands_after_a_rotation_is_made_when_it_is_read_and_not_kept():
+def test_rotated_queries_and_keys_are_computed_when_read():
     model, ids, rotated = tiny("llama"), tokens(), hf.RotatedQK()
     seen = []
     with hf.capture(model, rotated):
@@ -156,7 +156,7 @@ def test_what_stands_after_a_rotation_is_made_when_it_is_read_and_not_kept():
         rotated[2]
 
 
-def test_what_cannot_be_captured_is_refused():
+def test_invalid_recorders_raise():
     model, ids = tiny("llama"), tokens()
     with pytest.raises(whence.WhenceError, match="recorders are those of"), hf.capture(model, "rows"):
         pass
@@ -202,7 +202,7 @@ LONG = 8192
     ids=["LastRow", "DistanceProfile", "SegmentMass"],
 )
 @torch.no_grad()
-def test_8k_tokens_make_nothing_as_large_as_their_square(make, kept):
+def test_8k_tokens_allocate_no_quadratic_tensor(make, kept):
     length = LONG
     model = tiny("llama", num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=length)
     recorder, largest = make(), Largest()

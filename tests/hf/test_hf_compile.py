@@ -83,7 +83,7 @@ def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family):
 
 
 @torch.no_grad()
-def test_packed_texts_stay_apart_in_a_compiled_model_and_other_ids_raise():
+def test_packed_segments_stay_separate_in_a_compiled_model_and_other_ids_raise():
     model, ids = tiny("llama", num_hidden_layers=1), tokens(batch=1, length=12)
     packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
     with hf.attached(model, whence.PowerPrior(4, alpha=0.3)):
@@ -137,7 +137,7 @@ LAST = {"q_slots": torch.tensor([6]), "is_full": False}
         (masking.and_masks(CHUNKS, PACKED), {"local_size": 3, "config": Config(attention_chunk_size=3)}),
     ],
 )
-def test_a_mask_is_recognised_without_its_numbers(function, given):
+def test_a_mask_is_recognized_without_reading_values(function, given):
     """What is recognised while tracing is the mask itself, at every entry."""
     request = mask_request(function, **given)
     rows = torch.arange(len(request.q_slots))
@@ -157,6 +157,6 @@ def test_a_mask_is_recognised_without_its_numbers(function, given):
         (WINDOW, {"local_size": 3, "config": Config(sliding_window=3, is_causal=False)}, False),
     ],
 )
-def test_a_mask_that_needs_its_numbers_is_refused_while_tracing(function, given, use_vmap):
+def test_a_mask_that_needs_values_raises_while_tracing(function, given, use_vmap):
     with pytest.raises(whence.WhenceError, match=r"torch\.compile traces"):
         recognize_while_tracing(mask_request(function, **given), use_vmap)

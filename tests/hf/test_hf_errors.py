@@ -1,4 +1,4 @@
-"""What cannot be attached to or captured says why, in so many words; what only looked impossible works."""
+"""Errors of attach and capture name the reason; unusual models that work are tested too."""
 
 import copy
 import re
@@ -17,7 +17,7 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "vit", "t5", "bart", "whisper"])
-def test_encoders_are_refused_as_such(family):
+def test_encoders_raise(family):
     model = BY_NAME[family].build()
     with pytest.raises(whence.WhenceError, match="encoders and encoder-decoders are not"):
         hf.attach(model, whence.NoPosition())
@@ -26,14 +26,14 @@ def test_encoders_are_refused_as_such(family):
 
 
 @pytest.mark.parametrize("family", ["bloom", "falcon", "gpt_neo", "mpt"])
-def test_a_family_without_the_interface_says_why_it_cannot_be_captured(family):
+def test_a_family_without_the_interface_cannot_be_captured(family):
     model, ids = BY_NAME[family].build(), tokens()
     before = model(ids).logits
     assert re.search(r"computes its attention itself.*attention interface", hf.capture_unavailable(model))
     assert torch.equal(model(ids).logits, before)
 
 
-def test_a_hybrid_names_the_layers_that_attend():
+def test_the_error_for_a_hybrid_names_its_attention_layers():
     model = BY_NAME["lfm2"].build()
     assert hf.attention_layers(model) == [1]
     assert "pass layers=[1]" in hf.capture_unavailable(model)
@@ -44,7 +44,7 @@ def test_a_hybrid_names_the_layers_that_attend():
 
 
 @torch.no_grad()
-def test_a_classification_head_is_attached_to():
+def test_attach_to_a_classification_head():
     """Its logits are one answer a text, so causality is looked at in the states before the head."""
     model = transformers.LlamaForSequenceClassification(CONFIGS["llama"]()).eval()
     model.config.pad_token_id, ids = 0, tokens()
@@ -55,7 +55,7 @@ def test_a_classification_head_is_attached_to():
         assert not torch.equal(model(ids).logits, plain)
 
 
-def test_a_classification_head_over_a_model_that_sees_the_future_is_refused():
+def test_a_classification_head_on_a_noncausal_model_raises():
     model = transformers.LlamaForSequenceClassification(CONFIGS["llama"]()).eval()
     model.config.pad_token_id = 0
     model.model.layers[1].register_forward_hook(lambda module, given, out: out + 0.01 * out.mean(1, keepdim=True))
@@ -63,7 +63,7 @@ def test_a_classification_head_over_a_model_that_sees_the_future_is_refused():
         hf.attach(model, whence.NoPosition())
 
 
-def test_a_second_model_of_the_same_config_object_is_refused_for_that():
+def test_a_second_model_with_the_same_config_object_raises():
     config = CONFIGS["llama"]()
     first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
     other = transformers.LlamaForCausalLM(copy.deepcopy(config)).eval()
@@ -75,7 +75,7 @@ def test_a_second_model_of_the_same_config_object_is_refused_for_that():
 
 
 @torch.no_grad()
-def test_spread_ids_are_refused_or_used():
+def test_position_ids_with_gaps():
     """Without a mask transformers takes every gap for another text; with one they are distances."""
     model, ids = tiny("llama"), tokens()
     spread = 2 * torch.arange(14)[None]
@@ -94,7 +94,7 @@ def test_spread_ids_are_refused_or_used():
     ("given", "words"),
     [({"position_bias": torch.zeros(1, 4, 3, 3)}, "adds a bias of its own"), ({"cache": object()}, "a paged cache")],
 )
-def test_what_attend_cannot_honour_is_refused(given, words):
+def test_unsupported_attention_arguments_raise(given, words):
     q = torch.zeros(1, 4, 3, 8)
     with pytest.raises(whence.WhenceError, match=words):
         attention(torch.nn.Linear(1, 1), q, q, q, None, **given)

@@ -16,7 +16,7 @@ def close(got, wanted):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_position_is_the_untouched_model(family):
+def test_no_position_equals_the_original_model(family):
     model, ids = tiny(family), tokens()
     padded = left_padded(ids, (5, 0))
     real = padded["attention_mask"].bool()
@@ -33,7 +33,7 @@ def test_no_position_is_the_untouched_model(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_position_acts_in_the_chosen_layers_and_cached_is_whole(family):
+def test_a_position_acts_in_selected_layers_and_caching_matches_the_full_forward(family):
     model, ids = tiny(family), tokens()
     with torch.no_grad():
         plain = model(ids).logits
@@ -50,7 +50,7 @@ def test_a_position_acts_in_the_chosen_layers_and_cached_is_whole(family):
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_families_that_ignore_the_interface_are_refused_by_name(family):
+def test_families_without_the_interface_raise(family):
     model = tiny(family)
     before = everything_of(model)
     with pytest.raises(whence.WhenceError, match=rf"\({family}\), which computes its attention itself"):
@@ -63,7 +63,7 @@ def test_families_that_ignore_the_interface_are_refused_by_name(family):
         pass
 
 
-def test_a_family_that_takes_the_key_and_never_asks_is_refused(monkeypatch):
+def test_a_family_that_never_calls_the_interface_raises(monkeypatch):
     """As BLOOM would be if it were switched: its attention runs without the interface, and without causality."""
     model = tiny("bloom")
     monkeypatch.setattr(type(model), "_can_set_attn_implementation", classmethod(lambda cls: True))
@@ -75,7 +75,7 @@ def test_a_family_that_takes_the_key_and_never_asks_is_refused(monkeypatch):
     assert model.config._attn_implementation != "whence"
 
 
-def test_a_model_that_sees_the_future_is_refused():
+def test_a_model_that_sees_the_future_raises():
     model = tiny("llama")
     leak = model.model.layers[1].register_forward_hook(
         lambda module, given, out: out + 0.01 * out.mean(1, keepdim=True)
@@ -86,14 +86,14 @@ def test_a_model_that_sees_the_future_is_refused():
     hf.attach(model, whence.NoPosition()).detach()
 
 
-def test_a_model_that_looks_both_ways_is_refused():
+def test_a_bidirectional_model_raises():
     model = tiny("llama")
     model.config.is_causal = False
     with pytest.raises(whence.WhenceError, match="a mask of llama in which a token sees later ones"):
         hf.attach(model, whence.NoPosition())
 
 
-def test_a_layer_that_does_not_run_is_refused():
+def test_a_layer_that_does_not_run_raises():
     model = tiny("llama")
     idle = model.model.layers[1].self_attn
     model.model.layers[1].self_attn = torch.nn.Identity()
@@ -105,7 +105,7 @@ def test_a_layer_that_does_not_run_is_refused():
     hf.attach(model, whence.NoPosition()).detach()
 
 
-def test_bad_requests_are_refused_before_anything_changes():
+def test_invalid_arguments_of_attach_raise_before_anything_changes():
     model = tiny("llama")
     before = everything_of(model)
     cases = [
@@ -141,7 +141,7 @@ def test_bad_requests_are_refused_before_anything_changes():
 
 
 @torch.no_grad()
-def test_a_narrow_model_keeps_its_dtype():
+def test_a_half_precision_model_keeps_its_dtype():
     model, ids = tiny("llama").bfloat16(), tokens()
     plain = model(ids).logits
     with hf.attached(model, whence.NoPosition()):

@@ -12,7 +12,7 @@ RECORDED = json.loads(RECORD.read_text())
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_every_cell_of_a_family_is_what_the_table_says(family):
+def test_every_family_matches_its_row(family):
     """All but the compile column, which takes seconds a family and is measured when the record is written."""
     if not family.available:
         pytest.skip(f"transformers {transformers.__version__} has no {family.config}")
@@ -34,6 +34,6 @@ def test_the_oldest_supported_version_was_measured():
     assert any(run["transformers"].startswith(oldest) for run in RECORDED["runs"])
 
 
-def test_the_page_is_made_from_the_record():
+def test_the_page_matches_the_record():
     assert PAGE.read_text() == page(RECORDED)
     assert "| " + " | ".join(COLUMNS) + " |" in PAGE.read_text()

@@ -23,7 +23,7 @@ LLAMA, WINDOWED, BOTH = "llama", "mistral", "gemma3"  # full layers, windows of 
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("family", [LLAMA, WINDOWED, BOTH])
 @torch.no_grad()
-def test_chunks_and_steps_from_a_cache_equal_the_whole_forward(family, kind, position):
+def test_chunks_and_steps_with_a_cache_equal_the_full_forward(family, kind, position):
     model = tiny(family)
     padded = left_padded(tokens(length=17), (5, 0))
     real = padded["attention_mask"].bool()
@@ -56,7 +56,7 @@ def by_hand(model, ids, count):
 @pytest.mark.parametrize("implementation", [None, "static"])
 @pytest.mark.parametrize("family", [LLAMA, WINDOWED, BOTH])
 @torch.no_grad()
-def test_greedy_text_of_a_padded_batch_is_that_of_each_row_alone(family, implementation):
+def test_greedy_decoding_of_a_padded_batch_matches_each_row_alone(family, implementation):
     model = tiny(family)
     padded = left_padded(tokens(length=11), (5, 0))
     del padded["position_ids"]  # generate makes them
@@ -66,7 +66,7 @@ def test_greedy_text_of_a_padded_batch_is_that_of_each_row_alone(family, impleme
 
 
 @torch.no_grad()
-def test_beams_keep_their_own_past():
+def test_beam_search_reorders_the_cache():
     model, ids = tiny("llama"), tokens(length=8)
     with hf.attached(model, POSITIONS["relative"]()):
         for cached in (True, False):
@@ -82,7 +82,7 @@ def test_beams_keep_their_own_past():
 
 @pytest.mark.parametrize("family", [LLAMA, BOTH])
 @torch.no_grad()
-def test_assisted_decoding_rolls_back_to_the_same_text(family):
+def test_assisted_decoding_gives_the_same_tokens(family):
     model, helper, ids = tiny(family), tiny(family), tokens(batch=1, length=9)
     with torch.random.fork_rng():
         torch.manual_seed(3)

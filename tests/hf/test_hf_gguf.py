@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file is what the file states, whatever version of transformers reads it."""
+"""The tokenizer of a GGUF file follows its metadata, whatever version of transformers reads it."""
 
 import pytest
 import transformers
@@ -29,7 +29,7 @@ def written(path, model="gpt2", merges=MERGES, **numbers):
     return path
 
 
-def test_special_tokens_merges_and_bytes_are_the_files(tmp_path):
+def test_special_tokens_merges_and_bytes_match_the_file(tmp_path):
     made = read_tokenizer(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
     assert (made.bos_token, made.eos_token, made.unk_token, made.pad_token) == (
         "<start>",
@@ -45,12 +45,12 @@ def test_special_tokens_merges_and_bytes_are_the_files(tmp_path):
     assert again.decode([3, 5, 6]) == "a ab"
 
 
-def test_a_token_that_the_file_does_not_name_stays_away(tmp_path):
+def test_special_tokens_absent_from_the_file_are_none(tmp_path):
     made = read_tokenizer(written(tmp_path / "m.gguf", eos=2))
     assert made.eos_token == "<end>" and made.pad_token is None and made.bos_token is None
 
 
-def test_another_kind_is_compared_with_the_file(tmp_path, monkeypatch):
+def test_special_tokens_of_other_tokenizers_are_checked(tmp_path, monkeypatch):
     path = written(tmp_path / "m.gguf", model="llama", bos=1, eos=2)
     right = read_tokenizer(written(tmp_path / "n.gguf", bos=1, eos=2))
     wrong = read_tokenizer(written(tmp_path / "o.gguf", bos=1, eos=1))
@@ -63,6 +63,6 @@ def test_another_kind_is_compared_with_the_file(tmp_path, monkeypatch):
         read_tokenizer(path)
 
 
-def test_a_file_without_merges_is_refused(tmp_path):
+def test_a_file_without_merges_raises(tmp_path):
     with pytest.raises(whence.WhenceError, match="a file without merges"):
         read_tokenizer(written(tmp_path / "m.gguf", merges=None))

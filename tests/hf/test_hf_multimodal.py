@@ -68,7 +68,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
         ),
     ],
 )
-def test_the_image_encoder_attends_as_before(family, told):
+def test_the_image_encoder_is_unchanged(family, told):
     model = multimodal(family)
     plain = model(**told).logits
     assert not torch.equal(plain, model(**told | {"pixel_values": -told["pixel_values"]}).logits)
@@ -78,7 +78,7 @@ def test_the_image_encoder_attends_as_before(family, told):
         assert (model(**told).logits - plain).abs().max() > 0.1
 
 
-def test_what_is_not_supported_is_refused_in_so_many_words():
+def test_unsupported_multimodal_inputs_raise():
     ids = image_in(IDS, slice(2, 6))
     told = {"input_ids": ids, "pixel_values": torch.ones(1, 3, 8, 8), "token_type_ids": (ids == 60).long()}
     model = multimodal("gemma3")
@@ -96,7 +96,7 @@ def test_a_multimodal_folder_is_loaded(tmp_path):
     assert type(hf.load(tmp_path).model).__name__ == "LlavaForConditionalGeneration"
 
 
-def test_a_model_that_reads_no_text_is_refused_by_name(tmp_path):
+def test_a_model_without_text_raises(tmp_path):
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
     )
@@ -105,7 +105,7 @@ def test_a_model_that_reads_no_text_is_refused_by_name(tmp_path):
         hf.load(tmp_path)
 
 
-def test_the_probe_looks_at_the_language_model_alone():
+def test_the_probe_uses_the_language_model_only():
     config = CONFIGS["llava"]()
     config.vision_config.num_hidden_layers = 4
     model = transformers.LlavaForConditionalGeneration(config)
@@ -113,7 +113,7 @@ def test_the_probe_looks_at_the_language_model_alone():
     assert modules == {layer: block.self_attn for layer, block in enumerate(model.model.language_model.layers)}
 
 
-def test_the_probe_asks_a_multimodal_model_with_text():
+def test_the_probe_of_a_multimodal_model():
     tokenizer, config = byte_tokenizer(), CONFIGS["llava"]()
     config.text_config.vocab_size, config.image_token_index = len(tokenizer), len(tokenizer) - 1
     torch.manual_seed(0)

@@ -93,7 +93,7 @@ def test_the_matrix_of_an_offloaded_projection_is_read(tmp_path):
     assert torch.equal(matrix, own)
 
 
-def test_a_model_without_weights_is_refused():
+def test_a_model_without_weights_raises():
     with torch.device("meta"):
         model = tiny("llama")
     before = everything_of(model)[0]

@@ -76,7 +76,7 @@ def test_positions_learn_and_are_saved_with_the_adapter(order, tmp_path):
     assert torch.equal(logits(peft.PeftModel.from_pretrained(third, tmp_path).eval()), wanted)
 
 
-def test_other_settings_are_refused_by_pefts_own_loading(tmp_path):
+def test_loading_an_adapter_with_other_settings_raises(tmp_path):
     built("modules_to_save")[0].save_pretrained(tmp_path)
     base = tiny("llama")
     hf.attach(base, position(scale=1.0))
@@ -97,7 +97,7 @@ def test_a_merged_model_keeps_its_positions(tmp_path):
     torch.testing.assert_close(logits(merged), wanted, atol=1e-4, rtol=0)
 
 
-def test_an_adapter_without_its_positions_is_not_saved_without_a_word(tmp_path):
+def test_saving_an_adapter_without_its_positions_warns(tmp_path):
     base = tiny("llama")
     hf.attach(base, position())
     model = peft.get_peft_model(base, lora())
@@ -109,7 +109,7 @@ def test_an_adapter_without_its_positions_is_not_saved_without_a_word(tmp_path):
     assert torch.equal(logits(other), logits(model.eval()))
 
 
-def test_each_adapter_has_positions_of_its_own():
+def test_each_adapter_has_its_own_positions():
     model, attachment = built("modules_to_save")
     model.add_adapter("second", lora(modules_to_save=["whence"]))
     train(model)
@@ -121,7 +121,7 @@ def test_each_adapter_has_positions_of_its_own():
     assert torch.equal(logits(model), first)
 
 
-def test_detached_the_peft_model_is_what_it_was():
+def test_detach_restores_a_peft_model():
     model = peft.get_peft_model(tiny("llama"), lora())
     before, config = everything_of(model), model.peft_config["default"].to_dict()
     seen, plain = hf.LastRow(), logits(model)

@@ -48,7 +48,7 @@ def witness(model, ids, score, base=10000.0):
 
 
 @torch.no_grad()
-def test_a_factor_and_a_bias_by_layer_equal_the_dense_witness():
+def test_a_score_scale_and_a_bias_by_layer_equal_a_dense_computation():
     model, ids = tiny("llama"), tokens(length=23)
     allowed = 4 * (model(ids).logits - witness(model, ids, lambda layer, scores, distance: scores)).abs().max()
     assert allowed < 1e-4
@@ -68,7 +68,7 @@ def test_a_factor_and_a_bias_by_layer_equal_the_dense_witness():
 
 
 @torch.no_grad()
-def test_the_models_rotation_can_be_replaced_or_taken_away():
+def test_the_models_rotation_can_be_replaced_or_removed():
     model, ids = tiny("llama"), tokens()
     before = model(ids).logits
     with hf.attached(model, whence.Rotary(), keep_rotary=False):
@@ -88,7 +88,7 @@ def test_the_models_rotation_can_be_replaced_or_taken_away():
 
 
 @torch.no_grad()
-def test_rotation_goes_in_chosen_layers_only():
+def test_rotation_is_removed_in_selected_layers_only():
     model, ids = tiny("llama"), tokens()
     before = model(ids).logits
     with hf.attached(model, whence.Rotary(), keep_rotary=False, layers=[0]):
@@ -107,7 +107,7 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @torch.no_grad()
-def test_padding_and_caching_change_nothing_for_any_kind_of_effect(mechanism):
+def test_padding_and_caching_do_not_change_the_result(mechanism):
     model, ids = tiny("llama"), tokens()
     padded = left_padded(ids, (4, 0))
     with hf.attached(model, MECHANISMS[mechanism]()):

@@ -1,4 +1,4 @@
-"""Quantised models, by stand-ins that store weights as bitsandbytes does; benchmarks/quantized_models.py runs the libraries."""
+"""Quantized models, with stand-ins that store weights as bitsandbytes does; benchmarks/quantized_models.py runs the libraries."""
 
 from types import SimpleNamespace
 
@@ -99,7 +99,7 @@ def test_the_matrix_of_a_projection_is_what_its_forward_multiplies_by(kind, bias
         torch.testing.assert_close(matrix, made.weight.float() * made.scales, rtol=1e-5, atol=1e-6)
 
 
-def test_a_projection_that_is_not_linear_is_refused():
+def test_a_nonlinear_projection_raises():
     with pytest.raises(whence.WhenceError, match=r"Rounding.*not linear"):
         projection_matrix(Rounding(16, 16), torch.float32, CPU)
 
@@ -126,7 +126,7 @@ def test_scores_are_split_by_the_matrices_that_act(kind):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [lambda plain: Packed8(plain, threshold=1.0), Packed4])
-def test_positions_are_attached_to_quantised_layers(kind, tmp_path):
+def test_positions_are_attached_to_quantized_layers(kind, tmp_path):
     model, ids = quantised(tiny("llama"), kind), tokens()
     plain = model(ids).logits
     with hf.attached(model, whence.PowerPrior(4, alpha=0.3)) as attachment:

@@ -27,7 +27,7 @@ def test_llama4_does_not_rotate_twice():
 
 
 @pytest.mark.parametrize("family", ["llama4_text", "smollm3", "cohere2", "exaone4"])
-def test_layers_without_rotation_are_known(family):
+def test_layers_without_rotation_are_found(family):
     model = built(family)
     with hf.attached(model, whence.NoPosition()) as attachment:
         assert attachment.rotary_layers == [0]
@@ -38,7 +38,7 @@ def test_layers_without_rotation_are_known(family):
         hf.attach(model, whence.Alibi(4), keep_rotary=False, layers=[1])
 
 
-def test_a_rotation_inside_the_attention_module_stays_and_is_not_doubled():
+def test_a_rotation_inside_the_attention_module_cannot_be_removed_or_doubled():
     model = built("moshi")
     with pytest.raises(whence.WhenceError, match=r"rotates in layers \[0, 1\].*use a position that does not rotate"):
         hf.attach(model, whence.Rotary())

@@ -1,4 +1,4 @@
-"""Positions are saved with their settings, and read back into the same ones or not at all."""
+"""Positions are saved with their settings; reading them into other settings is an error."""
 
 import json
 import re
@@ -104,7 +104,7 @@ def test_every_mechanism_is_built_again_from_its_settings(entry):
         ),
     ],
 )
-def test_other_settings_are_refused_and_both_are_named(one, other, both, tmp_path):
+def test_other_settings_raise_and_both_are_named(one, other, both, tmp_path):
     keep = "rotate" not in one.effects
     model = saved(tmp_path, one, keep_rotary=keep)
     receiving = tiny("llama")
@@ -117,7 +117,7 @@ def test_other_settings_are_refused_and_both_are_named(one, other, both, tmp_pat
     assert all(torch.equal(tensor, before[name]) for name, tensor in receiving.state_dict().items() if "whence" in name)
 
 
-def test_a_setting_that_changed_after_attach_is_saved_as_it_is(tmp_path):
+def test_a_setting_changed_after_attach_is_saved(tmp_path):
     model = tiny("llama")
     attachment = hf.attach(model, whence.Alibi(4))
     for position in attachment.positions.values():
@@ -128,7 +128,7 @@ def test_a_setting_that_changed_after_attach_is_saved_as_it_is(tmp_path):
     assert torch.equal(logits(other), logits(model))
 
 
-def test_rotation_and_layers_are_as_they_were(tmp_path):
+def test_rotation_and_layers_are_restored(tmp_path):
     model = saved(tmp_path, whence.Rotary(base=200.0), layers=[0], keep_rotary=False)
     other = tiny("llama")
     hf.attach_saved(other, tmp_path)
@@ -144,7 +144,7 @@ def test_rotation_and_layers_are_as_they_were(tmp_path):
         hf.read_positions(fourth, tmp_path / "kept")
 
 
-def test_a_class_of_ones_own_is_passed(tmp_path):
+def test_a_users_class_is_passed(tmp_path):
     model = saved(tmp_path, Bell(2.5))
     with pytest.raises(whence.WhenceError, match=r"class Bell.*classes=\[Bell\]"):
         hf.attach_saved(tiny("llama"), tmp_path)
@@ -159,7 +159,7 @@ def test_a_class_of_ones_own_is_passed(tmp_path):
     assert torch.equal(logits(other), plain) and not hf.attached_settings(other)
 
 
-def test_a_class_that_hides_its_arguments_is_passed_built(tmp_path):
+def test_a_class_that_does_not_store_its_arguments_is_passed_as_an_instance(tmp_path):
     model = saved(tmp_path, Named(1.5))
     with pytest.raises(whence.WhenceError, match=r"Named that cannot be built.*reach.*position="):
         hf.attach_saved(tiny("llama"), tmp_path, classes=[Named])
@@ -168,7 +168,7 @@ def test_a_class_that_hides_its_arguments_is_passed_built(tmp_path):
     assert torch.equal(logits(other), logits(model))
 
 
-def test_positions_are_saved_alone_and_in_one_step(tmp_path, monkeypatch):
+def test_save_positions_writes_one_file_atomically(tmp_path, monkeypatch):
     model = trained(whence.PowerPrior(4))
     path = hf.save_positions(model, tmp_path)
     assert path == tmp_path / "whence.safetensors" and [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -186,7 +186,7 @@ def test_positions_are_saved_alone_and_in_one_step(tmp_path, monkeypatch):
     assert path.read_bytes() == good and [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_two_files_that_differ_are_refused(tmp_path):
+def test_two_files_that_differ_raise(tmp_path):
     model = saved(tmp_path, whence.PowerPrior(4))
     hf.save_positions(model, tmp_path)
     hf.attach_saved(tiny("llama"), tmp_path)  # twice the same is once
@@ -257,7 +257,7 @@ def test_format_1_keeps_its_weights_and_not_its_settings(tmp_path):
     assert {record["format"] for record in hf.attached_settings(third).values()} == {2}
 
 
-def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
+def test_names_in_a_file_are_looked_up_and_never_evaluated(tmp_path):
     """A class or setting that a file names is one of the mechanisms, or refused: nothing is imported or called."""
     told = settings.describe(whence.Alibi(4))
     for name in ("Position.__init__", "os.system", "CATALOGUE", "Linear"):
@@ -269,7 +269,7 @@ def test_names_in_a_file_are_looked_up_and_nothing_else(tmp_path):
         )
 
 
-def test_what_was_saved_before_settings_were_is_still_read(tmp_path):
+def test_positions_saved_without_settings_are_read(tmp_path):
     model = saved(tmp_path, whence.PowerPrior(4))
     state = load_file(tmp_path / "model.safetensors")
     old = {name: tensor for name, tensor in state.items() if "_settings_json" not in name}
@@ -291,7 +291,7 @@ def test_what_was_saved_before_settings_were_is_still_read(tmp_path):
         hf.read_positions(tiny("llama"), tmp_path)
 
 
-def test_detached_positions_are_free_of_marks():
+def test_detached_positions_have_no_settings_buffer():
     model = tiny("llama")
     attachment = hf.attach(model, whence.PowerPrior(4))
     assert "_settings_json" not in repr(attachment.positions[0])
@@ -312,7 +312,7 @@ def test_half_precision_and_shards(tmp_path):
     assert torch.equal(alphas[0].float(), alphas[1].float())
 
 
-def test_the_layer_is_the_one_that_the_settings_state(tmp_path):
+def test_the_layer_comes_from_the_settings(tmp_path):
     """Whatever names transformers gives the weights on disk."""
     model = saved(tmp_path, whence.PowerPrior(4))
     state = load_file(tmp_path / "model.safetensors")

@@ -76,7 +76,7 @@ def test_transformers_trainer(kind, checkpointing, tmp_path):
     rows = tokens(batch=1, length=12).expand(16, -1)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     about = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_lr=1e-2, report_to=[],
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[],
         gradient_checkpointing=checkpointing, save_strategy="no", disable_tqdm=True, logging_steps=1, use_cpu=True,
         dataloader_pin_memory=False,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def test_transformers_trainer(kind, checkpointing, tmp_path):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
-def test_gradients_are_those_of_the_dense_reference():
+def test_gradients_match_the_dense_reference():
     model, ids = tiny("llama").double(), tokens()
     hf.attach(
         model, lambda layer: (whence.PowerPrior(4, alpha=0.3) + whence.Epar(4, learnable=True, context=16)).double()

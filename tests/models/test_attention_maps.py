@@ -1,4 +1,4 @@
-"""The maps are the weights that the model's own outputs are made with."""
+"""Attention maps are the weights that the model itself uses."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def by_hand(model, text):
     return torch.stack(maps)
 
 
-def test_they_are_what_one_computes_by_hand():
+def test_maps_match_a_computation_by_hand():
     model = decoder(Alibi(HEADS)).eval()
     assert_same(attention_maps(model, tokens()), by_hand(model, tokens()).detach())
 
@@ -34,14 +34,14 @@ def test_shapes_and_sums():
     assert (attention_maps(decoder(Sink(HEADS)), tokens()).sum(-1) < 1).all()
 
 
-def test_an_encoder_looks_at_real_tokens_only():
+def test_an_encoder_attends_to_real_tokens_only():
     real = torch.arange(9).lt(6).expand(2, 9)
     maps = attention_maps(encoder(Sinusoidal(WIDTH)), tokens(), real)
     assert not maps[..., 6:].any() and maps[:, :, :, :6, :6].min() > 0
 
 
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
-def test_the_model_is_left_as_it_was(backend):
+def test_the_model_is_restored(backend):
     model = build(decoder_spec(dropout=0.5), Epar(HEADS, learnable=True, context=64), backend=backend, seed=0)
     first, second = (attention_maps(model, tokens()) for _ in range(2))
     assert torch.equal(first, second)  # without dropout

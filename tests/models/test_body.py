@@ -1,4 +1,4 @@
-"""Where the norms and the dropouts of a layer stand."""
+"""Norms and dropout of a layer."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def start(layer):
     return torch.randn(2, 5, WIDTH, dtype=torch.float64)
 
 
-def test_pre_normalises_what_a_sublayer_reads():
+def test_pre_norm_normalizes_the_input_of_a_sublayer():
     layer = decoder(Rotary(), norm="pre").eval().body.layers[0]
     x = start(layer)
     attention, feed_forward, first, second = sublayers(layer)
@@ -30,7 +30,7 @@ def test_pre_normalises_what_a_sublayer_reads():
     assert_same(layer(x), between + feed_forward(second(between)))
 
 
-def test_post_normalises_the_sum():
+def test_post_norm_normalizes_the_residual_sum():
     layer = decoder(Rotary(), norm="post").eval().body.layers[0]
     x = start(layer)
     attention, feed_forward, first, second = sublayers(layer)
@@ -68,12 +68,12 @@ def test_dropout_acts_at(place):
     assert not torch.equal(model(tokens()), model(tokens()))
 
 
-def test_and_nowhere_else():
+def test_dropout_acts_nowhere_else():
     model = quiet(decoder(Rotary(), dropout=0.5))
     assert torch.equal(model(tokens()), model(tokens()))
 
 
-def test_what_attention_adds_and_what_feed_forward_adds_are_both_dropped():
+def test_dropout_acts_on_both_sublayer_outputs():
     layer = decoder(Rotary(), dropout=0.5).body.layers[0]
     layer.attention.dropout = layer.feed_forward.dropout.p = 0.0
     x, calls = torch.randn(1, 3, WIDTH, dtype=torch.float64), []

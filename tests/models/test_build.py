@@ -1,4 +1,4 @@
-"""Each layer has its own position, embeddings act once at the input, and what cannot run is refused before it is built."""
+"""Each layer has its own position, embeddings act once at the input, and what cannot run raises before it is built."""
 
 import pytest
 import torch
@@ -22,11 +22,11 @@ from whence.models import Decoder, Encoder, build
 from whence.position.catalogue import CATALOGUE
 
 
-def test_the_kind_decides():
+def test_kind_selects_the_class():
     assert isinstance(build(decoder_spec()), Decoder) and isinstance(build(encoder_spec()), Encoder)
 
 
-def test_each_layer_learns_a_copy_and_the_one_given_is_left_alone():
+def test_each_layer_has_a_copy_and_the_argument_is_unchanged():
     given = Epar(HEADS, learnable=True, context=64)
     model = build(decoder_spec(layers=3), given)
     numbers = [list(layer.attention.position.parameters()) for layer in model.body.layers]
@@ -58,13 +58,13 @@ def test_parts_that_act_on_embeddings_act_once_at_the_input():
     assert_same(seen[0], wanted)
 
 
-def test_a_function_may_bring_the_same_embedding_for_each_layer():
+def test_a_function_may_return_the_same_embedding_for_each_layer():
     model = build(decoder_spec(), lambda layer: Learned(WIDTH, 32))
     assert len(model.body.at_input) == 1
     assert all(isinstance(layer.attention.position, NoPosition) for layer in model.body.layers)
 
 
-def test_one_seed_gives_one_model_and_leaves_torchs_own_numbers_alone():
+def test_a_seed_determines_the_model_and_keeps_the_global_random_state():
     before = torch.get_rng_state()
     first, second = (build(decoder_spec(), lambda layer: Fire(HEADS), seed=3) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -74,7 +74,7 @@ def test_one_seed_gives_one_model_and_leaves_torchs_own_numbers_alone():
         assert not torch.equal(a, c) or "norm" in name or name.endswith((".c", ".multiplier"))
 
 
-def test_without_a_seed_torchs_own_decides():
+def test_without_a_seed_the_global_random_state_is_used():
     models = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -93,7 +93,7 @@ def test_models_of_one_seed_differ_in_position_alone(init):
         assert all(torch.equal(plain[name], state[name]) for name in plain)
 
 
-def test_the_scaled_start():
+def test_scaled_initialization():
     model = build(
         decoder_spec(embed_dim=128, heads=2, ffn_dim=256, layers=8, init="scaled"), Shaw(64, clip=4, std=1.0), seed=0
     )
@@ -113,7 +113,7 @@ def refused(spec, position, **about):
     return str(error.value)
 
 
-def test_what_sees_the_past_only_is_refused_in_an_encoder():
+def test_causal_mechanisms_raise_in_an_encoder():
     text = refused(encoder_spec(), Alibi(HEADS))
     assert "position=Alibi" in text and "causal=False" in text and "pass causal=True" in text and "symmetric" in text
     for position in (
@@ -126,7 +126,7 @@ def test_what_sees_the_past_only_is_refused_in_an_encoder():
         assert "causal=False" in refused(encoder_spec(), position)
 
 
-def test_what_was_made_for_another_model_is_refused():
+def test_a_mechanism_of_other_sizes_raises():
     text = refused(decoder_spec(), Alibi(4))
     assert "position=Alibi" in text and "4 heads with 2 in q" in text and "heads=2" in text
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
@@ -134,7 +134,7 @@ def test_what_was_made_for_another_model_is_refused():
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
 
 
-def test_what_is_no_position_is_refused():
+def test_a_value_that_is_not_a_position_raises():
     text = refused(decoder_spec(), 3)
     assert "position=..." in text and "got int" in text and "whence.Position" in text
     text = refused(decoder_spec(), lambda layer: None)
@@ -144,7 +144,7 @@ def test_what_is_no_position_is_refused():
     assert "Sinusoidal from make(1) and nothing from make(0)" in text
 
 
-def test_other_arguments_are_refused_too():
+def test_invalid_spec_and_seed_raise():
     text = refused({"kind": "decoder"}, None)
     assert "build(spec)" in text and "got dict" in text and "ModelSpec(**settings)" in text
     text = refused(decoder_spec(), None, seed=0.5)

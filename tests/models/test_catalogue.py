@@ -75,7 +75,7 @@ def test_dropout_acts_in_training_alone():
         assert torch.equal(model(give), model(give))
 
 
-def test_one_seed_gives_one_run():
+def test_training_is_reproducible():
     losses = []
     for _ in range(2):
         model = decoder(dropout=0.2)

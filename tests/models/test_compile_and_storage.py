@@ -31,7 +31,7 @@ def answers(model, function, *given):
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiled_in_one_graph_it_is_what_it_is_eagerly(name):
+def test_a_compiled_decoder_matches_eager_mode(name):
     model = decoder(COMPILED[name](), dropout=0.0)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     for a, b in zip(answers(model, compiled, tokens()), answers(model, model, tokens()), strict=True):
@@ -48,7 +48,7 @@ def test_an_encoder_compiles_with_its_mask():
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_come_back_from_a_file(entry, tied, tmp_path):
+def test_weights_are_saved_and_loaded(entry, tied, tmp_path):
     model = decoder(entry.make(HEADS, HEAD_WIDTH), tie_embeddings=tied).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -60,7 +60,7 @@ def test_weights_come_back_from_a_file(entry, tied, tmp_path):
     assert torch.equal(other(tokens()), model(tokens()))
 
 
-def test_a_copy_is_a_model_of_its_own():
+def test_a_deep_copy_is_independent():
     model = decoder(Learned(WIDTH, 32) + Rotary()).eval()
     other = copy.deepcopy(model)
     assert torch.equal(model(tokens()), other(tokens()))

@@ -16,7 +16,7 @@ CHOSEN = ("Sinusoidal", "Learned", "Rotary", "Shaw", "Cope", "Fire", "Epar, quer
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_from_caches_it_is_what_it_is_at_once(name):
+def test_cached_steps_match_a_full_forward(name):
     model = decoder(MECHANISMS[name], num_kv_heads=1).eval()
     text = tokens()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_generation_keeps_the_mode_and_records_no_gradient():
     assert [module.training for module in model.modules()] == before and not made.requires_grad
 
 
-def test_draws_come_from_the_generator():
+def test_sampling_uses_the_generator():
     model = decoder(Rotary())
     first, second, other = (
         model.generate(tokens(), 12, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
@@ -82,7 +82,7 @@ def test_draws_come_from_the_generator():
     assert torch.equal(first[:, :9], tokens()) and first.shape == (2, 21)
 
 
-def test_draws_follow_the_scores():
+def test_samples_follow_the_logits():
     model = decoder(Rotary())
     prompt = tokens(batch=1, length=3).expand(4000, 3)
     made = model.generate(prompt, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))[:, -1]
@@ -91,7 +91,7 @@ def test_draws_follow_the_scores():
     assert (made.bincount(minlength=VOCABULARY) / 4000 - wanted).abs().max() < 0.03
 
 
-def test_top_k_and_low_temperatures_narrow_the_draw():
+def test_top_k_and_low_temperatures_restrict_sampling():
     model = decoder(Rotary())
     prompt = tokens(batch=1, length=3).expand(500, 3)
     model.eval()
@@ -111,11 +111,11 @@ def test_an_end_token_ends_a_row_and_all_of_them_end_generation():
     assert made.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
 
 
-def test_no_steps_give_the_prompt_back():
+def test_zero_new_tokens_return_the_prompt():
     assert torch.equal(decoder().generate(tokens(), 0), tokens())
 
 
-def test_caches_roll_back_reorder_and_forget_together():
+def test_caches_crop_reorder_and_reset_together():
     model = decoder(Rotary()).eval()
     text = tokens()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_caches_roll_back_reorder_and_forget_together():
     assert repr(caches) == "Caches(2 x KVCache(growing, 9 tokens held of 9 seen))"
 
 
-def test_a_refused_call_leaves_nothing_in_any_layer():
+def test_a_call_that_raises_leaves_the_caches_unchanged():
     model = decoder(Rotary()).eval()
     caches = model.caches()
     model(tokens(length=3), cache=caches)

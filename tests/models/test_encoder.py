@@ -38,7 +38,7 @@ def test_without_a_mask_every_token_counts():
     assert_same(model(tokens(), torch.ones(2, 9, dtype=torch.bool)), model(tokens()))
 
 
-def test_it_looks_both_ways():
+def test_it_is_bidirectional():
     model = encoder().eval()
     text = tokens(batch=1)
     other = text.clone()
@@ -56,6 +56,6 @@ def test_a_row_of_padding_alone_is_finite():
     assert_same(scores[1], model.classifier(torch.zeros(1, WIDTH, dtype=torch.float64))[0])
 
 
-def test_a_wrong_mask_is_refused():
+def test_a_mask_of_another_dtype_raises():
     with pytest.raises(WhenceError, match=r"float32 \[2, 9\].*mask\.bool"):
         encoder()(tokens(), torch.ones(2, 9))

@@ -51,7 +51,7 @@ def test_the_sources_decoder():
     ]
 
 
-def test_what_position_learns_has_rows_of_its_own():
+def test_parameters_of_position_have_their_own_rows():
     model = decoder(Learned(WIDTH, 32) + T5Bias(HEADS))
     table = parameter_table(model)
     assert dict(table.rows)["position at the input"] == 32 * WIDTH
@@ -60,7 +60,7 @@ def test_what_position_learns_has_rows_of_its_own():
     assert table.total == count(model)
 
 
-def test_what_is_shared_counts_once():
+def test_shared_parameters_count_once():
     shared = T5Bias(HEADS)
     model = build(decoder_spec(tie_embeddings=True), lambda layer: shared)
     table = parameter_table(model)

@@ -1,4 +1,4 @@
-"""A spec is plain data, and it refuses what no model can be built from."""
+"""A spec is plain data and validates its settings."""
 
 import json
 from dataclasses import FrozenInstanceError, asdict
@@ -9,12 +9,12 @@ from whence import WhenceError
 from whence.models import ModelSpec
 
 
-def test_it_goes_through_json_and_comes_back():
+def test_it_round_trips_through_json():
     spec = ModelSpec("encoder", 50, num_classes=3, num_kv_heads=1, norm="post", activation="gelu", init="scaled")
     assert ModelSpec(**json.loads(json.dumps(asdict(spec)))) == spec
 
 
-def test_it_does_not_change():
+def test_it_is_frozen():
     with pytest.raises(FrozenInstanceError):
         ModelSpec("decoder", 50).embed_dim = 8
 

@@ -32,14 +32,14 @@ class Attachment:
         rotary_layers: the selected layers that the model itself rotates; NoPE layers are not among them.
     """
 
-    def __init__(self, caller: str, model: Any) -> None:
+    def __init__(self, subject: str, model: Any) -> None:
         self.model = model
         self.rotary_layers: list[int] = []
         self._positions: dict[int, Position] = {}
         self._modules: dict[int, nn.Module] = {}
         self._hooks: list[RemovableHandle] = []
         self._restore_adapter: Callable[[], None] | None = None
-        self._switch: AttentionSwitch | None = AttentionSwitch(caller, unwrap_peft(model))
+        self._switch: AttentionSwitch | None = AttentionSwitch(subject, unwrap_peft(model))
 
     @property
     def positions(self) -> dict[int, Position]:
@@ -122,18 +122,18 @@ def attach(
         ...
         attachment.detach()
     """
-    caller = "attach(...)"
-    _check_arguments(caller, model, position)
-    attachment = Attachment(caller, model)
+    subject = "attach(...)"
+    _check_arguments(subject, model, position)
+    attachment = Attachment(subject, model)
     model = unwrap_peft(model)
     try:
         source = build_position(position, model_dims(model)) if isinstance(position, str) else position
-        modules = select_layers(caller, model, find_attention_layers(caller, model), layers)
+        modules = select_layers(subject, model, find_attention_layers(subject, model), layers)
         attachment.insert(modules, source, keep_rotary)
-        _find_rotation(caller, model, modules, attachment, keep_rotary)
+        _find_rotation(subject, model, modules, attachment, keep_rotary)
         if not keep_rotary:
             attachment.remove_rotation()
-        verify_attachment(caller, model, modules)
+        verify_attachment(subject, model, modules)
     except BaseException:
         attachment.detach()
         raise
@@ -164,19 +164,19 @@ def model_dims(model: Any) -> ModelDims:
     return ModelDims(heads=heads, head_dim=head_dim, embed_dim=embed_dim, context=context, max_length=context)
 
 
-def _check_arguments(caller: str, model: Any, position: object) -> None:
+def _check_arguments(subject: str, model: Any, position: object) -> None:
     if isinstance(position, Position):
         _require_attachable(position)
     elif not isinstance(position, str) and not callable(position):
         raise usage_error(
-            caller,
+            subject,
             f"position={type(position).__name__}",
             "position must be a whence.Position, a text, or a function from a layer's index to a Position",
             'pass a Position such as whence.Alibi(heads), or its text "Alibi()"',
         )
     if not isinstance(model, nn.Module):
         raise usage_error(
-            caller,
+            subject,
             f"model={type(model).__name__}",
             "the model must be a transformers PreTrainedModel",
             "load it with whence.hf.load",
@@ -184,7 +184,7 @@ def _check_arguments(caller: str, model: Any, position: object) -> None:
     occupied = [name for name, module in model.named_modules() if active_position(module._modules.get(KEY))]
     if occupied:
         raise usage_error(
-            caller,
+            subject,
             f"a model that has a position at {occupied[0]}",
             "a model holds one attachment at a time",
             "call detach() on the other attachment first",
@@ -192,13 +192,13 @@ def _check_arguments(caller: str, model: Any, position: object) -> None:
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == KEY:
         if not any(OBSERVERS in module.__dict__ for module in model.modules()):
             raise usage_error(
-                caller,
+                subject,
                 "a model that shares its config object with another model, to which a position is attached",
                 "the config selects the attention of both, so detaching one would change the other",
                 "build the second model from copy.deepcopy(config)",
             )
         raise usage_error(
-            caller,
+            subject,
             "a model that is being captured",
             "the end of the capture would disable the position",
             "attach before capture",
@@ -207,23 +207,23 @@ def _check_arguments(caller: str, model: Any, position: object) -> None:
 
 def _require_attachable(position: object) -> None:
     """Raise for a Position that cannot act inside a layer, or not with a cache."""
-    caller = "attach(position=...)"
+    subject = "attach(position=...)"
     if not isinstance(position, Position):
         raise usage_error(
-            caller, type(position).__name__, "the function must return a whence.Position", "return a Position"
+            subject, type(position).__name__, "the function must return a whence.Position", "return a Position"
         )
     for part in position.parts:
         name = type(part).__name__
         if "embed" in part.effects:
             raise usage_error(
-                caller,
+                subject,
                 name,
                 "a position inside the layers of a model acts on attention, not on embeddings",
                 "use a rotary or relative mechanism, such as whence.Alibi(heads)",
             )
         if part.length == "sequence":
             raise usage_error(
-                caller,
+                subject,
                 f"{name} with length='sequence'",
                 "the model generates with a cache, and each new token would change every earlier weight",
                 "use length='context', or length='query' if the mechanism has it",
@@ -231,13 +231,13 @@ def _require_attachable(position: object) -> None:
 
 
 def _find_rotation(
-    caller: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
+    subject: str, model: Any, modules: dict[int, nn.Module], attachment: Attachment, keep_rotary: bool
 ) -> None:
     """Set ``rotary_layers``. Raise if queries and keys would rotate twice, or if a rotation cannot be removed."""
     finder = RotationFinder()
     hooks = [module.register_forward_hook(finder, with_kwargs=True) for module in modules.values()]
     try:
-        find_attention_layers(caller, model)
+        find_attention_layers(subject, model)
     finally:
         for hook in hooks:
             hook.remove()
@@ -262,7 +262,7 @@ def _find_rotation(
     twice = [layer for layer in rotating if "rotate" in attachment.positions[layer].effects]
     if twice:
         raise usage_error(
-            caller,
+            subject,
             f"a position that rotates in layers {twice}, on top of the model's own rotation",
             "queries and keys must rotate once",
             "use a position that does not rotate" if set(twice) & set(internal) else "pass keep_rotary=False",

@@ -35,11 +35,11 @@ def capture(model: Any, *recorders: Recorder, layers: Sequence[int] | None = Non
             model(tokens)
         last[3]        # [batch, heads, keys]: the attention of the last token in layer 3
     """
-    caller = "capture(...)"
+    subject = "capture(...)"
     for recorder in recorders:
         if not isinstance(recorder, Recorder):
             raise usage_error(
-                caller,
+                subject,
                 type(recorder).__name__,
                 "recorders are those of whence.hf",
                 "pass LastRow(), DistanceProfile() or another",
@@ -47,9 +47,9 @@ def capture(model: Any, *recorders: Recorder, layers: Sequence[int] | None = Non
     model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(AttentionSwitch(caller, model).restore)
-        all_modules = find_attention_layers(caller, model)
-        modules = select_layers(caller, model, all_modules, layers)
+            undo.callback(AttentionSwitch(subject, model).restore)
+        all_modules = find_attention_layers(subject, model)
+        modules = select_layers(subject, model, all_modules, layers)
         for recorder in recorders:
             if isinstance(recorder, HookRecorder):
                 recorder.install(model, modules, all_modules, undo)
@@ -62,12 +62,12 @@ def attention_layers(model: Any) -> list[int]:
 
     These are all layers of most models, and some layers of a hybrid of attention and state-space layers.
     """
-    caller = "attention_layers(...)"
+    subject = "attention_layers(...)"
     model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(AttentionSwitch(caller, model).restore)
-        return list(find_attention_layers(caller, model))
+            undo.callback(AttentionSwitch(subject, model).restore)
+        return list(find_attention_layers(subject, model))
 
 
 def capture_unavailable(model: Any, layers: Sequence[int] | None = None) -> str | None:

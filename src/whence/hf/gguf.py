@@ -61,14 +61,14 @@ def converted_folder(gguf: Path) -> Path:
 
 def convert(gguf: Path) -> Path:
     """The folder with the weights in float32 and the tokenizer of a GGUF file; written if it does not exist yet."""
-    caller = f"convert({gguf.name})"
+    subject = f"convert({gguf.name})"
     if not gguf.is_file():
-        raise usage_error(caller, "no such file", "it must be a GGUF file", "check the path")
+        raise usage_error(subject, "no such file", "it must be a GGUF file", "check the path")
     folder = converted_folder(gguf)
     if folder.exists():
         return folder
-    transformers, torch = require_package("transformers", caller, "hf"), require_package("torch", caller, "hf")
-    require_package("gguf", caller, "hf")
+    transformers, torch = require_package("transformers", subject, "hf"), require_package("torch", subject, "hf")
+    require_package("gguf", subject, "hf")
     tokenizer = read_tokenizer(gguf)
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     quantized = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
@@ -124,14 +124,14 @@ def write_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def verify_folder(caller: str, folder: Path, remedy: str) -> None:
+def verify_folder(subject: str, folder: Path, remedy: str) -> None:
     """Raise if a file of a converted model is missing or has changed; the error names the file."""
     for name, sha256 in records.read(folder / CHECKSUMS)["sha256"].items():
         path = folder / name
         if not path.is_file() or file_checksum(path) != sha256:
             state = "changed" if path.is_file() else "missing"
             raise usage_error(
-                caller,
+                subject,
                 f"{path}, which is {state}",
                 "the files of a converted model must match their checksums",
                 f"delete {folder}; {remedy}",
@@ -140,20 +140,22 @@ def verify_folder(caller: str, folder: Path, remedy: str) -> None:
 
 def read_tokenizer(gguf: Path) -> Any:
     """The tokenizer of a GGUF file, for transformers."""
-    caller = f"convert({gguf.name})"
-    transformers = require_package("transformers", caller, "hf")
-    metadata = _read_metadata(gguf, caller)
+    subject = f"convert({gguf.name})"
+    transformers = require_package("transformers", subject, "hf")
+    metadata = _read_metadata(gguf, subject)
     special = {name: metadata["tokens"][metadata[key]] for name, key in SPECIAL_TOKENS.items() if key in metadata}
     if metadata.get("model") == BYTE_LEVEL:
         tokenizer = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=build_byte_level_tokenizer(metadata, caller), clean_up_tokenization_spaces=False, **special
+            tokenizer_object=build_byte_level_tokenizer(metadata, subject),
+            clean_up_tokenization_spaces=False,
+            **special,
         )
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     wrong = [name for name, token in special.items() if getattr(tokenizer, name) != token]
     if wrong:
         raise usage_error(
-            caller,
+            subject,
             f"{', '.join(f'{n} {getattr(tokenizer, n)!r}' for n in wrong)} from transformers {transformers.__version__}",
             f"the file states {', '.join(f'{name} {token!r}' for name, token in special.items())}",
             "install another version of transformers",
@@ -163,9 +165,9 @@ def read_tokenizer(gguf: Path) -> Any:
     return tokenizer
 
 
-def build_byte_level_tokenizer(metadata: dict[str, Any], caller: str) -> Any:
+def build_byte_level_tokenizer(metadata: dict[str, Any], subject: str) -> Any:
     """Byte-level BPE with the vocabulary and the merges of the file; control tokens are never split."""
-    tokenizers = require_package("tokenizers", caller, "hf")
+    tokenizers = require_package("tokenizers", subject, "hf")
     vocabulary = {token: index for index, token in enumerate(metadata["tokens"])}
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["merges"]]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
@@ -177,9 +179,9 @@ def build_byte_level_tokenizer(metadata: dict[str, Any], caller: str) -> Any:
     return tokenizer
 
 
-def _read_metadata(gguf: Path, caller: str) -> dict[str, Any]:
+def _read_metadata(gguf: Path, subject: str) -> dict[str, Any]:
     """The tokenizer's metadata in the file, by short name."""
-    fields = require_package("gguf", caller, "hf").GGUFReader(gguf).fields
+    fields = require_package("gguf", subject, "hf").GGUFReader(gguf).fields
     metadata = {
         name.removeprefix("tokenizer.").removeprefix("ggml."): field.contents()
         for name, field in fields.items()
@@ -190,7 +192,7 @@ def _read_metadata(gguf: Path, caller: str) -> dict[str, Any]:
         missing.append("merges")
     if missing:
         raise usage_error(
-            caller,
+            subject,
             f"a file without {', '.join(missing)}",
             "the file must contain its tokenizer",
             "use a GGUF file of a complete model",

@@ -77,7 +77,7 @@ def warn_if_adapter_omits_positions(model: Any, name: str) -> None:
         )
 
 
-def execution_device(caller: str, module: nn.Module) -> torch.device:
+def execution_device(subject: str, module: nn.Module) -> torch.device:
     """The device a module computes on: where its weights are, or where accelerate moves them before it runs."""
     for part in module.modules():
         device = _hook_device(getattr(part, ACCELERATE_HOOK, None))
@@ -88,7 +88,7 @@ def execution_device(caller: str, module: nn.Module) -> torch.device:
     if devices or not tensors:
         return devices[0] if devices else torch.device("cpu")
     raise usage_error(
-        caller,
+        subject,
         f"a {type(module).__name__} on the device meta",
         "the model must have weights before it runs",
         "load them with from_pretrained, or pass the model to accelerate's dispatch_model",

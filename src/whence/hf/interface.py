@@ -165,22 +165,22 @@ def _combined_position(
     return position
 
 
-def require_decoder(caller: str, model: Any) -> None:
+def require_decoder(subject: str, model: Any) -> None:
     """Raise for a model that is known not to be a decoder, before its attention is replaced. Masks show the rest."""
     kind = f"{type(model).__name__} ({model.config.model_type})"
     if getattr(model.config, "is_encoder_decoder", False):
-        raise not_a_decoder_error(caller, f"{kind}, an encoder-decoder")
+        raise not_a_decoder_error(subject, f"{kind}, an encoder-decoder")
     try:
         embeddings = model.get_input_embeddings()
     except (NotImplementedError, AttributeError):  # models of images or sound
         embeddings = None
     if not isinstance(getattr(embeddings, "weight", None), Tensor) or embeddings.weight.ndim != 2:
-        raise not_a_decoder_error(caller, f"{kind}, which takes no tokens")
+        raise not_a_decoder_error(subject, f"{kind}, which takes no tokens")
 
 
-def not_a_decoder_error(caller: str, got: str) -> WhenceError:
+def not_a_decoder_error(subject: str, got: str) -> WhenceError:
     return usage_error(
-        caller,
+        subject,
         got,
         "decoder-only language models are supported; encoders and encoder-decoders are not",
         "use a causal language model, such as llama, qwen3 or gpt2",
@@ -190,14 +190,14 @@ def not_a_decoder_error(caller: str, got: str) -> WhenceError:
 class AttentionSwitch:
     """Make a model compute its attention with ``attend``, until ``restore`` is called."""
 
-    def __init__(self, caller: str, model: nn.Module) -> None:
-        transformers = require_package("transformers", caller, "hf")
+    def __init__(self, subject: str, model: nn.Module) -> None:
+        transformers = require_package("transformers", subject, "hf")
         name = type(model).__name__
         if not isinstance(model, transformers.PreTrainedModel):
             raise usage_error(
-                caller, name, "the model must be a transformers PreTrainedModel", "load it with whence.hf.load"
+                subject, name, "the model must be a transformers PreTrainedModel", "load it with whence.hf.load"
             )
-        require_decoder(caller, model)
+        require_decoder(subject, model)
         transformers.AttentionInterface.register(KEY, attention)
         transformers.AttentionMaskInterface.register(KEY, build_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
@@ -212,7 +212,7 @@ class AttentionSwitch:
         if any(part.config._attn_implementation_internal != KEY for part in parts if part not in outside_text):
             self.restore()
             raise usage_error(
-                caller,
+                subject,
                 f"{name} ({model.config.model_type}), which computes its attention itself",
                 "attach and capture work through transformers' attention interface",
                 "use a model of another family, such as llama, qwen3 or gpt2",

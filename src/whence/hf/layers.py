@@ -17,7 +17,7 @@ from whence.hf.interface import AttentionCall, observe
 TOKENS = 6
 
 
-def find_attention_layers(caller: str, model: Any) -> dict[int, nn.Module]:
+def find_attention_layers(subject: str, model: Any) -> dict[int, nn.Module]:
     """The attention modules that call ``attend``, by layer, observed in a forward pass of a switched model."""
     modules: dict[int, nn.Module] = {}
     shared: list[nn.Module] = []
@@ -31,20 +31,20 @@ def find_attention_layers(caller: str, model: Any) -> dict[int, nn.Module]:
 
     remove = observe(list(model.modules()), add)
     try:
-        run_tiny_forward(model, tiny_input(caller, model))
+        run_tiny_forward(model, tiny_input(subject, model))
     finally:
         remove()
     name = f"{type(model).__name__} ({model.config.model_type})"
     if shared:
         raise usage_error(
-            caller,
+            subject,
             f"{name}, whose {type(shared[0]).__name__} serves several layers",
             "every layer must have its own attention module with a layer_idx",
             "use a model of another family, such as llama, qwen3 or gpt2",
         )
     if not modules:
         raise usage_error(
-            caller,
+            subject,
             f"{name}, no layer of which calls the attention interface",
             "attach and capture work through transformers' attention interface",
             "use a model of another family, such as llama, qwen3 or gpt2",
@@ -53,12 +53,12 @@ def find_attention_layers(caller: str, model: Any) -> dict[int, nn.Module]:
 
 
 def select_layers(
-    caller: str, model: Any, attention_modules: dict[int, nn.Module], layers: Sequence[int] | None
+    subject: str, model: Any, attention_modules: dict[int, nn.Module], layers: Sequence[int] | None
 ) -> dict[int, nn.Module]:
     """The attention modules of the selected layers. By default every layer is selected and must have attention."""
     total = int(model.config.get_text_config().num_hidden_layers)
     selected = list(range(total)) if layers is None else list(layers)
-    argument = caller.replace("...", "layers=...")
+    argument = subject.replace("...", "layers=...")
     if not selected:
         raise usage_error(argument, "no layers", "at least one layer must be selected", "omit layers to select all")
     if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in selected):
@@ -69,7 +69,7 @@ def select_layers(
     missing = [n for n in indices if n not in attention_modules]
     if missing:
         raise usage_error(
-            caller,
+            subject,
             f"{type(model).__name__} ({model.config.model_type}), whose layers {missing} have no attention, or do not "
             "call it through transformers' attention interface",
             "every selected layer must do so",
@@ -84,10 +84,10 @@ def parent_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
     return model.get_submodule(names[id(attention)].rpartition(".")[0])
 
 
-def tiny_input(caller: str, model: Any) -> Tensor:
+def tiny_input(subject: str, model: Any) -> Tensor:
     """A few tokens ``[1, n]`` that every vocabulary has."""
     size = int(model.get_input_embeddings().weight.shape[0])
-    device = execution_device(caller, model.get_input_embeddings())
+    device = execution_device(subject, model.get_input_embeddings())
     return (torch.arange(TOKENS, device=device) % min(3, size - 1) + 1)[None]
 
 

@@ -53,48 +53,48 @@ def load(
         revision: a branch, tag or commit on the hub.
         device_map: how accelerate distributes the weights, such as ``"auto"``; ``device`` is then ignored.
     """
-    caller = f'load("{name}")'
-    transformers = require_package("transformers", caller, "hf")
-    source = _resolve_source(caller, name)
+    subject = f'load("{name}")'
+    transformers = require_package("transformers", subject, "hf")
+    source = _resolve_source(subject, name)
     hub_options: dict[str, Any] = {}
     if revision is not None:
         if Path(source).exists():
-            raise usage_error(caller, f"revision={revision}", "local files have no revisions", "omit revision")
+            raise usage_error(subject, f"revision={revision}", "local files have no revisions", "omit revision")
         hub_options["revision"] = revision
     device_options: dict[str, Any] = {}
     if device_map is not None:
-        require_package("accelerate", f"{caller} with a device map", "hf")
+        require_package("accelerate", f"{subject} with a device map", "hf")
         device_options["device_map"] = device_map
     try:
-        model_class = _model_class(caller, transformers, source, **hub_options)
+        model_class = _model_class(subject, transformers, source, **hub_options)
         model, loading_info = model_class.from_pretrained(
             source, dtype=dtype, output_loading_info=True, **hub_options, **device_options
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **hub_options)
     except OSError as error:  # transformers raises it for an unknown name and for an unreachable hub
         raise usage_error(
-            caller,
+            subject,
             str(error).splitlines()[0].rstrip("."),
             "a model is smollm2, a folder written by save_pretrained, a GGUF file or a name on the hub",
             "pass one of these",
         ) from error
     if missing := sorted(loading_info["missing_keys"]):
         raise usage_error(
-            caller,
+            subject,
             f"a checkpoint without {len(missing)} weights of {type(model).__name__}, such as {missing[0]}",
             "missing weights would be random",
             "pass a checkpoint that was saved from a causal language model",
         )
     if Path(source).is_dir() and saved_position_names(Path(source)):
         warnings.warn(
-            f"{caller}: the folder contains positions, which are not part of the model until they are attached; "
+            f"{subject}: the folder contains positions, which are not part of the model until they are attached; "
             f'call whence.hf.attach_saved(model, "{name}")',
             stacklevel=2,
         )
     return LoadedModel((model if device_map is not None else model.to(device)).eval(), tokenizer)
 
 
-def _model_class(caller: str, transformers: Any, source: str, **hub_options: Any) -> Any:
+def _model_class(subject: str, transformers: Any, source: str, **hub_options: Any) -> Any:
     """The class of transformers that loads a model, chosen by its config."""
     try:
         config = transformers.AutoConfig.from_pretrained(source, **hub_options)
@@ -105,28 +105,28 @@ def _model_class(caller: str, transformers: Any, source: str, **hub_options: Any
     if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         return transformers.AutoModelForImageTextToText
     raise usage_error(
-        caller,
+        subject,
         f"a {config.model_type} model",
         "load takes causal language models, and multimodal models that contain one",
         "use a model such as llama, qwen3 or gpt2",
     )
 
 
-def _resolve_source(caller: str, name: str | Path) -> str:
+def _resolve_source(subject: str, name: str | Path) -> str:
     """The argument for from_pretrained: a folder that was checked, or a name."""
     path = Path(name).expanduser()
     if str(name) == "smollm2" and not path.exists():
         path = smollm2_folder()
         if not path.exists():
             raise usage_error(
-                caller, f"no folder {path}", "SmolLM2 must be downloaded and converted once", FETCH_SMOLLM2
+                subject, f"no folder {path}", "SmolLM2 must be downloaded and converted once", FETCH_SMOLLM2
             )
     if path.suffix == ".gguf":
         path = convert(path)
     if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):
         raise usage_error(
-            caller, "no such folder", "a path must lead to an existing folder or GGUF file", "check the path"
+            subject, "no such folder", "a path must lead to an existing folder or GGUF file", "check the path"
         )
     if (path / CHECKSUMS).is_file():
-        verify_folder(caller, path, FETCH_SMOLLM2 if path == smollm2_folder() else "convert it again")
+        verify_folder(subject, path, FETCH_SMOLLM2 if path == smollm2_folder() else "convert it again")
     return str(path) if path.exists() else str(name)

@@ -116,10 +116,10 @@ class MaskInfo:
         return self._checked_ids[1]
 
     def _check_ids(self, ids: Tensor) -> Tensor | None:
-        caller = "an attached model(position_ids=...)"
+        subject = "an attached model(position_ids=...)"
         if ids.ndim != 2:
             raise usage_error(
-                caller,
+                subject,
                 f"ids of shape {list(ids.shape)}",
                 "each token has one position",
                 "attach to a text model; multi-dimensional positions are not supported",
@@ -142,21 +142,21 @@ class MaskInfo:
             return None
         if not self.is_full:
             raise usage_error(
-                caller,
+                subject,
                 "ids with gaps, together with a cache",
                 "the cache stores keys without their ids, so distances are counted in its slots",
                 "omit position_ids, or call the model without a cache",
             )
         if self.segment_ids is not None:
             raise usage_error(
-                caller,
+                subject,
                 "ids with gaps and no attention_mask",
                 "transformers then treats every gap as the start of another packed segment, which counts from 0",
                 "pass attention_mask=torch.ones_like(input_ids) for one sequence, or ids that start at 0 in each segment",
             )
         if not self.structure.is_plain:
             raise usage_error(
-                caller,
+                subject,
                 "ids with gaps, in a model with a window or chunks",
                 "the mask of the model counts tokens, not ids",
                 "omit position_ids",
@@ -164,7 +164,7 @@ class MaskInfo:
         highest = ids.masked_fill(~is_real, -1).cummax(-1).values
         if not bool(((ids[:, 1:] > highest[:, :-1]) | ~is_real[:, 1:]).all()):
             raise usage_error(
-                caller,
+                subject,
                 "ids that do not increase",
                 "a query sees keys with lower ids",
                 "pass position_ids that increase along the sequence",

@@ -32,7 +32,7 @@ from whence.position.rotary_scaling import Scaling
 
 Description = dict[str, Any]
 FORMAT = 2
-UNNAMED_FORMAT = 1  # its settings have argument names that this version does not know; its weights can still be read
+OLD_FORMAT = 1  # its settings have argument names that this version does not know; its weights can still be read
 SETTINGS = "_settings_json"  # the buffer with the settings
 ATTACHED_AT = "_whence_attached_at"  # the attribute with the layer, and whether the model's own rotation stays
 NOT_SETTINGS = ("training", "relative", "causal_only")  # a state, and two that follow from the settings
@@ -77,18 +77,18 @@ def difference(saved: Description, attached: Description) -> str | None:
     return None
 
 
-def build_from_description(caller: str, description: Description, classes: Sequence[type[Position]] = ()) -> Position:
+def build_from_description(subject: str, description: Description, classes: Sequence[type[Position]] = ()) -> Position:
     """A Position with these settings; its parameters have their initial values.
 
     Args:
-        caller: the call that needs it, for errors.
+        subject: the call that needs it, for errors.
         description: the result of ``describe``.
         classes: the user's own classes, looked up by name.
     """
     if "parts" in description:
-        return Sum(*(build_from_description(caller, part, classes) for part in description["parts"]))
-    kind = _find_class(caller, description["class"], classes)
-    values = {name: _from_json(caller, value) for name, value in description["settings"].items()}
+        return Sum(*(build_from_description(subject, part, classes) for part in description["parts"]))
+    kind = _find_class(subject, description["class"], classes)
+    values = {name: _from_json(subject, value) for name, value in description["settings"].items()}
     values |= {"learnable": bool(description["parameters"])}
     names = inspect.signature(kind.__init__).parameters
     try:
@@ -99,7 +99,7 @@ def build_from_description(caller: str, description: Description, classes: Seque
         problem = str(error)
     if problem:
         raise usage_error(
-            caller,
+            subject,
             f"a {description['class']} that cannot be built from its settings ({problem.rstrip('.')})",
             "every constructor argument without a default must be stored in an attribute of the same name",
             "build the position yourself and pass it as position=...",
@@ -112,7 +112,7 @@ def encode(record: dict[str, Any]) -> Tensor:
     return torch.tensor(list(json.dumps(record, sort_keys=True, allow_nan=False).encode()), dtype=torch.uint8)
 
 
-def decode(caller: str, name: str, data: Tensor) -> dict[str, Any]:
+def decode(subject: str, name: str, data: Tensor) -> dict[str, Any]:
     """The record that ``encode`` wrote; anything else is an error that names the tensor."""
     try:
         record = json.loads(bytes(data.detach().to("cpu", torch.uint8).flatten().tolist()).decode())
@@ -123,14 +123,14 @@ def decode(caller: str, name: str, data: Tensor) -> dict[str, Any]:
         valid, version = False, None
     if not valid:
         raise usage_error(
-            caller,
+            subject,
             f"{name}, which is damaged",
             "it must contain the settings as JSON",
             "save the model again, or copy the file again",
         )
-    if version not in (UNNAMED_FORMAT, FORMAT):
+    if version not in (OLD_FORMAT, FORMAT):
         raise usage_error(
-            caller,
+            subject,
             f"{name} of format {version}",
             f"this version of whence reads formats up to {FORMAT}",
             "install a newer version of whence",
@@ -178,7 +178,7 @@ def settings_record(position: Position) -> dict[str, Any]:
     return {"format": FORMAT, **position.__dict__[ATTACHED_AT], "position": describe(position)}
 
 
-def require_same_settings(caller: str, name: str, saved: dict[str, Any], position: Position) -> None:
+def require_same_settings(subject: str, name: str, saved: dict[str, Any], position: Position) -> None:
     """Raise if a saved record has other settings than the position; the error names both."""
     own = settings_record(position)
     problem = difference(saved["position"], own["position"])
@@ -186,7 +186,7 @@ def require_same_settings(caller: str, name: str, saved: dict[str, Any], positio
         problem = f"a position saved with keep_rotary={saved['keep_rotary']}, while it is {own['keep_rotary']} here"
     if problem is not None:
         raise usage_error(
-            caller,
+            subject,
             f"{name}: {problem}",
             "weights belong to the settings they were trained with",
             "attach a position with the saved settings, or call attach_saved",
@@ -268,37 +268,37 @@ def _to_json(value: object) -> Any:
     return {"object": type(value).__qualname__}
 
 
-def _from_json(caller: str, value: Any) -> Any:
+def _from_json(subject: str, value: Any) -> Any:
     """The inverse of ``_to_json``, where there is one."""
     if isinstance(value, list):
-        return [_from_json(caller, item) for item in value]
+        return [_from_json(subject, item) for item in value]
     if not isinstance(value, dict):
         return value
     if "float" in value:
         return float(value["float"])
     if "dict" in value:
-        return {name: _from_json(caller, item) for name, item in value["dict"].items()}
+        return {name: _from_json(subject, item) for name, item in value["dict"].items()}
     if "dtype" in value and isinstance(dtype := getattr(torch, str(value["dtype"]), None), torch.dtype):
         return dtype
     scaling = getattr(mechanisms, str(value.get("dataclass")), None)
     if isinstance(scaling, type) and issubclass(scaling, Scaling):
-        fields = {name: _from_json(caller, item) for name, item in value["fields"].items()}
+        fields = {name: _from_json(subject, item) for name, item in value["fields"].items()}
         return scaling(**{name: tuple(item) if isinstance(item, list) else item for name, item in fields.items()})
     raise usage_error(
-        caller,
+        subject,
         f"a setting of type {value.get('dataclass') or value.get('object') or next(iter(value), 'unknown')}",
         "positions are built from plain values",
         "build the position yourself and pass it as position=...",
     )
 
 
-def _find_class(caller: str, name: str, classes: Sequence[type[Position]]) -> type[Position]:
+def _find_class(subject: str, name: str, classes: Sequence[type[Position]]) -> type[Position]:
     own = {kind.__qualname__: kind for kind in classes}
     kind = own.get(name) or getattr(mechanisms, name, None)
     if isinstance(kind, type) and issubclass(kind, Position):
         return kind
     raise usage_error(
-        caller,
+        subject,
         f"a position of class {name}",
         "only the mechanisms of whence are found by name",
         f"pass classes=[{name.rpartition('.')[2]}], or the position itself as position=...",

@@ -50,9 +50,9 @@ def save_positions(model: Any, folder: str | Path) -> Path:
 
     The file is replaced atomically.
     """
-    caller = f'save_positions("{folder}")'
-    safetensors = require_package("safetensors.torch", caller, "hf")
-    positions = _require_attached(caller, model)
+    subject = f'save_positions("{folder}")'
+    safetensors = require_package("safetensors.torch", subject, "hf")
+    positions = _require_attached(subject, model)
     path = Path(folder).expanduser() / FILE_NAME
     state = {
         f"layers.{layer}.{KEY}.{name}": tensor.detach().cpu().contiguous().clone()
@@ -66,10 +66,10 @@ def save_positions(model: Any, folder: str | Path) -> Path:
 
 def saved_position_names(folder: Path) -> list[str]:
     """The names of the tensors of positions in a folder that ``save_pretrained`` wrote. No tensor is loaded."""
-    caller = f'saved_position_names("{folder}")'
+    subject = f'saved_position_names("{folder}")'
     names: list[str] = []
     for path in sorted(folder.glob("*.safetensors")):
-        with _open(caller, path) as file:
+        with _open(subject, path) as file:
             names += [name for name in list(file.keys()) if _parse_name(name)]
     return names
 
@@ -79,8 +79,8 @@ def read_positions(model: Any, folder: str | Path) -> None:
 
     The settings in the folder must equal those of the attached positions. ``attach_saved`` also builds the positions.
     """
-    caller = f'read_positions("{folder}")'
-    _load_into(caller, _require_attached(caller, model), _read_folder(caller, Path(folder).expanduser()))
+    subject = f'read_positions("{folder}")'
+    _load_into(subject, _require_attached(subject, model), _read_folder(subject, Path(folder).expanduser()))
 
 
 def attach_saved(
@@ -106,11 +106,11 @@ def attach_saved(
         model, tokenizer = load("tuned")
         attachment = attach_saved(model, "tuned")
     """
-    caller = f'attach_saved("{folder}")'
-    saved = _read_folder(caller, Path(folder).expanduser())
+    subject = f'attach_saved("{folder}")'
+    saved = _read_folder(subject, Path(folder).expanduser())
     if not saved:
         raise usage_error(
-            caller,
+            subject,
             "a folder without positions",
             "it must have been saved from a model with attached positions",
             "call attach for new ones",
@@ -118,7 +118,7 @@ def attach_saved(
     records = {layer: one.record for layer, one in saved.items() if one.record is not None}
     if len(records) < len(saved):
         raise usage_error(
-            caller,
+            subject,
             "positions without settings of the current format",
             "older versions of whence saved none, or other argument names (format 1)",
             "attach the same position, call read_positions, and save again",
@@ -126,7 +126,7 @@ def attach_saved(
     keep_rotary = {bool(record["keep_rotary"]) for record in records.values()}
     if len(keep_rotary) > 1:
         raise usage_error(
-            caller,
+            subject,
             "layers with and without the model's rotation",
             "one attachment treats all layers alike",
             "call attach, then read_positions",
@@ -134,40 +134,40 @@ def attach_saved(
     source = position
     if source is None:
         built = {
-            layer: build_from_description(caller, record["position"], classes) for layer, record in records.items()
+            layer: build_from_description(subject, record["position"], classes) for layer, record in records.items()
         }
         source = built.__getitem__
     attachment = attach(model, source, layers=list(saved), keep_rotary=keep_rotary.pop())
     try:
-        _load_into(caller, attachment.positions, saved)
+        _load_into(subject, attachment.positions, saved)
     except BaseException:
         attachment.detach()
         raise
     return attachment
 
 
-def _load_into(caller: str, positions: Mapping[int, Position], saved: Mapping[int, SavedPosition]) -> None:
+def _load_into(subject: str, positions: Mapping[int, Position], saved: Mapping[int, SavedPosition]) -> None:
     """Check everything, then load, so that an error leaves every position unchanged."""
     if set(saved) != set(positions):
         without, extra = sorted(set(positions) - set(saved)), sorted(set(saved) - set(positions))
         problems = [f"no position for layers {without}"] if without else []
         problems += [f"positions for layers {extra}, where none is attached"] if extra else []
         raise usage_error(
-            caller,
+            subject,
             " and ".join(problems),
             "the folder must contain the positions that are attached",
             f"attach with layers={sorted(saved)}" if saved else "pass the folder that they were saved in",
         )
     for layer, one in saved.items():
         if one.record is not None:
-            require_same_settings(caller, f"{one.name} in {one.file}", one.record, positions[layer])
+            require_same_settings(subject, f"{one.name} in {one.file}", one.record, positions[layer])
         own = dict(without_settings(positions[layer].state_dict()))
         if set(own) != set(one.tensors):
             missing, unknown = sorted(set(own) - set(one.tensors)), sorted(set(one.tensors) - set(own))
             problems = [f"no {one.name}.{name}" for name in missing[:1]]
             problems += [f"{one.name}.{name}, which the attached position does not have" for name in unknown[:1]]
             raise usage_error(
-                caller,
+                subject,
                 f"{' and '.join(problems)} in {one.file}",
                 "the folder must contain the positions that are attached",
                 "attach the same kind of position as when it was saved",
@@ -175,7 +175,7 @@ def _load_into(caller: str, positions: Mapping[int, Position], saved: Mapping[in
         for name, tensor in one.tensors.items():
             if tensor.shape != own[name].shape:
                 raise usage_error(
-                    caller,
+                    subject,
                     f"{one.name}.{name} of shape {list(tensor.shape)} for {list(own[name].shape)}",
                     "the shapes must be equal",
                     "build the position with the same settings",
@@ -184,17 +184,17 @@ def _load_into(caller: str, positions: Mapping[int, Position], saved: Mapping[in
         positions[layer].load_state_dict(one.tensors)
 
 
-def _read_folder(caller: str, folder: Path) -> dict[int, SavedPosition]:
+def _read_folder(subject: str, folder: Path) -> dict[int, SavedPosition]:
     """All positions in a folder, by layer. Several files may contain the same ones, but not different ones."""
     if not folder.is_dir():
-        raise usage_error(caller, "no such folder", "it must be the folder of a saved model", "check the path")
+        raise usage_error(subject, "no such folder", "it must be the folder of a saved model", "check the path")
     saved: dict[int, SavedPosition] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        for layer, one in _read_file(caller, path).items():
+        for layer, one in _read_file(subject, path).items():
             other = saved.setdefault(layer, one)
             if other is not one and not _are_equal(other, one):
                 raise usage_error(
-                    caller,
+                    subject,
                     f"different positions for layer {layer} in {other.file} and {one.file}",
                     "a folder must contain one model",
                     f"delete the older file, which may be {FILE_NAME}",
@@ -202,19 +202,19 @@ def _read_folder(caller: str, folder: Path) -> dict[int, SavedPosition]:
     return dict(sorted(saved.items()))
 
 
-def _read_file(caller: str, path: Path) -> dict[int, SavedPosition]:
-    with _open(caller, path) as file:
+def _read_file(subject: str, path: Path) -> dict[int, SavedPosition]:
+    with _open(subject, path) as file:
         names = [(name, parts) for name in list(file.keys()) if (parts := _parse_name(name))]
         tensors = {name: file.get_tensor(name) for name, _ in names}
         if path.name == FILE_NAME and (file.metadata() or {}).get("sha256") != _tensors_checksum(tensors):
-            raise _damaged_file(caller, path)
+            raise _damaged_file(subject, path)
     by_prefix: dict[str, SavedPosition] = {}
     layers: dict[str, int] = {}
     for name, (prefix, layer, inner) in names:
         one = by_prefix.setdefault(prefix, SavedPosition(path.name, prefix))
         layers.setdefault(prefix, layer)
         if inner == SETTINGS:
-            record = decode(caller, f"{name} in {path}", tensors[name])
+            record = decode(subject, f"{name} in {path}", tensors[name])
             layers[prefix] = int(record["layer"])
             one.record = record if record["format"] == FORMAT else None
         else:
@@ -222,17 +222,17 @@ def _read_file(caller: str, path: Path) -> dict[int, SavedPosition]:
     return {layers[prefix]: one for prefix, one in by_prefix.items()}
 
 
-def _open(caller: str, path: Path) -> Any:
-    safetensors = require_package("safetensors", caller, "hf")
+def _open(subject: str, path: Path) -> Any:
+    safetensors = require_package("safetensors", subject, "hf")
     try:
         return safetensors.safe_open(path, framework="pt")
     except (OSError, safetensors.SafetensorError):
-        raise _damaged_file(caller, path) from None
+        raise _damaged_file(subject, path) from None
 
 
-def _damaged_file(caller: str, path: Path) -> WhenceError:
+def _damaged_file(subject: str, path: Path) -> WhenceError:
     return usage_error(
-        caller,
+        subject,
         f"{path}, which is truncated or damaged",
         "it must be a complete safetensors file",
         "save or copy it again",
@@ -266,12 +266,12 @@ def _tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _require_attached(caller: str, model: Any) -> dict[int, Position]:
+def _require_attached(subject: str, model: Any) -> dict[int, Position]:
     positions = attached_positions(model)
     if not positions:
         raise usage_error(
-            caller, "a model without positions", "positions must be attached to it", "call attach or attach_saved"
+            subject, "a model without positions", "positions must be attached to it", "call attach or attach_saved"
         )
     for position in positions.values():
-        load_from_meta(position, execution_device(caller, position))
+        load_from_meta(position, execution_device(subject, position))
     return positions

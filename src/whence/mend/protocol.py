@@ -121,31 +121,31 @@ def load_intervention(text: str, option: str = "--intervention") -> Intervention
     >>> load_intervention("attention-temperature(temperature=2)").settings()
     {'temperature': 2.0}
     """
-    caller = f"{option} {text}"
+    subject = f"{option} {text}"
     if is_reference(text):
         reference = parse_reference(text, option)
-        factory, arguments = load_reference(reference, caller), reference.arguments
+        factory, arguments = load_reference(reference, subject), reference.arguments
     else:
-        factory, arguments = _registered(text, caller)
+        factory, arguments = _registered(text, subject)
     if not callable(factory):
-        raise usage_error(caller, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
+        raise usage_error(subject, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
     try:
         intervention = factory(**arguments)
     except WhenceError:
         raise
     except Exception as error:
         raise usage_error(
-            caller, f"{type(error).__name__}: {error}", "it must be built without an error", "correct its arguments"
+            subject, f"{type(error).__name__}: {error}", "it must be built without an error", "correct its arguments"
         ) from error
-    return require_intervention(caller, intervention)
+    return require_intervention(subject, intervention)
 
 
-def require_intervention(caller: str, intervention: object) -> Intervention:
+def require_intervention(subject: str, intervention: object) -> Intervention:
     """The object itself, if it follows the protocol; otherwise an error that names the missing member."""
     for member in ("name", "settings", "apply", "controls"):
         if not hasattr(intervention, member) or (member != "name" and not callable(getattr(intervention, member))):
             raise usage_error(
-                caller,
+                subject,
                 f"a {type(intervention).__name__} without {member}",
                 "an intervention has name, settings(), apply(model) and controls()",
                 f"add {member}; see whence.mend.Intervention",
@@ -180,17 +180,17 @@ def identify_intervention(intervention: Intervention) -> dict[str, Any]:
     return identity
 
 
-def _registered(text: str, caller: str) -> tuple[Any, dict[str, Any]]:
+def _registered(text: str, subject: str) -> tuple[Any, dict[str, Any]]:
     """The built-in or installed factory that a text names, and the arguments in the text."""
     match = re.fullmatch(r"\s*([\w.-]+)\s*(\(.*\))?\s*", text, re.DOTALL)
     name = match[1] if match else text
     installed = entry_points(INTERVENTIONS)
     if match and name in BUILT_IN:
-        return BUILT_IN[name], parse_arguments(match[2], caller)
+        return BUILT_IN[name], parse_arguments(match[2], subject)
     if match and name in installed:
-        return load_entry_point(installed[name], caller), parse_arguments(match[2], caller)
+        return load_entry_point(installed[name], subject), parse_arguments(match[2], subject)
     raise usage_error(
-        caller,
+        subject,
         f"the unknown name {name}",
         f"the interventions are {', '.join(sorted({*BUILT_IN, *installed}))}",
         "choose one of them, or name your own as module:Name or ./file.py:Name",
