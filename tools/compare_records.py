@@ -1,9 +1,10 @@
 """Compare every value of the committed records with those of an earlier commit, and write a summary.
 
-    python tools/compare_records.py d25c626 --out papers/src/whence_papers/results/comparison.json
+    python tools/compare_records.py d25c626 --out papers/src/whence_papers/results/README.md
 
-Records were renamed with the project: folders and files, the names of settings, and the texts and hashes that hold them.
-The summary counts each kind of difference. Anything else, above all another number, makes the command fail.
+Records were renamed with the project: folders and files, keys, and the texts and hashes that hold them. ``KEYS`` and
+``TEXTS`` list every such name. The summary counts each kind of difference. Anything else, above all another number, makes
+the command fail.
 """
 
 from __future__ import annotations
@@ -20,13 +21,65 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whence.records import RecordFolder, write
+from whence.records import RecordFolder, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 NEW = ROOT / "papers" / "src" / "whence_papers"
 FOLDERS = ("results", "claims/records")
 HASH = re.compile(r"[0-9a-f]{12}")
 Folder = dict[str, dict[str, Any]]
+
+#: keys of records and what they are called now
+KEYS: dict[str, tuple[str, ...]] = {
+    # studies
+    "accumulate": ("grad_accum_steps",),
+    "batch": ("batch_size",),
+    "clip": ("max_grad_norm",),
+    "compiled": ("compile",),
+    "hidden": ("ffn_dim",),
+    "optimiser": ("optimizer",),
+    "precision": ("mixed_precision",),
+    "rate": ("lr",),
+    "warmup": ("warmup_steps",),
+    "width": ("embed_dim", "head_dim", "hidden_size"),
+    # experiments
+    "0_trained_heads": ("trained_heads",),
+    # probes
+    "ablated": ("ablation_slots",),
+    "asked": ("tasks",),
+    "chosen": ("chosen_slot",),
+    "chunk": ("items_per_record",),
+    "count": ("items",),
+    "doubt": ("hypothesis",),
+    "found": ("result",),
+    "gold": ("gold_attention", "gold_slot"),
+    "intervened": ("intervention_items",),
+    "multiplied": ("quantity",),
+    "places": ("gold_slots", "num_gold_slots"),
+    "right": ("correct",),
+    "scored": ("scored_tokens",),
+    "share": ("probability",),
+    "short": ("summary",),
+    "times": ("factor",),
+    "watched": ("attention_items",),
+    "way": ("analysis",),
+    "where": ("condition",),
+    "with_attention": ("same_direction",),
+    "written": ("generated_correct",),
+}
+#: texts of records and what they say now
+TEXTS = {
+    "0_trained_heads": "trained_heads",
+    "1_position_effect": "position_effect",
+    "2_optimal_position": "optimal_position",
+    "3_parameter_sensitivity": "parameter_sensitivity",
+    "4_adaptive_attention": "adaptive_attention",
+    "doubt": "hypothesis",
+    "follows": "emphasis-weight",
+    "follows-score": "emphasis-score",
+}
+#: keys that records did not have: the comparison of source hashes, and the hash that a renamed plan had
+ADDED = ("provenance", "renamed_from")
 
 
 def load_old(commit: str) -> dict[str, Folder]:
@@ -122,19 +175,18 @@ class Comparison:
         for key in old:
             if key in new:
                 self.compare(old[key], new[key], f"{where}.{key}")
-        for key in gone:  # a renamed key has the same value, or one that differs by names itself
-            same = [other for other in added if json.dumps(old[key]) == json.dumps(new[other])]
-            like = [other for other in added if numbers({"": old[key]}) == numbers({"": new[other]})]
-            if not (same or like):
+        for key in gone:
+            renamed = [name for name in KEYS.get(key, ()) if name in added]
+            if not renamed:
                 self.unexpected.append(f"{where}: {key} is missing")
                 continue
-            other = (same or like)[0] if RENAMED.get(key) not in added else RENAMED[key]
+            other = renamed[0]
             added.remove(other)
             self.kinds[f"name {key} -> {other}"] += 1
             self.compare(old[key], new[other], f"{where}.{other}")
         for key in added:
             self.kinds[f"added: {key}"] += 1
-            if key != "provenance":
+            if key not in ADDED:
                 self.unexpected.append(f"{where}: {key} was added")
 
     def _differ(self, old: Any, new: Any, where: str) -> None:
@@ -142,19 +194,66 @@ class Comparison:
             self.unexpected.append(f"{where}: {json.dumps(old)[:60]} became {json.dumps(new)[:60]}")
         elif HASH.fullmatch(old) and HASH.fullmatch(new):
             self.kinds["hash of a renamed specification"] += 1
-        elif rename_text(old) == new:
-            self.kinds["text with renamed settings"] += 1
+        elif re.sub(r"\blearn=", "learnable=", old) == new:
+            self.kinds["position text, learn= -> learnable="] += 1
+        elif TEXTS.get(old) == new:
+            self.kinds[f"text {old} -> {new}"] += 1
         else:
-            self.kinds[f"text {old[:60]!r} -> {new[:60]!r}"] += 1
             self.unexpected.append(f"{where}: {old[:80]!r} became {new[:80]!r}")
 
 
-#: settings that several keys could have become
-RENAMED: dict[str, str] = {}
+def describe_provenance(folders: dict[str, Folder]) -> list[str]:
+    """A table of how many records were made by the sources of the commit that they name."""
+    lines = [
+        "| folder | records with an environment | sources are those of the commit | they are not | unknown | "
+        "uncommitted changes not recorded |",
+        "|---|---|---|---|---|---|",
+    ]
+    total = Counter[str]()
+    for name in sorted(folders):
+        row = Counter[str]()
+        for record in folders[name].values():
+            if isinstance(record.get("environment"), dict):
+                row["all"] += 1
+                row[str(record.get("provenance", {}).get("source_matches_commit"))] += 1
+                row["not recorded"] += record["environment"].get("uncommitted_changes") is None
+        total += row
+        lines.append(f"| {name} | " + " | ".join(str(row[key]) for key in COLUMNS) + " |")
+    return [*lines, "| all | " + " | ".join(str(total[key]) for key in COLUMNS) + " |"]
 
 
-def rename_text(text: str) -> str:
-    return re.sub(r"\blearn=", "learnable=", text)
+COLUMNS = ("all", "True", "False", "None", "not recorded")
+README = """# Records
+
+Written by `{command}`; do not edit.
+
+One file per study, probe or group of experiments: a zip file of JSON records, as `tools/pack_records.py` writes it.
+`whence.records.RecordFolder` reads it like the folder `NAME/` of the same records; `unzip -d NAME NAME.zip` unpacks it. Zip
+opens in a millisecond and reads single records (7 MB in all; tar.xz or JSON lines with xz would be 4.3 MB, and would have to
+be unpacked whole, up to 0.4 s a file).
+
+## Nothing was lost in renaming and packing
+
+Every value of the records at commit {commit} was compared with the files here.
+
+| | |
+|---|---|
+| folders | {folders}, {folders_renamed} renamed |
+| records | {files}, {files_renamed} renamed |
+| equal values | {equal:,} |
+| unexpected differences | {unexpected} |
+
+| difference | count |
+|---|---|
+{differences}
+
+## Provenance
+
+Each record names a git commit and a hash of the sources that ran. `provenance.source_matches_commit` says whether that is
+the hash of `src` at that commit: where it is false, the sources had changes that the commit does not have.
+
+{provenance}
+"""
 
 
 def main() -> None:
@@ -184,21 +283,21 @@ def main() -> None:
             renamed_files += pairs[file] != file
             found.compare(record, there[pairs[file]], f"{name}/{file}")
         found.unexpected += [f"{folders[name]}/{extra} was added" for extra in there.keys() - set(pairs.values())]
-    summary = {
-        "about": "Every value of the records at an earlier commit, compared with the committed ones.",
-        "command": f"python tools/compare_records.py {given.commit}",
-        "commit": given.commit,
-        "files": files,
-        "files_renamed": renamed_files,
-        "folders": len(old),
-        "folders_renamed": sum(a != b for a, b in folders.items()),
-        "values_equal": found.equal,
-        "differences": dict(sorted(found.kinds.items())),
-        "unexpected": found.unexpected,
-    }
+    text = README.format(
+        command=f"python tools/compare_records.py {given.commit}",
+        commit=given.commit,
+        folders=len(old),
+        folders_renamed=sum(a != b for a, b in folders.items()),
+        files=files,
+        files_renamed=renamed_files,
+        equal=found.equal,
+        unexpected=len(found.unexpected) or "none",
+        differences="\n".join(f"| {kind} | {count} |" for kind, count in sorted(found.kinds.items())),
+        provenance="\n".join(describe_provenance(new)),
+    )
     if given.out:
-        write(given.out, summary)
-    print(json.dumps(summary, indent=1)[:6000])
+        write_text(given.out, text)
+    print(text, *found.unexpected, sep="\n")
     sys.exit(bool(found.unexpected))
 
 
