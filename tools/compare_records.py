@@ -34,12 +34,16 @@ KEYS: dict[str, tuple[str, ...]] = {
     # studies
     "accumulate": ("grad_accum_steps",),
     "batch": ("batch_size",),
+    "classes": ("num_classes",),
     "clip": ("max_grad_norm",),
+    "factor": ("score_scale",),
     "compiled": ("compile",),
-    "hidden": ("ffn_dim",),
+    "hidden": ("ffn_dim", "hidden_size"),
     "optimiser": ("optimizer",),
     "precision": ("mixed_precision",),
     "rate": ("lr",),
+    "tied": ("tie_embeddings",),
+    "vocabulary": ("vocab_size",),
     "warmup": ("warmup_steps",),
     "width": ("embed_dim", "head_dim", "hidden_size"),
     # experiments
