@@ -142,7 +142,7 @@ def fused() -> str:
         gpu.attention_rows(attention), gpu.launched_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
         gpu.memory_rows(attention),
     ]  # fmt: skip
-    notes = [gpu.note(attention, training), gpu.tests_note(records.read(folder / "gpu_tests.json"))]
+    notes = [gpu.describe_setup(attention, training), gpu.describe_tests(records.read(folder / "gpu_tests.json"))]
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 
 
