@@ -1,10 +1,10 @@
-"""Without a GPU the fused kernels are tested under Triton's interpreter, in the same process as everything else.
+"""Test configuration. Without a GPU, the fused kernels are tested under Triton's interpreter in the same process.
 
-Triton decides while it is imported, and while a kernel is decorated, whether kernels are compiled or interpreted. Some
-other test or a library may import it first, so it is imported here, before any test, with the variable set. The variable
-then goes again, because whence reads it at each call: the rest of the suite must see a CPU as users see it, where the
-triton backend is closed. Tests that want the interpreter ask for the fixture ``interpreted`` (below), which sets it
-back. On a machine with a GPU nothing happens here, and the kernels are compiled.
+Triton decides at import, and when a kernel is decorated, whether kernels are compiled or interpreted. Another test or a
+library may import it first, so it is imported here, before any test, with the variable set. The variable is then
+removed, because whence reads it at each call: the other tests must see a CPU as users do, where the triton backend is
+unavailable. Tests that need the interpreter use the fixture ``interpreted`` (below), which sets the variable again. On
+a machine with a GPU nothing happens here, and the kernels are compiled.
 """
 
 import importlib
@@ -74,34 +74,42 @@ def whence_here(monkeypatch, capfd):
     return run
 
 
-# Fixtures for the fused kernels without a GPU: the interpreter, and two guards that make silent mistakes loud.
+# Fixtures for the fused kernels without a GPU: the interpreter, and two guards that detect silent errors.
 #
-# A kernel may touch memory that is not its own and mask the answer afterwards: on a GPU that is an illegal access on some
-# days. A kernel may also leave a number unwritten and read it later: whether that shows depends on what lay there. Under
-# the interpreter both can be seen for certain.
+# A kernel may access memory out of bounds and mask the result afterwards, which is an illegal access on a GPU only
+# sometimes. A kernel may also read an element that was never written, which shows only for some contents of the memory.
+# Under the interpreter both are detected reliably.
 
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Kernels run in Python on CPU tensors, and every address they touch is checked."""
+    """Run kernels in Python on CPU tensors and check every address they access."""
     pytest.importorskip("triton")
     from whence.attention.fused import backend
     from whence.attention.fused.forward import forward_kernel
 
     if type(forward_kernel).__name__ != "InterpretedFunction":
-        pytest.skip("the kernels are compiled here: a GPU is present, and test_on_gpu.py runs them there")
+        pytest.skip("the kernels are compiled here: a GPU is present, and test_kernels_on_gpu.py runs them there")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(
         backend, "MIN_KEYS_TO_SKIP", 0
     )  # skipping pays off for long sequences only, but is tested with short ones
-    watch_addresses(monkeypatch)
+    check_addresses(monkeypatch)
     patch_language_once(monkeypatch)
     check_overflow_in_numpy(monkeypatch)
 
 
 @pytest.fixture
+def deterministic():
+    """Deterministic algorithms, which give dense table gradients a kernel without atomics."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
 def poisoned(monkeypatch):
-    """Memory that is handed out empty holds NaN, or a number that no index may be."""
+    """Fill empty tensors with NaN, or with an integer that is no valid index."""
 
     def filled(make):
         def made(*arguments, **about):
@@ -114,8 +122,8 @@ def poisoned(monkeypatch):
         monkeypatch.setattr(owner, name, filled(getattr(owner, name)))
 
 
-def watch_addresses(monkeypatch):
-    """Raise where a kernel loads, stores or adds outside the tensors it was given."""
+def check_addresses(monkeypatch):
+    """Raise if a kernel loads, stores or adds outside its tensor arguments."""
     from triton.runtime import interpreter
 
     starts, ends = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
@@ -154,9 +162,9 @@ def watch_addresses(monkeypatch):
 
 
 def patch_language_once(monkeypatch):
-    """Within one launch, do once what the interpreter does again for every call of a helper: exchange the language.
+    """Patch ``triton.language`` once per launch instead of at every call of a helper.
 
-    Hundreds of attributes are looked through each time, a third of the time these tests would take.
+    The interpreter inspects hundreds of attributes each time, which would be a third of the time of these tests.
     """
     from triton.runtime import interpreter
 
@@ -177,7 +185,7 @@ def patch_language_once(monkeypatch):
 
 
 def check_overflow_in_numpy(monkeypatch):
-    """The interpreter checks every sum and product of integers for overflow, in a dozen interpreted steps; here in two."""
+    """Check integer sums and products for overflow in numpy; the interpreter needs a dozen interpreted steps."""
     from triton.language import semantic
 
     def check(self, left, right, operation):
@@ -194,6 +202,6 @@ NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply"}
 
 
 def extent(x):
-    """The first address of a tensor and one past its last, as far as its own elements go."""
+    """The first address of the elements of a tensor and one past the last."""
     reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()

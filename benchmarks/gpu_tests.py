@@ -22,7 +22,7 @@ from whence import records
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/attention", "tests/probe/test_probe_on_gpu.py", "tests/lab/test_lab_on_gpu.py")
-SMOKE_SCRIPT = "tests/attention/fused/small_case.py"
+SMOKE_SCRIPT = "tests/attention/fused/sanitizer_case.py"
 
 
 def run_tests(jobs: str) -> dict[str, Any]:

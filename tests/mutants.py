@@ -20,10 +20,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 P, A, F = "position/", "attention/", "attention/fused/"
 REFERENCE = ["tests/attention/test_reference.py"]
-RATES = ["tests/attention/fused/test_rates.py"]
-FUSED = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
-DENSE = ["tests/attention/fused/test_interpreted.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
-DECODED = ["tests/attention/fused/test_interpreted.py", "-k", "test_decoding and Epar-causal"]
+RATES = ["tests/attention/fused/test_parameter_gradients.py"]
+FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
+DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
+DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-causal"]
 CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
 PADDED = ["tests/attention/test_padding.py", "-k", "numbers_themselves or one_pass"]
 GIVEN = ["tests/attention/test_given_positions.py", "-k", "fractional or negative_or_zero"]

@@ -41,7 +41,7 @@ RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summarie
 TESTS = {
     "position/base": ["position/test_witness.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
     "position/evaluate": ["attention/test_composition_attention.py", *CORE],
-    "position/": ["position/test_constructor_arguments.py", "attention/fused/test_rates.py"],  # after its own file of the same name
+    "position/": ["position/test_constructor_arguments.py", "attention/fused/test_parameter_gradients.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
     A + "token_positions": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
     A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
@@ -74,7 +74,7 @@ LEFT_OUT = {
     "lab/tasks/wikitext.py": "reads published data",
 }
 #: every test file that may be asked
-ASKED = ("attention/test_*.py", "attention/fused/test_rates.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
+ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
          "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
 NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
 

@@ -1,4 +1,4 @@
-"""The same computation on a CUDA device, against float64 on the CPU."""
+"""The backends on a CUDA device against the float64 reference on the CPU."""
 
 import copy
 
@@ -22,29 +22,29 @@ MASKS = {
 }
 
 
-def results(position, inputs, given, backend):
+def results(position, inputs, options, backend):
     leaves = [x.clone().requires_grad_(True) for x in inputs]
-    learnt = [p for p in position.parameters() if p.requires_grad]
-    out = whence.attend(*leaves, position=position, causal=True, backend=backend, **given)
-    grads = torch.autograd.grad(out.square().sum(), [*leaves, *learnt], allow_unused=True)
-    pairs = zip([*leaves, *learnt], grads, strict=True)
+    parameters = [p for p in position.parameters() if p.requires_grad]
+    out = whence.attend(*leaves, position=position, causal=True, backend=backend, **options)
+    grads = torch.autograd.grad(out.square().sum(), [*leaves, *parameters], allow_unused=True)
+    pairs = zip([*leaves, *parameters], grads, strict=True)
     return [out, *(torch.zeros_like(x) if g is None else g for x, g in pairs)]
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
-def test_cuda_is_the_reference(entry, mask):
+def test_cuda_matches_reference(entry, mask):
     torch.manual_seed(0)
     position = entry.make(4, 16)
     inputs = [torch.randn(2, heads, 111, 16) for heads in (4, 2, 2)]
-    wide = copy.deepcopy(position).double()
-    exact = results(wide, [x.double() for x in inputs], MASKS[mask], "reference")
+    double_position = copy.deepcopy(position).double()
+    exact = results(double_position, [x.double() for x in inputs], MASKS[mask], "reference")
     plain = results(position, inputs, MASKS[mask], "reference")  # what float32 costs on the CPU
-    there = copy.deepcopy(position).cuda()
-    given = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in MASKS[mask].items()}
+    cuda_position = copy.deepcopy(position).cuda()
+    options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in MASKS[mask].items()}
     for backend in ("reference", "blockwise", "auto"):
-        answers = results(there, [y.cuda() for y in inputs], given, backend)
-        for i, (found, b, x) in enumerate(zip(answers, plain, exact, strict=True)):
+        outputs = results(cuda_position, [y.cuda() for y in inputs], options, backend)
+        for i, (found, b, x) in enumerate(zip(outputs, plain, exact, strict=True)):
             floor = 0.1 if i < 4 else 1.0  # a parameter sums thousands of terms of unit size, which may cancel
             size = x.square().mean().sqrt().clamp(min=floor)
             lost, baseline = ((y.cpu().double() - x).square().mean().sqrt() / size for y in (found, b))

@@ -1,4 +1,4 @@
-"""The fused operator among torch's own: its registration, compilation, what stays unloaded, and where it is closed."""
+"""The fused operator in torch: registration, compilation, lazy import, and calls it does not support."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from against_reference import inputs, randoms, stirred
+from reference_comparison import perturb, random_inputs, random_tensors
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
@@ -23,11 +23,11 @@ from whence.attention.fused.packing import TABLE_PADDING
 
 HEADS = 2
 
-# --- torch's rules for operators ------------------------------------------------------------------------------------------
+# --- registration ------------------------------------------------------------------------------------------
 
 
 def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0, queries=20, grad=True, layout=None):
-    """Arguments of the operator as the backend gives them: distances from ``first`` on, queries at the end of the keys."""
+    """Flat arguments of the operator as the backend passes them, with queries at the end of the keys."""
     torch.manual_seed(0)
     keys, offset = 24, 24 - queries
     first = 0 if causal else offset - keys + 1
@@ -54,13 +54,20 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         q_segment_ids = k_segment_ids[:, offset:]
     decay = torch.rand(HEADS, 3) if "decay" in effects else None
     seed = torch.tensor(3) if dropout else None
-    few = numbers is not None
+    tables_of = numbers is not None
     call = FusedCall(
         q,
         k,
         v,
         ScoreEffects(table, *held, first, slope, decay, sink),
-        EffectGradients(*(has and not few for has in held), numbers, parameter_gradients, 2 * few, 1 * few, few),
+        EffectGradients(
+            *(has and not tables_of for has in held),
+            numbers,
+            parameter_gradients,
+            2 * tables_of,
+            1 * tables_of,
+            tables_of,
+        ),
         Mask(offset, causal, window, real, q_segment_ids, k_segment_ids, "skip" in effects),
         Softmax(0.25, 1.3, dropout, seed),
     )
@@ -84,11 +91,11 @@ def heads_last(t):
     return t.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def turned(t):
+def transposed(t):
     return t.mT.contiguous().mT
 
 
-CHECKED = {
+OPCHECK_CASES = {
     "no table": {},
     "score_scale": {"effects": ("score_scale",)},
     "factor, bias and sink": {"effects": ("score_scale", "bias", "sink")},
@@ -101,27 +108,29 @@ CHECKED = {
     "few queries": {"effects": ("score_scale", "bias", "sink"), "queries": 3},
     "no gradient": {"effects": ("score_scale", "bias"), "grad": False},
     "heads last": {"effects": ("bias",), "layout": heads_last},
-    "width not together": {"effects": ("bias",), "layout": turned},
+    "width not together": {"effects": ("bias",), "layout": transposed},
 }
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("case", CHECKED)
-def test_the_fused_operator_keeps_torchs_rules(case):
+@pytest.mark.parametrize("case", OPCHECK_CASES)
+def test_opcheck(case):
     # schema, autograd registration, fake tensors with the right shapes and strides, and a traced forward and backward
-    about = dict(CHECKED[case])
+    about = dict(OPCHECK_CASES[case])
     parts = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
     results = torch.library.opcheck(torch.ops.whence.fused.default, arguments(**about), test_utils=parts)
     assert set(results.values()) == {"SUCCESS"}
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("layout", [None, heads_last, turned], ids=["contiguous", "heads last", "width not together"])
-def test_gradients_have_the_strides_the_operator_announces(layout):
+@pytest.mark.parametrize(
+    "layout", [None, heads_last, transposed], ids=["contiguous", "heads last", "width not together"]
+)
+def test_fake_backward_has_the_real_strides(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
-    given = arguments(effects=("score_scale", "bias", "sink"), grad=False, layout=layout)
-    answers = torch.ops.whence.fused(*given)
-    whole = [torch.ones_like(answers[0]), *answers, *given]
+    options = arguments(effects=("score_scale", "bias", "sink"), grad=False, layout=layout)
+    answers = torch.ops.whence.fused(*options)
+    whole = [torch.ones_like(answers[0]), *answers, *options]
     real = torch.ops.whence.fused_backward(*whole, [True, False, True, False])
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
@@ -132,8 +141,8 @@ def test_gradients_have_the_strides_the_operator_announces(layout):
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_a_second_derivative_is_refused_aloud():
-    q, *rest = inputs(1, 1, 1, 5, 5, 16, 16)
+def test_second_derivative_raises():
+    q, *rest = random_inputs(1, 1, 1, 5, 5, 16, 16)
     q.requires_grad_()
     out = attend(q, *rest[:2], position=Epar(1, context=9), causal=True, backend="triton")
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
@@ -146,17 +155,17 @@ def test_a_second_derivative_is_refused_aloud():
 @pytest.mark.parametrize("make", [lambda: Epar(HEADS, context=9, learnable=True), lambda: T5Bias(HEADS, std=1.0)])
 def test_gradients_under_activation_checkpointing(make, reentrant):
     # what is saved may be unpacked once only
-    position = stirred(make())
-    *tensors, upstream = inputs(1, HEADS, 1, 20, 20, 16, 16)
+    position = perturb(make())
+    *tensors, grad_out = random_inputs(1, HEADS, 1, 20, 20, 16, 16)
 
-    def function(*given):
-        return attend(*given, position=position, causal=True, backend="triton")
+    def function(*options):
+        return attend(*options, position=position, causal=True, backend="triton")
 
     results = []
-    for call in (function, lambda *given: checkpoint(function, *given, use_reentrant=reentrant)):
+    for call in (function, lambda *options: checkpoint(function, *options, use_reentrant=reentrant)):
         leaves = [x.clone().requires_grad_() for x in tensors]
         position.zero_grad()
-        call(*leaves).backward(upstream)
+        call(*leaves).backward(grad_out)
         results.append([x.grad for x in leaves] + [p.grad.clone() for p in position.parameters()])
     for plain, checkpointed in zip(*results, strict=True):
         torch.testing.assert_close(checkpointed, plain, rtol=0, atol=0)
@@ -182,33 +191,33 @@ COMPILED = {
 
 @pytest.mark.usefixtures("interpreted", "fresh_compiler")
 @pytest.mark.parametrize("case", COMPILED)
-def test_compiled_in_one_graph_it_is_what_it_is_eagerly(case):
-    make, given = COMPILED[case]
-    position = make() if make() is None else stirred(make())
-    *tensors, upstream = inputs(2, HEADS, 1, 20, 20, 16, 24)
-    learnt = [] if position is None else [p for p in position.parameters() if p.requires_grad]
+def test_compiled_equals_eager(case):
+    make, options = COMPILED[case]
+    position = make() if make() is None else perturb(make())
+    *tensors, grad_out = random_inputs(2, HEADS, 1, 20, 20, 16, 24)
+    parameters = [] if position is None else [p for p in position.parameters() if p.requires_grad]
 
     def function(q, k, v):
-        return attend(q * 1.0, k, v, position=position, backend="triton", **given)
+        return attend(q * 1.0, k, v, position=position, backend="triton", **options)
 
     results = []
     for call in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
         leaves = [x.clone().requires_grad_() for x in tensors]
         out = call(*leaves)
-        results.append([out, *torch.autograd.grad(out, [*leaves, *learnt], upstream)])
+        results.append([out, *torch.autograd.grad(out, [*leaves, *parameters], grad_out)])
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("interpreted", "fresh_compiler")
-def test_it_compiles_to_one_operator():
+def test_compiles_to_one_operator():
     seen = []
 
     def spy(graph, _):
         seen.extend(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    q, k, v, _ = inputs(1, HEADS, 1, 20, 20, 16, 16)
+    q, k, v, _ = random_inputs(1, HEADS, 1, 20, 20, 16, 16)
     position = Epar(HEADS, context=9, learnable=True)
     torch.compile(
         lambda: attend(q, k, v, position=position, causal=True, backend="triton"), fullgraph=True, backend=spy
@@ -216,7 +225,7 @@ def test_it_compiles_to_one_operator():
     assert sum("whence.fused" in name for name in seen) == 1
 
 
-# --- what stays unloaded ------------------------------------------------------------------------------------------------------
+# --- lazy import ------------------------------------------------------------------------------------------------------
 
 
 def fresh(code):
@@ -225,7 +234,7 @@ def fresh(code):
     return done.stdout.strip()
 
 
-def test_triton_is_left_alone_until_it_is_used_and_missed_only_then():
+def test_triton_is_imported_lazily():
     code = (
         "import os, sys, torch, whence\nq = torch.zeros(1, 2, 4, 16)\n"
         "def say(): return dict(whence.explain(q, q, q, position=whence.Alibi(2), causal=True).others)['triton']\n"
@@ -241,14 +250,14 @@ def test_triton_is_left_alone_until_it_is_used_and_missed_only_then():
     assert fresh(code).splitlines() == ["False", "triton is not installed"]
 
 
-# --- where it is closed, and why ------------------------------------------------------------------------------------------------
+# --- unsupported calls ------------------------------------------------------------------------------------------------
 
 
 def tokens(width=16, **about):
-    return randoms((1, HEADS, 6, width), **about)[0]
+    return random_tensors((1, HEADS, 6, width), **about)[0]
 
 
-CLOSED = {
+UNSUPPORTED = {
     "values of their own": (
         lambda: ({"position": Shaw(16)}, tokens()),
         "content_bias.*value_bias",
@@ -280,18 +289,18 @@ CLOSED = {
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("case", CLOSED)
-def test_it_says_why_it_is_closed_and_refuses(case):
-    make, reason = CLOSED[case]
-    given, q = make()
-    explained = dict(explain(q, q, q, causal=True, **given).others)["triton"]
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_unsupported_calls_are_explained_and_raise(case):
+    make, reason = UNSUPPORTED[case]
+    options, q = make()
+    explained = dict(explain(q, q, q, causal=True, **options).others)["triton"]
     assert re.search(reason, explained)
     with pytest.raises(WhenceError) as caught:
-        attend(q, q, q, causal=True, backend="triton", **given)
+        attend(q, q, q, causal=True, backend="triton", **options)
     assert explained in str(caught.value)
 
 
-def test_a_processor_without_the_interpreter_is_refused(monkeypatch):
+def test_cpu_without_interpreter_is_unsupported(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     q, reason = tokens(), "CUDA.*cpu"
     assert re.search(reason, dict(explain(q, q, q, position=Alibi(HEADS), causal=True).others)["triton"])
@@ -300,7 +309,7 @@ def test_a_processor_without_the_interpreter_is_refused(monkeypatch):
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_where_it_is_open_auto_takes_it():
+def test_auto_selects_triton():
     q = tokens()
     assert explain(q, q, q, position=Alibi(HEADS), causal=True).backend == "triton"
     assert explain(q, q, q, causal=True).backend == "sdpa"

@@ -1,10 +1,10 @@
-"""What a reviewer broke in the fused backend, kept from breaking again. All under Triton's interpreter."""
+"""Regression tests of defects found in review of the fused backend, under Triton's interpreter."""
 
 import sys
 
 import pytest
 import torch
-from against_reference import compare, inputs
+from reference_comparison import check_against_reference, random_inputs
 
 from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
 from whence.attention.fused.backend import parameter_tables
@@ -13,22 +13,22 @@ from whence.position.base import HookGradients, ParameterGradient, Position
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
-def both(*tensors, **given):
+def both(*tensors, **options):
     """The fused answer, and the reference's in float64."""
-    wide = dict(given)
+    wide = dict(options)
     if wide.get("position") is not None:
         import copy
 
         wide["position"] = copy.deepcopy(wide["position"]).double()
     exact = attend(*(t.double() for t in tensors), backend="reference", **wide)
-    return attend(*tensors, backend="triton", **given), exact
+    return attend(*tensors, backend="triton", **options), exact
 
 
 def close(found, exact, allowed=1e-5):
     assert (found.double() - exact).norm() <= allowed * exact.norm()
 
 
-def test_views_of_one_memory_are_told_apart():
+def test_views_of_one_storage():
     x = torch.randn(1, 2, 40, 16)
     close(*both(x[:, :, :20], x, x, q_positions=torch.arange(20), k_positions=torch.arange(40), position=Kerple(2)))
     y = torch.randn(1, 4, 40, 16)
@@ -37,7 +37,7 @@ def test_views_of_one_memory_are_told_apart():
 
 
 @pytest.mark.parametrize("learnable", [False, True])
-def test_a_new_bias_drops_what_its_parent_supplied(learnable):
+def test_overridden_bias_drops_inherited_derivatives(learnable):
     class Bumpy(Alibi):
         def bias(self, distance, length):
             return super().bias(distance, length) + 3.0 * (distance == 5)
@@ -50,13 +50,13 @@ def test_a_new_bias_drops_what_its_parent_supplied(learnable):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_window_beyond_all_numbers_hides_nothing(causal):
-    *tensors, upstream = inputs(1, 2, 2, 40, 40, 16, 16)
+def test_huge_window(causal):
+    *tensors, grad_out = random_inputs(1, 2, 2, 40, 40, 16, 16)
     for window in (2**31 - 1, sys.maxsize):
-        compare(Kerple(2), tensors, upstream, {"causal": causal, "window": window})
+        check_against_reference(Kerple(2), tensors, grad_out, {"causal": causal, "window": window})
 
 
-def test_positions_too_far_apart_are_refused():
+def test_too_distant_positions_raise():
     q = torch.randn(1, 1, 3, 16)
     places = {"q_positions": torch.arange(3) + 2**31, "k_positions": torch.arange(3)}
     with pytest.raises(Exception, match="2147483648"):
@@ -64,14 +64,14 @@ def test_positions_too_far_apart_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
-def test_padding_stays_padding_whatever_numbers_documents(dtype):
+def test_padding_with_any_segment_id_dtype(dtype):
     q, k, v = (torch.randn(2, 2, 40, 16) for _ in range(3))
     segment_ids = (torch.arange(40) // 20).to(dtype)
-    given = {"segment_ids": segment_ids, "lengths": torch.tensor([40, 10]), "causal": True, "position": Kerple(2)}
-    close(*both(q, k, v, **given))
+    options = {"segment_ids": segment_ids, "lengths": torch.tensor([40, 10]), "causal": True, "position": Kerple(2)}
+    close(*both(q, k, v, **options))
 
 
-def test_a_table_from_elsewhere_keeps_its_gradient():
+def test_gradient_of_a_table_from_an_external_tensor():
     class Given(Position):
         slopes = None
 
@@ -79,19 +79,19 @@ def test_a_table_from_elsewhere_keeps_its_gradient():
             return -self.slopes * distance
 
     source = torch.tensor([[0.3], [0.1]], requires_grad=True)
-    given = Given(heads=2)
-    given.slopes = source * 2
+    options = Given(heads=2)
+    options.slopes = source * 2
     q, k, v = (torch.randn(1, 2, 30, 16) for _ in range(3))
     found = []
     for backend in ("triton", "reference"):
-        given.slopes = source * 2
-        out = attend(q, k, v, position=given + Alibi(2, learnable=True), causal=True, backend=backend)
+        options.slopes = source * 2
+        out = attend(q, k, v, position=options + Alibi(2, learnable=True), causal=True, backend=backend)
         found.append(torch.autograd.grad(out.square().sum(), source)[0])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("slope", [1e3, 1e6, 1e37])
-def test_slopes_as_steep_as_numbers_go(slope):
+def test_very_steep_slopes(slope):
     q, k, v = (torch.randn(1, 1, 70, 16).half() for _ in range(3))
     steep = Alibi(1)
     steep.slope.fixed.fill_(slope)  # no constructor takes the last one, but training could get there
@@ -100,12 +100,12 @@ def test_slopes_as_steep_as_numbers_go(slope):
     close(out, exact, allowed=3e-3)
 
 
-def test_a_key_that_is_no_number_is_not_left_out():
+def test_nan_key_is_not_skipped():
     q, k, v = (torch.randn(1, 1, 200, 16) for _ in range(3))
     k[0, 0, 0, 0] = torch.nan
-    given = {"position": Alibi(1, slope=[3.0]), "causal": True, "backend": "triton"}
-    rows = attend(q, k, v, **given).isnan().any(-1).sum()
-    assert rows == attend(q, k, v, skip_blocks=False, **given).isnan().any(-1).sum() == 200
+    options = {"position": Alibi(1, slope=[3.0]), "causal": True, "backend": "triton"}
+    rows = attend(q, k, v, **options).isnan().any(-1).sum()
+    assert rows == attend(q, k, v, skip_blocks=False, **options).isnan().any(-1).sum() == 200
 
 
 MIXED = {
@@ -120,12 +120,12 @@ MIXED = {
 
 
 @pytest.mark.parametrize("case", MIXED)
-def test_parts_that_learn_and_parts_that_do_not(case):
-    *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
-    compare(MIXED[case](), tensors, upstream, {"causal": True})
+def test_learnable_and_fixed_parts(case):
+    *tensors, grad_out = random_inputs(1, 2, 1, 40, 40, 16, 16)
+    check_against_reference(MIXED[case](), tensors, grad_out, {"causal": True})
 
 
-def test_numbers_that_shape_only_the_sink_are_no_rates():
+def test_sink_parameters_have_no_derivative_tables():
     class Quiet(Position):
         def __init__(self):
             super().__init__(heads=2)
@@ -141,11 +141,11 @@ def test_numbers_that_shape_only_the_sink_are_no_rates():
             return HookGradients(None, -0.1 * distance, ())
 
     assert parameter_tables(Quiet(), torch.arange(9.0), 2, 9) is None
-    *tensors, upstream = inputs(1, 2, 1, 40, 40, 16, 16)
-    compare(Quiet(), tensors, upstream, {"causal": True})
+    *tensors, grad_out = random_inputs(1, 2, 1, 40, 40, 16, 16)
+    check_against_reference(Quiet(), tensors, grad_out, {"causal": True})
 
 
-def test_rates_of_a_wrong_shape_are_named():
+def test_wrong_derivative_shape_raises():
     class Crooked(Position):
         def __init__(self):
             super().__init__(heads=2)
@@ -164,7 +164,7 @@ def test_rates_of_a_wrong_shape_are_named():
         attend(q, q, q, position=Crooked(), causal=True, backend="triton")
 
 
-def test_sinks_that_follow_the_positions_compile():
+def test_compiled_position_dependent_sink():
     torch._dynamo.reset()
     q, k, v = (torch.randn(2, 2, 20, 16, requires_grad=True) for _ in range(3))
     key_mask = torch.arange(20) >= torch.tensor([[0], [4]])
@@ -173,27 +173,27 @@ def test_sinks_that_follow_the_positions_compile():
     def step(q, k, v):
         return attend(q, k, v, position=position, causal=True, key_mask=key_mask, backend="triton")
 
-    learnt = [q, k, v, *position.parameters()]
-    eager = torch.autograd.grad(step(q, k, v).square().sum(), learnt)
-    compiled = torch.autograd.grad(torch.compile(step, backend="aot_eager")(q, k, v).square().sum(), learnt)
+    parameters = [q, k, v, *position.parameters()]
+    eager = torch.autograd.grad(step(q, k, v).square().sum(), parameters)
+    compiled = torch.autograd.grad(torch.compile(step, backend="aot_eager")(q, k, v).square().sum(), parameters)
     for a, b in zip(eager, compiled, strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_nobody_sees_anybody_in_order():
+def test_deterministic_without_visible_keys():
     torch.use_deterministic_algorithms(True)
     try:
         q, k, v = (torch.randn(1, 1, 20, 16, requires_grad=True) for _ in range(3))
         position = T5Bias(1)
         places = {"q_positions": torch.arange(20), "k_positions": torch.arange(1000, 1020)}
         out = attend(q, k, v, position=position, causal=True, backend="triton", **places)
-        (learnt,) = torch.autograd.grad(out.sum(), position.table)
-        assert (out == 0).all() and (learnt == 0).all()
+        (parameters,) = torch.autograd.grad(out.sum(), position.table)
+        assert (out == 0).all() and (parameters == 0).all()
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-def test_torchs_newer_switch_for_tf32_is_understood():
+def test_fp32_precision_setting():
     before = torch.backends.cuda.matmul.fp32_precision
     q = torch.randn(1, 1, 20, 16)
     try:

@@ -1,10 +1,10 @@
-"""What mechanisms tell the kernels beside their hooks is true of the hooks: derivatives, slopes and decay."""
+"""Derivatives, slopes and decays that mechanisms supply for the kernels agree with their hooks."""
 
 import re
 
 import pytest
 import torch
-from against_reference import stirred
+from reference_comparison import perturb
 
 from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
 from whence.attention.arguments import Arguments
@@ -50,16 +50,16 @@ def length_of(position):
 LEARNING = [name for name, position in overriding("parameter_gradients").items() if position.trainable]
 
 
-def prepared(name, stir):
+def prepare_position(name, stir):
     torch.manual_seed(0)
     position = overriding("parameter_gradients")[name].double()
-    return stirred(position) if stir and "beyond" not in name else position
+    return perturb(position) if stir and "beyond" not in name else position
 
 
 @pytest.mark.parametrize("stir", [False, True], ids=["at its start", "later"])
 @pytest.mark.parametrize("name", overriding("parameter_gradients"))
-def test_the_answers_that_come_with_the_rates_are_the_hooks(name, stir):
-    position = prepared(name, stir)
+def test_tables_with_derivatives_equal_the_hooks(name, stir):
+    position = prepare_position(name, stir)
     for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         distance, length = distances(position).to(dtype), length_of(position)
         found = position.to(dtype).parameter_gradients(distance, length)
@@ -73,12 +73,12 @@ def test_the_answers_that_come_with_the_rates_are_the_hooks(name, stir):
 
 @pytest.mark.parametrize("stir", [False, True], ids=["at its start", "later"])
 @pytest.mark.parametrize("name", LEARNING)
-def test_each_rate_is_what_autograd_finds(name, stir):
+def test_derivatives_equal_autograd(name, stir):
     """At every distance: each parameter's gradient through the hooks is the one through its number, times the rate.
 
     A parameter stands behind one number only, so no two mistakes can cancel.
     """
-    position = prepared(name, stir)
+    position = prepare_position(name, stir)
     wanted = list(position.parameters())
     distance, length = distances(position), length_of(position)
     parameter_gradients = position.parameter_gradients(distance, length).gradients
@@ -111,7 +111,7 @@ def jacobian(answer, wanted):
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_the_rates_name_every_number_that_learns(name):
+def test_derivatives_cover_every_parameter(name):
     # a number left out would silently get no gradient at all
     position = overriding("parameter_gradients")[name]
     parameter_gradients = position.parameter_gradients(distances(position).float(), length_of(position)).gradients
@@ -121,7 +121,7 @@ def test_the_rates_name_every_number_that_learns(name):
 
 
 @pytest.mark.parametrize("name", overriding("parameter_gradients"))
-def test_rates_are_finite_in_float32(name):
+def test_derivatives_are_finite_in_float32(name):
     position = overriding("parameter_gradients")[name]
     distance = distances(position).float()
     for rate in position.parameter_gradients(distance, length_of(position)).gradients:
@@ -131,8 +131,8 @@ def test_rates_are_finite_in_float32(name):
 
 
 @pytest.mark.parametrize("name", overriding("bias_slope"))
-def test_the_slope_times_the_distance_is_the_bias(name):
-    position = stirred(overriding("bias_slope")[name].double())
+def test_slope_times_distance_equals_bias(name):
+    position = perturb(overriding("bias_slope")[name].double())
     distance = DISTANCES[DISTANCES >= 0]
     slope = position.bias_slope()
     torch.testing.assert_close(slope * distance, position.bias(distance, length_of(position)), rtol=1e-12, atol=0)
@@ -146,8 +146,8 @@ def test_the_slope_times_the_distance_is_the_bias(name):
 
 
 @pytest.mark.parametrize("name", overriding("score_scale_decay"))
-def test_the_decay_is_the_factor(name):
-    position = stirred(overriding("score_scale_decay")[name].double())
+def test_decay_equals_score_scale(name):
+    position = perturb(overriding("score_scale_decay")[name].double())
     distance = DISTANCES[DISTANCES >= 0]
     floor, span, fall = position.score_scale_decay(length_of(position))
     found = floor + span * torch.exp(-fall * distance)
@@ -155,7 +155,7 @@ def test_the_decay_is_the_factor(name):
     assert (fall >= 0).all()
 
 
-def test_a_wrong_decay_is_named_by_check():
+def test_check_reports_a_wrong_decay():
     class Wrong(Epar):
         def score_scale_decay(self, length):
             floor, span, fall = super().score_scale_decay(length)
@@ -170,7 +170,7 @@ def test_a_wrong_decay_is_named_by_check():
         assert re.search(said, find_wrong_derivative(kind(HEADS).double(), DISTANCES))
 
 
-def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
+def test_decay_is_used_only_as_the_whole_effect():
     q = torch.zeros(1, HEADS, 9, 4)
     layouts = {causal: resolve_layout(Arguments(q, q, q, causal=causal)) for causal in (True, False)}
     epar = Epar(HEADS, context=64, learnable=True)
@@ -184,21 +184,21 @@ def test_a_decay_is_asked_for_only_where_it_is_the_whole_effect():
 @pytest.mark.parametrize(
     "name, position", [(n, p) for n, p in mechanisms() if p.decays], ids=lambda x: x if isinstance(x, str) else ""
 )
-def test_what_decays_falls(name, position):
+def test_decaying_biases_fall(name, position):
     bias = position.double().bias(torch.tensor([0.0, 10.0, 100.0, 1e4], dtype=torch.float64), None).detach()
     falls = bias.diff(dim=-1)
     assert (falls <= 0).all() and (bias[..., -1] < bias[..., 0]).all()
 
 
-# --- how the backend puts the numbers of several parts together -----------------------------------------------------------
+# --- parameter tables of several parts -----------------------------------------------------------
 
 
-def few(position, heads=HEADS):
+def tables_of(position, heads=HEADS):
     return backend.parameter_tables(position, torch.arange(0.0, 9.0), heads, 9)
 
 
-def test_factor_rates_come_first_then_bias_rates_then_the_scale():
-    factor, bias, numbers, parameter_gradients = few(
+def test_order_of_derivatives():
+    factor, bias, numbers, parameter_gradients = tables_of(
         PowerPrior(HEADS, alpha=0.1, beta=0.8) + Epar(HEADS, context=64, learnable=True)
     )
     assert [(rate.hook, rate.derivative is None) for rate in parameter_gradients] == [
@@ -211,17 +211,17 @@ def test_factor_rates_come_first_then_bias_rates_then_the_scale():
     )
 
 
-def test_one_number_for_all_heads_is_given_to_each():
-    _, _, numbers, parameter_gradients = few(PowerPrior(None, alpha=0.5, beta=1.5))
+def test_shared_parameters_are_expanded_to_heads():
+    _, _, numbers, parameter_gradients = tables_of(PowerPrior(None, alpha=0.5, beta=1.5))
     assert numbers.shape == (HEADS, 2) and all(rate.derivative.shape == (HEADS, 9) for rate in parameter_gradients)
     torch.testing.assert_close(numbers[:, 0], torch.full((HEADS,), 0.5))
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
+def test_derivative_of_a_product_of_score_scales(first):
     epar, fixed = Epar(HEADS, context=64, learnable=True), Epar(HEADS, context=5, beta=2.0)
-    factor, _, _, alone = few(epar)
-    whole, _, _, together = few(epar + fixed if first else fixed + epar)
+    factor, _, _, alone = tables_of(epar)
+    whole, _, _, together = tables_of(epar + fixed if first else fixed + epar)
     other = fixed.score_scale(torch.arange(0.0, 9.0), 5)
     torch.testing.assert_close(whole, factor * other)
     for a, b in zip(alone, together, strict=True):
@@ -230,7 +230,7 @@ def test_a_rate_of_one_factor_is_multiplied_by_the_others(first):
             torch.testing.assert_close(b.derivative, a.derivative * other)
 
 
-NOT_FEW = {
+NO_PARAMETER_TABLES = {
     "a part without rates": lambda: T5Bias(HEADS) + Alibi(HEADS, learnable=True),
     "two that scale the factor": lambda: Epar(HEADS, learnable=True) + Epar(HEADS, learnable=True, context=7),
     "five tables": lambda: Kerple(HEADS) + PowerPrior(HEADS) + Alibi(HEADS, learnable=True),
@@ -239,23 +239,23 @@ NOT_FEW = {
 }
 
 
-@pytest.mark.parametrize("case", NOT_FEW)
-def test_dense_gradients_where_numbers_are_not_few(case):
-    assert few(NOT_FEW[case]()) is None
+@pytest.mark.parametrize("case", NO_PARAMETER_TABLES)
+def test_dense_gradients_where_parameter_tables_do_not_apply(case):
+    assert tables_of(NO_PARAMETER_TABLES[case]()) is None
 
 
-def test_without_recording_no_numbers_are_asked_for():
+def test_no_parameter_tables_without_grad():
     with torch.no_grad():
-        assert few(Epar(HEADS, learnable=True)) is None
+        assert tables_of(Epar(HEADS, learnable=True)) is None
 
 
-def test_an_answer_of_a_wrong_shape_is_refused():
+def test_wrong_table_shape_raises():
     class Wrong(Alibi):
         def parameter_gradients(self, distance, length):
             return HookGradients(None, torch.zeros(2, 3), (ParameterGradient(self.slope(), "bias", -distance.abs()),))
 
     with pytest.raises(WhenceError, match="Wrong"):
-        few(Wrong(HEADS, learnable=True))
+        tables_of(Wrong(HEADS, learnable=True))
 
 
 class ScaledAlibi(Alibi):
@@ -278,7 +278,7 @@ class DoubledEpar(Epar):
 @pytest.mark.parametrize(
     "make", [lambda: ScaledAlibi(HEADS, learnable=False), lambda: ScaledAlibi(HEADS, learnable=True), DoubledEpar]
 )
-def test_a_parameter_that_a_subclass_adds_gets_its_gradient(make, dtype):
+def test_parameter_added_by_a_subclass_gets_a_gradient(make, dtype):
     q, k, v = (torch.randn(1, HEADS, 9, 16, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3))
     found = {}
     for name in ("reference", "blockwise", "triton"):

@@ -1,14 +1,14 @@
 """The compiled kernels on a GPU: every mechanism they take, in every mask and precision, against the float64 reference.
 
-The error allowed is derived from data: what an eager computation in the same precision loses on the same numbers, and a
-few roundings. Memory is filled with NaN before each call, so that a number that no kernel wrote cannot pass unseen.
+The error budget is the error of eager code in the same precision on the same inputs, plus a few roundings. Memory is
+filled with NaN before each call, so that an element that no kernel writes is detected.
 """
 
 import math
 
 import pytest
 import torch
-from against_reference import compare, inputs, run, stirred
+from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 import whence
 from whence import Alibi, Epar, Kerple, PowerPrior, Recency, Rotary, Sink, StableMask, T5Bias, attend
@@ -41,22 +41,22 @@ MASKS = ("causal", "both sides", "window", "lengths", "segment_ids", "left paddi
 
 
 def arguments(mask, batch, queries, keys):
-    given = {"causal": mask != "both sides"}
+    options = {"causal": mask != "both sides"}
     if queries != keys:
-        given |= {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+        options |= {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
     if mask == "window":
-        given["window"] = 45
+        options["window"] = 45
     if mask == "lengths":
-        given["lengths"] = (keys - 90 * torch.arange(batch)).clamp(min=0)
+        options["lengths"] = (keys - 90 * torch.arange(batch)).clamp(min=0)
     if mask == "left padding":
-        given["key_mask"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 77
+        options["key_mask"] = torch.arange(keys) >= torch.arange(batch)[:, None] * 77
     if mask == "segment_ids":
-        given["segment_ids"] = torch.arange(keys) // 83
-    return {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+        options["segment_ids"] = torch.arange(keys) // 83
+    return {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
 
 
 def poison():
-    """Fill the memory that the allocator will hand out next with NaN: large blocks, and the small ones of its other pool."""
+    """Fill the memory that the allocator returns next with NaN: large blocks, and small blocks of its other pool."""
     if DEVICE == "cuda":
         held = [torch.full((1 << 28,), torch.nan, device=DEVICE)]
         held += [torch.full((1 << 17,), torch.nan, device=DEVICE) for _ in range(400)]
@@ -64,16 +64,16 @@ def poison():
         del held
 
 
-def built(name, heads=HEADS, width=WIDTH):
+def build_position(name, heads=HEADS, width=WIDTH):
     torch.manual_seed(1)
-    return stirred(MECHANISMS[name](heads, width)).to(DEVICE)
+    return perturb(MECHANISMS[name](heads, width)).to(DEVICE)
 
 
-def check(name, shape, given, dtype, **about):
-    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
-    position = built(name, shape[1], shape[5])
+def check(name, shape, options, dtype, **about):
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype, device=DEVICE)
+    position = build_position(name, shape[1], shape[5])
     poison()
-    return compare(position, tensors, upstream, given, **about)
+    return check_against_reference(position, tensors, grad_out, options, **about)
 
 
 CASES = [
@@ -89,16 +89,16 @@ def test_every_mechanism_under_every_mask(name, mask):
     # all in bfloat16, and under two masks by turns in one of the others: each means kernels of its own to compile;
     # 333 rows and keys fill no block
     shape = (2, HEADS, 2, 150 if mask == "later queries" else 333, 333, WIDTH, WIDTH)
-    given = arguments(mask, 2, *shape[3:5])
+    options = arguments(mask, 2, *shape[3:5])
     other = (torch.float16, torch.float32)[(CASES.index((name, mask)) + MASKS.index(mask)) % 2]
     for dtype in (torch.bfloat16, other) if mask in ("causal", "window") else (torch.bfloat16,):
-        check(name, shape, given, dtype)
+        check(name, shape, options, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink"])
 @pytest.mark.parametrize("width, value_dim", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
-def test_widths(width, value_dim, name, dtype):
+def test_head_dims(width, value_dim, name, dtype):
     check(name, (1, 2, 1, 200, 200, width, value_dim), {"causal": True}, dtype)
 
 
@@ -110,11 +110,11 @@ def test_lengths(length, name):
 
 
 @pytest.mark.parametrize("name", ["Epar", "Alibi, learnt", "T5Bias", "Epar + PowerPrior"])
-def test_long_texts_have_tiles_of_their_own(name):
+def test_tiles_of_long_sequences(name):
     check(name, (1, 2, 1, LONG_QUERIES + 70, LONG_QUERIES + 70, 128, 128), {"causal": True}, torch.bfloat16)
 
 
-APART = {
+FACTORED = {
     "slopes from gentle to steep": lambda h: Alibi(h, slope=[0.003, 0.6, 2.0, 60.0], learnable=True),
     "decays from slow to sudden": lambda h: Epar(h, context=300, beta=[1e-4, 3.0, 900.0, 1e5], learnable=True),
 }
@@ -123,21 +123,21 @@ APART = {
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("groups", [4, 1])
-@pytest.mark.parametrize("name", APART)
-def test_effects_of_row_and_key_apart(name, groups, width, dtype):
-    position = APART[name](4).to(DEVICE)
+@pytest.mark.parametrize("name", FACTORED)
+def test_slopes_and_decays_that_factor_into_query_and_key(name, groups, width, dtype):
+    position = FACTORED[name](4).to(DEVICE)
     for mask in ("causal", "window"):
-        *tensors, upstream = inputs(1, 4, groups, 700, 700, width, width, dtype=dtype, device=DEVICE)
+        *tensors, grad_out = random_inputs(1, 4, groups, 700, 700, width, width, dtype=dtype, device=DEVICE)
         poison()
-        compare(position, tensors, upstream, arguments(mask, 1, 700, 700))
+        check_against_reference(position, tensors, grad_out, arguments(mask, 1, 700, 700))
 
 
-DECODED = ["NoPosition", "Epar", "Alibi", "Epar + T5Bias", "Alibi + Sink", "StableMask"]
+DECODE_CASES = ["NoPosition", "Epar", "Alibi", "Epar + T5Bias", "Alibi + Sink", "StableMask"]
 
 
 @pytest.mark.parametrize("queries", [1, 3, 16])
-@pytest.mark.parametrize("name", DECODED)
-def test_few_queries_against_many_keys(name, queries):
+@pytest.mark.parametrize("name", DECODE_CASES)
+def test_decode(name, queries):
     # 8 heads share 2 keys; 3000 keys are split over many programs
     shape = (2, 8, 2, queries, 3000, WIDTH, WIDTH)
     for mask, dtype in (("causal", torch.float32), ("causal", torch.bfloat16), ("lengths", torch.bfloat16)):
@@ -145,15 +145,15 @@ def test_few_queries_against_many_keys(name, queries):
     check(name, shape, arguments("window", 2, queries, 3000), torch.float16)
 
 
-def test_a_cache_is_decoded_as_the_whole_is_computed():
-    position = built("Alibi + Sink")
-    q, k, v, _ = inputs(2, HEADS, 2, 300, 300, WIDTH, WIDTH, dtype=torch.bfloat16, device=DEVICE)
-    given = {"position": position, "causal": True, "backend": "triton"}
+def test_cached_decode_equals_one_pass():
+    position = build_position("Alibi + Sink")
+    q, k, v, _ = random_inputs(2, HEADS, 2, 300, 300, WIDTH, WIDTH, dtype=torch.bfloat16, device=DEVICE)
+    options = {"position": position, "causal": True, "backend": "triton"}
     with torch.no_grad():
-        whole = attend(q, k, v, **given)
+        whole = attend(q, k, v, **options)
         for cache in (whence.KVCache(), whence.KVCache(capacity=300)):
             pieces = zip(*(x.split([200, 1, 1, 16, 82], 2) for x in (q, k, v)), strict=True)
-            steps = torch.cat([attend(*piece, cache=cache, **given) for piece in pieces], 2)
+            steps = torch.cat([attend(*piece, cache=cache, **options) for piece in pieces], 2)
             torch.testing.assert_close(steps, whole, rtol=2**-6, atol=2**-7)
 
 
@@ -161,18 +161,18 @@ def test_a_cache_is_decoded_as_the_whole_is_computed():
 
 
 @pytest.mark.parametrize("width", [64, 20])
-def test_heads_of_one_projection(width):
+def test_fused_qkv_projection(width):
     def split(qkv):
         return [x.transpose(1, 2) for x in qkv.unbind(2)]
 
     torch.manual_seed(0)
     qkv = torch.randn(2, 200, 3, HEADS, width, device=DEVICE).bfloat16()
-    upstream = torch.randn(2, HEADS, 200, width, device=DEVICE).bfloat16()
+    grad_out = torch.randn(2, HEADS, 200, width, device=DEVICE).bfloat16()
     poison()
-    compare(built("Epar + T5Bias"), [qkv], upstream, {"causal": True}, view=split)
+    check_against_reference(build_position("Epar + T5Bias"), [qkv], grad_out, {"causal": True}, view=split)
 
 
-def test_more_keys_than_a_32_bit_number_can_count():
+def test_key_offsets_beyond_32_bits():
     # 8 heads of 4 million keys of width 64: more than 2 ** 31 numbers in k, and as many in v
     heads, keys, width = 8, 2**22 + 70, 64
     torch.manual_seed(0)
@@ -197,19 +197,19 @@ def test_more_keys_than_a_32_bit_number_can_count():
             del scores, weights
 
 
-def test_more_rows_and_gradients_than_a_32_bit_number_can_count():
+def test_query_and_gradient_offsets_beyond_32_bits():
     heads, length, width, window, tail = 16, 2**21 + 200, 64, 128, 512
     torch.manual_seed(0)
     tensors = [torch.randn(1, heads, length, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(4)]
-    *leaves, upstream = tensors
-    assert upstream.numel() > 2**31
+    *leaves, grad_out = tensors
+    assert grad_out.numel() > 2**31
     for x in leaves:
         x.requires_grad_()
     position = Alibi(heads).to(DEVICE)
     out = attend(*leaves, position=position, causal=True, window=window, backend="triton")
-    grads = torch.autograd.grad(out, leaves, upstream)
+    grads = torch.autograd.grad(out, leaves, grad_out)
     # the last tokens of the last head depend on the last tokens alone
-    last = [x.detach()[:, -1:, -tail:].clone() for x in (*leaves, upstream)]
+    last = [x.detach()[:, -1:, -tail:].clone() for x in (*leaves, grad_out)]
     slope = [float(position.slope().reshape(-1)[-1])]
     exact = run(
         Alibi(1, slope=slope).double().to(DEVICE), [x.double() for x in last[:3]], last[3].double(),
@@ -224,10 +224,12 @@ def test_more_rows_and_gradients_than_a_32_bit_number_can_count():
 
 
 @pytest.mark.parametrize("name", ["Rotary + Epar + Sink", "Epar + T5Bias", "Alibi, learnt"])
-def test_a_compiled_layer_is_the_eager_one(name):
+def test_compiled_layer_equals_eager(name):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    layer = whence.Attention(256, HEADS, built(name), num_kv_heads=2, backend="triton").to(DEVICE, torch.bfloat16)
+    layer = whence.Attention(256, HEADS, build_position(name), num_kv_heads=2, backend="triton").to(
+        DEVICE, torch.bfloat16
+    )
     layer.position.float()
     x = torch.randn(2, 200, 256, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     wanted = [x, *layer.parameters()]
@@ -243,14 +245,7 @@ def test_a_compiled_layer_is_the_eager_one(name):
     torch._dynamo.reset()
 
 
-@pytest.fixture
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-ORDERED = [
+DETERMINISTIC = [
     ("T5Bias", "causal", 64),
     ("T5Bias", "lengths", 80),
     ("T5Bias, both sides", "both sides", 64),
@@ -264,31 +259,31 @@ ORDERED = [
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name, mask, width", ORDERED)
-def test_two_runs_give_the_same_bits(name, mask, width, dtype):
+@pytest.mark.parametrize("name, mask, width", DETERMINISTIC)
+def test_deterministic_runs_are_identical(name, mask, width, dtype):
     queries = 150 if mask == "later queries" else 333
-    shape, given = (3, HEADS, 2, queries, 333, width, width), arguments(mask, 3, queries, 333)
-    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
-    position = built(name, HEADS, width)
+    shape, options = (3, HEADS, 2, queries, 333, width, width), arguments(mask, 3, queries, 333)
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype, device=DEVICE)
+    position = build_position(name, HEADS, width)
     results = []
     for _ in range(2):
         poison()
-        results.append(run(position, tensors, upstream, given, backend="triton"))
+        results.append(run(position, tensors, grad_out, options, backend="triton"))
     for first, second in zip(*results, strict=True):
         assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name, mask, width", ORDERED[:5])
-def test_deterministic_gradients_are_right(name, mask, width, dtype, request):
-    shape, given = (3, HEADS, 2, 333, 333, width, width), arguments(mask, 3, 333, 333)
-    *tensors, upstream = inputs(*shape, dtype=dtype, device=DEVICE)
-    position = built(name, HEADS, width)
-    plain = run(position, tensors, upstream, given, backend="triton")
-    compare(position, tensors, upstream, given)
+@pytest.mark.parametrize("name, mask, width", DETERMINISTIC[:5])
+def test_deterministic_gradients(name, mask, width, dtype, request):
+    shape, options = (3, HEADS, 2, 333, 333, width, width), arguments(mask, 3, 333, 333)
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype, device=DEVICE)
+    position = build_position(name, HEADS, width)
+    plain = run(position, tensors, grad_out, options, backend="triton")
+    check_against_reference(position, tensors, grad_out, options)
     request.getfixturevalue("deterministic")
     poison()
-    ordered = run(position, tensors, upstream, given, backend="triton")
+    ordered = run(position, tensors, grad_out, options, backend="triton")
     for a, b in zip(plain, ordered, strict=True):  # the same products, added in another order
         size = a.double().square().mean().sqrt().clamp(min=1e-3)
         assert (a.double() - b.double()).square().mean().sqrt() <= 64 * torch.finfo(torch.float32).eps * size
@@ -298,12 +293,12 @@ def test_deterministic_gradients_are_right(name, mask, width, dtype, request):
 
 
 @pytest.mark.parametrize("name", ["Epar", "Alibi", "T5Bias"])
-def test_dropout_drops_its_share_and_the_same_in_the_gradient(name):
+def test_dropout_rate_and_same_mask_in_backward(name):
     # with the unit vectors as values the output is the weights; the gradient of the values is their transpose
     keys, share = 200, 0.3
-    q, k, *_ = inputs(1, 2, 2, keys, keys, 64, 64, dtype=torch.float32, device=DEVICE)
+    q, k, *_ = random_inputs(1, 2, 2, keys, keys, 64, 64, dtype=torch.float32, device=DEVICE)
     units = torch.eye(keys, device=DEVICE).expand(1, 2, -1, -1).contiguous().requires_grad_()
-    position = built(name, 2)
+    position = build_position(name, 2)
     torch.manual_seed(3)
     out = attend(q, k, units, position=position, causal=True, backend="triton", dropout=share)
     (back,) = torch.autograd.grad(out, units, torch.eye(keys, device=DEVICE).expand_as(out))
@@ -324,12 +319,12 @@ STEEP = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("mechanism", STEEP)
-def test_leaving_out_far_keys_changes_nothing(mechanism, dtype):
-    *tensors, upstream = inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
+def test_skipping_does_not_change_the_result(mechanism, dtype):
+    *tensors, grad_out = random_inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
     position = STEEP[mechanism]().to(DEVICE)
     poison()
-    found = compare(position, tensors, upstream, {"causal": True, "skip_blocks": True})
-    everything = run(position, tensors, upstream, {"causal": True, "skip_blocks": False}, backend="triton")
+    found = check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": True})
+    everything = run(position, tensors, grad_out, {"causal": True, "skip_blocks": False}, backend="triton")
     for a, b in zip(found, everything, strict=True):
         size = b.double().square().mean().sqrt()
         assert (a.double() - b.double()).square().mean().sqrt() <= 16 * torch.finfo(torch.float32).eps * size
@@ -337,8 +332,8 @@ def test_leaving_out_far_keys_changes_nothing(mechanism, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("mechanism", STEEP)
-def test_a_far_key_that_matters_is_not_left_out(mechanism, dtype):
-    *tensors, upstream = inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
+def test_important_distant_key_is_not_skipped(mechanism, dtype):
+    *tensors, grad_out = random_inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
     aim = torch.nn.functional.normalize(torch.ones(64, device=DEVICE), dim=0).to(dtype)
     tensors[0][:, :, 2000:] = 16 * aim  # the last rows look for one key at the very beginning
     tensors[1][:, :, 2] = 1000 * aim
@@ -347,10 +342,10 @@ def test_a_far_key_that_matters_is_not_left_out(mechanism, dtype):
         _, weights = attend(*tensors, position=position, causal=True, backend="reference", return_weights=True)
     assert weights[:, :, 2000:, 2].min() > 0.9
     # logits of thousands leave few digits behind the point, and a parameter's share of them is as large
-    compare(position, tensors, upstream, {"causal": True}, slack=4)
+    check_against_reference(position, tensors, grad_out, {"causal": True}, slack=4)
 
 
-def test_half_precisions_are_both_there():
+def test_output_dtypes():
     q = torch.zeros(1, 1, 4, 16, device=DEVICE)
     for dtype in (*HALVES, torch.float32):
         assert attend(*[q.to(dtype)] * 3, position=Recency(8).to(DEVICE), causal=True, backend="triton").dtype == dtype

@@ -1,4 +1,4 @@
-"""A small case of every kernel, forward and backward, for a memory checker: compute-sanitizer python small_case.py"""
+"""Run a small case of every kernel, forward and backward, for compute-sanitizer: compute-sanitizer python sanitizer_case.py"""
 
 import torch
 
@@ -18,11 +18,11 @@ def main() -> None:
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]
     for position in positions:
         position = None if position is None else position.cuda()
-        for given in masks:
+        for options in masks:
             q, k, v = (
                 torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2)
             )
-            out = whence.attend(q, k, v, position=position, causal=True, backend="triton", **given)
+            out = whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)
             out.square().sum().backward()
     places = torch.arange(300, device="cuda")
     q, k, v = (torch.randn(2, h, n, 64, device="cuda", dtype=torch.bfloat16) for h, n in ((4, 3), (2, 300), (2, 300)))

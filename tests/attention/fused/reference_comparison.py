@@ -1,0 +1,119 @@
+"""Compare output and gradients with the float64 reference; the error budget is the error of eager code in the same dtype."""
+
+import copy
+
+import torch
+
+from whence import attend
+from whence.attention.arguments import Arguments
+from whence.attention.layout import resolve_layout
+from whence.position.evaluate import evaluate
+
+LAYOUT_ARGUMENTS = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
+
+
+def perturb(position):
+    """Perturb all parameters: at initialization a mechanism may be flat or equal in all heads."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in position.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return position
+
+
+def random_tensors(*shapes, dtype=torch.float32, device="cpu", seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+
+
+def random_inputs(batch, heads, groups, queries, keys, width, value_dim, **about):
+    """q, k, v and the gradient of the output."""
+    sizes = ((heads, queries, width), (groups, keys, width), (groups, keys, value_dim), (heads, queries, value_dim))
+    return random_tensors(*((batch, *size) for size in sizes), **about)
+
+
+def identity(*tensors):
+    return tensors
+
+
+def run(position, tensors, grad_out, options, *, view=identity, backend):
+    """The output, and the gradients of the tensors and of every parameter; ``view`` maps the tensors to q, k and v."""
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    out = attend(*view(*leaves), position=position, backend=backend, **options)
+    return [out.detach(), *gradients(out, leaves, position, grad_out)]
+
+
+def gradients(out, leaves, position, grad_out):
+    parameters = [] if position is None else [p for p in position.parameters() if p.requires_grad]
+    wanted = [*leaves, *parameters]
+    found = torch.autograd.grad(out, wanted, grad_out.to(out.dtype), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+def eager(position, tensors, grad_out, options, *, view=identity):
+    """The same attention in eager torch, with every operation in the dtype of the inputs."""
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    q, k, v = view(*leaves)
+    causal = options.get("causal", False)
+    layout = resolve_layout(Arguments(q, k, v, causal=causal, **{n: options.get(n) for n in LAYOUT_ARGUMENTS}))
+    heads, dtype, temperature = q.shape[1], q.dtype, options.get("temperature", 1.0)
+    for part in () if position is None else position.parts:
+        q, k = part.rotate(q, k, layout.q_positions, layout.k_positions)
+    k, v = (x.repeat_interleave(heads // k.shape[1], 1) for x in (k, v))
+    scores = (q @ k.transpose(-1, -2)) * options.get("scale", q.shape[3] ** -0.5)
+    sink = None
+    if position is not None:
+        places = {"score_scale": layout.measured(torch.float32), "bias": layout.measured(torch.float32)}
+        for hook, distance in places.items():
+            effect = evaluate(position, hook, distance, heads, layout.length_of)
+            if effect is not None:
+                effect = effect.transpose(0, 1).to(dtype)
+                scores = scores * effect if hook == "score_scale" else scores + effect
+        sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
+    scores = scores.masked_fill(~layout.visible()[:, None], -torch.inf)
+    if sink is not None:
+        extra = sink.transpose(0, 1).to(dtype).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, extra], -1)
+    alone = torch.isneginf(scores).all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(alone, 0.0) / temperature, -1).masked_fill(alone, 0.0)
+    out = weights[..., : k.shape[2]] @ v
+    return [out.detach(), *gradients(out, leaves, position, grad_out)]
+
+
+def relative_error(found, exact, floor):
+    """Root mean square of the difference, relative to that of the exact result or to a floor.
+
+    Inputs have unit size, so terms of size 1 cancel in a gradient that comes out smaller than the floor.
+    """
+    assert torch.isfinite(found).all()
+    size = exact.square().mean().sqrt().clamp(min=floor)
+    return float((found.double() - exact).square().mean().sqrt() / size)
+
+
+def assert_within_budget(found, exact, plain, dtype, tensors=3, slack=1):
+    """Budget: four times the error of eager float32, or twice that of eager half precision, plus a few roundings."""
+    times, roundings = (4 * slack, 16) if dtype == torch.float32 else (2 * slack, 2)
+    for i, (f, x, p) in enumerate(zip(found, exact, plain, strict=True)):
+        floor = (
+            0.1 if i <= tensors else 1.0
+        )  # a parameter gradient sums thousands of terms of unit size, which may cancel
+        budget = times * (relative_error(p, x, floor) + roundings * torch.finfo(dtype).eps)
+        lost = relative_error(f, x, floor)
+        name = ["output", *[f"gradient of tensor {n}" for n in range(tensors)]][i] if i <= tensors else "parameter"
+        assert lost <= budget, f"result {i} ({name}): {lost:.2e} over {budget:.2e}"
+
+
+def reference_and_eager(position, tensors, grad_out, options, *, view=identity):
+    """Results of the float64 reference and of eager code in the dtype of the tensors."""
+    options = {name: value for name, value in options.items() if name != "skip_blocks"}
+    wide = None if position is None else copy.deepcopy(position).double()
+    exact = run(wide, [x.double() for x in tensors], grad_out.double(), options, view=view, backend="reference")
+    return exact, eager(position, tensors, grad_out, options, view=view)
+
+
+def check_against_reference(position, tensors, grad_out, options, *, view=identity, slack=1):
+    """Run the kernels, compare every result with the reference, and return the results."""
+    exact, plain = reference_and_eager(position, tensors, grad_out, options, view=view)
+    found = run(position, tensors, grad_out, options, view=view, backend="triton")
+    assert_within_budget(found, exact, plain, tensors[0].dtype, len(tensors), slack)
+    return found
