@@ -1,0 +1,28 @@
+"""The tables of papers/README.md agree with the ledger and name commands that exist."""
+
+import re
+
+import pytest
+
+import papers_table
+from whence_papers.ledger.command import SIGNS
+
+
+def test_tables_are_up_to_date():
+    text = papers_table.README.read_text()
+    assert papers_table.render(text) == text, "run: python tools/papers_table.py"
+
+
+def test_every_claim_has_one_verdict_and_every_record_a_command():
+    text = papers_table.README.read_text().split("<!-- end overview -->")
+    total = sum(map(int, re.findall(r"\d+", text[0].rsplit("| all |", 1)[1])))
+    rows = [row for row in text[1].splitlines() if row.startswith("|")]
+    verdicts = re.findall(f"[{''.join(SIGNS.values())}] [a-z0-9-]+", "\n".join(row.split(" | ")[-1] for row in rows))
+    assert len(verdicts) == total
+    assert all(("`whence " in row or "`python " in row) == ("/" in row.split(" | ")[2]) for row in rows if "`" in row)
+
+
+def test_an_unknown_study_has_no_command():
+    claim = {"way": "read", "source": "epar", "record": "results/epar_when/no-such-study-0123456789ab"}
+    with pytest.raises(KeyError, match="no-such-study"):
+        papers_table.command_for(claim, {})

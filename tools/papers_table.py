@@ -1,0 +1,129 @@
+"""Generate the tables of papers/README.md from the ledger of claims: source item, command, record, result.
+
+python tools/papers_table.py           # write the tables
+python tools/papers_table.py --check   # fail if they are out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from whence_papers import FOLDER
+from whence_papers.epar import experiments as epar
+from whence_papers.ledger.command import SIGNS, judged
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "papers" / "README.md"
+
+
+def study_commands() -> dict[str, str]:
+    """Name of a study or experiment -> the command that runs it, from the study files."""
+    commands: dict[str, str] = {}
+    for path in sorted((FOLDER / "studies").rglob("*.py")):
+        name = path.relative_to(FOLDER / "studies").with_suffix("").as_posix()
+        if name.endswith("/all"):
+            continue
+        module = runpy.run_path(str(path))
+        make = module.get("experiments") or module["studies"]
+        scales = module["SCALES"] if "scale" in inspect.signature(make).parameters else [None]
+        for scale in scales:
+            for one in make(scale) if scale else make():
+                suffix = f" --scale {scale}" if scale else ""
+                commands.setdefault(one.name, f"whence run {name}{suffix}")
+    return commands
+
+
+def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
+    """The command that makes the record of a claim."""
+    if claim["way"] == "compute":
+        return f"whence claims --update --source {claim['source']}"
+    record = Path(re.split(r", | and ", claim["record"])[0])
+    if record.name.startswith("hypothesis-"):
+        return "whence hypotheses smollm2 --full"
+    if "probe" in record.parts:
+        return "whence probe smollm2 --full"
+    if record.parts[0] == "benchmarks":
+        return f"python {record.parent.parent / record.stem}.py"
+    return studies[re.sub(r"-[0-9a-f]{12}$", "", record.name.removesuffix(".json"))]
+
+
+def short_record(claim: dict[str, Any]) -> str:
+    """The record of a claim or its folder, relative to the package or the repository; empty if it has none."""
+    if claim["way"] == "compute":
+        return "claims/records/"
+    first = re.split(r", | and ", claim["record"] or "")[0].removeprefix(f"{FOLDER.as_posix()}/")
+    parts = Path(first).parts
+    return f"results/{parts[1]}/" if parts[:1] == ("results",) and not first.startswith("results/epar/") else first
+
+
+def table(source: dict[str, Any], studies: dict[str, str]) -> str:
+    """One row per item of the source and record, with the verdict of each claim."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for claim in source["claims"]:
+        record = short_record(claim)
+        command = command_for(claim, studies) if record else ""
+        item = claim["where"].split(";")[0].strip()
+        short = claim["id"].removeprefix(f"{source['name']}-")
+        rows.setdefault((item, command, record), []).append(f"{SIGNS[claim['verdict']]} {short}")
+    lines = ["| source item | command | record | result |", "|---|---|---|---|"]
+    for (item, command, record), verdicts in rows.items():
+        cells = [item.replace("|", "\\|"), f"`{command}`" if command else "", f"`{record}`" if record else ""]
+        lines.append(f"| {' | '.join(cells)} | {', '.join(verdicts)} |")
+    return "\n".join(lines)
+
+
+def experiments(studies: dict[str, str]) -> str:
+    """The experiments of EPAR with their commands, records and folders of figures."""
+    lines = ["| question | command | record | figures and tables |", "|---|---|---|---|"]
+    for one in epar.ALL:
+        record = one.record_path(Path("results")).as_posix()
+        lines.append(f"| {one.question} | `{studies[one.name]}` | `{record}` | `output/{one.folder}/` |")
+    return "\n".join(lines)
+
+
+def overview(found: dict[str, Any]) -> str:
+    """The number of claims by source and verdict."""
+    lines = ["| source | " + " | ".join(f"{sign} {name}" for name, sign in SIGNS.items()) + " |"]
+    lines.append("|---|" + "---|" * len(SIGNS))
+    for source in found["sources"]:
+        counts = [sum(claim["verdict"] == name for claim in source["claims"]) for name in SIGNS]
+        lines.append(f"| `{source['name']}`: {source['title']} | {' | '.join(map(str, counts))} |")
+    lines.append(f"| all | {' | '.join(str(found['counts'][name]) for name in SIGNS)} |")
+    return "\n".join(lines)
+
+
+def render(text: str) -> str:
+    """The README with its generated parts replaced."""
+    found = judged(FOLDER / "claims", FOLDER / "results")
+    studies = study_commands()
+    parts = {"overview": overview(found), "experiments": experiments(studies)}
+    parts |= {one["name"]: table(one, studies) for one in found["sources"]}
+    for name, part in parts.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        if begin not in text or end not in text:
+            raise SystemExit(f"papers/README.md needs the markers {begin} and {end}")
+        head, rest = text.split(begin, 1)
+        text = f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="Write nothing; fail if a table is out of date.")
+    check = parser.parse_args().check
+    text = README.read_text()
+    new = render(text)
+    if check and new != text:
+        sys.exit("papers/README.md is out of date; run: python tools/papers_table.py")
+    if not check:
+        README.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
