@@ -1,6 +1,7 @@
 """Records in a folder and in one packed file are read alike; writing goes to the folder."""
 
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,14 @@ def test_writing_goes_to_the_folder_and_takes_precedence(place):
     assert folder.read("a.json") == {"n": 9} and records.read(place / "c.json") == {"n": 3}
     assert find_folders(place.parent, "study.json") == [place]  # once, though both are there
     assert folder.location("a.json") == (place / "a.json").as_posix()
+
+
+def test_the_working_directory_is_a_folder_too(place, monkeypatch):
+    monkeypatch.chdir(place.parent)
+    assert [folder.name for folder in find_folders(Path(), "study.json")] == [place.name]
+    if place.is_dir():
+        monkeypatch.chdir(place)
+        assert RecordFolder(Path()).names() == sorted(RECORDS) and records.exists(Path("a.json"))
 
 
 def test_a_packed_file_can_be_named_itself(tmp_path):

@@ -27,7 +27,7 @@ class RecordFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_suffix("") if path.suffix == SUFFIX else path
-        self.packed_path = self.path.with_name(self.path.name + SUFFIX)
+        self.packed_path = Path(f"{self.path if self.path.name else self.path.resolve()}{SUFFIX}")
         self._packed: frozenset[str] | None = None  # names in the packed file; read when first needed
 
     def __repr__(self) -> str:

@@ -48,6 +48,7 @@ def claims(
     """
     from whence_papers.ledger import Places, findings, load
     from whence_papers.ledger.evidence import KNOWN
+    from whence_papers.ledger.provenance import add_provenance
 
     sources = load(folder, KNOWN)
     asked = chosen(sources, source or [], id_ or [])
@@ -61,6 +62,8 @@ def claims(
     found["sources"] = [one for one in found["sources"] if one["claims"]]
     rows = [claim for one in found["sources"] for claim in one["claims"]]
     found["counts"] = {name: sum(row["verdict"] == name for row in rows) for name in SIGNS}
+    if page is not None or id_:
+        add_provenance(rows)
     if page is not None:
         print(f"page: {write_page(found, page)}")
         return
@@ -188,6 +191,8 @@ def details(row: dict[str, Any]) -> str:
         lines += _told("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
     if row["record"]:
         lines += _told("record", row["record"])
+    if row.get("sources"):
+        lines += _told("sources", row["sources"])
     return "\n".join(lines) + "\n"
 
 

@@ -115,6 +115,8 @@ def _claim(claim: dict[str, Any]) -> str:
     rows = [("where", html.escape(claim["where"])), ("tested by", html.escape(claim["how"]))]
     if claim["record"]:
         rows.append(("record", f"<code>{html.escape(claim['record'])}</code>"))
+    if claim.get("sources"):
+        rows.append(("sources", html.escape(claim["sources"])))
     raw = {key: claim[key] for key in ("given", "found") if claim[key]}
     folded = ""
     if raw:
