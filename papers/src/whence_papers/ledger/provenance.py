@@ -24,7 +24,9 @@ def describe_sources(record: str) -> str:
     matches = []
     for text in re.split(r", | and ", record) if record else ():
         path = Path(text)
-        folder, names = (RecordFolder(path.parent), [path.name]) if path.suffix == ".json" else (RecordFolder(path), None)
+        folder, names = (
+            (RecordFolder(path.parent), [path.name]) if path.suffix == ".json" else (RecordFolder(path), None)
+        )
         for name in folder.names() if names is None else filter(folder.exists, names):
             matches.append((folder.read(name).get("provenance") or {}).get("source_matches_commit"))
     known = [match for match in matches if match is not None]
