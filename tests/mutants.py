@@ -28,6 +28,7 @@ CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
 PADDED = ["tests/attention/test_padding.py", "-k", "numbers_themselves or one_pass"]
 GIVEN = ["tests/attention/test_given_positions.py", "-k", "fractional or negative_or_zero"]
 DERIVED = ["tests/attention/test_derivatives.py", "-k", "dual or (second and factor-causal)"]
+MASKS = ["tests/attention/test_masks.py", "-k", "learnable or combine"]
 ROWS = ["tests/attention/test_packed_rows.py", "-k", "Alibi or window or began"]
 RESUMED = ["tests/lab/test_resumed_data.py"]
 POINTER = ["tests/attention/test_pointer.py", "-k", "not compiles"]
@@ -84,6 +85,9 @@ MUTANTS = [
     (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
     (A + "toeplitz.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
+    (A + "masks.py", "else self.attn_mask[:, :, rows]", "else self.attn_mask[:, :, : rows.stop - rows.start]", MASKS),
+    (A + "masks.py", "allowed = answer if allowed is None else allowed & answer", "allowed = answer", MASKS),
+    (A + "blockwise.py", "z = z if mask is None else z + mask", "z = z", MASKS),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
     (A + "token_positions.py", "(goes_on, before + 1 + index, index)", "(goes_on, before + 2 + index, index)", CHECKS),
     (A + "cache.py", "self._used - (self._behind() + self.rollback)", "self._used - (self._behind() - 1 + self.rollback)", CHECKS),

@@ -3,7 +3,7 @@
 Nothing here comes from the package, so a mistake in the package cannot hide in its own reference. Each function below
 turns the numbers of one mechanism into a ``Part``; ``attention`` puts parts together:
 
-    logit_ij  = ((scale * q_i.k_j + content_bias_ij) * score_scale_ij + bias_ij) / temperature      for visible keys j
+    logit_ij  = ((scale * q_i.k_j + content_bias_ij) * score_scale_ij + bias_ij + mask_ij) / temperature      for visible keys j
     weight_ij = exp(logit_ij) / (sum over visible keys of exp(logit) + exp(sink_i / temperature))
     output_i  = sum over visible keys of weight_ij * (v_j + value_ij)
 
@@ -38,7 +38,7 @@ class ScoreContext:
 
     scores: torch.Tensor  # [H, T, S], scale * q.k
     distance: torch.Tensor  # [T, S]
-    visible: torch.Tensor  # [T, S]
+    visible: torch.Tensor  # [T, S], or [H, T, S] with a mask
     k_positions: torch.Tensor  # [S]
     scale: float
 
@@ -60,8 +60,11 @@ def count_positions(real, segment_ids=None):
 
 
 def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=None, real=None, q_segment_ids=None,
-              k_segment_ids=None, scale=None, temperature=1.0):  # fmt: skip
-    """Output ``[H, T, E]`` and weights ``[H, T, S]`` of one sequence: q ``[H, T, D]``, k ``[G, S, D]``, v ``[G, S, E]``."""
+              k_segment_ids=None, mask=None, scale=None, temperature=1.0):  # fmt: skip
+    """Output ``[H, T, E]`` and weights ``[H, T, S]`` of one sequence: q ``[H, T, D]``, k ``[G, S, D]``, v ``[G, S, E]``.
+
+    ``mask`` ``[H, T, S]`` is bool (True = attend) or is added to the logits.
+    """
     heads, dim = q.shape[0], q.shape[2]
     k, v = ([x[head * x.shape[0] // heads] for head in range(heads)] for x in (k, v))
     k, v = torch.stack(k), torch.stack(v)
@@ -91,9 +94,11 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
         if part.rotate is not None:
             q, k = (part.rotate(x, p, length_for(part, True)) for x, p in ((q, q_positions), (k, k_positions)))
     scores = scale * torch.einsum("htd,hsd->hts", q, k)
-    context = ScoreContext(scores, distance, visible, k_positions, scale)
     # a hidden distance may have no value: it takes that of distance 0, or of any visible one, and is never used
     safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
+    if mask is not None:
+        visible = visible & (mask if mask.dtype == torch.bool else mask > -torch.inf)
+    context = ScoreContext(scores, distance, visible, k_positions, scale)
     logits = scores
     for part in parts:
         logits = logits if part.content_bias is None else logits + part.content_bias(q, k, context)
@@ -101,6 +106,8 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
         logits = logits if part.score_scale is None else logits * part.score_scale(safe_distance, length_for(part))
     for part in parts:
         logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
+    if mask is not None and mask.dtype != torch.bool:
+        logits = logits + mask
     logits = logits / temperature
 
     sinks = [part.sink(q_positions) / temperature for part in parts if part.sink is not None]

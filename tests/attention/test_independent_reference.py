@@ -40,7 +40,7 @@ class Call:
 
     names: list[str]
     mechanism: RandomPosition
-    tensors: dict[str, torch.Tensor]  # q, k and v, or x
+    tensors: dict[str, torch.Tensor]  # q, k and v, or x; attn_mask where it is additive
     arguments: dict  # the arguments of attend, without backend
     layer: Attention | None
     counts: torch.Tensor  # [B, T]: not padding whose position nobody gave
@@ -94,7 +94,53 @@ def draw_call(case, dtype=torch.float64, *, fused=False):
         shapes, wide = {"x": (batch, rows, heads * dim)}, (batch, rows, heads * dim)
     upstream = torch.randn(wide, dtype=dtype) * counts.reshape(batch, *([rows, 1] if layered else [1, rows, 1]))
     tensors = {name: torch.randn(shape, dtype=dtype) for name, shape in shapes.items()}
+    if not fused:
+        draw_pair_mask(random.Random(f"mask {case}"), (batch, heads, rows, keys), tensors, arguments, dtype)
     return Call(names, mechanism, tensors, arguments, layer, counts, upstream, dtype)
+
+
+#: (batch, head, query position, key position) -> bool, for numbers and for tensors that broadcast
+MASK_FUNCTIONS = {
+    "strided": lambda b, h, q, k: (q - k) % 3 != 1,
+    "by head": lambda b, h, q, k: (k <= q + h) | (k % 2 == 0),
+    "by row": lambda b, h, q, k: (k + b) % 2 == 0,
+    "nothing": lambda b, h, q, k: (q < 0) & (k < 0),
+}
+
+
+def draw_pair_mask(rng, full, tensors, arguments, dtype):
+    """In some calls a boolean mask, an additive one (which gets a gradient), a mask function, or two of them."""
+    if rng.random() < 0.7:
+        return
+    kind = rng.choice(["bool", "additive", "function", "both"])
+    shape = tuple(n if rng.random() < 0.7 else 1 for n in full)
+    shape = shape[2:] if rng.random() < 0.3 else shape
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    hidden = torch.rand(shape, generator=generator) < rng.choice([0.1, 0.5, 0.9])
+    if kind == "bool":
+        arguments["attn_mask"] = ~hidden
+    elif kind != "function":
+        numbers = 2 * torch.randn(shape, generator=generator, dtype=dtype)
+        tensors["attn_mask"] = numbers.masked_fill(hidden, -torch.inf) if rng.random() < 0.7 else numbers
+    countable = full[2] == full[3] and not isinstance(arguments.get("segment_ids"), tuple)
+    if kind in ("function", "both") and (countable or {"q_positions", "k_positions"} & arguments.keys()):
+        arguments["mask_fn"] = rng.choice(list(MASK_FUNCTIONS.values()))
+
+
+def reference_mask(arguments, mask, row, heads, q_positions, k_positions):
+    """What ``attn_mask`` and ``mask_fn`` say about one sequence, pair by pair: ``[H, T, S]``, or None."""
+    rows, keys = len(q_positions), len(k_positions)
+    if mask is not None:
+        mask = mask if mask.ndim == 4 else mask[None, None]
+        mask = mask[row if mask.shape[0] > 1 else 0].expand(heads, rows, keys)
+    if "mask_fn" in arguments:
+        allowed = torch.tensor([
+            [[bool(arguments["mask_fn"](row, h, q, k)) for k in k_positions.tolist()] for q in q_positions.tolist()]
+            for h in range(heads)
+        ])  # fmt: skip
+        both = mask is not None and mask.dtype != torch.bool
+        mask = mask.masked_fill(~allowed, -torch.inf) if both else allowed if mask is None else mask & allowed
+    return mask
 
 
 def draw_masks(rng, batch, rows, keys, mechanism):
@@ -172,14 +218,15 @@ def run_package(call, backend):
     weights = None
     if call.layer is not None:
         call.layer.backend = backend
-        about = {n: v for n, v in call.arguments.items() if n in ("lengths", "key_mask", "segment_ids")}
+        passed = ("lengths", "key_mask", "segment_ids", "attn_mask", "mask_fn")
+        about = {n: v for n, v in call.arguments.items() if n in passed}
         if {"q_positions", "k_positions"} & call.arguments.keys():
             about["positions"] = call.arguments.get("q_positions", call.arguments.get("k_positions"))
         out = call.layer(**leaves, **about)
         learns = dict(call.layer.named_parameters())
     else:
         about = call.arguments | {"position": call.mechanism.position, "backend": backend}
-        out = attend(*leaves.values(), return_weights=backend == "reference", **about)
+        out = attend(**leaves, return_weights=backend == "reference", **about)
         out, weights = out if backend == "reference" else (out, None)
         learns = {f"position.{n}": p for n, p in call.mechanism.position.named_parameters()}
     return out.detach(), weights, gradients(out, leaves | learns, call.upstream)
@@ -197,14 +244,16 @@ def run_reference(call, dtype):
     )
     outs, weights = [], []
     for row in range(call.upstream.shape[0]):
-        out, weight = reference_row(call, row, {n: t[row] for n, t in leaves.items()}, parts, state, dtype)
+        mask = leaves.get("attn_mask", call.arguments.get("attn_mask"))
+        tensors = {n: t[row] for n, t in leaves.items() if n != "attn_mask"}
+        out, weight = reference_row(call, row, tensors, mask, parts, state, dtype)
         outs.append(out)
         weights.append(weight)
     out = torch.stack(outs)
     return out.detach(), torch.stack(weights), gradients(out, leaves | learns, call.upstream.to(dtype))
 
 
-def reference_row(call, row, tensors, parts, state, dtype):
+def reference_row(call, row, tensors, mask, parts, state, dtype):
     """One sequence of the batch by the independent reference."""
     arguments = call.arguments
     batch, rows = call.counts.shape
@@ -230,9 +279,10 @@ def reference_row(call, row, tensors, parts, state, dtype):
         tensors = {short: linear(state, name, x).reshape(rows, heads, -1).transpose(0, 1) for short, name, heads in (
             ("q", "queries", call.layer.heads), ("k", "keys", call.layer.num_kv_heads), ("v", "values", call.layer.num_kv_heads)
         )}  # fmt: skip
+    mask = reference_mask(arguments, mask, row, tensors["q"].shape[0], q_positions, k_positions)
     out, weights = plain.attention(
         tensors["q"], tensors["k"], tensors["v"], parts, q_positions, k_positions, real=real, q_segment_ids=q_segment_ids,
-        k_segment_ids=k_segment_ids, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
+        k_segment_ids=k_segment_ids, mask=mask, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
     )  # fmt: skip
     return (out if call.layer is None else linear(state, "out", out.transpose(0, 1).flatten(1))), weights
 

@@ -95,7 +95,7 @@ def eager(position, tensors, upstream, given):
         if effect is not None:
             effect = effect.transpose(0, 1).to(dtype)
             scores = scores * effect if hook == "score_scale" else scores + effect
-    visible = layout.visible()[:, None]
+    visible = layout.visible()
     alone = ~visible.any(-1, keepdim=True)
     weights = torch.softmax((scores / given.get("temperature", 1.0)).masked_fill(~visible & ~alone, -torch.inf), -1)
     out = (weights.masked_fill(alone, 0.0)) @ v

@@ -29,6 +29,8 @@ class Arguments:
     lengths: Tensor | None = None
     key_mask: Tensor | None = None
     segment_ids: SegmentIds | None = None
+    attn_mask: Tensor | None = None
+    mask_fn: MaskFunction | None = None
     scale: float | None = None
     temperature: float = 1.0
     dropout: float = 0.0

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from torch import Tensor
 
 from whence.attention import blockwise, reference, sdpa  # noqa: F401  each registers its backend
-from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
 from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backend_name
 from whence.attention.cache import KVCache
 from whence.attention.call import describe, prepare, without_autocast
@@ -41,6 +41,8 @@ class Options(TypedDict, total=False):
     lengths: Tensor | None
     key_mask: Tensor | None
     segment_ids: SegmentIds | None
+    attn_mask: Tensor | None
+    mask_fn: MaskFunction | None
     scale: float | None
     temperature: float
     dropout: float
@@ -71,6 +73,8 @@ def attend(
     lengths: Tensor | None = None,
     key_mask: Tensor | None = None,
     segment_ids: SegmentIds | None = None,
+    attn_mask: Tensor | None = None,
+    mask_fn: MaskFunction | None = None,
     scale: float | None = None,
     temperature: float = 1.0,
     dropout: float = 0.0,
@@ -95,8 +99,14 @@ def attend(
         segment_ids: ``[T]`` or ``[B, T]`` segment ids of packed sequences; tokens of different segments do not attend to
             each other. A pair for queries and keys that are not the same tokens. With a cache, ``lengths``, ``key_mask``
             and ``segment_ids`` describe the new tokens only.
+        attn_mask: as in SDPA, boolean (True = attend) or float (added to the logits): ``[T, S]`` or ``[B, H, T, S]``,
+            where any axis may be 1. S counts the keys of the cache too. A float mask may require a gradient.
+        mask_fn: a function of (batch, head, q_position, k_position) that returns True where a query attends to a key, on
+            integer tensors that broadcast to ``[B, H, T, S]``. It is FlexAttention's ``mask_mod`` with positions instead
+            of indices; the two are equal without padding, segments, cache and explicit positions. All masks combine: a
+            query attends to the keys that every one of them allows, and a query without any key gives zeros.
         scale: multiplies q.k; ``D ** -0.5`` by default.
-        temperature: divides the logits.
+        temperature: divides the logits, bias and float attn_mask included.
         dropout: probability of dropping a weight.
         cache: a ``KVCache`` to append k and v to; the queries then attend to all it holds. Keys are stored un-rotated.
         backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"``, ``"sdpa"`` or a registered backend. A named
@@ -110,12 +120,20 @@ def attend(
     >>> q = k = v = torch.eye(4).reshape(1, 1, 4, 4)
     >>> attend(q, k, v, causal=True).shape
     torch.Size([1, 1, 4, 4])
+
+    Every second key, as a mask and as a function:
+
+    >>> even = torch.arange(4) % 2 == 0
+    >>> by_mask = attend(q, k, v, attn_mask=even[None].expand(4, 4))
+    >>> by_function = attend(q, k, v, mask_fn=lambda batch, head, q_position, k_position: k_position % 2 == 0)
+    >>> torch.equal(by_mask, by_function)
+    True
     """
     out, weights = compute(Arguments(
         q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
-        lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, scale=scale, temperature=temperature,
-        dropout=dropout, cache=cache, backend=backend, skip_blocks=skip_blocks, return_weights=return_weights,
-        check_finite=check_finite,
+        lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask, mask_fn=mask_fn, scale=scale,
+        temperature=temperature, dropout=dropout, cache=cache, backend=backend, skip_blocks=skip_blocks,
+        return_weights=return_weights, check_finite=check_finite,
     ))  # fmt: skip
     return out if weights is None else (out, weights)
 

@@ -45,6 +45,8 @@ class Backend:
     effects: frozenset[str] = frozenset()
     #: whether it can return the attention weights
     returns_weights: bool = False
+    #: whether it applies ``attn_mask`` and ``mask_fn``; causality, window, padding and segments are in ``call.layout``
+    takes_masks: bool = False
     #: for the documentation
     memory: str = "not stated"  # in the length
     devices: str = "not stated"
@@ -60,6 +62,8 @@ class Backend:
             return f"it does not apply {' and '.join(missing)}"
         if request.return_weights and not self.returns_weights:
             return "it does not form the weights that return_weights=True returns"
+        if request.pair_mask is not None and not self.takes_masks:
+            return "it takes neither attn_mask nor mask_fn"
         return None
 
     def priority(self, request: Request) -> int:

@@ -29,6 +29,7 @@ class Blockwise(Backend):
 
     name = "blockwise"
     effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
+    takes_masks = True
     memory = "linear"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
@@ -110,7 +111,7 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     batch, heads, count, groups = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
     folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
     scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
-    visible = layout.visible(rows)[:, None]
+    visible = layout.visible(rows)
     distance = layout.measured(q.dtype, rows)
 
     def length_of(part: Position) -> object:
@@ -127,6 +128,8 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     z = z if score_scale is None else z * score_scale.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
     z = z if bias is None else z + bias.transpose(0, 1)
+    mask = layout.additive_mask(q.dtype, rows)
+    z = z if mask is None else z + mask
     z = (z / temperature).masked_fill(~visible, -torch.inf)
     alone = torch.isneginf(z).all(-1, keepdim=True)  # nothing to see: any finite logits do, the weights are zero
     z = z.masked_fill(alone, 0.0)

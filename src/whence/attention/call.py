@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from whence import hook_outputs, shapes, tracing
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
+from whence.attention.masks import resolve_pair_mask
 from whence.errors import usage_error
 from whence.position.base import Position, require_initialized
 from whence.position.no_position import NoPosition
@@ -45,7 +46,7 @@ class Request:
 
     effects: frozenset[str]  # of score_scale, bias, content_bias, value_bias, sink; embed and rotate happen earlier
     return_weights: bool
-    learnable: bool  # the position has parameters that get a gradient
+    learnable: bool  # the position or attn_mask gets a gradient
     device: torch.device
     dtype: torch.dtype
     head_dim: int
@@ -53,6 +54,7 @@ class Request:
     offset: int | None  # of the layout
     bias_numbers: int  # of a bias over all pairs of query and key
     mask_numbers: int  # of the dense mask that SDPA would need; 0 for none or plain causality
+    pair_mask: str | None  # "boolean" or "additive", from attn_mask and mask_fn; None without them
     no_table: str | None  # why the effects are not one table over distances; None when they are
     compiling: bool
     exporting: bool
@@ -72,7 +74,11 @@ def prepare(arguments: Arguments) -> Call:
     if isinstance(cache, KVCache):
         k, v, layout = cache.extend(arguments, learnable=position.trainable, below=below)
     else:
-        layout = resolve_layout(arguments, needs_positions=bool(position.effects), below=below)
+        needs_positions = bool(position.effects) or arguments.mask_fn is not None
+        layout = resolve_layout(arguments, needs_positions=needs_positions, below=below)
+    pair_mask = resolve_pair_mask(arguments, k.shape[2])
+    if pair_mask is not None:
+        layout = replace(layout, pair_mask=pair_mask)
     for part in position.parts:
         if "rotate" in part.effects:
             q, k = hook_outputs.require_rotated(
@@ -88,18 +94,20 @@ def prepare(arguments: Arguments) -> Call:
 def describe(call: Call) -> Request:
     """The facts of a call."""
     q, k, position, layout = call.q, call.k, call.position, call.layout
+    mask = layout.pair_mask
     pairs = layout.mask_rows * q.shape[2] * k.shape[2]
     return Request(
         effects=position.effects - {"embed", "rotate"},
         return_weights=call.return_weights,
-        learnable=position.trainable and torch.is_grad_enabled(),
+        learnable=torch.is_grad_enabled() and (position.trainable or (mask is not None and mask.learnable)),
         device=q.device,
         dtype=q.dtype,
         head_dim=q.shape[3],
         value_dim=call.v.shape[3],
         offset=layout.offset,
         bias_numbers=pairs * q.shape[1],
-        mask_numbers=0 if layout.is_plain_causal else pairs,
+        mask_numbers=0 if layout.is_plain_causal else pairs if mask is None else pairs * q.shape[1],
+        pair_mask=None if mask is None else "additive" if mask.is_additive else "boolean",
         no_table=why_no_table(position, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=tracing.is_exporting(),
@@ -111,6 +119,8 @@ def why_no_table(position: Position, layout: Layout) -> str | None:
     """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
     if tracing.is_transforming():
         return "torch.func and forward-mode AD need plain operations"
+    if layout.pair_mask is not None:
+        return "attn_mask and mask_fn act on single pairs of a query and a key"
     if layout.offset is None:
         return "the positions are not one consecutive run"
     for part in position.parts:

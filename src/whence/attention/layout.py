@@ -10,6 +10,7 @@ from torch import Tensor
 
 from whence import shapes
 from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.masks import PairMask
 from whence.attention.token_positions import common_offset, count_tokens, leaves_gaps, require_contiguous_segments
 from whence.errors import usage_error
 from whence.position.base import Position
@@ -31,6 +32,7 @@ class Layout:
     real: Tensor | None  # [B, S], False on padding
     q_segment_ids: Tensor | None  # [B or 1, T]
     k_segment_ids: Tensor | None  # [B or 1, S]
+    pair_mask: PairMask | None = None  # attn_mask and mask_fn
 
     @property
     def mask_rows(self) -> int:
@@ -38,12 +40,12 @@ class Layout:
         shared = [
             x.shape[0] for x in (self.q_positions, self.k_positions, self.real, self.q_segment_ids) if x is not None
         ]
-        return max(shared)
+        return max(*shared, 1 if self.pair_mask is None else self.pair_mask.batch_size)
 
     @property
     def plain(self) -> bool:
         """No mask but causality and window."""
-        return self.real is None and self.q_segment_ids is None
+        return self.real is None and self.q_segment_ids is None and self.pair_mask is None
 
     @property
     def is_plain_causal(self) -> bool:
@@ -78,7 +80,7 @@ class Layout:
         return seen
 
     def visible(self, rows: slice | None = None) -> Tensor:
-        """Which keys each query attends to: ``[B or 1, T, S]``."""
+        """Which keys each query attends to: ``[B or 1, H or 1, T, S]``."""
         distance = self.distance(rows)
         seen = self.related(rows)
         if seen is None:
@@ -87,7 +89,14 @@ class Layout:
             seen = seen & (distance >= 0)
         if self.window is not None:
             seen = seen & (distance.abs() < self.window)
+        seen = seen[:, None]
+        if self.pair_mask is not None:
+            seen = seen & self.pair_mask.visible(_cut(self.q_positions, rows), self.k_positions, rows)
         return seen
+
+    def additive_mask(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor | None:
+        """What is added to the logits of each pair, ``[B or 1, H or 1, T or 1, S or 1]``; None without a float mask."""
+        return None if self.pair_mask is None else self.pair_mask.additive(dtype, rows)
 
     def length_of(self, part: Position, rows: slice | None = None) -> Any:
         """The length that a part's hooks receive: None, a number, or ``[B or 1, T, 1]``."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
-from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
 from whence.attention.attend import compute
 from whence.attention.backends import require_backend_name
 from whence.attention.cache import KVCache
@@ -129,12 +129,14 @@ class Attention(nn.Module):
         lengths: Tensor | None = None,
         key_mask: Tensor | None = None,
         segment_ids: SegmentIds | None = None,
+        attn_mask: Tensor | None = None,
+        mask_fn: MaskFunction | None = None,
         cache: KVCache | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """x ``[B, T, width]`` attends to itself, or to memory ``[B, S, width]``; an output like x.
 
-        ``lengths``, ``key_mask`` and ``segment_ids`` describe the keys, as in ``attend``.
+        ``lengths``, ``key_mask``, ``segment_ids``, ``attn_mask`` and ``mask_fn`` are those of ``attend``.
         """
         shapes.require_sequences("Attention", "x", x, self.queries)
         if memory is not None:
@@ -165,9 +167,9 @@ class Attention(nn.Module):
         v = self._split(self.values(source), self.num_kv_heads)
         mixed, weights = compute(Arguments(
             q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
-            k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, scale=self.scale,
-            temperature=self.temperature, dropout=self.dropout if self.training else 0.0, cache=cache,
-            backend=self.backend, skip_blocks=self.skip_blocks, return_weights=return_weights,
+            k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
+            mask_fn=mask_fn, scale=self.scale, temperature=self.temperature,
+            dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend, skip_blocks=self.skip_blocks, return_weights=return_weights,
         ))  # fmt: skip
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)

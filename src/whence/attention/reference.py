@@ -1,6 +1,6 @@
 """The specification: dense attention in plain operations. Fast backends are compared with it and never import it.
 
-logit   = ((scale * q.k + content_bias) * score_scale + bias) / temperature    for visible keys
+logit   = ((scale * q.k + content_bias) * score_scale + bias + attn_mask) / temperature    for visible keys
 weights = softmax over the visible keys and the sink, if there is one; a row without visible keys is zero
 out     = weights @ v + value_bias
 """
@@ -24,6 +24,7 @@ class Reference(Backend):
     name = "reference"
     effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
     returns_weights = True
+    takes_masks = True
     memory = "quadratic"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
@@ -67,7 +68,7 @@ def compute_logits(call: Call) -> Logits:
     heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[1]
     q, k = call.q.to(dtype), call.k.to(dtype).repeat_interleave(group, 1)
 
-    visible = layout.visible()[:, None]
+    visible = layout.visible()
     distance = layout.measured(dtype)
     scores = call.scale * (q @ k.transpose(-1, -2))
     rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, call.scale)
@@ -80,6 +81,9 @@ def compute_logits(call: Call) -> Logits:
     bias = evaluate(position, "bias", distance, heads, layout.length_of)
     if bias is not None:
         logits = logits + bias.transpose(0, 1)
+    mask = layout.additive_mask(dtype)
+    if mask is not None:
+        logits = logits + mask
     logits = (logits / temperature).masked_fill(~visible, -torch.inf)
 
     sink = evaluate(position, "sink", layout.q_positions.to(dtype)[..., None], heads, layout.length_of)

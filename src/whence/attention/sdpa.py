@@ -22,6 +22,7 @@ class Sdpa(Backend):
 
     name = "sdpa"
     effects = frozenset({"bias"})
+    takes_masks = True
     memory = "linear; quadratic with a bias, a mask beyond causal, dropout, or another value_dim than head_dim"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
@@ -37,12 +38,14 @@ class Sdpa(Backend):
 
     def priority(self, request: Request) -> int:
         """Above triton without a mask, above blockwise with a small one, above reference with a large one."""
-        if not request.effects:
+        if not request.effects and request.pair_mask != "additive":
             return 40 if request.mask_numbers == 0 else 25 if request.mask_numbers <= DENSE_BIAS else 15
         fixed = not request.learnable and not request.half_precision
         return 25 if fixed and request.bias_numbers <= DENSE_BIAS else 0
 
     def reason(self, request: Request) -> str:
+        if request.pair_mask == "additive":
+            return f"attn_mask and the bias together have {request.bias_numbers} numbers, few enough for a dense mask"
         if not request.effects:
             return "no part acts on the scores, so torch's kernel computes the whole call"
         return f"the only effect is a fixed bias of {request.bias_numbers} numbers, small enough for a dense mask"
@@ -56,7 +59,7 @@ def compute(call: Call) -> Tensor:
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     temperature, dropout = call.temperature, call.dropout
     grouped = bool(q.shape[1] != k.shape[1])  # torch.jit.trace makes tensors of shapes
-    has_bias = "bias" in position.effects
+    has_bias = "bias" in position.effects or (layout.pair_mask is not None and layout.pair_mask.is_additive)
     if has_bias and q.dtype == torch.float16:  # torch wants the mask in the same dtype, and a bias may exceed float16
         q, k, v = q.float(), k.float(), v.float()
     q, scale = with_positive_scale(q, call.scale / temperature)
@@ -65,7 +68,7 @@ def compute(call: Call) -> Tensor:
             q, k, v, dropout_p=dropout, is_causal=layout.causal, scale=scale, enable_gqa=grouped
         )
         return refuse_second_derivative(out)
-    visible = layout.visible()[:, None]
+    visible = layout.visible()
     alone = ~visible.any(
         -1, keepdim=True
     )  # torch's kernels differ on rows that see nothing: let them see, then zero them
@@ -73,8 +76,9 @@ def compute(call: Call) -> Tensor:
     if has_bias:
         dtype = torch.promote_types(q.dtype, torch.float32)
         bias = evaluate(position, "bias", layout.measured(dtype), q.shape[1], layout.length_of)
-        assert bias is not None
-        logits = (bias.transpose(0, 1) / temperature).masked_fill(~mask, -torch.inf)
+        added = [None if bias is None else bias.transpose(0, 1), layout.additive_mask(dtype)]
+        logits = sum((x for x in added if x is not None), torch.zeros((), dtype=dtype, device=q.device))
+        logits = (logits / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
         # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
         top = logits.detach().amax(-1, keepdim=True)
         mask = (logits - top.masked_fill(torch.isinf(top), 0.0)).to(q.dtype)

@@ -121,7 +121,7 @@ def effect_of(stage: Stage) -> Effect:
     else:
         values, label = score_scale + bias, "logit of a score of 1"
     values = values[:, 0]
-    return Effect(values.masked_fill(~(layout.visible() & values.isfinite()), torch.nan), label)
+    return Effect(values.masked_fill(~(layout.visible()[:, 0] & values.isfinite()), torch.nan), label)
 
 
 def _logits(stage: Stage, layout: Layout, score_scale: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -132,7 +132,7 @@ def _logits(stage: Stage, layout: Layout, score_scale: Tensor | None, bias: Tens
     scale = x.shape[-1] ** -0.5
     logits = scores = scale * (q @ k.mT)
     if "content_bias" in stage.position.effects:
-        logits = logits + stage.position.content_bias(Rows(q, k, scores, *places, layout.visible()[:, None], scale))
+        logits = logits + stage.position.content_bias(Rows(q, k, scores, *places, layout.visible(), scale))
     logits = logits.transpose(0, 1) * (1 if score_scale is None else score_scale)
     return logits if bias is None else logits + bias
 

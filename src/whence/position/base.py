@@ -51,7 +51,7 @@ class Rows:
     scores: Tensor  # [B, H, T, S], scale * q.k
     q_positions: Tensor  # [B or 1, T]
     k_positions: Tensor  # [B or 1, S]
-    visible: Tensor  # [B or 1, 1, T, S], bool
+    visible: Tensor  # [B or 1, H or 1, T, S], bool
     scale: float
 
     @property

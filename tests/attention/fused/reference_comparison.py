@@ -70,7 +70,7 @@ def eager(position, tensors, grad_out, options, *, view=identity):
                 effect = effect.transpose(0, 1).to(dtype)
                 scores = scores * effect if hook == "score_scale" else scores + effect
         sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
-    scores = scores.masked_fill(~layout.visible()[:, None], -torch.inf)
+    scores = scores.masked_fill(~layout.visible(), -torch.inf)
     if sink is not None:
         extra = sink.transpose(0, 1).to(dtype).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, extra], -1)
