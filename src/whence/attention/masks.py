@@ -13,7 +13,7 @@ from torch import Tensor
 from whence import shapes
 from whence.attention.arguments import Arguments, MaskFunction
 from whence.errors import usage_error
-from whence.validation import shown
+from whence.validation import format_value
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PairMask:
         if not isinstance(answer, Tensor) or answer.dtype != torch.bool or not broadcasts(answer, full):
             raise usage_error(
                 "attend(mask_fn=...)",
-                f"an answer of {shapes.kind_of(answer)}",
+                f"an answer of {shapes.describe_tensor(answer)}",
                 f"it returns a bool tensor that broadcasts to [batch, heads, queries, keys], here {list(full)}",
                 "return a comparison of its arguments, such as k_position <= q_position",
             )
@@ -89,7 +89,7 @@ def resolve_pair_mask(arguments: Arguments, keys: int) -> PairMask | None:
     if mask_fn is not None and not callable(mask_fn):
         raise usage_error(
             "attend(mask_fn=...)",
-            shown(mask_fn),
+            format_value(mask_fn),
             "mask_fn is a function of (batch, head, q_position, k_position)",
             "pass a function, or a tensor as attn_mask",
         )
@@ -114,7 +114,7 @@ def _require_attn_mask(mask: Tensor, full: tuple[int, int, int, int], q: Tensor)
             remedy = "let its last axis cover every key, those of the cache included"
         raise usage_error(
             "attend(attn_mask=...)",
-            f"shape {shapes.shape(mask)}",
+            f"shape {shapes.format_shape(mask)}",
             f"attn_mask is [{rows}, {keys}] or [{batch}, {heads}, {rows}, {keys}], where an axis may be 1",
             remedy,
         )
