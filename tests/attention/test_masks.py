@@ -93,7 +93,11 @@ def test_rows_without_keys_give_zeros_and_no_gradient(backend):
     q, k, v = (x.requires_grad_() for x in inputs())
     mask = torch.zeros(T, T, dtype=torch.float64)
     mask[2] = -torch.inf
-    for masked in ({"attn_mask": mask.requires_grad_()}, {"attn_mask": mask > -1}, {"mask_fn": lambda b, h, i, j: i != 2}):
+    for masked in (
+        {"attn_mask": mask.requires_grad_()},
+        {"attn_mask": mask > -1},
+        {"mask_fn": lambda b, h, i, j: i != 2},
+    ):
         out = attend(q, k, v, backend=backend, **masked)
         assert (out[:, :, 2] == 0).all() and (out[:, :, 3] != 0).any()
         gradients = torch.autograd.grad(out.sum(), (q, k, v))

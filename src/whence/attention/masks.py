@@ -109,7 +109,9 @@ def _require_attn_mask(mask: Tensor, full: tuple[int, int, int, int], q: Tensor)
             "convert a 0/1 mask with attn_mask.bool()",
         )
     if mask.ndim not in (2, 4) or not broadcasts(mask, full):
-        remedy = "add the missing axis with attn_mask[None] or attn_mask[:, None]" if mask.ndim == 3 else "give these axes"
+        remedy = (
+            "add the missing axis with attn_mask[None] or attn_mask[:, None]" if mask.ndim == 3 else "give these axes"
+        )
         if mask.ndim in (2, 4) and mask.shape[-1] != keys:
             remedy = "let its last axis cover every key, those of the cache included"
         raise usage_error(
