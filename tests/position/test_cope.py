@@ -99,7 +99,7 @@ def test_nothing_is_counted_for_rows_that_see_nothing():
     rows = make_rows()
     blind = Rows(rows.q, rows.k, rows.scores, rows.q_positions, rows.k_positions, torch.zeros_like(rows.visible), 1.0)
     cope = Cope(D).double()
-    assert (cope.count(blind) == 0).all()
+    assert (cope.contextual_positions(blind) == 0).all()
     torch.testing.assert_close(cope.content_bias(blind), (rows.q @ cope.e[0])[..., None].expand(B, H, T, S))
 
 
@@ -121,7 +121,7 @@ def test_counts_of_half_precision_scores_are_summed_in_single():
     at = torch.arange(1001)[None]
     rows = Rows(q, k, q @ k.mT, at[:, -1:], at, torch.ones(1, 1, 1, 1001, dtype=torch.bool), 1.0)
     cope = Cope(D, positions=1024).bfloat16()
-    assert cope.count(rows)[0, 0, 0, 0].item() == 500.5  # bfloat16 would stop at 128
+    assert cope.contextual_positions(rows)[0, 0, 0, 0].item() == 500.5  # bfloat16 would stop at 128
     assert cope.content_bias(rows).dtype == torch.bfloat16
 
 
@@ -157,7 +157,7 @@ def test_what_it_says_of_itself():
     (
         (
             {"head_dim": 0},
-            r"Cope\(head_dim=...\) got 0, but .*; give the width of one query head\.",
+            r"Cope\(head_dim=...\) got 0, but .*; pass the dimension of a query head\.",
         ),
         (
             {"head_dim": 4, "positions": 1},

@@ -50,16 +50,20 @@ def test_formula_in_double_precision():
 
 def test_the_normaliser_is_the_position_and_not_the_length():
     fire = Fire(1, c=1.0, threshold=2.0).double()
-    share = fire.share(torch.tensor([7.0, 7.0], dtype=torch.float64), torch.tensor([8.0, 16.0], dtype=torch.float64))
+    share = fire.normalized_distance(
+        torch.tensor([7.0, 7.0], dtype=torch.float64), torch.tensor([8.0, 16.0], dtype=torch.float64)
+    )
     torch.testing.assert_close(share.tolist(), [1.0, math.log(8) / math.log(16)], rtol=1e-6, atol=0)
 
 
 def test_shares_stay_between_0_and_1():
     fire = Fire(1, threshold=16.0)
     i = torch.arange(0.0, 5000.0, 7.0)
-    assert (fire.share(i, i + 1) <= 1).all() and (fire.share(i, i + 1) >= 0).all()
+    assert (fire.normalized_distance(i, i + 1) <= 1).all() and (fire.normalized_distance(i, i + 1) >= 0).all()
     short = torch.tensor([3.0])
-    assert torch.equal(fire.share(short, torch.tensor([4.0])), fire.share(short, torch.tensor([16.0])))  # threshold
+    assert torch.equal(
+        fire.normalized_distance(short, torch.tensor([4.0])), fire.normalized_distance(short, torch.tensor([16.0]))
+    )  # threshold
 
 
 def test_context_gives_one_normaliser():
@@ -130,7 +134,7 @@ def test_what_it_says_of_itself():
             {"heads": 2, "hidden_dim": 0},
             r"Fire\(hidden_dim=...\) got 0, but .*; try hidden_dim=32\.",
         ),
-        ({"heads": 2, "c": 0.0}, r"Fire\(c=...\) got 0.0, but .*; give a positive number\."),
+        ({"heads": 2, "c": 0.0}, r"Fire\(c=...\) got 0.0, but .*; pass a number above 0\."),
         (
             {"heads": 2, "threshold": math.nan},
             r"Fire\(threshold=...\) got nan",

@@ -77,10 +77,12 @@ def test_it_exports_with_a_dynamic_length() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^Learned\(max_length=6\) got position 6, but .*; build it longer, or use a mechanism that extrapolates\.$",
+        match=r"^Learned\(max_length=6\) got position 6, but .*; increase max_length, or use a mechanism that extrapolates\.$",
     ):
         Learned(4, 6).embed(torch.zeros(1, 2, 4), torch.tensor([[5, 6]]))
-    with pytest.raises(WhenceError, match=r"^Learned\(4, \.\.\.\) got an input of width 3, but .*; build it with the"):
+    with pytest.raises(
+        WhenceError, match=r"^Learned\(4, \.\.\.\) got an input of dimension 3, but .*; build it with embed_dim=3"
+    ):
         Learned(4, 6).embed(torch.zeros(1, 2, 3), torch.tensor([[0, 1]]))
     with pytest.raises(WhenceError, match=r"^Learned\(max_length=\.\.\.\) got 0, but .*; pass"):
         Learned(4, 0)

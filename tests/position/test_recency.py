@@ -72,6 +72,6 @@ def test_what_it_says_of_itself():
 
 @pytest.mark.parametrize("max_length", (0, 1, 2.5, None))
 def test_refusals(max_length):
-    text = r"Recency\(max_length=...\) got .*, but .*; give the longest history \+ 1\."
+    text = r"Recency\(max_length=...\) got .*, but .*; pass the longest history \+ 1\."
     with pytest.raises(WhenceError, match=text):
         Recency(max_length)

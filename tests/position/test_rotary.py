@@ -231,14 +231,14 @@ def test_refusals() -> None:
         Rotary(layout="neox")
     with pytest.raises(
         WhenceError,
-        match=r"^Rotary\(rotary_dim=\.\.\.\) got 5, but .*; columns turn in pairs, so give an even number\.$",
+        match=r"^Rotary\(rotary_dim=\.\.\.\) got 5, but .*; columns are rotated in pairs, so pass an even number\.$",
     ):
         Rotary(rotary_dim=5)
-    with pytest.raises(WhenceError, match=r"^Rotary got a head width of 7, but .*; give an even rotary_dim=\.$"):
+    with pytest.raises(WhenceError, match=r"^Rotary got head_dim 7, but .*; pass an even rotary_dim\.$"):
         Rotary().rotate(q[..., :7], q[..., :7], at, at)
     with pytest.raises(
         WhenceError,
-        match=r"^Rotary\(rotary_dim=16\) got a head width of 8, but .*; lower rotary_dim, or leave",
+        match=r"^Rotary\(rotary_dim=16\) got head_dim 8, but .*; lower rotary_dim, or leave",
     ):
         Rotary(rotary_dim=16).rotate(q, q, at, at)
     with pytest.raises(

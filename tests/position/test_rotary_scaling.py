@@ -44,7 +44,7 @@ def same(scaling: Scaling, want: tuple[torch.Tensor, float], width: int, base: f
     assert accurate.dtype == torch.float64
     # their float32 itself is off by some 2e-6 where a ramp ends, as 1 - (1 - x) is rounded there
     torch.testing.assert_close(accurate.float(), want[0], rtol=5e-6, atol=0)
-    assert scaling.attention == pytest.approx(want[1], abs=1e-6)
+    assert scaling.attention_scaling == pytest.approx(want[1], abs=1e-6)
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -156,12 +156,12 @@ def test_scalings_are_frozen_values() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^Linear\(factor=\.\.\.\) got 0\.5, but .*; give the new length over the trained length\.$",
+        match=r"^Linear\(factor=\.\.\.\) got 0\.5, but .*; pass the new length divided by the trained length\.$",
     ):
         Linear(0.5)
     with pytest.raises(WhenceError, match=r"^DynamicNtk\(original=\.\.\.\) got 0"):
         DynamicNtk(2.0, 0)
-    with pytest.raises(WhenceError, match=r"^DynamicNtk got a rotary width of 2, but .*; use a width"):
+    with pytest.raises(WhenceError, match=r"^DynamicNtk got rotary_dim 2, but .*; use rotary_dim=4"):
         ours(DynamicNtk(2.0, 64), 2, 10000.0, 128)
     with pytest.raises(
         WhenceError,
@@ -175,11 +175,11 @@ def test_refusals() -> None:
         Llama3(8.0, 4, 4)
     with pytest.raises(
         WhenceError,
-        match=r"^LongRope got 2 short and 1 long divisors, but .*; give width / 2",
+        match=r"^LongRope got 2 short and 1 long divisors, but .*; pass rotary_dim / 2",
     ):
         LongRope([1, 1], [1], 64, 2.0)
     with pytest.raises(
         WhenceError,
-        match=r"^LongRope got a rotary width of 8, but .*; give width / 2 numbers\.$",
+        match=r"^LongRope got rotary_dim 8, but .*; pass rotary_dim / 2 numbers\.$",
     ):
         ours(LongRope([1, 1], [1, 1], 64, 2.0), 8, 10000.0, 128)

@@ -82,12 +82,12 @@ def test_what_it_says_of_itself():
     (
         (
             {"heads": 2, "dim": 7},
-            r"Sandwich\(dim=...\) got 7, but .*; try dim=128, the paper's\.",
+            r"Sandwich\(dim=...\) got 7, but .*; use dim=128, as published\.",
         ),
         ({"heads": 2, "dim": 0}, r"Sandwich\(dim=...\) got 0"),
         (
             {"heads": 2, "base": 0.0},
-            r"Sandwich\(base=...\) got 0.0, but .*; try base=10000.0, the paper's\.",
+            r"Sandwich\(base=...\) got 0.0, but .*; use base=10000.0, as published\.",
         ),
         ({"heads": 2, "base": math.inf}, r"Sandwich\(base=...\) got inf"),
         ({"heads": 0}, r"Sandwich\(heads=...\) got 0, but"),

@@ -40,7 +40,7 @@ def test_the_papers_two_sums_in_float64(
     positions: tuple[torch.Tensor, torch.Tensor], heads: int | None, clip: int, products: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "by_products", lambda x: products)  # what a GPU does, here
+    monkeypatch.setattr(module, "uses_one_hot", lambda x: products)  # what a GPU does, here
     rows = make_rows(*positions)
     shaw = Shaw(4, clip=clip, heads=heads, value_dim=6, std=1.0).to(torch.float64)
     weights = torch.softmax(rows.scores.masked_fill(~rows.visible, -1e9), dim=-1)
@@ -142,15 +142,15 @@ def test_refusals() -> None:
         Shaw(4, clip=0)
     with pytest.raises(
         WhenceError,
-        match=r"^Shaw\(8\) got queries of width 4, but .*; build it with the width of a head\.$",
+        match=r"^Shaw\(8\) got queries of dimension 4, but .*; build it with head_dim=4\.$",
     ):
         Shaw(8).double().content_bias(make_rows(torch.arange(3)[None], torch.arange(3)[None]))
 
 
-def test_gradients_are_the_same_by_index_and_by_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_the_same_by_index_and_uses_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for products in (False, True):
-        monkeypatch.setattr(module, "by_products", lambda x, products=products: products)
+        monkeypatch.setattr(module, "uses_one_hot", lambda x, products=products: products)
         torch.manual_seed(3)
         rows, shaw = make_rows(*POSITIONS["own"]), Shaw(4, clip=2, std=1.0).to(torch.float64)
         weights = torch.softmax(torch.randn_like(rows.scores), -1).requires_grad_()

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.position.sink import Sink, per_head
+from whence.position.parameter import make_unbounded
+from whence.position.sink import Sink
 
 
 class Hook(torch.nn.Module):
@@ -84,5 +85,5 @@ def test_refusals(arguments, text):
 
 
 def test_per_head_shapes():
-    assert per_head("x", 2.0, None).shape == () and per_head("x", 2, 3).tolist() == [[2], [2], [2]]
-    assert per_head("x", (1, 2), 2).tolist() == [[1], [2]]
+    assert make_unbounded("x", 2.0, None).shape == () and make_unbounded("x", 2, 3).tolist() == [[2], [2], [2]]
+    assert make_unbounded("x", (1, 2), 2).tolist() == [[1], [2]]

@@ -85,7 +85,7 @@ def test_it_exports_with_a_dynamic_length() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^Sinusoidal\(embed_dim=\.\.\.\) got 0, but .*; give the input's width\.$",
+        match=r"^Sinusoidal\(embed_dim=\.\.\.\) got 0, but .*; pass the dimension of the input\.$",
     ):
         Sinusoidal(0)
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_refusals() -> None:
         Sinusoidal(8, base=1)
     with pytest.raises(
         WhenceError,
-        match=r"^Sinusoidal\(8\) got an input of width 6, but .*; build it with the input's width\.$",
+        match=r"^Sinusoidal\(8\) got an input of dimension 6, but .*; build it with embed_dim=6\.$",
     ):
         Sinusoidal(8).embed(torch.zeros(1, 2, 6), torch.tensor([[0, 1]]))
     with pytest.raises(

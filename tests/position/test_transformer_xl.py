@@ -103,20 +103,20 @@ def test_all_parameters_learn_and_travel() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(embed_dim=\.\.\.\) got 7, but .*; each sine has its cosine, so give an even number\.$",
+        match=r"^TransformerXL\(embed_dim=\.\.\.\) got 7, but .*; sines and cosines come in pairs, so pass an even number\.$",
     ):
         TransformerXL(2, 4, embed_dim=7)
     with pytest.raises(WhenceError, match=r"^TransformerXL\(embed_dim=\.\.\.\) got 3"):
         TransformerXL(1, 3)
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but .*; give",
+        match=r"^TransformerXL\(head_dim=\.\.\.\) got 0, but .*; pass the dimension",
     ):
         TransformerXL(2, 0)
     with pytest.raises(WhenceError, match=r"^TransformerXL\(base=\.\.\.\) got 1\.0, but .*; use 10000, as"):
         TransformerXL(2, 4, base=1.0)
     with pytest.raises(
         WhenceError,
-        match=r"^TransformerXL\(4, 4\) got 2 heads of width 4, but .*; build it for this attention\.$",
+        match=r"^TransformerXL\(4, 4\) got 2 heads of dimension 4, but .*; build it with heads=2 and head_dim=4",
     ):
         TransformerXL(4, 4).content_bias(make_rows(torch.arange(3)[None], torch.arange(3)[None]))

@@ -199,9 +199,9 @@ def test_the_papers_counts_of_parameters():
 @pytest.mark.parametrize(
     "wrong, text",
     [
-        (lambda: PointerGeneratorSpec(0), r"PointerGeneratorSpec\(vocab_size=...\) got 0, but vocab_size is a whole number"),
+        (lambda: PointerGeneratorSpec(0), r"PointerGeneratorSpec\(vocab_size=...\) got 0"),
         (lambda: PointerGeneratorSpec(9, attention="self"), r"got 'self', but attention is one of additive, coverage"),
-        (lambda: PointerGeneratorSpec(9, coverage_loss=-1), r"got -1, but coverage_loss is a finite number of at least 0"),
+        (lambda: PointerGeneratorSpec(9, coverage_loss=-1), r"got -1, but .*at least 0"),
         (lambda: Vocabulary(["a", "b", "a"]), r"got 'a' twice, but each word has one number"),
         (lambda: VOCABULARY.sources([["to"], []]), r"got no words in text 1"),
         (lambda: VOCABULARY.sources([]), r"got no texts"),

@@ -33,7 +33,7 @@ def draw_oscillation(panels: list[Axes], rotary: Rotary, head_dim: int) -> None:
         context = LONGEST if scaling.needs_length else None
         return Rotary(base=rotary.base, rotary_dim=rotary.rotary_dim, scaling=scaling, context=context)
 
-    pairs, original = rotary.turning(head_dim) // 2, LONGEST // 4
+    pairs, original = rotary.resolve_rotary_dim(head_dim) // 2, LONGEST // 4
     growing = tuple(4.0 ** (pair / max(1, pairs - 1)) for pair in range(pairs))  # LongRoPE's own are searched
     bases = {f"base $10^{n}$": Rotary(base=10.0**n, rotary_dim=rotary.rotary_dim) for n in (4, 5, 6)}
     scalings = {"linear": scaled(Linear(4.0))}

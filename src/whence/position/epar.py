@@ -1,9 +1,9 @@
-"""EPAR: position multiplies the score by an explicit function of distance (the EPAR framework's position effect).
+"""EPAR: the score is multiplied by an explicit function of distance (the position effect of the EPAR framework).
 
     basic      alpha * exp(-beta * |d| / L)
     enhanced   alpha * (1 + gamma * exp(-beta * |d| / L)) / (1 + gamma)
 
-The enhanced form never falls under ``alpha / (1 + gamma)``, so a far key keeps a share of its score.
+The enhanced form never falls below ``alpha / (1 + gamma)``, so the scores of far keys do not vanish.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 
 from whence.position.base import LENGTHS, HookGradients, ParameterGradient, Position
-from whence.position.parameter import Quantity
+from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag
 
 Number = float | Sequence[float]
 
 
 class Epar(Position):
-    """Scores times an explicit decay.
+    """Scores multiplied by an exponential decay.
 
     Args:
-        heads: one set of parameters a head; ``None`` for one set for all heads.
+        heads: one set of parameters per head; ``None`` for one set shared by all heads.
         form: ``"enhanced"`` or ``"basic"`` (which has no gamma).
         alpha: strength, above 0.
         beta: decay, at least 0.
-        gamma: how much of the score decays, at least 0.
-        learnable: let the parameters learn inside those bounds.
+        gamma: ratio of the decaying to the constant part of the score, at least 0.
+        learnable: make the parameters learnable within those bounds.
         length: ``"context"``, ``"query"`` or ``"sequence"``; see ``Position``.
         context: the L of ``length="context"``.
 
@@ -39,7 +39,7 @@ class Epar(Position):
     """
 
     model_arguments = ("heads",)
-    #: the other defaults that the source's class signature carries; its text and its protocol file say (1, 1, 0.5)
+    #: the defaults of the class in the source; its text and its protocol file have (1, 1, 0.5)
     CODE_DEFAULTS = {"alpha": 1.0, "beta": 2.0, "gamma": 1.5}
 
     def __init__(
@@ -58,11 +58,11 @@ class Epar(Position):
         super().__init__(heads=heads, length=length, context=context)
         self.form = require_choice("Epar", "form", form, ("basic", "enhanced"))
         require_flag("Epar", "learnable", learnable)
-        self.alpha = Quantity("alpha", alpha, heads=heads, learnable=learnable, zero_allowed=False)
-        self.beta = Quantity("beta", beta, heads=heads, learnable=learnable)
-        checked = Quantity("gamma", gamma, heads=heads, learnable=learnable)
+        self.alpha = BoundedParameter("alpha", alpha, heads=heads, learnable=learnable, zero_allowed=False)
+        self.beta = BoundedParameter("beta", beta, heads=heads, learnable=learnable)
+        gamma_parameter = BoundedParameter("gamma", gamma, heads=heads, learnable=learnable)
         if form == "enhanced":
-            self.gamma = checked
+            self.gamma = gamma_parameter
 
     def score_scale(self, distance: Tensor, length: Any) -> Tensor:
         decay = torch.exp(-self.beta() * (distance.abs() / length))
@@ -78,28 +78,28 @@ class Epar(Position):
         with torch.no_grad():
             far = distance.abs() / length
             decay = torch.exp(-beta * far)
-            strength = ParameterGradient(alpha, "score_scale", None)
+            amplitude = ParameterGradient(alpha, "score_scale", None)
             if gamma is None:
                 return HookGradients(
-                    alpha * decay, None, (strength, ParameterGradient(beta, "score_scale", -alpha * (far * decay)))
+                    alpha * decay, None, (amplitude, ParameterGradient(beta, "score_scale", -alpha * (far * decay)))
                 )
             lowest = alpha / (1 + gamma)
             span = lowest * gamma
             by_gamma = lowest / (1 + gamma) * (decay - 1)
-            each = (
-                strength,
+            gradients = (
+                amplitude,
                 ParameterGradient(beta, "score_scale", -span * (far * decay)),
                 ParameterGradient(gamma, "score_scale", by_gamma),
             )
-            return HookGradients(lowest + span * decay, None, each)
+            return HookGradients(lowest + span * decay, None, gradients)
 
     def score_scale_decay(self, length: Any) -> tuple[Tensor, Tensor, Tensor]:
-        alpha, fall = self.alpha(), self.beta() / length
+        alpha, decay = self.alpha(), self.beta() / length
         if self.form == "basic":
-            return torch.zeros_like(alpha), alpha, fall
+            return torch.zeros_like(alpha), alpha, decay
         gamma = self.gamma()
         lowest = alpha / (1 + gamma)
-        return lowest, lowest * gamma, fall
+        return lowest, lowest * gamma, decay
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -1,4 +1,4 @@
-"""Evaluate a mechanism's distance functions on any grid of distances, part by part."""
+"""Evaluate the hooks of all parts of a mechanism and combine them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.position.base import Position, Rows
 
-#: given a part, the length its hooks receive: None, a number, or a tensor that broadcasts to the grid
+#: maps a part to the length that its hooks receive: None, a number, or a tensor that broadcasts to the distances
 LengthOf = Callable[[Position], Any]
 
 
 def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
-    """A ``score_scale``, ``bias`` or ``sink`` of all parts together, as ``[heads or 1, *places.shape]`` in the dtype of places.
+    """``score_scale``, ``bias`` or ``sink`` of all parts, as ``[heads or 1, *places.shape]`` in the dtype of places.
 
-    ``None`` when no part has the hook. Where rows of a batch that share their positions have lengths of their own, the
-    answer has the batch of the lengths. Factors multiply, biases add; a sum holds one sink at most.
+    ``places`` are distances, or positions for ``sink``. The result is None when no part has the hook. Score scales
+    multiply, biases add; a sum has at most one sink. If sequences of a batch share positions and differ in length, the
+    result has the batch axis of the lengths.
     """
     total: Tensor | None = None
     for part in position.parts:
@@ -34,13 +35,12 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
             type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0]
         )
         out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
-        before = total
-        total = out if before is None else before * out if hook == "score_scale" else before + out
+        total = out if total is None else total * out if hook == "score_scale" else total + out
     return total
 
 
 def evaluate_content_bias(position: Position, rows: Rows) -> Tensor | None:
-    """The content terms of all parts together, like the scores; None when no part has one."""
+    """The sum of ``content_bias`` over all parts, like the scores; None when no part has the hook."""
     total: Tensor | None = None
     for part in position.parts:
         if "content_bias" in part.effects:
@@ -52,23 +52,23 @@ def evaluate_content_bias(position: Position, rows: Rows) -> Tensor | None:
     return total
 
 
-def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, wanted: tuple[int, ...]) -> Tensor | None:
-    """The value terms of all parts together, of the wanted shape; None when no part has one."""
+def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, shape: tuple[int, ...]) -> Tensor | None:
+    """The sum of ``value_bias`` over all parts, of the given shape; None when no part has the hook."""
     total: Tensor | None = None
     for part in position.parts:
         if "value_bias" in part.effects:
             term = hook_outputs.require_shape(
-                type(part).__name__, "value_bias", part.value_bias(weights, rows), wanted
+                type(part).__name__, "value_bias", part.value_bias(weights, rows), shape
             ).to(weights.dtype)
             total = term if total is None else total + term
     return total
 
 
 def evaluate_table(position: Position, hook: str, distance: Tensor, heads: int, sequence: int) -> Tensor | None:
-    """A factor or bias at 1-D distances as ``[heads or 1, n]``, where no length differs per query."""
+    """``score_scale`` or ``bias`` at 1-D distances as ``[heads or 1, n]``, for lengths that do not depend on the query."""
     return evaluate(position, hook, distance, heads, lambda part: fixed_length(part, sequence))
 
 
 def fixed_length(part: Position, sequence: int) -> int | None:
-    """The length that a part's hooks receive where it is the same for every query."""
+    """The length that a part's hooks receive, if it is the same for every query."""
     return part.context if part.length == "context" else sequence if part.length == "sequence" else None

@@ -1,9 +1,10 @@
-"""FIRE: a small network reads the distance as a share of the query's position (Li et al. 2023, arXiv 2310.04418).
+"""FIRE: a small network of the distance divided by the query's position (Li et al. 2023, arXiv 2310.04418).
 
     bias = f( psi(|i - j|) / psi(max(threshold, i)) ),    psi(x) = log(1 + |c| * x)
 
-i is the query's position counted from 0, f a network 1 -> width -> heads with one ReLU layer. The share lies between
-0 and 1 at every length, so f meets nothing new on longer inputs; the threshold keeps short ones from being stretched.
+i is the query's position counted from 0, and f a network 1 -> hidden_dim -> heads with one ReLU layer. The argument of f
+is between 0 and 1 at every length, so longer inputs stay in its training range. The threshold avoids stretching short
+inputs.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from torch import Tensor, nn
 from whence.position.base import LENGTHS, Position
 from whence.validation import require_choice, require_dim, require_number, require_table
 
-EPS = 1e-6  # keeps the division finite when c or the threshold is learned down to 0
+EPS = 1e-6  # keeps the division finite when c or the threshold approaches 0 in training
 
 
 class Fire(Position):
-    """A learned function of relative distance over position.
+    """A learned function of the distance relative to the query's position.
 
     Args:
         heads: number of query heads.
-        hidden_dim: hidden units of the network.
-        c: where the logarithm bends; learnable, its sign does not matter.
-        threshold: positions below it are normalised by it; a learnable multiplier, 1 at the start, goes with it.
-        length: ``"query"`` as published: the normaliser is the query's own position. ``"context"`` puts ``context - 1``
-            in its place, which makes the bias a function of distance alone.
+        hidden_dim: number of hidden units of the network.
+        c: scale inside the logarithm; learnable, its sign has no effect.
+        threshold: smaller positions are replaced by it in the denominator; a learnable factor, initially 1, multiplies it.
+        length: ``"query"`` as published: the denominator uses the query's position. ``"context"`` uses ``context - 1``
+            instead, which makes the bias a function of distance alone.
         context: the number for ``length="context"``.
 
     >>> fire = Fire(2, threshold=4.0)
-    >>> fire.share(torch.tensor([0.0, 2.0, 8.0]), torch.tensor([9.0, 3.0, 9.0])).detach()
+    >>> fire.normalized_distance(torch.tensor([0.0, 2.0, 8.0]), torch.tensor([9.0, 3.0, 9.0])).detach()
     tensor([0.0000, 0.5419, 1.0000])
     """
 
@@ -55,25 +56,25 @@ class Fire(Position):
         super().__init__(heads=heads, length=length, context=context)
         self.hidden_dim = require_dim("Fire", "hidden_dim", hidden_dim, remedy="try hidden_dim=32")
         require_table("Fire", heads, hidden_dim)
-        remedy = "give a positive number"
+        remedy = "pass a number above 0"
         self.threshold = float(require_number("Fire", "threshold", threshold, above=0, remedy=remedy))
         self.c = nn.Parameter(torch.tensor(float(require_number("Fire", "c", c, above=0, remedy=remedy))))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
         self.network = nn.Sequential(nn.Linear(1, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, heads))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
-        share = self.share(distance, length).to(self.c.dtype)
-        return self.network(share[:, None]).T
+        normalized = self.normalized_distance(distance, length).to(self.c.dtype)
+        return self.network(normalized[:, None]).T
 
-    def share(self, distance: Tensor, length: Any) -> Tensor:
-        """What the network reads: distances ``[n]`` as shares of the position ``length - 1``."""
+    def normalized_distance(self, distance: Tensor, length: Any) -> Tensor:
+        """The input of the network: distances ``[n]`` relative to the position ``length - 1``."""
         threshold = (self.multiplier * self.threshold).abs().to(distance.dtype)
-        # left padding has positions below 0: the maximum with the threshold keeps their normaliser positive
+        # left padding has positions below 0; the maximum with the threshold keeps the denominator positive
         if isinstance(length, Tensor):
-            normaliser = torch.maximum(threshold, length.to(distance.dtype) - 1)
+            denominator = torch.maximum(threshold, length.to(distance.dtype) - 1)
         else:
-            normaliser = threshold.clamp(min=length - 1)
-        return self._psi(distance.abs()) / (self._psi(normaliser) + EPS)
+            denominator = threshold.clamp(min=length - 1)
+        return self._psi(distance.abs()) / (self._psi(denominator) + EPS)
 
     def _psi(self, x: Tensor) -> Tensor:
         return torch.log1p(self.c.abs() * x)

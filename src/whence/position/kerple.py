@@ -3,8 +3,8 @@
     log      -r1 * log(1 + r2 * |d|)      r1, r2 above 0
     power    -r1 * |d| ** r2              r1 above 0, r2 above 0 and at most 2
 
-Both are conditionally positive definite kernels, which is what the bounds are for: a power above 2 is not one. The
-authors clamp their parameters after each step; here the bounds are part of the parametrisation.
+Within these bounds both are conditionally positive definite kernels; a power above 2 is not. The authors clamp the
+parameters after each optimizer step; here the parametrization enforces the bounds.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from whence.position.base import HookGradients, ParameterGradient, Position
-from whence.position.parameter import Quantity
+from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag, require_numbers
 
 Number = float | Sequence[float]
-LARGEST_R1 = 1e6  # times the square of the largest distance there can be, 2**53, it is still finite in float32
-FLOOR = 1e-4  # a learnable exponent stays above this: at 0 the kernel would forget the distance for good
+LARGEST_R1 = 1e6  # its product with the square of the largest distance, 2**53, is finite in float32
+FLOOR = 1e-4  # lower bound of a learnable exponent: at 0 the kernel is constant and has no gradient
 
 
 class Kerple(Position):
-    """A penalty that grows with the logarithm, or with a power, of distance; symmetric in its sign.
+    """A penalty that grows with the logarithm, or with a power, of ``|distance|``.
 
     Args:
         heads: number of query heads.
         form: ``"log"`` or ``"power"``.
-        r1: strength, one number or one a head. By default the heads share out (0, 2) for ``"log"`` and (0, 1) for
-            ``"power"`` evenly, rising: the middles of ``heads`` equal parts. The authors draw from the same ranges.
-        r2: scale (log) or exponent (power). By default the middles of (0, 1) or (0, 2), falling, so that no head
+        r1: strength, one number or one per head. By default the midpoints of ``heads`` equal parts of (0, 2) for
+            ``"log"`` or (0, 1) for ``"power"``, increasing. The authors draw at random from the same ranges.
+        r2: scale (log) or exponent (power). By default the midpoints for (0, 1) or (0, 2), decreasing, so that no head
             starts with both the strongest and the steepest kernel.
-        learnable: let r1 and r2 learn inside their bounds.
+        learnable: make r1 and r2 learnable within their bounds.
 
     >>> Kerple(2, r1=1.0, r2=1.0).bias(torch.tensor([0.0, 1.0, -3.0]), None).detach()
     tensor([[-0.0000, -0.6931, -1.3863],
@@ -55,12 +55,12 @@ class Kerple(Position):
         super().__init__(heads=heads)
         self.form = require_choice("Kerple", "form", form, ("log", "power"))
         require_flag("Kerple", "learnable", learnable)
-        middles = [(h + 0.5) / heads for h in range(heads)]
+        midpoints = [(h + 0.5) / heads for h in range(heads)]
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
-        r1 = [top1 * m for m in middles] if r1 is None else r1
-        r2 = [top2 * m for m in reversed(middles)] if r2 is None else r2
-        self.r1 = Quantity("r1", r1, heads=heads, learnable=learnable, zero_allowed=False, largest=LARGEST_R1)
-        kind = Quantity if form == "log" else Exponent
+        r1 = [top1 * m for m in midpoints] if r1 is None else r1
+        r2 = [top2 * m for m in reversed(midpoints)] if r2 is None else r2
+        self.r1 = BoundedParameter("r1", r1, heads=heads, learnable=learnable, zero_allowed=False, largest=LARGEST_R1)
+        kind = BoundedParameter if form == "log" else Exponent
         self.r2 = kind("r2", r2, heads=heads, learnable=learnable, zero_allowed=False)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
@@ -68,7 +68,7 @@ class Kerple(Position):
         if self.form == "log":
             return -self.r1() * torch.log1p(self.r2() * far)
         here = far == 0
-        power = torch.where(here, 1.0, far) ** self.r2()  # the slope of |d|**r2 at 0 is infinite for r2 < 1
+        power = torch.where(here, 1.0, far) ** self.r2()  # the derivative of |d|**r2 at 0 is infinite for r2 < 1
         return -self.r1() * torch.where(here, 0.0, power)
 
     def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients:
@@ -92,8 +92,8 @@ class Kerple(Position):
         yield "r2", self.r2()
 
 
-class Exponent(Quantity):
-    """A ``Quantity`` that also has a top: above 0 and at most 2, whatever an optimiser does to ``raw``."""
+class Exponent(BoundedParameter):
+    """A ``BoundedParameter`` above 0 and at most 2, for every value of ``raw``."""
 
     def __init__(self, name: str, value: Number, *, heads: int, learnable: bool, zero_allowed: bool) -> None:
         if learnable:
@@ -103,10 +103,10 @@ class Exponent(Quantity):
             require_numbers(name, value, heads, above=0, high=2)
         super().__init__(name, value, heads=heads, learnable=False, zero_allowed=zero_allowed)
         if learnable:
-            start = self.fixed
+            initial = self.fixed
             del self.fixed
-            self.raw = nn.Parameter(torch.logit((2 - start) / (2 - FLOOR)))
+            self.raw = nn.Parameter(torch.logit((2 - initial) / (2 - FLOOR)))
 
     def forward(self) -> Tensor:
-        # counted down from 2, so that a saturated sigmoid gives 2 exactly and rounding never exceeds it
+        # subtracted from 2, so that a saturated sigmoid gives exactly 2 and rounding never exceeds it
         return self.fixed if self.raw is None else 2 - (2 - FLOOR) * torch.sigmoid(self.raw)

@@ -1,7 +1,7 @@
 """Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; Devlin et al. 2018, arXiv 1810.04805).
 
-One learnable vector a position is added to the input. A position that was never trained has no vector worth adding, so
-the table ends at ``max_length`` and says so.
+One learnable vector per position is added to the input. There is no vector for untrained positions, so a position of
+``max_length`` or more is an error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from whence.validation import require_dim, require_integer, require_std, require
 class Learned(Position):
     """Adds a learnable vector for each position to the input.
 
-    A negative position marks left padding and takes the vector of position 0; attention masks such places anyway.
-    Inside ``torch.compile`` and ``torch.export`` the values of positions are not known, so a position beyond the table
-    is there left to PyTorch's own index error.
+    A negative position is left padding and uses the vector of position 0; attention masks it. Inside ``torch.compile``
+    and ``torch.export`` the values of positions cannot be read, so a position beyond the table raises PyTorch's own
+    index error.
 
     Args:
-        embed_dim: the width of the input.
+        embed_dim: dimension of the input.
         max_length: number of positions in the table.
-        std: standard deviation of the normal distribution the table starts from.
+        std: standard deviation of the normal distribution that initializes the table.
 
     >>> Learned(4, max_length=8).embed(torch.zeros(1, 3, 4), torch.tensor([[0, 1, 2]])).shape
     torch.Size([1, 3, 4])
@@ -47,17 +47,17 @@ class Learned(Position):
         if x.shape[-1] != self.embed_dim:
             raise usage_error(
                 f"Learned({self.embed_dim}, ...)",
-                f"an input of width {x.shape[-1]}",
-                "both widths are one",
-                "build it with the input's width",
+                f"an input of dimension {x.shape[-1]}",
+                "embed_dim must match the input",
+                f"build it with embed_dim={x.shape[-1]}",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
         if index.numel() and tracing.can_read_values(index) and int(index.max()) >= self.max_length:
             raise usage_error(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",
-                f"its table ends at position {self.max_length - 1}",
-                "build it longer, or use a mechanism that extrapolates",
+                f"the last position of its table is {self.max_length - 1}",
+                "increase max_length, or use a mechanism that extrapolates",
             )
         return (x + F.embedding(index.clamp(min=0), self.table)).to(x.dtype)
 

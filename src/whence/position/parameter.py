@@ -1,4 +1,4 @@
-"""One number, or one a head, that learning cannot push out of its bounds."""
+"""Parameters with one number, or one per head."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from whence.validation import LARGEST_NUMBER, require_numbers
 
 
-class Quantity(nn.Module):
-    """A named quantity of a mechanism: fixed (a buffer) or learnable (a parameter), never below zero.
+class BoundedParameter(nn.Module):
+    """A number of at least 0, or one per head: fixed (a buffer) or learnable (a parameter).
 
-    A learnable quantity is the softplus of a free parameter, so every step of any optimiser leaves it above zero.
-    Calling it gives a scalar tensor, or ``[heads, 1]``, ready to meet distances ``[n]``.
+    A learnable one is the softplus of an unbounded parameter, so it stays above 0 after every optimizer step. Calling
+    it returns a scalar tensor or ``[heads, 1]``, which broadcasts with distances ``[n]``.
     """
 
     fixed: Tensor
@@ -36,16 +36,35 @@ class Quantity(nn.Module):
         else:
             remedy = "pass a number inside that range" + (", or learnable=False" if zero_allowed else "")
             values = require_numbers(name, value, heads, above=0, largest=largest, remedy=remedy)
-        full = torch.tensor(values * heads if heads is not None and len(values) == 1 else values)
-        shaped = full.reshape(-1, 1) if heads is not None else full.reshape(())
+        initial = _tensor_per_head(values, heads)
         if learnable:
-            self.raw: Tensor | None = nn.Parameter(shaped + torch.log(-torch.expm1(-shaped)))  # the inverse of softplus
+            self.raw: Tensor | None = nn.Parameter(
+                initial + torch.log(-torch.expm1(-initial))
+            )  # the inverse of softplus
         else:
-            self.register_buffer("fixed", shaped)
+            self.register_buffer("fixed", initial)
             self.raw = None
 
     def forward(self) -> Tensor:
         if self.raw is None:
             return self.fixed
-        # softplus of a very low number rounds to 0, which a strict bound may not reach
+        # softplus rounds to 0 for very negative numbers; the bound is strict
         return F.softplus(self.raw).clamp(min=torch.finfo(self.raw.dtype).tiny)
+
+
+def make_unbounded(
+    name: str, value: float | Sequence[float], heads: int | None, *, largest: float = LARGEST_NUMBER
+) -> Tensor:
+    """Finite numbers of any sign as a scalar tensor, or ``[heads, 1]``.
+
+    >>> make_unbounded("value", -1.0, None), make_unbounded("value", 2.0, 2)
+    (tensor(-1.), tensor([[2.],
+            [2.]]))
+    """
+    return _tensor_per_head(require_numbers(name, value, heads, largest=largest), heads)
+
+
+def _tensor_per_head(values: list[float], heads: int | None) -> Tensor:
+    if heads is None:
+        return torch.tensor(values[0])
+    return torch.tensor(values * heads if len(values) == 1 else values).reshape(-1, 1)

@@ -1,9 +1,9 @@
-"""Recency: a learned bias by position from the end, for pointer attention over a history (the seed project's pointer).
+"""Recency: a learned bias by position from the end, for pointer attention over a history.
 
     bias(d) = table[min(d + 1, max_length - 1)]
 
-A pointer asks once, from the last valid position, so the position from the end of key j is length - j = d + 1 with
-positions counted from 0: the last item has index 1. Index 0 is only ever a key after the query, that is, padding.
+A pointer has one query, at the last valid position, so the position of key j from the end is length - j = d + 1 with
+positions counted from 0: the last item has index 1. Index 0 occurs only for keys after the query, which are padding.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from whence.validation import require_integer, require_table
 
 
 class Recency(Position):
-    """One learnable number for each position from the end, 0 at the start; older items share the last number.
+    """One learnable number per position from the end, initially 0; older items share the last number.
 
     Args:
-        max_length: entries of the table; distances from 0 to ``max_length - 2`` have one of their own.
-        heads: one table a head; ``None`` for one table for all heads.
+        max_length: entries of the table; distances from 0 to ``max_length - 2`` have an entry of their own.
+        heads: one table per head; ``None`` for one table shared by all heads.
 
     >>> recency = Recency(4)
     >>> with torch.no_grad():
@@ -34,8 +34,8 @@ class Recency(Position):
 
     def __init__(self, max_length: int, *, heads: int | None = None) -> None:
         super().__init__(heads=heads)
-        # index 0 is never a visible key
-        remedy = "give the longest history + 1"
+        # index 0 is never visible, so one entry is not enough
+        remedy = "pass the longest history + 1"
         self.max_length = require_integer("Recency", "max_length", max_length, low=2, remedy=remedy)
         shape = (max_length,) if heads is None else (heads, max_length)
         self.table = nn.Parameter(torch.zeros(require_table("Recency", *shape)))

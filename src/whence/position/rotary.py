@@ -1,10 +1,10 @@
-"""Rotary positions: queries and keys turn with their position (Su et al. 2021, arXiv 2104.09864).
+"""Rotary position embedding (RoPE): queries and keys are rotated by their position (Su et al. 2021, arXiv 2104.09864).
 
-Columns are taken in pairs; pair i at position p turns by the angle ``p * base^(-2i/width)``. A dot product of two
-turned vectors depends on the difference of their positions only, and no vector changes its length.
+Columns form pairs. Pair i at position p is rotated by the angle ``p * base^(-2i/rotary_dim)``. The dot product of two
+rotated vectors depends only on the difference of their positions, and rotation preserves their norms.
 
-The two layouts pair the columns differently: ``"interleaved"`` (0, 1), (2, 3), ... as published and in GPT-J;
-``"half"`` (0, w/2), (1, w/2 + 1), ... as in GPT-NeoX and Llama. Weights trained with one do not fit the other.
+Two layouts pair the columns differently, with r = rotary_dim: ``"interleaved"`` (0, 1), (2, 3), ... as published and in
+GPT-J; ``"half"`` (0, r/2), (1, r/2 + 1), ... as in GPT-NeoX and Llama. Weights trained with one do not work with the other.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
 from whence.validation import format_value, require_base, require_choice, require_even, require_integer
 
-# A compiler would fuse the few cosines of a sequence into the turning of every head's every column, and take them there
-# again and again: one opaque step keeps them apart.
+# A compiler would fuse the few cosines of a sequence into the rotation of every column of every head, and recompute them
+# there. An opaque operator prevents that.
 library = torch.library.Library("whence", "FRAGMENT")
 library.define("cos_sin(Tensor angle) -> (Tensor, Tensor)")
 library.impl("cos_sin", lambda angle: (angle.cos(), angle.sin()), "CompositeExplicitAutograd")
@@ -32,15 +32,15 @@ torch.library.register_fake(
 
 
 class Rotary(Position):
-    """Turns queries and keys by angles proportional to their positions.
+    """Rotates queries and keys by angles proportional to their positions.
 
     Args:
-        base: sets the slowest frequency.
-        layout: ``"half"`` or ``"interleaved"``; which columns make a pair.
-        rotary_dim: how many leading columns turn, the others pass through; ``None`` for the whole head.
-        scaling: one of ``whence.position.rotary_scaling``, or ``None`` for the plain frequencies.
+        base: determines the lowest frequency.
+        layout: ``"half"`` or ``"interleaved"``: which columns form a pair.
+        rotary_dim: number of leading columns that are rotated; ``None`` for the whole head.
+        scaling: a ``Scaling`` of ``whence.position.rotary_scaling``, or ``None`` for unscaled frequencies.
         length: only for ``DynamicNtk`` and ``LongRope``: ``"context"``, or ``"sequence"``, each sequence's largest
-            position + 1, after which the same distance turns differently in a longer sequence.
+            position + 1, so that the frequencies depend on the length of the sequence.
         context: the fixed length of ``length="context"``.
 
     >>> q = torch.tensor([[[[1.0, 0.0]]]])
@@ -61,9 +61,11 @@ class Rotary(Position):
         super().__init__(length=_length(scaling, length, context), context=context)
         require_choice("Rotary", "layout", layout, ("half", "interleaved"))
         if rotary_dim is not None:
-            require_even("Rotary", "rotary_dim", rotary_dim, remedy="columns turn in pairs, so give an even number")
+            require_even(
+                "Rotary", "rotary_dim", rotary_dim, remedy="columns are rotated in pairs, so pass an even number"
+            )
         if self.length == "sequence":
-            self.relative = False  # moving all positions changes the largest one, and with it the frequencies
+            self.relative = False  # shifting all positions changes the largest one, and with it the frequencies
         self.base = require_base("Rotary", base)
         self.layout = layout
         self.rotary_dim = rotary_dim
@@ -71,28 +73,28 @@ class Rotary(Position):
 
     @property
     def attention_factor(self) -> float:
-        """What multiplies cos and sin; scores take it squared."""
-        return 1.0 if self.scaling is None else self.scaling.attention
+        """The factor of cos and sin; scores are multiplied by its square."""
+        return 1.0 if self.scaling is None else self.scaling.attention_scaling
 
-    def turning(self, head_dim: int) -> int:
-        """How many of a head's columns turn."""
+    def resolve_rotary_dim(self, head_dim: int) -> int:
+        """The number of rotated columns of a head."""
         rotary_dim = head_dim if self.rotary_dim is None else self.rotary_dim
         if rotary_dim % 2:
             raise usage_error(
-                "Rotary", f"a head width of {rotary_dim}", "columns turn in pairs", "give an even rotary_dim="
+                "Rotary", f"head_dim {rotary_dim}", "columns are rotated in pairs", "pass an even rotary_dim"
             )
         if rotary_dim > head_dim:
-            got = f"a head width of {head_dim}"
+            got = f"head_dim {head_dim}"
             raise usage_error(
                 f"Rotary(rotary_dim={rotary_dim})",
                 got,
-                "no more columns turn than there are",
+                "rotary_dim must not exceed head_dim",
                 "lower rotary_dim, or leave it out",
             )
         return rotary_dim
 
     def frequencies(self, rotary_dim: int, length: Any, *, dtype: torch.dtype, device: Any = None) -> Tensor:
-        """Angle per position step of each pair: ``[width/2]``, or ``[B, width/2]`` for lengths ``[B, 1]``."""
+        """Angle per position of each pair: ``[rotary_dim/2]``, or ``[B, rotary_dim/2]`` for lengths ``[B, 1]``."""
         exponent = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
         if self.scaling is None:
             return torch.pow(self.base, -exponent)
@@ -104,11 +106,11 @@ class Rotary(Position):
         length: Any = self.context
         if self.length == "sequence":
             length = 1 + torch.maximum(q_positions.amax(-1, keepdim=True), k_positions.amax(-1, keepdim=True))
-        frequencies = self.frequencies(self.turning(q.shape[-1]), length, dtype=dtype, device=q.device)
+        frequencies = self.frequencies(self.resolve_rotary_dim(q.shape[-1]), length, dtype=dtype, device=q.device)
         frequencies = frequencies.reshape(-1, 1, 1, frequencies.shape[-1])  # the axes of q: batch, head, row, pair
-        return self._turn(q, q_positions, frequencies), self._turn(k, k_positions, frequencies)
+        return self._rotate(q, q_positions, frequencies), self._rotate(k, k_positions, frequencies)
 
-    def _turn(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
         rotary_dim = 2 * frequencies.shape[-1]
         angle = positions[:, None, :, None] * frequencies
         if torch.compiler.is_compiling() and not tracing.is_exporting() and not angle.requires_grad:
@@ -118,12 +120,12 @@ class Rotary(Position):
         cos, sin = cos * self.attention_factor, sin * self.attention_factor
         if self.layout == "half":
             first, second = x[..., : rotary_dim // 2], x[..., rotary_dim // 2 : rotary_dim]
-            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+            rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         else:
             first, second = x[..., 0:rotary_dim:2], x[..., 1:rotary_dim:2]
-            turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-        turned = turned.to(x.dtype)
-        return turned if rotary_dim == x.shape[-1] else torch.cat((turned, x[..., rotary_dim:]), dim=-1)
+            rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        rotated = rotated.to(x.dtype)
+        return rotated if rotary_dim == x.shape[-1] else torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base
@@ -138,19 +140,19 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
     name = "None" if scaling is None else type(scaling).__name__
     if scaling is not None and not isinstance(scaling, Scaling):
         raise usage_error(
-            "Rotary(scaling=...)", name, "scaling is a Scaling", "take one from whence.position.rotary_scaling"
+            "Rotary(scaling=...)", name, "scaling must be a Scaling", "take one from whence.position.rotary_scaling"
         )
     if scaling is None or not scaling.needs_length:
         if length is not None or context is not None:
             got = f"length={format_value(length)}, context={format_value(context)}"
             raise usage_error(
-                f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope look at a length", "leave both out"
+                f"Rotary(scaling={name})", got, "only DynamicNtk and LongRope use a length", "leave both out"
             )
         return None
     if length is not None:
         require_choice("Rotary", "length", length, LENGTHS)
     if length == "query":
-        rule = "a key turns once for all queries, so its angle cannot follow the query's length"
+        rule = "a key is rotated once for all queries, so its angle cannot depend on the query's length"
         raise usage_error(
             f"Rotary(scaling={name})", "length='query'", rule, "choose length='context' or length='sequence'"
         )
@@ -161,19 +163,19 @@ def _length(scaling: Scaling | None, length: str | None, context: int | None) ->
 
 
 def oscillation(rotary: Rotary, distance: Tensor, head_dim: int) -> Tensor:
-    """The score of two vectors of ones at each distance, over that of the unturned vectors: like ``distance``.
+    """The score of two vectors of ones at each distance, relative to the unrotated vectors: like ``distance``.
 
-    It is the mean of ``cos(distance * frequency)`` times the attention factor squared; columns that do not turn count
-    as 1. With ``length="sequence"`` the length is the largest ``|distance|`` + 1.
+    It is the mean of ``cos(distance * frequency)`` times the attention factor squared; unrotated columns count as 1.
+    With ``length="sequence"`` the length is the largest ``|distance|`` + 1.
 
     >>> oscillation(Rotary(), torch.tensor([0.0, 1.0, 2.0]), 64)
     tensor([1.0000, 0.9662, 0.8845])
     """
-    rotary_dim = rotary.turning(head_dim)
+    rotary_dim = rotary.resolve_rotary_dim(head_dim)
     distance = distance.to(torch.promote_types(distance.dtype, torch.float32))
     length: Any = rotary.context
     if rotary.length == "sequence":
         length = (distance.abs().amax() + 1).reshape(1, 1)
     frequencies = rotary.frequencies(rotary_dim, length, dtype=distance.dtype, device=distance.device).reshape(-1)
-    turned = rotary.attention_factor**2 * torch.cos(distance[..., None] * frequencies).mean(-1)
-    return (turned * rotary_dim + (head_dim - rotary_dim)) / head_dim
+    rotated = rotary.attention_factor**2 * torch.cos(distance[..., None] * frequencies).mean(-1)
+    return (rotated * rotary_dim + (head_dim - rotary_dim)) / head_dim

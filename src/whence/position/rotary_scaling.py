@@ -1,7 +1,7 @@
-"""How rotary frequencies change so that a model reads further than it was trained.
+"""Scalings of rotary frequencies, for contexts longer than the trained one.
 
-Every scaling turns the plain frequencies ``base^(-2i/width)`` into others, and may ask for an attention factor that
-multiplies cos and sin (so scores take it squared). ``Linear`` is position interpolation (Chen et al. 2023, arXiv
+Every scaling changes the frequencies ``base^(-2i/rotary_dim)`` and may add a factor of cos and sin, whose square
+multiplies the scores. ``Linear`` is position interpolation (Chen et al. 2023, arXiv
 2306.15595); ``DynamicNtk`` and ``Yarn`` are described by Peng et al. 2023, arXiv 2309.00071; ``LongRope`` by Ding et
 al. 2024, arXiv 2402.13753; ``Llama3`` came with Llama 3.1 (Grattafiori et al. 2024, arXiv 2407.21783).
 """
@@ -23,35 +23,35 @@ LARGEST_FACTOR = 1e6
 
 
 class Scaling(ABC):
-    """What ``Rotary`` asks of a scaling."""
+    """Interface of a frequency scaling for ``Rotary``."""
 
-    #: whether the frequencies change with a length
+    #: whether the frequencies depend on a length
     needs_length: ClassVar[bool] = False
 
     @property
-    def attention(self) -> float:
-        """What multiplies cos and sin."""
+    def attention_scaling(self) -> float:
+        """The factor of cos and sin."""
         return 1.0
 
     @abstractmethod
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
-        """Angles per position step, from ``exponent`` = ``2i/width`` ``[width/2]``.
+        """Angles per position, from ``exponent`` = ``2i/rotary_dim`` ``[rotary_dim/2]``.
 
-        ``length`` is a number, or a tensor ``[B, 1]``, which gives frequencies ``[B, width/2]``.
+        ``length`` is a number, or a tensor ``[B, 1]``, which gives frequencies ``[B, rotary_dim/2]``.
         """
 
     def _require_factor(self, factor: float) -> None:
-        remedy = "give the new length over the trained length"
+        remedy = "pass the new length divided by the trained length"
         require_number(type(self).__name__, "factor", factor, low=1, high=LARGEST_FACTOR, remedy=remedy)
 
     def _require_lengths(self, factor: float, original: int, *, least: int = 1) -> None:
         self._require_factor(factor)
-        require_integer(type(self).__name__, "original", original, low=least, remedy="give the trained length")
+        require_integer(type(self).__name__, "original", original, low=least, remedy="pass the trained length")
 
 
 @dataclass(frozen=True)
 class Linear(Scaling):
-    """All frequencies divided by ``factor``: positions squeezed into the trained range."""
+    """All frequencies divided by ``factor``: positions are interpolated into the trained range."""
 
     factor: float
 
@@ -64,7 +64,7 @@ class Linear(Scaling):
 
 @dataclass(frozen=True)
 class DynamicNtk(Scaling):
-    """The base grows once the length exceeds ``original``, so slow frequencies stretch and fast ones hardly do."""
+    """The base grows once the length exceeds ``original``: low frequencies are reduced, high ones hardly change."""
 
     factor: float
     original: int
@@ -76,8 +76,8 @@ class DynamicNtk(Scaling):
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         rotary_dim = 2 * exponent.shape[-1]
         if rotary_dim < 4:
-            got = f"a rotary width of {rotary_dim}"
-            raise usage_error("DynamicNtk", got, "it needs two frequencies", "use a width of at least 4")
+            got = f"rotary_dim {rotary_dim}"
+            raise usage_error("DynamicNtk", got, "it needs two frequencies", "use rotary_dim=4 or more")
         longest = length.clamp(min=self.original) if isinstance(length, Tensor) else max(length, self.original)
         stretch = self.factor * longest / self.original - (self.factor - 1)
         return torch.pow(base * stretch ** (rotary_dim / (rotary_dim - 2)), -exponent)
@@ -85,16 +85,16 @@ class DynamicNtk(Scaling):
 
 @dataclass(frozen=True)
 class Yarn(Scaling):
-    """Frequencies that turn often in ``original`` tokens stay, those that turn rarely are divided, with a ramp between.
+    """High frequencies are unchanged, low frequencies are divided by ``factor``, with a linear ramp between.
 
     Args:
-        factor: how many times longer than trained.
+        factor: new length divided by the trained length.
         original: the trained length.
-        beta_fast: a frequency that turns at least this often stays as it is.
-        beta_slow: a frequency that turns at most this often is divided by ``factor``.
-        attention_factor: multiplies cos and sin; by default ``0.1 * ln(factor) + 1``.
-        mscale, mscale_all_dim: given together, the default becomes the ratio of ``0.1 * m * ln(factor) + 1`` for each.
-        truncate: let the ramp start and end at whole columns.
+        beta_fast: frequencies with at least this many rotations in ``original`` tokens are unchanged.
+        beta_slow: frequencies with at most this many rotations are divided by ``factor``.
+        attention_factor: factor of cos and sin; by default ``0.1 * ln(factor) + 1``.
+        mscale, mscale_all_dim: if both are set, the default is the ratio of ``0.1 * m * ln(factor) + 1`` for the two.
+        truncate: round the ends of the ramp to whole columns.
     """
 
     factor: float
@@ -120,34 +120,35 @@ class Yarn(Scaling):
         require_flag("Yarn", "truncate", self.truncate)
 
     @property
-    def attention(self) -> float:
+    def attention_scaling(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return self._warmth(self.mscale) / self._warmth(self.mscale_all_dim)
-        return self._warmth(1.0)
+            return self._default_factor(self.mscale) / self._default_factor(self.mscale_all_dim)
+        return self._default_factor(1.0)
 
-    def _warmth(self, strength: float) -> float:
+    def _default_factor(self, strength: float) -> float:
         return 0.1 * strength * math.log(self.factor) + 1.0
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         half = exponent.shape[-1]
-        # the (fractional) column whose frequency makes so many turns within the trained length
-        turns = (self.original / (2 * math.pi * beta) for beta in (self.beta_fast, self.beta_slow))
-        start, end = (half * math.log(n) / math.log(base) for n in turns)
+        # the (fractional) column whose frequency has beta rotations within the trained length
+        periods = (self.original / (2 * math.pi * beta) for beta in (self.beta_fast, self.beta_slow))
+        start, end = (half * math.log(n) / math.log(base) for n in periods)
         if self.truncate:
             start, end = math.floor(start), math.ceil(end)
         start, end = max(start, 0), min(end, 2 * half - 1)
-        span = end - start if end != start else 0.001  # a step where the ramp has no length
+        span = end - start if end != start else 0.001  # a step function if the ramp has no length
         column = torch.arange(half, dtype=exponent.dtype, device=exponent.device)
         slow = ((column - start) / span).clamp(0, 1)
-        plain = torch.pow(base, -exponent)
-        return plain / self.factor * slow + plain * (1 - slow)
+        unscaled = torch.pow(base, -exponent)
+        return unscaled / self.factor * slow + unscaled * (1 - slow)
 
 
 @dataclass(frozen=True)
 class Llama3(Scaling):
-    """Wavelengths under ``original/high`` stay, those over ``original/low`` grow ``factor`` times, a blend between."""
+    """Wavelengths below ``original/high`` are unchanged, those above ``original/low`` are multiplied by ``factor``, with a
+    blend between."""
 
     factor: float
     low: float = 1.0
@@ -160,15 +161,15 @@ class Llama3(Scaling):
         require_number("Llama3", "high", self.high, above=self.low, remedy="use low=1 and high=4, as published")
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
-        plain = torch.pow(base, -exponent)
-        turns = self.original * plain / (2 * math.pi)
-        keep = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return plain / self.factor * (1 - keep) + plain * keep
+        unscaled = torch.pow(base, -exponent)
+        rotations = self.original * unscaled / (2 * math.pi)
+        keep = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
+        return unscaled / self.factor * (1 - keep) + unscaled * keep
 
 
 @dataclass(frozen=True, repr=False)
 class LongRope(Scaling):
-    """One searched divisor a frequency: ``short`` up to the length ``original``, ``long`` beyond it.
+    """One searched divisor per frequency: ``short`` up to the length ``original``, ``long`` beyond it.
 
     The attention factor is by default ``sqrt(1 + ln(factor) / ln(original))``, whatever the length.
     """
@@ -182,24 +183,29 @@ class LongRope(Scaling):
 
     def __post_init__(self) -> None:
         for name in ("short", "long"):
-            given = getattr(self, name)
-            if not isinstance(given, list | tuple):
+            divisors = getattr(self, name)
+            if not isinstance(divisors, list | tuple):
                 raise usage_error(
-                    f"LongRope({name}=...)", format_value(given), "it is a tuple of numbers", "give width / 2 numbers"
+                    f"LongRope({name}=...)",
+                    format_value(divisors),
+                    "it must be a tuple of numbers",
+                    "pass rotary_dim / 2 numbers",
                 )
-            for value in given:
-                require_number("LongRope", name, value, above=0, remedy="give width / 2 numbers above 0")
-            object.__setattr__(self, name, tuple(float(v) for v in given))  # lists from a config are frozen too
+            for value in divisors:
+                require_number("LongRope", name, value, above=0, remedy="pass rotary_dim / 2 numbers above 0")
+            object.__setattr__(self, name, tuple(float(v) for v in divisors))  # lists from a config become tuples
         self._require_lengths(self.factor, self.original, least=2)
         if self.attention_factor is not None:
             remedy = "leave it out for the published value"
             require_number("LongRope", "attention_factor", self.attention_factor, above=0, remedy=remedy)
         if len(self.short) != len(self.long) or not self.short:
             got = f"{len(self.short)} short and {len(self.long)} long divisors"
-            raise usage_error("LongRope", got, "both are equally many numbers above 0", "give width / 2 numbers each")
+            raise usage_error(
+                "LongRope", got, "both must have the same number of entries", "pass rotary_dim / 2 numbers each"
+            )
 
     @property
-    def attention(self) -> float:
+    def attention_scaling(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
@@ -207,8 +213,8 @@ class LongRope(Scaling):
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         rotary_dim, count = 2 * exponent.shape[-1], len(self.short)
         if rotary_dim != 2 * count:
-            rule = f"its {count} divisors are for a width of {2 * count}"
-            raise usage_error("LongRope", f"a rotary width of {rotary_dim}", rule, "give width / 2 numbers")
+            rule = f"its {count} divisors are for rotary_dim={2 * count}"
+            raise usage_error("LongRope", f"rotary_dim {rotary_dim}", rule, "pass rotary_dim / 2 numbers")
         short, long = (torch.tensor(v, dtype=exponent.dtype, device=exponent.device) for v in (self.short, self.long))
         if isinstance(length, Tensor):
             return torch.pow(base, -exponent) / torch.where(length > self.original, long, short)
@@ -216,4 +222,4 @@ class LongRope(Scaling):
 
     def __repr__(self) -> str:
         counts = f"short=<{len(self.short)}>, long=<{len(self.long)}>"
-        return f"LongRope({counts}, original={self.original}, factor={self.factor}, attention={self.attention:.6g})"
+        return f"LongRope({counts}, original={self.original}, factor={self.factor}, attention_scaling={self.attention_scaling:.6g})"

@@ -2,10 +2,10 @@
 
     bias_h(d) = sum over i = 0 .. dim / 2 - 1 of cos(d / base^(2i / dim)),  divided by 8h / heads,  h = 1 .. heads
 
-The sum is what is left of ``p_m . p_n`` for two sinusoidal encodings, and falls about logarithmically with distance.
-It starts at i = 0 and nothing is taken off it, as the sinusoidal encodings themselves have it. Other code starts at
-i = 1, or subtracts ``dim / 2`` so that distance 0 has bias 0: the second is a constant for each head, which a softmax
-does not notice but an extra logit (a sink) does.
+The sum is the inner product ``p_m . p_n`` of two sinusoidal encodings and decreases about logarithmically with distance.
+It starts at i = 0 and is not shifted, as for the encodings themselves. Other implementations start at i = 1, or subtract
+``dim / 2`` so that distance 0 has bias 0. The second is a constant per head, which changes nothing in a softmax without
+an extra logit (a sink).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from whence.validation import require_base, require_even
 
 
 class Sandwich(Position):
-    """A fixed bias from sinusoids, symmetric in distance; a later head has a flatter one.
+    """A fixed bias from sinusoids of ``|distance|``, flatter for later heads.
 
     Args:
         heads: number of query heads.
-        dim: dimensions of the encoding whose inner product this is, an even number; the paper settles on 128. It is
-            not the width of the model.
-        base: the longest wavelength over ``2 pi``, as in the sinusoidal encoding.
+        dim: dimension of the encoding, an even number; 128 in the paper. It is not the dimension of the model.
+        base: the longest wavelength divided by ``2 pi``, as in the sinusoidal encoding.
 
     >>> Sandwich(2, dim=4).bias(torch.tensor([0.0, 1.0, 100.0]), None)
     tensor([[0.5000, 0.3851, 0.3507],
@@ -38,12 +37,12 @@ class Sandwich(Position):
 
     def __init__(self, heads: int, *, dim: int = 128, base: float = 10000.0) -> None:
         super().__init__(heads=heads)
-        self.dim = require_even("Sandwich", "dim", dim, high=2**16, remedy="try dim=128, the paper's")
-        self.base = require_base("Sandwich", base, above=0, remedy="try base=10000.0, the paper's")
+        self.dim = require_even("Sandwich", "dim", dim, high=2**16, remedy="use dim=128, as published")
+        self.base = require_base("Sandwich", base, above=0, remedy="use base=10000.0, as published")
         self.ratios = [8 * h / heads for h in range(1, heads + 1)]
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
-        # made anew in the precision of the distances: a stored table would stay as coarse as it was made
+        # computed in the precision of the distances; a stored table would keep its own
         i = torch.arange(self.dim // 2, dtype=distance.dtype, device=distance.device)
         total = torch.cos(distance[:, None] * self.base ** (-2 * i / self.dim)).sum(-1)
         ratio = torch.tensor(self.ratios, dtype=distance.dtype, device=distance.device)

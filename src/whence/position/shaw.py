@@ -4,9 +4,9 @@ With ``r = min(max(j - i, -clip), clip)`` the offset from query i to key j, two 
 
     score_ij += scale * q_i . key_table[r]        output_i += sum_j weight_ij * value_table[r]
 
-Nothing of size rows x keys x width is made: each query meets the 2 * clip + 1 vectors once and the keys pick from
-those scores; weights are first summed by offset and then meet the value vectors. On a GPU both are products with a
-matrix of zeros and ones: sums by index there add up in no fixed order or, where an order is asked for, sort all scores.
+No tensor of size rows x keys x head_dim is built: each query is multiplied with the 2 * clip + 1 vectors once, and keys
+select from these scores; weights are first summed by offset, then multiplied with the value vectors. On a GPU both steps
+are products with a one-hot matrix, because scatter-add is nondeterministic there or, if deterministic, sorts all scores.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Shaw(Position):
     """A learnable vector for each clipped offset, added to keys and to values.
 
     Args:
-        head_dim: width of a query head.
-        clip: offsets beyond this share one vector on each side.
+        head_dim: dimension of a query head.
+        clip: larger offsets share one vector on each side.
         acts_on: ``"keys and values"`` as published, ``"keys"`` or ``"values"``.
-        heads: tables of their own for so many heads; ``None`` for tables that all heads share, as published.
-        value_dim: width of a value head; ``None`` for ``head_dim``.
-        std: standard deviation of the normal distribution the tables start from.
+        heads: one pair of tables per head; ``None`` for tables shared by all heads, as published.
+        value_dim: dimension of a value head; ``None`` for ``head_dim``.
+        std: standard deviation of the normal distribution that initializes the tables.
 
     >>> shaw = Shaw(8, clip=2)
     >>> shaw.key_table.shape, sorted(shaw.effects)
-    (torch.Size([5, 8]), ['content', 'values'])
+    (torch.Size([5, 8]), ['content_bias', 'value_bias'])
     """
 
     def __init__(
@@ -71,17 +71,18 @@ class Shaw(Position):
         if "content_bias" not in self.effects:
             return None
         if rows.q.shape[-1] != self.head_dim:
-            got = f"queries of width {rows.q.shape[-1]}"
-            raise usage_error(f"Shaw({self.head_dim})", got, "both widths are one", "build it with the width of a head")
+            head_dim = rows.q.shape[-1]
+            rule, remedy = "head_dim must match the queries", f"build it with head_dim={head_dim}"
+            raise usage_error(f"Shaw({self.head_dim})", f"queries of dimension {head_dim}", rule, remedy)
         dtype = torch.promote_types(rows.q.dtype, self.key_table.dtype)
         by_offset = rows.scale * (rows.q.to(dtype) @ self.key_table.to(dtype).mT)  # [B, H, T, 2 * clip + 1]
-        return picked(by_offset, self._index(rows)).to(rows.scores.dtype)
+        return gather_by_offset(by_offset, self._index(rows)).to(rows.scores.dtype)
 
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         if "value_bias" not in self.effects:
             return None
         dtype = torch.promote_types(weights.dtype, self.value_table.dtype)
-        by_offset = summed(weights.to(dtype), self._index(rows), 2 * self.clip + 1)
+        by_offset = sum_by_offset(weights.to(dtype), self._index(rows), 2 * self.clip + 1)
         return (by_offset @ self.value_table.to(dtype)).to(weights.dtype)
 
     def _index(self, rows: Rows) -> Tensor:
@@ -99,33 +100,33 @@ class Shaw(Position):
             yield "value_dim", self.value_dim
 
 
-def by_products(x: Tensor) -> bool:
+def uses_one_hot(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def picked(by_offset: Tensor, index: Tensor) -> Tensor:
-    """Of ``[B, H, T, n]`` the entry that each key's index names: ``[B, H, T, S]``.
+def gather_by_offset(by_offset: Tensor, index: Tensor) -> Tensor:
+    """The entries of ``[B, H, T, n]`` at each key's index: ``[B, H, T, S]``.
 
-    >>> picked(torch.tensor([[[[5.0, 7.0]]]]), torch.tensor([[[1, 0, 1]]])).tolist()
+    >>> gather_by_offset(torch.tensor([[[[5.0, 7.0]]]]), torch.tensor([[[1, 0, 1]]])).tolist()
     [[[[7.0, 5.0, 7.0]]]]
     """
-    if by_products(by_offset):
-        return torch.einsum("bhtn,btsn->bhts", by_offset, _ones(index, by_offset))
+    if uses_one_hot(by_offset):
+        return torch.einsum("bhtn,btsn->bhts", by_offset, _one_hot(index, by_offset))
     return by_offset.gather(-1, index[:, None].expand(*by_offset.shape[:-1], index.shape[-1]))
 
 
-def summed(weights: Tensor, index: Tensor, count: int) -> Tensor:
-    """``[B, H, T, S]`` summed over the keys of each index: ``[B, H, T, count]``.
+def sum_by_offset(weights: Tensor, index: Tensor, count: int) -> Tensor:
+    """The sum of ``[B, H, T, S]`` over the keys of each index: ``[B, H, T, count]``.
 
-    >>> summed(torch.tensor([[[[0.5, 0.25, 0.25]]]]), torch.tensor([[[1, 0, 1]]]), 2).tolist()
+    >>> sum_by_offset(torch.tensor([[[[0.5, 0.25, 0.25]]]]), torch.tensor([[[1, 0, 1]]]), 2).tolist()
     [[[[0.25, 0.75]]]]
     """
     empty = weights.new_zeros(*weights.shape[:-1], count)
-    if by_products(weights):
-        return torch.einsum("bhts,btsn->bhtn", weights, _ones(index, empty))
+    if uses_one_hot(weights):
+        return torch.einsum("bhts,btsn->bhtn", weights, _one_hot(index, empty))
     return empty.scatter_add(-1, index[:, None].expand(weights.shape), weights)
 
 
-def _ones(index: Tensor, like: Tensor) -> Tensor:
-    """``[B or 1, T, S, n]``: 1 where an index names the place, of as many places as ``like`` has."""
+def _one_hot(index: Tensor, like: Tensor) -> Tensor:
+    """One-hot vectors ``[B or 1, T, S, n]`` of the indices, with n and the dtype from ``like``."""
     return (index[..., None] == torch.arange(like.shape[-1], device=index.device)).to(like.dtype)

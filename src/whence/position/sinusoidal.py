@@ -1,7 +1,7 @@
 """Sinusoidal positions added to the input (Vaswani et al. 2017, arXiv 1706.03762).
 
-Column pair i of a position p holds ``sin(p * base^(-2i/width))`` and ``cos(p * base^(-2i/width))``: a clock face whose
-hand turns slower with every pair. Moving p by a fixed amount rotates each pair, whatever p was.
+Column pair i of position p is ``sin(p * base^(-2i/embed_dim))`` and ``cos(p * base^(-2i/embed_dim))``, with frequencies that
+decrease from pair to pair. Shifting p by a fixed amount rotates each pair by a fixed angle.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LAYOUTS = ("interleaved", "concatenated")
 
 
 def sinusoid(positions: Tensor, embed_dim: int, base: float = 10000.0, layout: str = "interleaved") -> Tensor:
-    """Sines and cosines of positions of any shape: ``[..., width]``, in float64 for float64 positions, else in float32.
+    """Sines and cosines of positions of any shape: ``[..., embed_dim]``, in float64 for float64 positions, else in float32.
 
     Args:
-        positions: whole or fractional positions.
-        embed_dim: number of columns; an odd one leaves out the last cosine.
-        base: the slowest wavelength comes near ``2 * pi * base``.
+        positions: integers or floating-point numbers.
+        embed_dim: number of columns; if odd, the last cosine is left out.
+        base: the longest wavelength is about ``2 * pi * base``.
         layout: ``"interleaved"`` (sin, cos, sin, cos, ...) or ``"concatenated"`` (all sines, then all cosines).
 
     >>> sinusoid(torch.tensor([0, 1]), 4)
@@ -32,7 +32,7 @@ def sinusoid(positions: Tensor, embed_dim: int, base: float = 10000.0, layout: s
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     require_choice("sinusoid", "layout", layout, LAYOUTS)
-    # half precision cannot tell neighbours apart beyond a few hundred positions
+    # half precision cannot distinguish neighboring positions beyond a few hundred
     dtype = torch.promote_types(positions.dtype, torch.float32)
     exponent = torch.arange(0, embed_dim, 2, dtype=dtype, device=positions.device) / embed_dim
     angle = positions.to(dtype)[..., None] * torch.pow(base, -exponent)
@@ -45,9 +45,9 @@ class Sinusoidal(Position):
     """Adds fixed sines and cosines of the position to the input.
 
     Args:
-        embed_dim: the width of the input.
-        base: sets the slowest wavelength; 10000 as published.
-        scale: multiplies the sines and cosines before they are added.
+        embed_dim: dimension of the input.
+        base: determines the longest wavelength; 10000 as published.
+        scale: factor of the sines and cosines.
 
     >>> Sinusoidal(4).embed(torch.zeros(1, 2, 4), torch.tensor([[0, 1]]))
     tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
@@ -58,7 +58,7 @@ class Sinusoidal(Position):
 
     def __init__(self, embed_dim: int, *, base: float = 10000.0, scale: float = 1.0) -> None:
         super().__init__()
-        self.embed_dim = require_dim("Sinusoidal", "embed_dim", embed_dim, remedy="give the input's width")
+        self.embed_dim = require_dim("Sinusoidal", "embed_dim", embed_dim, remedy="pass the dimension of the input")
         self.base = require_base("Sinusoidal", base)
         self.scale = require_number("Sinusoidal", "scale", scale, remedy="use 1, as published")
 
@@ -66,9 +66,9 @@ class Sinusoidal(Position):
         if x.shape[-1] != self.embed_dim:
             raise usage_error(
                 f"Sinusoidal({self.embed_dim})",
-                f"an input of width {x.shape[-1]}",
-                "both widths are one",
-                "build it with the input's width",
+                f"an input of dimension {x.shape[-1]}",
+                "embed_dim must match the input",
+                f"build it with embed_dim={x.shape[-1]}",
             )
         positions = positions.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         return (x + self.scale * sinusoid(positions, self.embed_dim, self.base)).to(x.dtype)

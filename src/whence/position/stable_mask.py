@@ -1,13 +1,13 @@
-"""StableMask: causal rows that sum to less than 1, and to more the later they are (Yin et al. 2024, arXiv 2402.04779).
+"""StableMask: causal rows whose weights sum to less than 1, approaching 1 in later rows (Yin et al. 2024, arXiv 2402.04779).
 
-The paper leaves the future keys of a causal row in the softmax, with logits ``-gamma * t`` at position t, and masks
-them afterwards. All they do is to widen the row's normaliser, so one extra logit without a value says the same and
+In the paper the future keys of a causal row stay in the softmax with logits ``-gamma * t`` at position t and are masked
+afterwards. They only enlarge the softmax denominator of the row, so one extra logit without a value is equivalent and
 needs no future keys. For a query at position p of N = ``context``, positions counted from 0:
 
     sink = log( sum over t = p+1 .. N-1 of exp(-gamma * t) )
 
-The last row has an empty sum, -inf, and sums to 1. Past the context the sum has no terms to name; there the sink is
-the one next position, ``-gamma * (p + 1)`` (our choice: the paper speaks of positions inside the context).
+In the last row the sum is empty, the logit is -inf, and the weights sum to 1. The paper does not define the sum past the
+context; here the sink is the next position alone, ``-gamma * (p + 1)``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor
 
 from whence.position.alibi import slopes
 from whence.position.base import Position
-from whence.position.parameter import Quantity
+from whence.position.parameter import BoundedParameter
 from whence.validation import require_flag
 
 
 class StableMask(Position):
-    """An extra logit that fades along the context, which tells a row where it stands.
+    """An extra logit that decreases along the context, which encodes the absolute position of a row.
 
     Args:
         heads: number of query heads.
-        context: the N of the sum, the length trained on.
-        gamma: decay, at least 0, one number or one a head; ALiBi's slopes by default.
-        learnable: let gamma learn; it stays above 0.
+        context: the N of the sum, the training length.
+        gamma: decay, at least 0, one number or one per head; ALiBi's slopes by default.
+        learnable: make gamma learnable; it stays above 0.
 
     >>> StableMask(1, context=4, gamma=0.0).sink(torch.arange(5.0), 4).exp()
     tensor([[3., 2., 1., 0., 1.]])
@@ -47,7 +47,9 @@ class StableMask(Position):
     ) -> None:
         super().__init__(heads=heads, length="context", context=context)
         require_flag("StableMask", "learnable", learnable)
-        self.gamma = Quantity("gamma", slopes(heads) if gamma is None else gamma, heads=heads, learnable=learnable)
+        self.gamma = BoundedParameter(
+            "gamma", slopes(heads) if gamma is None else gamma, heads=heads, learnable=learnable
+        )
 
     def sink(self, position: Tensor, length: Any) -> Tensor:
         gamma = self.gamma()
@@ -66,8 +68,8 @@ class StableMask(Position):
 def _log_mean_decay(x: Tensor) -> Tensor:
     """``log((1 - exp(-x)) / x)`` for x of at least 0, smooth through 0.
 
-    Near 0 both the quotient and its slope lose their digits to cancellation, so a series takes over there; each branch
-    is fed only what it can digest, for a NaN in the branch not taken would still reach the gradient.
+    Near 0 the quotient and its derivative lose precision by cancellation, so a series replaces them there. Each branch
+    gets only arguments in its domain, because a NaN in the branch not taken would still reach the gradient.
     """
     near = x < 1e-2  # the first term left out is x**6 / 181440, below double precision
     small, large = torch.where(near, x, 0.0), torch.where(near, 1.0, x)

@@ -17,7 +17,7 @@ from torch import Tensor
 from whence.lab.experiment import ProgressCallback, Results
 from whence.lab.study import Budget
 from whence.position.epar import Epar
-from whence.position.parameter import Quantity
+from whence.position.parameter import BoundedParameter
 from whence_papers.epar.adaptive_training import (
     ADAPTERS,
     TrainedModel,
@@ -150,5 +150,5 @@ def sweep_parameters(trained: TrainedModel, task: Places, spec: AdaptiveAttentio
 
 def _parameter_values(position: Epar, name: str) -> list[float]:
     quantity = getattr(position, name)
-    assert isinstance(quantity, Quantity)
+    assert isinstance(quantity, BoundedParameter)
     return [float(x) for x in quantity().detach().flatten()]

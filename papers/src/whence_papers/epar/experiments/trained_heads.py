@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whence.attention import attend
 from whence.lab.experiment import ProgressCallback, Results
 from whence.position.epar import Epar
-from whence.position.parameter import Quantity
+from whence.position.parameter import BoundedParameter
 from whence_papers.epar.experiments.setup import FORMS, Setup, make_tokens, round_values, target_attention
 from whence_papers.epar.theory import PATTERNS, attention_weights, make_pattern, random_position_vectors
 
@@ -99,7 +99,7 @@ def epar_parameters(head: Head) -> dict[str, float]:
     if head.position is None:
         return {}
     found = {name: getattr(head.position, name, None) for name in ("alpha", "beta", "gamma")}
-    return {name: round_values(x().detach()) for name, x in found.items() if isinstance(x, Quantity)}
+    return {name: round_values(x().detach()) for name, x in found.items() if isinstance(x, BoundedParameter)}
 
 
 def compute(setup: Training, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:

@@ -143,7 +143,7 @@ def build_epar(parameters: Tensor, length: int, form: str = "enhanced") -> Epar:
     heads = None if parameters.ndim == 1 else parameters.shape[0]
     made = Epar(heads, form=form, context=length).to(parameters.device)
     for column, name in enumerate(names):
-        # a Quantity stores single precision; replace its value by the double-precision tensor
+        # a BoundedParameter stores single precision; replace its value by the double-precision tensor
         getattr(made, name).fixed = parameters[..., column] if heads is None else parameters[:, column, None]
     return made
 
