@@ -71,11 +71,11 @@ MUTANTS = [
     (F + "backward_dq.py", "if high > low:  # the carry", "if high < low:  # the carry", DENSE),
     (F + "decode.py", "tl.minimum(group_row // q_len, GROUP_SIZE - 1)", "tl.minimum(group_row // q_len, 0)", DECODED),
     # EPAR's mathematics and adaptive attention
-    (EPAR + "theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["papers/tests/epar/test_theory_attention.py", "-k", "doubled"]),
+    (EPAR + "theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["papers/tests/epar/test_theory_properties.py", "-k", "doubled"]),
     (EPAR + "theory/benefit.py", "right=True", "right=False", ["papers/tests/epar/test_theory_benefit.py", "-k", "spearman"]),
-    (EPAR + "theory/properties.py", "setting.floor - values", "values - setting.floor", ["papers/tests/epar/test_theory_effect.py", "-k", "floor"]),
-    (EPAR + "attention.py", "[slope, -slope * at]", "[slope, slope * at]", ["papers/tests/epar/test_adaptive.py", "-k", "formula"]),
-    (EPAR + "attention.py", "q = q * output.row_scale", "k = k * output.row_scale", ["papers/tests/epar/test_adaptive.py", "-k", "temperature"]),
+    (EPAR + "theory/properties.py", "setting.floor - values", "values - setting.floor", ["papers/tests/epar/test_theory_position_effect.py", "-k", "floor"]),
+    (EPAR + "attention.py", "[slope, -slope * at]", "[slope, slope * at]", ["papers/tests/epar/test_adaptive_attention.py", "-k", "formula"]),
+    (EPAR + "attention.py", "q = q * output.row_scale", "k = k * output.row_scale", ["papers/tests/epar/test_adaptive_attention.py", "-k", "temperature"]),
     # a shift by one
     (P + "recency.py", "distance + 1", "distance", ["tests/position/test_recency.py"]),
     (P + "fire.py", "length.to(distance.dtype) - 1", "length.to(distance.dtype)", ["tests/position/test_fire.py"]),

@@ -68,7 +68,7 @@ def test_a_verdict_flips_with_the_records(base):
     assert (base / "conditions.png").read_bytes()[:4] == b"\x89PNG"
     before = cells(base)
     assert {key: row["verdict"] for key, row in before.items()} == {
-        (condition, against): "wins" if against == "none" else "cannot be told apart"
+        (condition, against): "wins" if against == "none" else "undecided"
         for condition in ("short", "none", "long")
         for against in ("none", "alibi")
     }

@@ -120,8 +120,8 @@ def force_task_type(model: AdaptiveModel, task_type: str) -> AdaptiveModel:
 def answer_shares(model: AdaptiveModel, task: Places, split: str = "test") -> dict[str, float]:
     """For inputs whose near, marked and far symbols all differ, the share answered with each of the three."""
     tokens = torch.cat([batch.tokens for batch in task.evaluation(split)])
-    shown = tokens[:, 1:-1]
-    plain = shown % task.symbols
+    symbols = tokens[:, 1:-1]
+    plain = symbols % task.symbols
     marked = plain.gather(1, task.marked(tokens)[:, 1:-1].float().argmax(-1, keepdim=True))[:, 0]
     choices = torch.stack([plain[:, -1], marked, plain[:, 0]])  # in the order of KINDS
     differ = (choices[0] != choices[1]) & (choices[1] != choices[2]) & (choices[0] != choices[2])

@@ -95,13 +95,13 @@ class Votes(Generated):
         if self.order == "shuffled":
             weights = weights.gather(1, without_repetition(rows, amount, amount, generator))
         flipped = torch.rand(rows, self.votes, generator=generator) < self.noise
-        asked = self._question_positions(rows, amount, generator)
-        votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, asked[:, :-1], 0)
+        questions = self._question_positions(rows, amount, generator)
+        votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, questions[:, :-1], 0)
         shown = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, places, amount + 1)
-        tokens = shown.scatter(1, asked, QUESTION)
+        tokens = shown.scatter(1, questions, QUESTION)
         targets = torch.full_like(tokens, IGNORE_INDEX)
         for number in range(self.questions):
-            targets.scatter_(1, asked[:, number : number + 1], self._answers(votes, weights, asked[:, number]))
+            targets.scatter_(1, questions[:, number : number + 1], self._answers(votes, weights, questions[:, number]))
         return Batch(tokens, targets)
 
     def _question_positions(self, rows: int, amount: int, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""``whence conditions``"""
+"""``whence conditions``: one figure and one table of studies under several conditions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
     if not drawing.are_comparable(studies):
         raise usage_error(
             "whence conditions",
-            f"{len(studies)} studies that differ in arms, baseline or metric",
-            "the conditions of one figure share all three",
+            f"{len(studies)} studies with different arms, baselines or metrics, or too few",
+            "a figure needs three or more studies that have the same arms, baseline and metric",
             "name a folder of comparable studies",
         )
     records.write_text(folder / "conditions.csv", drawing.format_csv(drawing.build_rows(studies)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WINS, LOSES, OPEN, MISSING = "wins", "loses", "cannot be told apart", "not compared"
+WINS, LOSES, OPEN, MISSING = "wins", "loses", "undecided", "not compared"
 FROM_BASELINE = {"worse": WINS, "better": LOSES, "open": OPEN}
 MIN_STUDIES = 3  # fewest studies for a figure; two are easily compared without one
 
@@ -222,7 +222,7 @@ def _own(row: Row, baseline: str, unit: str) -> str:
 def _heading(drawn: Figure, rows: list[Row], baseline: str, total: float) -> None:
     counted = Counter(cell.verdict for row in rows for cell in row.cells)
     told = ", ".join(f"{STYLES[verdict][0]} {verdict} {counted[verdict]}" for verdict in STYLES if counted[verdict])
-    drawn.text(0.01, 1 - 0.2 / total, f"Where {baseline} wins, loses or cannot be distinguished", fontsize=11,
+    drawn.text(0.01, 1 - 0.2 / total, f"Where {baseline} wins, loses or is undecided", fontsize=11,
                fontweight="bold", va="center")  # fmt: skip
     drawn.text(0.01, 1 - 0.47 / total, f"{baseline}: {told}", fontsize=9, va="center")
     known = [cell for row in rows for cell in row.cells if cell.seeds is not None]
@@ -230,7 +230,7 @@ def _heading(drawn: Figure, rows: list[Row], baseline: str, total: float) -> Non
         seeds, comparisons = _each([cell.seeds for cell in known]), _each([cell.comparisons for cell in known])
         note = (
             f"{seeds} seeds per arm. Welch's test; p and intervals are corrected for {comparisons} comparisons "
-            "(Bonferroni). Wins and losses are significant after this correction; the rest cannot be distinguished."
+            "(Bonferroni). Wins and losses are significant after this correction; the rest is undecided."
         )
         drawn.text(0.01, 0.12 / total, note, fontsize=7.5, color="0.3", va="center")
 

@@ -86,8 +86,8 @@ def describe_model(trained: TrainedModel, task: Places) -> dict[str, Any]:
         "first_key_moved": round_values(_first_key_changes(trained.model, tokens)),
     }
     if output.task_weights is not None:
-        asked = output.task_weights[:, -1]
-        found["task_weights"] = {kind: round_values(asked[kinds == n], 4) for n, kind in enumerate(KINDS)}
+        task_weights = output.task_weights[:, -1]
+        found["task_weights"] = {kind: round_values(task_weights[kinds == n], 4) for n, kind in enumerate(KINDS)}
     if output.content_types is not None:
         found["content"] = describe_content(trained.model, task)
     if trained.adapter in ("task", "fused"):

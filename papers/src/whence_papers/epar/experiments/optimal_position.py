@@ -84,8 +84,8 @@ def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[st
                     importance, x = make_sequences(name, setup, number)
                     maps.append(compute_attention(x, weights, form, number, heads, setup))
                     importances.append(importance)
-            tried = theory.prediction_ignores_attention(torch.cat(maps), torch.cat(importances))
-            found.append({"weights": weights, "form": form} | tried.record())
+            evidence = theory.prediction_ignores_attention(torch.cat(maps), torch.cat(importances))
+            found.append({"weights": weights, "form": form} | evidence.record())
     return found
 
 

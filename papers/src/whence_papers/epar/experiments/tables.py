@@ -104,8 +104,8 @@ def properties_section(record: Record) -> str:
         checks = f"({one['checked']} checks: {one['where']})"
         lines.append(paragraph(f"{one['form']}: {one['statement']}: {verdict} {checks}."))
         if one["counter_example"]:
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in one["counter_example"].items())
-            lines.append(paragraph(f"    for example: {shown}"))
+            example = ", ".join(f"{name} {value:.4g}" for name, value in one["counter_example"].items())
+            lines.append(paragraph(f"    for example: {example}"))
     return section("Theorem 1 and the bound, each checked on a grid", *lines)
 
 
@@ -180,10 +180,10 @@ def definitions_section(record: Record) -> str:
 
 
 def prediction_section(record: Record) -> str:
-    tried = record["results"]["prediction"]
-    failed = [one for one in tried if not one["holds"]]
-    count = sum(one["checked"] for one in tried)
-    verdict = "in every case" if not failed else f"but not for {len(failed)} of {len(tried)} kinds of heads"
+    checks = record["results"]["prediction"]
+    failed = [one for one in checks if not one["holds"]]
+    count = sum(one["checked"] for one in checks)
+    verdict = "in every case" if not failed else f"but not for {len(failed)} of {len(checks)} kinds of heads"
     text = (
         f"The source predicts argmax_i of (row mean of A) x I. On {count} attention maps this is argmax I {verdict}: "
         "a softmax row has the mean 1/L, so the prediction does not depend on the attention, and not on alpha, beta or gamma."
@@ -295,8 +295,8 @@ def elasticities_section(record: Record) -> str:
     lines = [["% for + 1 % of", *found["by"]]]
     for number in next(iter(found["by"].values())):
         lines.append([number, *(format_mean(by_number[number]) for by_number in found["by"].values())])
-    apart = f"Autograd and central differences agree to {found['autograd_against_differences']:.1e}."
-    return section("Sensitivity at the source's parameters, trained enhanced heads", table(lines), apart)
+    agreement = f"Autograd and central differences agree to {found['autograd_against_differences']:.1e}."
+    return section("Sensitivity at the source's parameters, trained enhanced heads", table(lines), agreement)
 
 
 def optima_section(record: Record) -> str:
@@ -319,10 +319,10 @@ def _optima_of(objective: str, heads: list[Record], seeds: list[int]) -> str:
                 [f"seed {seed}, {way[3:]}", *numbers, ", ".join(head[way]["at_bounds"]) or "none", beyond]
             )  # fmt: skip
     agreed = sum(head["two_ways_agree"]["holds"] for head in heads)
-    apart = max(head["two_ways_agree"]["violation"] for head in heads)
+    difference = max(head["two_ways_agree"]["violation"] for head in heads)
     inside = sum(head["inside"]["holds"] for head in heads)
     verdict = (
-        f"Grid and gradient agree for {agreed} of {len(heads)} heads (relative difference at most {apart:.1e}). The "
+        f"Grid and gradient agree for {agreed} of {len(heads)} heads (relative difference at most {difference:.1e}). The "
         f"optimum lies inside the bounds for {inside} of {len(heads)}."
     )
     return f"{table(lines)}\n{verdict}\n"

@@ -71,7 +71,7 @@ def value_is_convex_combination(weights: Tensor, importance: Tensor) -> Evidence
 
     weights ``[..., L, S]`` with rows that sum to 1, importance ``[..., S]`` of at least 0.
     """
-    given = torch.finfo(weights.dtype).eps  # rows computed in single precision sum to 1 only up to its rounding
+    rounding = torch.finfo(weights.dtype).eps  # rows computed in single precision sum to 1 only up to its rounding
     weights, importance = weights.to(torch.float64), importance.to(torch.float64)
     value = position_value(weights, importance)
     low, high = importance.min(-1, keepdim=True).values, importance.max(-1, keepdim=True).values
@@ -79,15 +79,15 @@ def value_is_convex_combination(weights: Tensor, importance: Tensor) -> Evidence
     unlike_one = float((weights.sum(-1) - 1).abs().max())
     worst = int(outside.argmax())
     scale = float(importance.abs().max())
-    allowed = 4 * given * weights.shape[-1] * max(scale, 1e-300)
-    found = float(outside.max())
+    allowed = 4 * rounding * weights.shape[-1] * max(scale, 1e-300)
+    violation = float(outside.max())
     return Evidence(
         "V(i) is a convex combination of the importances",
         f"{value.numel()} rows of {weights.shape[-1]} keys",
         value.numel(),
-        found,
+        violation,
         allowed,
-        None if found <= allowed else {"row": worst, "V": float(value.reshape(-1)[worst])},
+        None if violation <= allowed else {"row": worst, "V": float(value.reshape(-1)[worst])},
         {
             "rows differ from sum 1 by": unlike_one,
             "largest V over largest importance": float((value.amax(-1) / high[..., 0]).max()),
@@ -108,22 +108,22 @@ def prediction_ignores_attention(weights: Tensor, importance: Tensor) -> Evidenc
 
     The violation is the difference between the largest importance and that of the predicted position.
     """
-    given = torch.finfo(weights.dtype).eps  # the rounding error of row sums
+    rounding = torch.finfo(weights.dtype).eps  # the rounding error of row sums
     weights, importance = weights.to(torch.float64), importance.to(torch.float64)
     predicted = source_prediction(weights, importance)
     reached = importance.gather(-1, predicted[..., None])[..., 0]
     short = importance.max(-1).values - reached
     means = weights.mean(-1) * weights.shape[-1]
-    allowed = 8 * given * float(importance.max()) * weights.shape[-1]
-    found = float(short.max())
+    allowed = 8 * rounding * float(importance.max()) * weights.shape[-1]
+    violation = float(short.max())
     worst = int(short.argmax())
     return Evidence(
         "argmax of row mean times importance is argmax of importance",
         f"{predicted.numel()} sequences of {weights.shape[-1]} positions",
         predicted.numel(),
-        found,
+        violation,
         allowed,
-        None if found <= allowed else {"sequence": worst, "predicted": float(predicted.reshape(-1)[worst])},
+        None if violation <= allowed else {"sequence": worst, "predicted": float(predicted.reshape(-1)[worst])},
         {"row mean times L, lowest": float(means.min()), "row mean times L, highest": float(means.max())},
     )
 
@@ -147,8 +147,8 @@ def consistency(value: Tensor, predicted: int) -> Consistency:
     Consistency(value_part=0.5, place_part=0.5)
     """
     _require_positive(best := maximum_benefit(value))
-    apart = abs(best.value - float(value[_checked_position(predicted, value)]))
-    return Consistency(1 - apart / best.value, distance_consistency(value, predicted))
+    difference = abs(best.value - float(value[_checked_position(predicted, value)]))
+    return Consistency(1 - difference / best.value, distance_consistency(value, predicted))
 
 
 def distance_consistency(value: Tensor, predicted: int) -> float:
@@ -165,9 +165,9 @@ def chance_consistency(value: Tensor) -> Consistency:
     """The expected consistency of a position drawn uniformly at random: the chance level."""
     _require_positive(best := maximum_benefit(value))
     positions = torch.arange(value.shape[0])
-    apart = (positions[:, None] - torch.tensor(best.positions)).abs().amin(-1)
-    mean_value, mean_apart = float(value.double().mean()), float(apart.double().mean())
-    return Consistency(mean_value / best.value, 1 - mean_apart / value.shape[0])
+    difference = (positions[:, None] - torch.tensor(best.positions)).abs().amin(-1)
+    mean_value, mean_difference = float(value.double().mean()), float(difference.double().mean())
+    return Consistency(mean_value / best.value, 1 - mean_difference / value.shape[0])
 
 
 def ranks(x: Tensor) -> Tensor:

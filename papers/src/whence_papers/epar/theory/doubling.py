@@ -49,26 +49,26 @@ def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length:
     """
     q, k, v = (x.to(torch.float64) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5
-    at_scores = attend(q, k, v, position=setting.position(length), causal=True, scale=scale, backend="reference")
+    with_epar = attend(q, k, v, position=setting.position(length), causal=True, scale=scale, backend="reference")
     q2, k2 = double_head_dim(q, k, setting, length)
-    over_vectors = attend(q2, k2, v, causal=True, scale=scale, backend="reference")
-    apart = (at_scores - over_vectors).abs()
+    with_doubled = attend(q2, k2, v, causal=True, scale=scale, backend="reference")
+    difference = (with_epar - with_doubled).abs()
     # the rounding error of the logits is relative to the largest product
     logits = scale * float((q2.abs() @ k2.abs().mT).tril().max())
     allowed = 16 * torch.finfo(q.dtype).eps * (1 + logits) * float(v.abs().max())
-    worst = int(apart.argmax())
-    found = float(apart.max())
+    worst = int(difference.argmax())
+    violation = float(difference.max())
     return Evidence(
         "causal EPAR is attention without position over doubled vectors",
         f"{tuple(q.shape)} in {q.dtype}, L = {length}; {setting}",
-        apart.numel(),
-        found,
+        difference.numel(),
+        violation,
         allowed,
-        None if found <= allowed else {"entry": worst, "difference": found},
+        None if violation <= allowed else {"entry": worst, "difference": violation},
         {
             "width of a query": q.shape[-1],
             "width of a doubled one": q2.shape[-1],
-            "largest output": float(at_scores.abs().max()),
+            "largest output": float(with_epar.abs().max()),
         },
     )
 
@@ -87,7 +87,7 @@ def factor_ranks(setting: Setting, length: int) -> Evidence:
     extended = sum(torch.outer(row, column) for row, column in zip(*parts, strict=True))
     assert isinstance(extended, Tensor)
     rank, causal_rank = (int(torch.linalg.matrix_rank(m, rtol=1e-10)) for m in (both_ways, extended))
-    seen = positions[:, None] >= positions
+    visible = positions[:, None] >= positions
     return Evidence(
         "looking both ways too, the factors are a matrix of rank 2 at most",
         f"all pairs of {length} positions; {setting}",
@@ -98,6 +98,6 @@ def factor_ranks(setting: Setting, length: int) -> Evidence:
         {
             "rank both ways": rank,
             "rank of the causal extension": causal_rank,
-            "extension against factor on the causal half": float((extended - both_ways)[seen].abs().max()),
+            "extension against factor on the causal half": float((extended - both_ways)[visible].abs().max()),
         },
     )

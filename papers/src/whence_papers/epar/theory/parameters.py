@@ -62,9 +62,9 @@ def gold_nll(
 
     -1 marks a row without a gold key.
     """
-    asked = gold >= 0
+    has_gold = gold >= 0
     ahead = causal & (gold > torch.arange(gold.shape[-1]))
-    if gold.shape != q.shape[:2] or not bool(asked.any()) or bool(ahead.any()) or int(gold.max()) >= k.shape[1]:
+    if gold.shape != q.shape[:2] or not bool(has_gold.any()) or bool(ahead.any()) or int(gold.max()) >= k.shape[1]:
         raise usage_error(
             "gold_nll(q, k, gold)",
             f"gold of shape {tuple(gold.shape)} for q {tuple(q.shape)}",
@@ -72,15 +72,15 @@ def gold_nll(
             "use -1 for rows without a gold key",
         )
 
-    rows = asked.any(0).nonzero()[:, 0]  # the other rows are not computed
-    q, gold, asked = q[:, rows], gold[:, rows], asked[:, rows]
+    rows = has_gold.any(0).nonzero()[:, 0]  # the other rows are not computed
+    q, gold, has_gold = q[:, rows], gold[:, rows], has_gold[:, rows]
 
     def measure(numbers: Tensor) -> Tensor:
         position = build_epar(numbers, k.shape[1], form)
         weights = attention_weights(q, k, position, causal=causal, temperature=temperature, q_positions=rows)
         index = gold.clamp(min=0)[:, None, :, None].expand(-1, weights.shape[1], -1, -1)
         logs = weights.gather(-1, index)[..., 0].clamp(min=torch.finfo(weights.dtype).tiny).log()
-        return -(logs * asked[:, None]).sum((0, 2)) / asked.sum()
+        return -(logs * has_gold[:, None]).sum((0, 2)) / has_gold.sum()
 
     return measure
 
@@ -130,10 +130,10 @@ def gradients_match_differences(measure: Measure, setting: Setting, step: float 
         moved[column] = step
         both = measure(torch.stack([numbers + moved, numbers - moved])).detach()
         central = (both[0] - both[1]) / (2 * step)
-        apart = float((central - found.slopes[name]).abs().max()) / max(1.0, float(central.abs().max()))
+        difference = float((central - found.slopes[name]).abs().max()) / max(1.0, float(central.abs().max()))
         count += central.numel()
-        if apart >= worst:
-            worst, where = apart, name
+        if difference >= worst:
+            worst, where = difference, name
     allowed = 1e-7
     return Evidence(
         "autograd and central differences give the same slopes",
@@ -248,7 +248,7 @@ def grid_and_gradient_agree(by_grid: Optimum, by_gradient: Optimum, allowed: flo
 
     ``numbers`` holds the parameters of both. They may differ where the measure hardly depends on them.
     """
-    apart = abs(by_grid.loss - by_gradient.loss) / max(by_grid.spread, 1e-300)
+    difference = abs(by_grid.loss - by_gradient.loss) / max(by_grid.spread, 1e-300)
     grid, gradient = by_grid.setting.to_tensor(), by_gradient.setting.to_tensor()
     names = PARAMETERS[by_grid.setting.form]
     numbers = {f"{name} by grid": float(x) for name, x in zip(names, grid, strict=True)}
@@ -258,9 +258,9 @@ def grid_and_gradient_agree(by_grid: Optimum, by_gradient: Optimum, allowed: flo
         "grid and gradient find the same optimum",
         f"{by_grid.evaluations} settings on grids, {by_gradient.evaluations} gradient evaluations",
         1,
-        apart,
+        difference,
         allowed,
-        numbers if apart > allowed else None,
+        numbers if difference > allowed else None,
         numbers | {"largest difference of a number": float((grid - gradient).abs().max())},
     )
 

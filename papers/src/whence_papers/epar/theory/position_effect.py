@@ -141,11 +141,11 @@ def build_epar(parameters: Tensor, length: int, form: str = "enhanced") -> Epar:
         )
     parameters = parameters.to(torch.float64)
     heads = None if parameters.ndim == 1 else parameters.shape[0]
-    made = Epar(heads, form=form, context=length).to(parameters.device)
+    position = Epar(heads, form=form, context=length).to(parameters.device)
     for column, name in enumerate(names):
         # a BoundedParameter stores single precision; replace its value by the double-precision tensor
-        getattr(made, name).fixed = parameters[..., column] if heads is None else parameters[:, column, None]
-    return made
+        getattr(position, name).fixed = parameters[..., column] if heads is None else parameters[:, column, None]
+    return position
 
 
 def factor(distance: Tensor, length: int, setting: Setting) -> Tensor:

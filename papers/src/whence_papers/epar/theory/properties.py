@@ -33,20 +33,20 @@ def continuity(setting: Setting, length: int = 128) -> Evidence:
     the constant times the step.
     """
     constant = setting.steepness / length
-    where = make_grid(length)
+    distances = make_grid(length)
     steps = torch.logspace(0, -9, 10, dtype=torch.float64)
-    here, there = factor(where, length, setting), factor(where + steps[:, None], length, setting)
-    change = (there - here).abs()
+    values, shifted = factor(distances, length, setting), factor(distances + steps[:, None], length, setting)
+    change = (shifted - values).abs()
     beyond = (change - constant * steps[:, None]).clamp(min=0)
-    found, allowed = float(beyond.max()), ROUNDING * setting.alpha
-    row, column = divmod(int(beyond.argmax()), where.numel())
+    violation, allowed = float(beyond.max()), ROUNDING * setting.alpha
+    row, column = divmod(int(beyond.argmax()), distances.numel())
     return Evidence(
         "the factor is continuous in the distance",
-        f"signed distances to 2 L in {where.numel()} points, steps from 1 to 1e-9; L = {length}, {setting}",
+        f"signed distances to 2 L in {distances.numel()} points, steps from 1 to 1e-9; L = {length}, {setting}",
         beyond.numel(),
-        found,
+        violation,
         allowed,
-        None if found <= allowed else {"distance": float(where[column]), "step": float(steps[row])},
+        None if violation <= allowed else {"distance": float(distances[column]), "step": float(steps[row])},
         {"Lipschitz constant": constant, "largest change at step 1e-9": float(change[-1].max())},
     )
 
@@ -54,8 +54,8 @@ def continuity(setting: Setting, length: int = 128) -> Evidence:
 def slope(distance: Tensor, length: int, setting: Setting) -> Tensor:
     """The derivative of the factor with respect to the signed distance, by autograd. At 0 it is neither one-sided derivative."""
     at = distance.detach().to(torch.float64).clone().requires_grad_()
-    (found,) = torch.autograd.grad(factor(at, length, setting).sum(), at)
-    return found
+    (gradient,) = torch.autograd.grad(factor(at, length, setting).sum(), at)
+    return gradient
 
 
 def differentiability(setting: Setting, length: int = 128) -> Evidence:
@@ -64,26 +64,28 @@ def differentiability(setting: Setting, length: int = 128) -> Evidence:
     Forward and backward differences are compared at every grid point. Where they differ by more than curvature explains,
     there is no derivative. ``numbers`` holds both slopes at 0 and the jump between them by the formula.
     """
-    where, step = make_grid(length), 1e-4 * length  # a tenth of the grid spacing
-    here = factor(where, length, setting)
-    right = (factor(where + step, length, setting) - here) / step
-    left = (here - factor(where - step, length, setting)) / step
+    distances, step = make_grid(length), 1e-4 * length  # a tenth of the grid spacing
+    values = factor(distances, length, setting)
+    right = (factor(distances + step, length, setting) - values) / step
+    left = (values - factor(distances - step, length, setting)) / step
     curvature = setting.steepness * setting.beta / length**2
-    apart = (right - left).abs()
+    jumps = (right - left).abs()
     allowed = curvature * step * 1.01 + ROUNDING * setting.alpha / step
-    elsewhere = apart[where != 0]
-    at_zero = int((where == 0).nonzero()[0, 0])
-    inner = where[where != 0]
+    elsewhere = jumps[distances != 0]
+    at_zero = int((distances == 0).nonzero()[0, 0])
+    inner = distances[distances != 0]
     by_autograd = slope(inner, length, setting)
-    central = ((right + left) / 2)[where != 0]
-    found = float(apart.max())
+    central = ((right + left) / 2)[distances != 0]
+    violation = float(jumps.max())
     return Evidence(
         "the factor is differentiable in the signed distance",
-        f"signed distances to 2 L in {where.numel()} points, one-sided steps of {step:g}; L = {length}, {setting}",
-        where.numel(),
-        found,
+        f"signed distances to 2 L in {distances.numel()} points, one-sided steps of {step:g}; L = {length}, {setting}",
+        distances.numel(),
+        violation,
         allowed,
-        None if found <= allowed else {"distance": float(where[int(apart.argmax())]), "jump of the slope": found},
+        None
+        if violation <= allowed
+        else {"distance": float(distances[int(jumps.argmax())]), "jump of the slope": violation},
         {
             "slope right of 0": float(right[at_zero]),
             "slope left of 0": float(left[at_zero]),
@@ -96,18 +98,18 @@ def differentiability(setting: Setting, length: int = 128) -> Evidence:
 
 def factor_monotonicity(setting: Setting, length: int = 128) -> Evidence:
     """The factor does not increase with |i - j|."""
-    where = make_grid(length)
-    where = where[where >= 0]
-    change = factor(where, length, setting).diff()
-    found, allowed = float(change.max().clamp(min=0)), ROUNDING * setting.alpha
+    distances = make_grid(length)
+    distances = distances[distances >= 0]
+    change = factor(distances, length, setting).diff()
+    violation, allowed = float(change.max().clamp(min=0)), ROUNDING * setting.alpha
     worst = int(change.argmax())
     return Evidence(
         "the factor falls with distance",
-        f"distances 0 to 2 L in {where.numel()} points; L = {length}, {setting}",
+        f"distances 0 to 2 L in {distances.numel()} points; L = {length}, {setting}",
         change.numel(),
-        found,
+        violation,
         allowed,
-        None if found <= allowed else {"distance": float(where[worst]), "rise": found},
+        None if violation <= allowed else {"distance": float(distances[worst]), "rise": violation},
         {"smallest fall between neighbours": -float(change.max()), "largest": -float(change.min())},
     )
 
@@ -121,14 +123,14 @@ def bound(setting: Setting, length: int = 128) -> Evidence:
     beyond = torch.logspace(0, 6, 601, dtype=torch.float64) * length
     values = factor(torch.cat([inside, beyond]), length, setting)
     below = (setting.floor - values).clamp(min=0)
-    found, allowed = float(below.max()), ROUNDING * setting.alpha
+    violation, allowed = float(below.max()), ROUNDING * setting.alpha
     return Evidence(
         "the factor is at least alpha / (1 + gamma)" if setting.form == "enhanced" else "the factor is at least 0",
         f"distances 0 to 1e6 L in {values.numel()} points; L = {length}, {setting}",
         values.numel(),
-        found,
+        violation,
         allowed,
-        None if found <= allowed else {"short by": found},
+        None if violation <= allowed else {"short by": violation},
         {
             "floor": setting.floor,
             "least up to L": float(values[: inside.numel()].min()),
@@ -184,15 +186,15 @@ def attention_monotonicity(
     All keys of a row have the same score, one row for each of ``scores`` (by default 401 scores from -5 to 5). The violation
     is the largest increase of the weight from one distance to the next.
     """
-    tried = torch.arange(-200, 201, dtype=torch.float64) / 40 if scores is None else scores.to(torch.float64)
-    weights = weights_by_distance(tried[:, None].expand(-1, length), setting, length=length, temperature=temperature)
+    scores = torch.arange(-200, 201, dtype=torch.float64) / 40 if scores is None else scores.to(torch.float64)
+    weights = weights_by_distance(scores[:, None].expand(-1, length), setting, length=length, temperature=temperature)
     rises = weights.diff(dim=-1)
     allowed = 8 * torch.finfo(torch.float64).eps
     rising = rises.amax(-1) > allowed
-    found = float(rises.max().clamp(min=0))
+    violation = float(rises.max().clamp(min=0))
     row, near = divmod(int(rises.argmax()), length - 1)
     example = {
-        "score": float(tried[row]),
+        "score": float(scores[row]),
         "near": near,
         "weight near": float(weights[row, near]),
         "far": near + 1,
@@ -202,16 +204,16 @@ def attention_monotonicity(
     }
     return Evidence(
         "attention falls with distance",
-        f"equal scores, {tried.numel()} from {float(tried.min()):g} to {float(tried.max()):g}, {length} keys; {setting}",
+        f"equal scores, {scores.numel()} from {float(scores.min()):g} to {float(scores.max()):g}, {length} keys; {setting}",
         rises.numel(),
-        found,
+        violation,
         allowed,
-        example if found > allowed else None,
+        example if violation > allowed else None,
         {
             "share of scores where it rises": float(rising.double().mean()),
-            "highest score where it rises": float(tried[rising].max()) if bool(rising.any()) else float("nan"),
-            "scores at or above 0 where it rises": float((rising & (tried >= 0)).sum()),
-            "scores below 0 where it falls": float((~rising & (tried < 0)).sum()),
+            "highest score where it rises": float(scores[rising].max()) if bool(rising.any()) else float("nan"),
+            "scores at or above 0 where it rises": float((rising & (scores >= 0)).sum()),
+            "scores below 0 where it falls": float((~rising & (scores < 0)).sum()),
         },
     )
 
@@ -223,9 +225,9 @@ def monotonicity_of_random_content(
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, draws, head_dim, dtype=torch.float64, generator=generator)
     scores = (q * k).sum(-1) * head_dim**-0.5
-    found = attention_monotonicity(setting, scores=scores, length=length)
+    evidence = attention_monotonicity(setting, scores=scores, length=length)
     drawn = f"{draws} random queries, each with one random key of width {head_dim} at {length} distances, seed {seed}"
-    return replace(found, where=f"{drawn}; {setting}")
+    return replace(evidence, where=f"{drawn}; {setting}")
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,12 @@ LATER = (
 
 
 def studies() -> list[Study]:
-    asked = [(condition, len(FIRST)) for condition in FIRST]
-    asked += [(condition, len(FIRST) + len(LATER)) for condition in LATER]
-    return [_study(number, condition, among) for number, (condition, among) in enumerate(asked)]
+    families = [(condition, len(FIRST)) for condition in FIRST]
+    families += [(condition, len(FIRST) + len(LATER)) for condition in LATER]
+    return [_study(number, condition, conditions) for number, (condition, conditions) in enumerate(families)]
 
 
-def _study(number: int, condition: Condition, among: int) -> Study:
+def _study(number: int, condition: Condition, conditions: int) -> Study:
     steps = condition.steps
     return Study(
         name=f"epar-when-{number:02}",
@@ -102,5 +102,5 @@ def _study(number: int, condition: Condition, among: int) -> Study:
             steps=steps, batch_size=condition.batch_size, lr=condition.lr, warmup_steps=steps // 10, schedule="cosine",
             evaluate_every=steps // condition.evaluations,
         ),
-        decision=Decision(baseline="EPAR", comparisons=(len(ARMS) - 1) * among),
+        decision=Decision(baseline="EPAR", comparisons=(len(ARMS) - 1) * conditions),
     )  # fmt: skip

@@ -226,7 +226,7 @@ def draw_effect_matrix(record: Record, path: Path) -> None:
 
 def draw_effect_analysis(record: Record, path: Path) -> None:
     results, spec = record["results"], record["spec"]
-    figure, (curve, kink, kept, region) = sheet(2, 2, 9, 6.4)
+    figure, (curve, kink, retention, region) = sheet(2, 2, 9, 6.4)
     length = spec["length"]
     for form in ("basic", "enhanced"):
         one, look = results["factor"][form], LOOKS[form]
@@ -237,7 +237,9 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
                        textcoords="offset points", ha="left", fontsize=7.5, color=look.colour)  # fmt: skip
         steps = range(-8, 9)
         kink.plot(steps, [one["factor"][abs(d)] for d in steps], **look.line(), label=form)
-        kept.plot(results["retention"]["share"], results["retention"][form], **look.line(), label=f"{form}, computed")
+        retention.plot(
+            results["retention"]["share"], results["retention"][form], **look.line(), label=f"{form}, computed"
+        )
     curve.set_ylim(0, 1.03)
     label(curve, "decreases with distance to a floor", "distance / L", "factor on the score")
     legend(curve)
@@ -245,9 +247,9 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
     slopes = {form: results["factor"][form]["slope_right_of_0"] for form in ("basic", "enhanced")}
     slope_text = "\n".join(f"{form}: slope ±{abs(slope):.2g} per token" for form, slope in slopes.items())
     kink.text(0.5, 0.06, slope_text, transform=kink.transAxes, ha="center", fontsize=7.5)
-    _retention(kept, results["retention"])
+    _retention(retention, results["retention"])
     _region(region, results["region"])
-    letters([curve, kink, kept, region])
+    letters([curve, kink, retention, region])
     save(
         figure,
         path,
