@@ -45,7 +45,7 @@ OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or n
 RESULTS = ["tests/lab/test_results.py"]
 COMPARED = ["tests/statistics/test_comparison.py", "-k", "not nothing and not large"]
 TESTED = ["tests/statistics/test_two_samples.py", "-k", "any_scale or never_vary or simulation"]
-REARRANGED = ["tests/statistics/test_rearrangements.py", "-k", "floor"]
+REARRANGED = ["tests/statistics/test_permutation.py", "-k", "floor"]
 PAGE = ["tests/report/test_comparison_page.py"]
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
@@ -137,12 +137,12 @@ MUTANTS = [
     (G + "search.py", "carried.of(source.tokens.new_tensor(parents))", "carried.of(torch.arange(len(longer)).clamp(max=len(carried.h) - 1))", SEARCH),
     # the training loop: data, rates, going on after a stop, what is no number
     (L + "training.py", "(seed * 1_000_003 + number)", "(seed * 1_000_003)", LOOP),
-    (L + "training.py", "b.rate * (step + 1) / b.warmup", "b.rate * step / b.warmup", LOOP),
+    (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", LOOP),
     (L + "training.py", 'before.get("recent", [])', "[]", LOOP),
     (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", LOOP),
-    (L + "training.py", "require_numbers(found, step, curves)", "pass", LOOP),
-    (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{mine}cpu"])', "pass", LOOP),
-    (L + "training.py", "schedule.an_epoch + number >= first", "schedule.an_epoch + number > first", RESUMED),
+    (L + "training.py", "require_finite(metrics, step, curves)", "pass", LOOP),
+    (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{own}cpu"])', "pass", LOOP),
+    (L + "training.py", "schedule.steps_per_epoch + number >= first", "schedule.steps_per_epoch + number > first", RESUMED),
     (L + "training.py", "model.train(was_training)", "model.train()", RESUMED),
     (L + "early_stopping.py", "max(values) if self.task.higher_is_better else min(values)", "max(values)", RESUMED),
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
@@ -151,13 +151,13 @@ MUTANTS = [
     (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
     (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),
     (L + "runner.py", "    if records.exists(path):\n        raise", "    if False:\n        raise", OWNED),
-    (L + "runner.py", "origin=origin_of(study)", "origin=None", OWNED),
+    (L + "runner.py", "origin=describe_origin(study)", "origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
     (L + "results.py", 'if len(arm["values"].get(split, {})) < len(study.seeds)', "if False", RESULTS),
     (L + "observe.py", "weights.mul(255)", "weights.mul(250)", RESULTS),
     # statistics
-    (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", COMPARED),
+    (S + "comparison.py", "min(1.0, p * m)", "min(1.0, p)", COMPARED),
     (S + "comparison.py", "(difference > 0) == terms.higher_is_better", "difference > 0", COMPARED),
     (S + "comparison.py", "if floor * terms.m > terms.alpha:", "if False:", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),

@@ -34,8 +34,8 @@ EQUIVALENTS = HERE / "mutation_equivalents.json"
 A, L, S = "attention/", "lab/", "statistics/"
 CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
 PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
-LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_patience.py"]
-RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py", "lab/test_summaries.py"]
+LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_early_stopping.py"]
+RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py"]
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
 TESTS = {
@@ -53,26 +53,20 @@ TESTS = {
     A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "test_checks.py"],
     A + "attend": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
     A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
-    L + "choosing": ["lab/test_resumed_data.py", "lab/test_patience.py"],
+    L + "early_stopping": ["lab/test_resumed_data.py", "lab/test_early_stopping.py"],
     L + "kernels": ["lab/test_kernels.py"],
-    L + "processes": ["lab/test_processes.py"],
-    L + "summaries": RECORDS,
+    L + "executors": ["lab/test_executors.py"],
     L + "results": RECORDS,
     L + "observe": RECORDS,
     L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
     L: LOOP,
-    S + "corrections": ["statistics/test_edges.py", "statistics/test_comparison.py"],
     S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
 MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "statistics/*.py")
 LEFT_OUT = {
     "position/catalogue.py": "a list for tests and figures",
-    "lab/tasks/books.py": "reads published data",
-    "lab/tasks/sources.py": "reads published data",
-    "lab/tasks/speeches.py": "reads published data",
-    "lab/tasks/sst2.py": "reads published data",
-    "lab/tasks/wikitext.py": "reads published data",
+    "lab/tasks/classification.py": "reads published data",
 }
 #: every test file that may be asked
 ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",

@@ -3,6 +3,8 @@
 Most commands run in this process, where torch is loaded already; three run as a user's would, in processes of their own.
 """
 
+import hashlib
+import json
 import subprocess
 import sys
 import tomllib
@@ -29,9 +31,8 @@ SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--
 
 
 def whence(*arguments, cwd):
-    code = "from whence.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300
+        [sys.executable, "-m", "whence", *arguments], capture_output=True, text=True, cwd=cwd, timeout=300
     )  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def test_help_lists_every_task_and_position(here):
     [
         (["compare", "--position", "flurb"], "no mechanism flurb"),
         (["compare", "--task", "chess"], "chess"),
-        (["compare", "--baseline", "rotary", "--position", "none"], "the baseline is one of the arms"),
+        (["compare", "--baseline", "rotary", "--position", "none"], "the baseline must be one of the arms"),
         (["compare", "--config", "none.toml"], "no file none.toml"),
         (["compare", "--seeds", "0"], "greater than or equal to 1"),
         (["run", "nothing"], "no study nothing"),
@@ -100,7 +101,7 @@ def test_a_small_comparison_and_its_page(here, tmp_path):
     again = here("report", "build/compare", "--out", "again.html")
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
     for made in (first, (tmp_path / "again.html").read_text()):  # both say how to run it again, not how to report again
-        assert f"<pre><code>whence compare {' '.join(SMALL)}</code></pre>" in made
+        assert f"<pre><code>whence compare {' '.join(SMALL)} --jobs 1</code></pre>" in made
     record = next((tmp_path / "build" / "compare").glob("*/*seed0.json"))
     record.write_text("{")
     broken = here("compare", *SMALL, "--jobs", "1")
@@ -165,8 +166,8 @@ def test_doctor_knows_what_each_extra_has(here, monkeypatch):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lines = [f"{line}; extra == '{extra}'" for extra, packages in declared.items() for line in packages]
     monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
-    assert set(declared) - {"dev", "all"} == set(doctor.FOR)
-    assert {"accelerate", "datasets", "pooch", "scipy"} <= set(doctor.wanted()["lab"])
+    assert set(declared) - {"dev", "all"} == set(doctor.PURPOSES)
+    assert {"accelerate", "datasets", "pooch", "scipy"} <= set(doctor.list_extras()["lab"])
     monkeypatch.setattr(doctor, "_version", lambda package: None if package == "datasets" else "1")
     said = here("doctor").stdout
     assert 'studies: missing datasets; run: pip install "whence[lab]"' in said and "models: complete" in said
@@ -176,3 +177,136 @@ def test_doctor_and_show(here, tmp_path):
     assert "extra lab, for tasks, training and studies: " in here("doctor").stdout
     shown = here("show", "alibi")
     assert shown.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
+
+
+FILES = {
+    "bell.py": """
+import torch
+from whence import Position
+
+class Bell(Position):
+    def __init__(self, heads, width=2.0):
+        super().__init__()
+        self.heads, self.width = heads, width
+    def bias(self, distance):
+        return -(distance / self.width).square().expand(self.heads, -1)
+""",
+    "parity.py": """
+import torch
+from whence.lab.tasks import IGNORE_INDEX, Batch, Task
+
+class Parity(Task):
+    name, kind, metric, vocab_size = "parity", "retrieve", "accuracy", 2
+    def __init__(self, length=6):
+        self.context, self.settings = length, {"task": "parity", "length": length}
+    def train_batch(self, size, generator):
+        tokens = torch.randint(2, (size, self.context), generator=generator)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
+        targets[:, -1] = tokens.sum(1) % 2
+        return Batch(tokens, targets)
+    def splits(self):
+        return {"test": self.context}
+    def evaluation(self, split):
+        return [self.train_batch(16, torch.Generator().manual_seed(1))]
+    def decode(self, tokens):
+        return [str(int(token)) for token in tokens]
+""",
+    "serial.py": """
+class Serial:
+    def __init__(self, log="ran.txt"):
+        self.log = log
+    def run(self, execute, runs, folder, on_progress):
+        for run in runs:
+            open(self.log, "a").write(run.file_name + chr(10))
+            yield run, execute(run, folder, lambda progress: None)
+""",
+    "broken.py": "import nonesuch_package",
+}
+
+
+@pytest.fixture
+def plugins(here, tmp_path):
+    for name, source in FILES.items():
+        (tmp_path / name).write_text(source)
+    return here
+
+
+def test_mechanism_task_and_executor_of_ones_own(plugins, tmp_path):
+    """By module and by file, with resume and report."""
+    order = [
+        "compare", "--task", "./parity.py:Parity(length=8)", "--position", "none", "--position", "./bell.py:Bell(width=3)",
+        "--position", "bell:Bell", "--executor", "serial:Serial", "--seeds", "1", "--steps", "2",
+    ]  # fmt: skip
+    done = plugins(*order)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "build/compare").glob("compare-parity-Parity-*")
+    assert len((tmp_path / "ran.txt").read_text().split()) == 3
+    record = json.loads(next(folder.glob("*bell-py*seed0.json")).read_text())
+    assert record["task"] == {"task": "parity", "length": 8} and "./parity.py" in record["command"]
+    sources = record["environment"]["plugin_sources"]
+    assert sources["./parity.py:Parity"] == hashlib.sha256(FILES["parity.py"].encode()).hexdigest()
+    assert hashlib.sha256(FILES["bell.py"].encode()).hexdigest() in sources.values()
+    assert plugins(*order).returncode == 0 and len((tmp_path / "ran.txt").read_text().split()) == 3  # nothing ran again
+    again = plugins("report", "build/compare", "--out", "again.html")
+    assert again.returncode == 0 and "Bell(width=3)" in (tmp_path / "again.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["--task", "./broken.py:Task"], ("./broken.py", "nonesuch_package")),
+        (["--task", "./parity.py:Nothing"], ("Nothing", "./parity.py")),
+        (["--task", "./parity.py:Parity(size=1)"], ("size", "length")),
+        (["--task", "copy", "--task", "copy"], ("--task", "'copy' twice")),
+        (["--position", "rotary", "--position", "Rotary()"], ("'rotary' and 'Rotary()'",)),
+        (["--executor", "moon"], ("moon", "local")),
+        (["--executor", "./serial.py:Serial(size=1)"], ("size",)),
+        (["--executor", "./parity.py:Batch"], ("Batch", "run")),
+        (["--data", "none.csv"], ("none.csv",)),
+        (["--data", "bell.py", "--text-column", "x"], ("--text-column", "'x'")),
+        (["--label-column", "x"], ("--label-column", "--data")),
+    ],
+)
+def test_a_faulty_plugin_or_option_is_one_sentence(plugins, arguments, parts):
+    done = plugins("compare", *arguments)
+    assert done.returncode == 2 and all(part in done.stderr for part in parts), done.stderr
+    assert "Traceback" not in done.stderr and "unknown task" not in done.stderr
+
+
+def test_data_of_ones_own(here, tmp_path):
+    rows = [f"{'good fine' if number % 2 else 'bad poor'} film {number},{number % 2}" for number in range(60)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,stars", *rows]))
+    (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 400)
+    small = ["--position", "none", "--seeds", "1", "--steps", "2", "--jobs", "1"]
+    done = here("compare", "--data", "reviews.csv", "--label-column", "stars", *small)
+    assert done.returncode == 0, done.stderr
+    done = here("compare", "--data", "book.txt", *small)
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "build/compare").glob("compare-*"))
+    assert names == ["compare-book", "compare-reviews"]
+    (tmp_path / "book.txt").write_text("Another text. " * 800)
+    assert here("compare", "--data", "book.txt", *small).returncode == 0  # other data, another study
+    assert len(list((tmp_path / "build/compare").glob("compare-book-*"))) == 2
+    refused = here("compare", "--data", "reviews.csv", *small)
+    assert refused.returncode == 2 and "text, stars" in refused.stderr and "--label-column" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, package",
+    [
+        (["compare", *SMALL, "--jobs", "1"], "accelerate"),
+        (["show", "alibi"], "matplotlib"),
+        (["probe", "--quick"], "transformers"),
+        (["report", "build/compare"], "scipy"),
+    ],
+)
+def test_a_missing_package_is_one_line(here, tmp_path, monkeypatch, arguments, package):
+    if arguments[0] == "report":
+        assert here("compare", *SMALL, "--jobs", "1").returncode == 0
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    done = here(*arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert package in line and "pip install" in line

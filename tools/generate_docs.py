@@ -23,7 +23,7 @@ import torch
 import gpu_figures as gpu
 from whence import records
 from whence.attention.backends import BACKENDS
-from whence.lab.results import findings
+from whence.lab.results import collect_findings
 from whence.position.catalogue import CATALOGUE
 from whence.probe.findings import findings as probe_findings
 from whence.report.png import write_png
@@ -219,7 +219,7 @@ def draw_example(text: str, out: Path) -> None:
 
 def draw_conditions(out: Path) -> None:
     """When EPAR helps, from the committed records of its study."""
-    found = findings(records.find_folders(FOLDER / "results/epar_when", "study.json"), "", "")
+    found = collect_findings(records.find_folders(FOLDER / "results/epar_when", "study.json"), "", "")
     conditions.write_figure(found["studies"], out)
 
 

@@ -30,6 +30,7 @@ from whence.errors import WhenceError, usage_error
 
 #: entry-point groups
 COMMANDS = "whence.commands"
+EXECUTORS = "whence.executors"
 INTERVENTIONS = "whence.interventions"
 POSITIONS = "whence.positions"
 STUDIES = "whence.studies"

@@ -8,7 +8,7 @@ import whence
 from whence import hf
 from whence.hf import gguf
 from whence.lab.study import Budget
-from whence.lab.tasks.own_text import OwnText
+from whence.lab.tasks.language_modelling import OwnText
 from whence.lab.training import train
 
 pytestmark = pytest.mark.skipif(

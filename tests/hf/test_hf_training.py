@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import whence
 from whence import hf
 from whence.lab.study import Budget
-from whence.lab.tasks.own_text import OwnText
+from whence.lab.tasks.language_modelling import OwnText
 from whence.lab.training import train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"

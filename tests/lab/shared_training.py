@@ -10,8 +10,8 @@ from pathlib import Path
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
-from whence.cli.run import made_in
 from whence.lab import runner, training
+from whence.lab.study_files import load_study_file
 
 
 class Stopped(Exception):
@@ -32,16 +32,16 @@ def stop(progress):
 
 def main():
     path, out = Path(sys.argv[1]), Path(sys.argv[2])
-    (study,) = made_in(path)
-    run, whole, training.TOGETHER = study.runs()[0], training.train, 1
-    for kind, accelerator_for in (("copied", training.accelerator_for), ("sharded", sharding)):
-        training.accelerator_for = accelerator_for
+    (study,) = load_study_file(path)
+    run, whole, training.SYNC_INTERVAL = study.runs()[0], training.train, 1
+    for kind, accelerator_for in (("copied", training.build_accelerator), ("sharded", sharding)):
+        training.build_accelerator = accelerator_for
         training.train = lambda *given: whole(*given[:5], stop, save_every=0.0)  # in every process, not the first alone
         try:
-            runner.execute(run, out / kind)
+            runner.execute_run(run, out / kind)
         except Stopped:
             training.train = whole
-            runner.execute(run, out / kind)
+            runner.execute_run(run, out / kind)
 
 
 if __name__ == "__main__":  # tests are also searched for examples, and that imports them

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from whence.lab.kernels import chosen_kernels
+from whence.lab.kernels import training_kernels
 
 
 def settings():
@@ -24,7 +24,7 @@ def test_what_was_set_comes_back_even_after_a_failure(monkeypatch, machine, gpu)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     before, inside = settings(), []
 
-    @chosen_kernels()
+    @training_kernels()
     def fails():
         inside.append(settings())
         raise ZeroDivisionError

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    return results.findings([folder], "little", "whence run little")["studies"][0]
+    return results.collect_findings([folder], "little", "whence run little")["studies"][0]
 
 
 def recorded(folder, name):
@@ -61,8 +61,8 @@ def test_the_comparison_is_the_one_announced(found):
 def test_maps_and_mass_are_those_of_the_trained_weights(folder, found):
     run = next(run for run in STUDY.runs() if run.arm.name == "alibi" and run.seed == 3)
     task = tasks.load(STUDY.task, **STUDY.task_settings)
-    model = runner.model_for(run, task)
-    checkpoints.load_weights(observe.weights_of(run, folder), model)
+    model = runner.build_model(run, task)
+    checkpoints.load_weights(observe.weights_path(run, folder), model)
     seen = found["observations"]["alibi"]
     assert seen["seed"] == 3 and len(seen["examples"]) == 3
     for example, batch in zip(seen["examples"], task.examples(3), strict=True):
@@ -84,18 +84,21 @@ def test_records_alone_are_enough_for_a_second_report(folder, found, monkeypatch
     for path in folder.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(tasks, "load", lambda *a, **k: pytest.fail("it read the data again"))
-    assert results.findings_of(STUDY, tmp_path) == found
+    assert results.collect_study(STUDY, tmp_path) == found
     (tmp_path / "observations.json").unlink()
-    assert results.findings_of(STUDY, tmp_path)["observations"] is None  # without weights either
+    assert results.collect_study(STUDY, tmp_path)["observations"] is None  # without weights either
 
 
 def test_a_study_that_is_not_finished_is_looked_at_anew(folder, tmp_path):
     (tmp_path / "weights").mkdir()
-    weights = [observe.weights_of(run, folder) for run in STUDY.runs()[:2]]
+    weights = [observe.weights_path(run, folder) for run in STUDY.runs()[:2]]
     (tmp_path / "weights" / weights[0].name).write_bytes(weights[0].read_bytes())
-    assert set(observe.observations(STUDY, tmp_path)) == {"none"}
+    assert set(observe.load_observations(STUDY, tmp_path)) == {"none"}
     (tmp_path / "weights" / weights[1].name).write_bytes(weights[1].read_bytes())
-    assert set(observe.observations(STUDY, tmp_path)) == {"none", "alibi"} and (tmp_path / "observations.json").exists()
+    assert (
+        set(observe.load_observations(STUDY, tmp_path)) == {"none", "alibi"}
+        and (tmp_path / "observations.json").exists()
+    )
 
 
 def test_where_records_were_made(folder, found):
@@ -103,19 +106,19 @@ def test_where_records_were_made(folder, found):
     made = [record for name in ("none", "alibi") for record in recorded(folder, name).values()]
     assert found["ran"][0]["started"] == min(record["started"] for record in made)
     made[2] = made[2] | {"environment": {"commit": "other"}, "started": "2001-01-01T00:00:00Z"}
-    assert [(one["runs"], one["started"]) for one in results.where_run(made)] == [
+    assert [(one["runs"], one["started"]) for one in results.group_environments(made)] == [
         (1, "2001-01-01T00:00:00Z"), (3, found["ran"][0]["started"])
     ]  # fmt: skip
 
 
 def test_a_task_shows_its_exhibits_from_the_records_and_the_simple_rules(folder, monkeypatch):
     given = []
-    kind = SimpleNamespace(exhibits=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
-    monkeypatch.setattr(results.tasks, "kind_of", lambda task: kind)
+    kind = SimpleNamespace(panels=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
+    monkeypatch.setattr(results.tasks, "find_task_class", lambda task: kind)
     facts = runner.task_facts(STUDY, folder)
     monkeypatch.setattr(results.runner, "task_facts", lambda *_: facts)
-    monkeypatch.setattr(results, "observations", lambda *_: None)
-    assert results.findings_of(STUDY, folder)["exhibits"] == ["shown"]
+    monkeypatch.setattr(results, "load_observations", lambda *_: None)
+    assert results.collect_study(STUDY, folder)["panels"] == ["shown"]
     ((runs, baselines),) = given
     assert list(runs) == ["none", "alibi"] and [record["seed"] for record in runs["alibi"]] == [3, 5]
     assert baselines == {}
@@ -127,7 +130,7 @@ def test_missing_and_foreign_records_are_no_values(folder, tmp_path):
     first, second = STUDY.runs()[:2]
     (tmp_path / first.file_name).unlink()
     (tmp_path / second.file_name).write_text("{")
-    part = results.findings_of(STUDY, tmp_path)
+    part = results.collect_study(STUDY, tmp_path)
     assert [set(one["values"]["test"]) for one in part["arms"]] == [{"5"}, {"5"}]
     assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a value"
 
@@ -136,15 +139,15 @@ def test_records_that_cannot_be_read_are_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / folder.name)
     broken = next((tmp_path / folder.name).glob("*seed3.json"))
     broken.write_text("{")
-    (said,) = results.findings_of(STUDY, tmp_path / folder.name)["problems"]
+    (said,) = results.collect_study(STUDY, tmp_path / folder.name)["problems"]
     assert broken.name in said and "left alone" in said
 
 
 def test_a_spec_that_was_changed_is_refused(folder, tmp_path):
     kept = json.loads((folder / "study.json").read_text())
-    assert results.study_in(folder).hash == STUDY.hash
+    assert results.load_study(folder).hash == STUDY.hash
     kept["spec"]["seeds"] = [3, 5, 7]
     (tmp_path / "study.json").write_text(json.dumps(kept))
-    with pytest.raises(WhenceError, match="a spec is never changed after a run"):
-        results.study_in(tmp_path)
+    with pytest.raises(WhenceError, match="does not match its hash"):
+        results.load_study(tmp_path)
     assert dataclasses.replace(STUDY, seeds=(3, 5, 7)).hash != STUDY.hash

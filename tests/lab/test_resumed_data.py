@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from whence.lab import comparing, observe, results, training
+from whence.lab import default_studies, observe, results, training
 from whence.lab.arms import arm
-from whence.lab.early_stopping import Choice
+from whence.lab.early_stopping import EarlyStopping
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
 from whence.lab.tasks.base import IGNORE_INDEX
@@ -27,7 +27,7 @@ class Numbered:
 def test_epochs_go_on_with_the_very_next_batch(first):
     budget = Budget(epochs=3, batch_size=3)
     schedule = training.Schedule(Numbered(), budget)
-    assert (schedule.an_epoch, schedule.steps) == (3, 9)
+    assert (schedule.steps_per_epoch, schedule.steps) == (3, 9)
 
     def rows(start):
         return [batch.targets.tolist() for batch in training.batches(Numbered(), budget, schedule, 4, start)]
@@ -59,20 +59,20 @@ def test_the_best_evaluation_is_kept_whichever_way_is_better(values, higher, ste
     task = SimpleNamespace(higher_is_better=higher, validation="dev", splits=lambda: {"dev": 1, "test": 1})
     budget = Budget(steps=20, evaluate_every=2, patience=2)
     model = torch.nn.Linear(1, 1)
-    choice = Choice(task, budget, rows := [], None)
+    choice = EarlyStopping(task, budget, rows := [], None)
     for number, row in enumerate(evaluations(values)):
         torch.nn.init.constant_(model.weight, number)
         rows.append(row)
-        choice.look(model)
-    assert (choice.step, choice.made, choice.splits) == (step, made, ["dev"])
+        choice.update(model)
+    assert (choice.best_step, choice.should_stop, choice.splits) == (step, made, ["dev"])
     assert float(choice.best["weight"]) == step // 2 - 1  # the weights at that evaluation
 
 
 def test_without_patience_nothing_is_chosen():
     task = SimpleNamespace(higher_is_better=True, validation=None, splits=lambda: {"test": 1, "2x": 2})
-    choice = Choice(task, Budget(steps=4), rows := evaluations([0.5, 0.1, 0.1]), None)
-    choice.look(torch.nn.Linear(1, 1))
-    assert not choice.made and choice.best == {} and choice.splits == ["test", "2x"] and len(rows) == 3
+    choice = EarlyStopping(task, Budget(steps=4), rows := evaluations([0.5, 0.1, 0.1]), None)
+    choice.update(torch.nn.Linear(1, 1))
+    assert not choice.should_stop and choice.best == {} and choice.splits == ["test", "2x"] and len(rows) == 3
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -88,11 +88,11 @@ def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
 def test_attention_by_distance_counts_the_rows_of_real_queries():
     """Two tokens and one of padding: the padded query's row is left out, and so is no key."""
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.4, 0.6]]).reshape(1, 1, 3, 3)
-    whole = observe.mass_by_distance(weights, None)
+    whole = observe.attention_by_distance(weights, None)
     assert whole == {"distance": [0, 1, 2], "by_layer": [[0.783333, 0.216667, 0.0]]}
-    padded = observe.mass_by_distance(weights, torch.tensor([[True, True, False]]))
+    padded = observe.attention_by_distance(weights, torch.tensor([[True, True, False]]))
     assert padded["by_layer"] == [[0.875, 0.125, 0.0]]
-    left = observe.mass_by_distance(weights, torch.tensor([[False, True, True]]))
+    left = observe.attention_by_distance(weights, torch.tensor([[False, True, True]]))
     assert left["by_layer"] == [[0.675, 0.325, 0.0]]  # a key before a real query counts wherever it stands
 
 
@@ -107,13 +107,13 @@ def test_a_table_of_positions_reaches_eight_times_the_trained_length():
 
 def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():
     batch = Batch(torch.tensor([[3, 4]]), torch.tensor([[4, 5]]))
-    mine = training.share(batch, 1, 2)
+    mine = training.shard_batch(batch, 1, 2)
     assert mine.tokens.tolist() == [[3, 4]] and (mine.targets == IGNORE_INDEX).all()
-    assert training.share(batch, 0, 2).targets.tolist() == [[4, 5]]
+    assert training.shard_batch(batch, 0, 2).targets.tolist() == [[4, 5]]
 
 
 def test_every_seed_and_step_draws_numbers_of_its_own():
-    drawn = {torch.rand(1, generator=training.drawn(seed, step)).item() for seed in range(3) for step in range(200)}
+    drawn = {torch.rand(1, generator=training.seed_generator(seed, step)).item() for seed in range(3) for step in range(200)}
     assert len(drawn) > 590  # of 600; float32 numbers may coincide
 
 
@@ -121,10 +121,10 @@ def test_names_of_files_and_defaults_that_records_carry():
     """A record is found by these: changed without a reason, finished work would be done again."""
     assert all(
         question["model"] == {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
-        for question in comparing.QUESTIONS.values()
+        for question in default_studies.TASK_DEFAULTS.values()
     )
     assert load("copy").settings.items() >= {"string": 16, "symbols": 16, "items": 256, "seed": 0}.items()
-    study = comparing.studies()[0]
+    study = default_studies.build_studies()[0]
     run = Run(study, study.arms[0], 3)
     assert re.fullmatch(r"[\w-]+-[0-9a-f]{6}-seed3\.json", run.file_name)
 
@@ -135,7 +135,7 @@ def test_only_shares_are_compared_in_points(metric, unit, monkeypatch):
     monkeypatch.setattr(
         results, "compare", lambda *given, **named: said.append(named["unit"]) or SimpleNamespace(to_json=dict)
     )
-    study = comparing.studies()[0]
+    study = default_studies.build_studies()[0]
     arms = [{"name": arm.name, "values": {study.decision.split: dict.fromkeys(study.seeds, 0.5)}} for arm in study.arms]
-    results.judged(study, arms, {"metric": metric, "higher_is_better": True})
+    results.compare_arms(study, arms, {"metric": metric, "higher_is_better": True})
     assert said == [unit]

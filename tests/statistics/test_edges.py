@@ -4,14 +4,14 @@ import pytest
 
 from whence.statistics import comparison
 from whence.statistics.comparison import compare
-from whence.statistics.groups import share_over_groups
-from whence.statistics.permutation import paired, permutation
+from whence.statistics.permutation import permutation_test, sign_flip_test
+from whence.statistics.samples import cluster_proportion
 
 MANY = [float(7 * i % 23) for i in range(14)]
 OTHERS = [float(5 * i % 19) + 1 for i in range(14)]
 
 
-@pytest.mark.parametrize("test", [permutation, paired])
+@pytest.mark.parametrize("test", [permutation_test, sign_flip_test])
 def test_drawn_arrangements_are_those_of_seed_zero_unless_told(test):
     few = {"most": 10, "draws": 200}
     assert test(MANY, OTHERS, **few) == test(MANY, OTHERS, **few, seed=0) != test(MANY, OTHERS, **few, seed=1)
@@ -21,7 +21,7 @@ def test_a_comparison_draws_by_the_seed_it_is_given():
     arms = {"none": MANY, "new": OTHERS}
     drawn = [compare(arms, "none", 1, True, seed=seed).arms["new"].permutation for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] == compare(arms, "none", 1, True).arms["new"].permutation != drawn[2]
-    assert drawn[0] == permutation(OTHERS, MANY, seed=0)
+    assert drawn[0] == permutation_test(OTHERS, MANY, seed=0)
 
 
 def test_the_fewest_seeds_that_could_claim_something():
@@ -35,16 +35,16 @@ def test_the_fewest_seeds_that_could_claim_something():
 
 
 def test_p_in_words_at_its_smallest():
-    assert comparison._in_words(0.0001, 0.05) == "= 0.0001" and comparison._in_words(0.00009, 0.05) == "< 0.0001"
+    assert comparison._format_p(0.0001, 0.05) == "= 0.0001" and comparison._format_p(0.00009, 0.05) == "< 0.0001"
 
 
 def test_sums_count_as_equal_within_the_rounding_of_the_values_and_no_more():
     """About 2**20 a difference of 2**-27 is real: it is half of what the rounding of the deviations' size would forgive."""
     large, step = 2.0**20, 2.0**-27
     a, b = [large + 1, large + 1], [large + 1 - step, large - 3 + step]
-    assert permutation(a, b).p == pytest.approx(1 / 3)
+    assert permutation_test(a, b).p == pytest.approx(1 / 3)
 
 
 def test_groups_with_one_share_keep_their_number_and_their_share():
-    found = share_over_groups([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    found = cluster_proportion([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
     assert (found.n, found.mean, found.deviation, found.interval) == (3, 0.5, 0.0, None)

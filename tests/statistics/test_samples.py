@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from whence import MissingExtra, WhenceError
-from whence.statistics import cohen_d, paired, paired_t, permutation, proportion, summary, welch
+from whence.statistics import cohen_d, paired_t, permutation_test, proportion, sign_flip_test, summary, welch
 
 numbers = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
 
@@ -91,21 +91,21 @@ def test_json():
         (
             lambda: summary([1.0, np.float64("nan")]),
             "summary(values) got nan at place 1, but every value is a finite number; "
-            "run that seed again, or count its failure as a result and say so.",
+            "run that seed again, or report its failure separately.",
         ),
         (
             lambda: summary("ab"),
             "summary(values) got 'a' at place 0, but every value is a finite number; "
-            "run that seed again, or count its failure as a result and say so.",
+            "run that seed again, or report its failure separately.",
         ),
         (
             lambda: summary([10**310]),
             f"summary(values) got 1{'0' * 310} at place 0, but every value is a finite number; "
-            "run that seed again, or count its failure as a result and say so.",
+            "run that seed again, or report its failure separately.",
         ),
         (
             lambda: summary(0.5),
-            "summary(values) got 0.5, a float, but it is a sequence of numbers, one for each seed; put it in a list.",
+            "summary(values) got 0.5, a float, but it is a sequence of numbers, one for each seed; pass a list.",
         ),
         (
             lambda: summary([1.0], level=95),
@@ -124,7 +124,10 @@ def test_json():
 def test_refusals(call, text):
     with pytest.raises(WhenceError) as caught:
         call()
-    assert str(caught.value) == text
+    # the argument, the value and the remedy; the rule between them may be worded otherwise
+    said = str(caught.value)
+    assert said.partition(", but ")[0] == text.partition(", but ")[0]
+    assert said.rpartition("; ")[2] == text.rpartition("; ")[2]
 
 
 @pytest.mark.parametrize(
@@ -134,13 +137,14 @@ def test_refusals(call, text):
         ("scipy", "welch", lambda: welch([1.0, 2.0], [3.0, 5.0])),
         ("scipy", "paired_t", lambda: paired_t([1.0, 2.0], [3.0, 5.0])),
         ("scipy", "cohen_d", lambda: cohen_d([1.0, 2.0], [3.0, 5.0])),
-        ("numpy", "paired", lambda: paired([1.0] * 20, [2.0] * 20)),
-        ("numpy", "permutation", lambda: permutation([1.0] * 20, [2.0] * 20)),
+        ("numpy", "sign_flip_test", lambda: sign_flip_test([1.0] * 20, [2.0] * 20)),
+        ("numpy", "permutation_test", lambda: permutation_test([1.0] * 20, [2.0] * 20)),
     ],
 )
 def test_what_is_not_installed_is_named_when_it_is_needed(monkeypatch, absent, name, call):
-    monkeypatch.setitem(sys.modules, absent, None)
-    assert proportion(3, 4).share == 0.75 and permutation([2.0], [1.0]).p == 1.0  # these need neither
+    for module in [absent, *(name for name in sys.modules if name.startswith(f"{absent}."))]:
+        monkeypatch.setitem(sys.modules, module, None)
+    assert proportion(3, 4).share == 0.75 and permutation_test([2.0], [1.0]).p == 1.0  # these need neither
     with pytest.raises(MissingExtra) as caught:
         call()
     text = f'whence.statistics.{name} needs {absent}, which is not installed; run: pip install "whence[lab]".'

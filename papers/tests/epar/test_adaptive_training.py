@@ -76,7 +76,7 @@ def test_what_an_answer_is_held_against():
     def answering(place):
         def model(tokens):
             plain = tokens[:, 1:-1] % task.symbols
-            return torch.nn.functional.one_hot(plain[:, [place]], task.vocabulary).float()
+            return torch.nn.functional.one_hot(plain[:, [place]], task.vocab_size).float()
 
         return model
 

@@ -10,7 +10,7 @@ from whence import records
 from whence.cli.app import app
 from whence.lab import runner
 from whence.lab.arms import arm
-from whence.lab.results import findings
+from whence.lab.results import collect_findings
 from whence.lab.study import Budget, Decision, Study
 from whence_papers.epar import conditions
 
@@ -28,8 +28,8 @@ STUDIES = [
 
 def write_study(study, base, means):
     """Made-up records: each arm's accuracy lies around its mean, by seed."""
-    folder = runner.folder_of(study, base)
-    runner.keep_spec(study, folder)
+    folder = runner.study_folder(study, base)
+    runner.write_spec(study, folder)
     for run in study.runs():
         value = means[run.arm.name] + 0.004 * (run.seed - 3)
         records.write(
@@ -87,12 +87,12 @@ def test_a_verdict_flips_with_the_records(base):
 
 
 def test_rows_of_a_group_stand_together(base):
-    found = findings([runner.folder_of(study, base) for study in STUDIES], "", "")["studies"]
+    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
     assert [row.condition for row in conditions.build_rows(found)] == ["short", "long", "none"]
 
 
 def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
-    folder = runner.folder_of(STUDIES[1], base)
+    folder = runner.study_folder(STUDIES[1], base)
     (folder / STUDIES[1].runs()[0].file_name).unlink()
     assert draw_conditions(base).exit_code == 0
     row = cells(base)["none", "none"]
@@ -101,7 +101,7 @@ def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
 
 
 def test_what_is_drawn_is_what_the_rows_say(base):
-    found = findings([runner.folder_of(study, base) for study in STUDIES], "", "")["studies"]
+    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
     drawn = conditions.draw_figure(conditions.build_rows(found), "epar", "points")
     assert [axes.get_title() for axes in drawn.axes] == ["against none", "against alibi"]
     for axes, sign in zip(drawn.axes, "▲○", strict=True):
@@ -113,18 +113,18 @@ def test_what_is_drawn_is_what_the_rows_say(base):
 def test_a_condition_asked_later_says_what_it_is_corrected_for(base):
     later = replace(STUDIES[2], name="condition-3", decision=Decision(baseline="epar", comparisons=8))
     folder = write_study(later, base, {"epar": 0.80, "none": 0.60, "alibi": 0.801})
-    found = findings([*(runner.folder_of(study, base) for study in STUDIES), folder], "", "")["studies"]
+    found = collect_findings([*(runner.study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]
     drawn = conditions.draw_figure(conditions.build_rows(found), "epar", "points")
     assert any("7 seeds per arm. Welch's test; p and intervals are corrected for 6 or 8 comparisons" in text.get_text()
                for text in drawn.texts)  # fmt: skip
 
 
 def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, tmp_path):
-    found = findings([runner.folder_of(study, base) for study in STUDIES], "", "")["studies"]
+    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
     assert conditions.are_comparable(found) and not conditions.are_comparable(found[:2])
     other = replace(STUDIES[0], name="other", arms=(arm("epar"), arm("none"), arm("t5")))
     folder = write_study(other, base, {"epar": 0.8, "none": 0.7, "t5": 0.7})
-    assert not conditions.are_comparable([*found, *findings([folder], "", "")["studies"]])
+    assert not conditions.are_comparable([*found, *collect_findings([folder], "", "")["studies"]])
     refused = draw_conditions(base)
     assert refused.exit_code != 0 and "4 studies" in str(refused.exception) and "folder" in str(refused.exception)
     assert not (base / "conditions.png").exists()

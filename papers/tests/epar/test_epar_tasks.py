@@ -25,16 +25,16 @@ def all_batches(task):
 def test_task_follows_the_interface(name, make):
     task = load(name)  # by the entry point of this package
     assert type(task) is make and task.name == name
-    assert (task.kind, task.metric, task.higher_is_better, task.classes) == ("retrieve", "accuracy", True, None)
+    assert (task.kind, task.metric, task.higher_is_better, task.num_classes) == ("retrieve", "accuracy", True, None)
     assert list(task.splits())[:3] == ["test", "2x", "4x"] and task.splits()["test"] == task.context
     assert json.loads(json.dumps(task.settings, allow_nan=False)) == task.settings
     assert task.settings["task"] == name and len(task.settings["data_hash"]) == 16
     for length, batch in all_batches(task):
         assert batch.tokens.dtype == batch.targets.dtype == torch.int64
         assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
-        assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocabulary
+        assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocab_size
         targets = batch.targets[batch.targets != IGNORE_INDEX]
-        assert len(targets) and targets.min() >= 0 and targets.max() < task.vocabulary
+        assert len(targets) and targets.min() >= 0 and targets.max() < task.vocab_size
     test_rows = {tuple(row) for batch in task.evaluation("test") for row in batch.tokens.tolist()}
     for example in task.examples(3):
         assert tuple(example.tokens[0].tolist()) in test_rows

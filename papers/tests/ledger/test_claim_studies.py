@@ -10,10 +10,10 @@ from whence import records
 from whence.errors import WhenceError
 from whence.lab import checkpoints, runner, tasks
 from whence.lab.arms import Arm
-from whence.lab.data.units import Words
-from whence.lab.observe import weights_of
+from whence.lab.data.tokenizers import WordTokenizer
+from whence.lab.observe import weights_path
 from whence.lab.study import Budget, Decision, Study
-from whence.lab.tasks.labelled import Classification, Items
+from whence.lab.tasks.classification import Classification, Items
 from whence_papers import FOLDER
 from whence_papers.ledger import Places, Waiting, judge, load
 from whence_papers.ledger.evidence import KNOWN
@@ -34,8 +34,8 @@ def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
 
 def write(results, made, values, diverged=(), split="test"):
     """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
-    folder = runner.folder_of(made, results)
-    runner.keep_spec(made, folder)
+    folder = runner.study_folder(made, results)
+    runner.write_spec(made, folder)
     for run in made.runs():
         if run.seed >= len(values.get(run.arm.name, ())):
             continue
@@ -185,7 +185,7 @@ def test_two_studies_and_three_splits(tmp_path):
     found = verdict("speeches-padding-harmless", tmp_path)
     assert found.verdict == "not reproduced" and "speeches-encoder-keys: better" in found.because
     made = study("speeches-decoder", ARMS[:1])
-    folder = runner.folder_of(made, tmp_path)
+    folder = runner.study_folder(made, tmp_path)
     for split, level in (("obama", 370.0), ("wbush", 450.0), ("hbush", 371.0)):
         write(tmp_path, made, {"sinusoidal": [[2 * level, level + seed] for seed in range(5)]}, split=split)
         for path in folder.glob("*seed*.json"):  # the splits of one run stand in one record
@@ -240,7 +240,7 @@ class Tiny(Classification):
         drawn = torch.Generator().manual_seed(0)
         texts = [torch.randint(2, 9, (2 + n % 5,), generator=drawn).tolist() for n in range(40)]
         items = Items.padded(texts, [n % 3 for n in range(40)], 6)
-        super().__init__(items, {"test": items}, Words(list("abcdefg")), 3, "none", {})
+        super().__init__(items, {"test": items}, WordTokenizer(list("abcdefg")), 3, "none", {})
 
 
 @pytest.fixture
@@ -254,14 +254,14 @@ def trained(tmp_path, monkeypatch):
     task = Tiny()
     monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
     for run in made.runs():
-        checkpoints.save_weights(weights_of(run, folder), runner.model_for(run, task))
+        checkpoints.save_weights(weights_path(run, folder), runner.build_model(run, task))
     return Places(results=tmp_path), made, folder, task
 
 
 def test_what_trained_weights_say(trained):
     places, made, folder, task = trained
     found = MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
-    model = runner.model_for(made.runs()[0], task).eval()
+    model = runner.build_model(made.runs()[0], task).eval()
     right = total = 0
     for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
         with torch.no_grad():
@@ -272,7 +272,7 @@ def test_what_trained_weights_say(trained):
     assert len(found["tokens_away"]) == 3 and found["direction"] in (-1, 0, 1)
     found = MEASUREMENTS["deeper_looks_farther"](places, "tiny", "sinusoidal", 1, 2)
     assert len(found["upper_layer"]) == 3
-    weights_of(made.runs()[0], folder).unlink()
+    weights_path(made.runs()[0], folder).unlink()
     with pytest.raises(Waiting, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
         MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
 

@@ -45,8 +45,8 @@ def part(accuracy, seen, right):
 
 
 def write(results, levels=LEVELS, bias=(0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4, -9.0), seen=None, lost=()):
-    folder = runner.folder_of(STUDY, results)
-    runner.keep_spec(STUDY, folder)
+    folder = runner.study_folder(STUDY, results)
+    runner.write_spec(STUDY, folder)
     for run in STUDY.runs():
         noise = NOISE[(run.seed + NAMES.index(run.arm.name)) % 5]
         level = levels[run.arm.name] + noise
@@ -134,7 +134,7 @@ def test_whose_answers_make_the_gain(tmp_path):
     write(tmp_path)
     found = verdict("pointer-unseen-targets", tmp_path)
     assert found.evidence.found["share_of_gain_at_unseen"] == 0.0 and found.verdict == "reproduced"
-    folder = runner.folder_of(STUDY, tmp_path)
+    folder = runner.study_folder(STUDY, tmp_path)
     for path in folder.glob("Recency-*"):
         kept = records.read(path)
         kept["result"]["evaluations"][0]["splits"]["test"]["users"]["1"][1] += 15

@@ -10,7 +10,7 @@ from whence import WhenceError, records
 from whence.cli.app import app
 from whence.lab import runner, training
 from whence.lab.arms import Arm
-from whence.lab.results import findings
+from whence.lab.results import collect_findings
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
 from whence.report.comparison import page
@@ -37,7 +37,7 @@ STUDY = Study(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     outcome = runner.run_study(STUDY, tmp_path_factory.mktemp("results"))
-    assert len(outcome.done) == 2 and not outcome.problems
+    assert len(outcome.completed) == 2 and not outcome.problems
     return outcome.folder
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):
         raise training.Diverged(3, "the loss became nan")
 
     monkeypatch.setattr(training, "train", diverging)
-    record = runner.execute(STUDY.runs()[0], tmp_path)
+    record = runner.execute_run(STUDY.runs()[0], tmp_path)
     assert record["result"]["status"] == "diverged" and record["notes"] == {}
     assert exhibits({"Recency": [record]}, {}) == []
 
@@ -93,22 +93,22 @@ def checkpoints_in(folder, arm):
 
 
 def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
-    found = findings([folder], "next", "whence run next")
-    kinds = [(one["kind"], one["title"]) for one in found["studies"][0]["exhibits"]]
+    found = collect_findings([folder], "next", "whence run next")
+    kinds = [(one["kind"], one["title"]) for one in found["studies"][0]["panels"]]
     assert [kind for kind, _ in kinds] == [*["table"] * 5, "lines"]
-    every, seen = found["studies"][0]["exhibits"][:2]
+    every, seen = found["studies"][0]["panels"][:2]
     assert every["head"] == seen["head"] == ["", "Acc@1", "Acc@5", "Acc@10", "MRR", "NDCG@10", "weighted F1"]
     metrics = records.read(folder / STUDY.runs()[0].file_name)["result"]["evaluations"][-1]["splits"]["test"]["metrics"]
     for table, counting in ((every, "all"), (seen, "seen")):
         (own,) = [row for row in table["rows"] if row[0] == "Recency"]
         assert own[4] == f"{100 * metrics[counting]['mrr']:.2f}" and own[6] == f"{100 * metrics[counting]['f1']:.2f}"
-    assert json.loads(json.dumps(found["studies"][0]["exhibits"])) == found["studies"][0]["exhibits"]
+    assert json.loads(json.dumps(found["studies"][0]["panels"])) == found["studies"][0]["panels"]
     text = page(found)
     for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "each user once"):
         assert said in text
     assert "Evaluation on test" not in text  # one value a run makes no line
     assert exhibits({}, {}) == []
-    (row,) = [row for row in found["studies"][0]["exhibits"][0]["rows"] if row[0] == "the world's own rules"]
+    (row,) = [row for row in found["studies"][0]["panels"][0]["rows"] if row[0] == "the world's own rules"]
     assert float(row[1]) == pytest.approx(100 * best_of_the_world(), abs=0.01)
 
 
@@ -294,4 +294,4 @@ def test_the_committed_study_is_sound():
     ]  # fmt: skip
     if os.environ.get("WHENCE_DATA") and (Path(os.environ["WHENCE_DATA"]) / "mobility").is_dir():
         for study in made:
-            runner.require_sound(study)
+            runner.validate_study(study)

@@ -47,7 +47,7 @@ def as_in_the_study(task):
 
 def test_speeches_vocabulary_is_the_studys(classify, lm):
     as_in_the_study(lm)
-    assert lm.vocabulary == classify.vocabulary == 5755
+    assert lm.vocab_size == classify.vocab_size == 5755
     assert [len(lm.train), *(len(stream) for stream in lm.files.values())] == [32071, 5534, 4780, 4728]
     assert lm.decode([0, 1]) == ["<pad>", "<unk>"]
 
@@ -57,7 +57,7 @@ def test_speeches_classify_as_in_the_study(classify):
     assert classify.train.labels.bincount().tolist() == [934, 539, 619]
     test = classify.evaluation("test")
     assert torch.cat([batch.targets for batch in test]).bincount().tolist() == [250, 250, 250]
-    assert classify.context == 32 and classify.classes == 3
+    assert classify.context == 32 and classify.num_classes == 3
     batches = list(classify.epoch(16, seeded(0)))
     assert len(batches) == 131 and batches[0].tokens.shape == (16, 32)
     assert all(batch.key_mask is None for batch in [*batches, *test])

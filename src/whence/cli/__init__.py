@@ -1,4 +1,4 @@
-"""The command line: one file a command; what is heavy is imported when the command runs."""
+"""The command line: one file for each command. Heavy packages are imported when a command runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point ``whence``; without the extra it says which one is missing."""
+    """The entry point ``whence``. Without the extra it prints which one is missing."""
     try:
         from whence.cli.app import run
     except ModuleNotFoundError as error:

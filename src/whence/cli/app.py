@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import typer
 
-from whence.cli import compare, doctor, probe, report, show
+from whence.cli import compare, doctor, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
 from whence.plugins import COMMANDS, entry_points
@@ -27,7 +27,7 @@ whence compare --help"""
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="What position does to attention: compare mechanisms, see them, run studies.",
+    help="Position in attention: compare mechanisms, draw them, run studies, probe pretrained models.",
     epilog=EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("compare", help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
-app.command("studies", help=run_command.STUDIES_HELP, epilog=run_command.STUDIES_EXAMPLES)(run_command.studies)
+app.command("studies", help=studies.HELP, epilog=studies.EXAMPLES)(studies.studies)
 app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES)(run_command.run)
 app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
 app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)

@@ -9,7 +9,7 @@ import typer
 
 from whence.errors import usage_error
 
-HELP = "Train the same small model with several positions on the same tasks and seeds, and write a report to send on."
+HELP = "Train one small model with several positions on the same tasks and seeds, and write an HTML report."
 EXAMPLES = """Examples:
 
 whence compare
@@ -18,61 +18,87 @@ whence compare --task retrieval --position none --position rotary --seeds 5
 
 whence compare --position none --position "Rotary() + Epar(learnable=True)"
 
+whence compare --position none --position "./bell.py:Bell(heads=4)" --task my_module:MyTask
+
+whence compare --data reviews.csv --text-column text --label-column stars
+
+whence compare --data book.txt --position rotary --position alibi
+
 whence compare --config mine.toml --jobs 2
 
-Tasks: retrieval, copy, votes, places, topics, sources; from the folder of WHENCE_DATA also speeches_classify, speeches_lm,
-wikitext2, wikitext103, books, sst2.
+Tasks: retrieval, copy, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
 
 Positions: none, sinusoidal, learned, rotary, shaw, xl, t5, alibi, kerple, fire, cope, sandwich, epar, power, recency,
 stablemask, sink; or mechanisms with settings, joined by +."""
 
 
-def from_file(context: typer.Context, path: Path | None) -> Path | None:
-    """What a TOML file says becomes the default of the options of the same names, so what is typed wins."""
+def read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Use the values of a TOML file as defaults of the options with the same names, so that options override them."""
     import tomllib
 
     if path is None:
         return None
     known = [option.name for option in context.command.params if option.name not in ("config", "help")]
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise usage_error("--config", f"no file {path}", "it names a TOML file", "check the path") from None
+        raise usage_error("--config", f"no file {path}", "it must name a TOML file", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise usage_error("--config", f"{path.name}: {error}", "it is a TOML file", "correct that line") from None
-    unknown = sorted(set(found) - set(known))
+        raise usage_error("--config", f"{path.name}: {error}", "it must be a TOML file", "correct that line") from None
+    unknown = sorted(set(values) - set(known))
     if unknown:
-        raise usage_error(
-            "--config", f"{', '.join(unknown)} in {path.name}", f"it knows {', '.join(known)}", "rename or drop it"
-        )
-    single = {name: [found[name]] for name in ("task", "position") if isinstance(found.get(name), str)}
-    context.default_map = found | single
+        got = f"{', '.join(unknown)} in {path.name}"
+        raise usage_error("--config", got, f"the options are {', '.join(known)}", "rename or remove it")
+    single = {name: [values[name]] for name in ("task", "position") if isinstance(values.get(name), str)}
+    context.default_map = values | single
     return path
 
 
 def compare(
-    task: Annotated[list[str] | None, typer.Option(help="a task; again for more")] = None,
-    position: Annotated[list[str] | None, typer.Option(help="a short name or an expression; again for more")] = None,
-    seeds: Annotated[int, typer.Option(help="how many seeds each arm has", min=1)] = 3,
-    steps: Annotated[int | None, typer.Option(help="training steps of every run", min=1)] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="the position all others are held against; the first by default")
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task name, module:Class or ./file.py:Class. Repeatable.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs side by side; all cores by default", min=1)] = None,
-    out: Annotated[Path, typer.Option(help="folder for records and the report")] = Path("build/compare"),
+    position: Annotated[
+        list[str] | None, typer.Option(help="Short name, expression, module:Class or ./file.py:Class. Repeatable.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="CSV or TSV file to classify, or text file to model.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column of --data with the texts. Default: text.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of --data with the labels. Default: label.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds per arm.", min=1)] = 3,
+    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores.", min=1)] = None,
+    executor: Annotated[
+        str, typer.Option(help="Where runs execute: local, the name of a plug-in, or module:Class.")
+    ] = "local",
+    out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
     config: Annotated[
         Path | None,
         typer.Option(
-            help="a TOML file with the same names as these options; what is typed wins",
-            callback=from_file,
-            is_eager=True,  # the others need it
+            help="TOML file with values for these options. Options on the command line override it.",
+            callback=read_config,
+            is_eager=True,  # the other options need it
         ),
     ] = None,
 ) -> None:
-    from whence.cli.run import run_all
-    from whence.lab import comparing
+    from whence.cli.run import run_studies
+    from whence.lab import default_studies
 
-    made = comparing.studies(
-        tuple(task or comparing.QUESTIONS), tuple(position or comparing.POSITIONS), tuple(range(seeds)), steps, baseline
+    tasks, settings = list(task or ()), {}
+    if data is not None:
+        name, settings[name] = default_studies.file_task(data, text_column, label_column)
+        tasks.append(name)
+    elif text_column is not None or label_column is not None:
+        option = "--text-column" if text_column is not None else "--label-column"
+        raise usage_error(option, "no --data", "it names a column of a data file", "add --data FILE")
+    studies = default_studies.build_studies(
+        tuple(tasks or default_studies.TASK_DEFAULTS),
+        tuple(position or default_studies.DEFAULT_POSITIONS),
+        tuple(range(seeds)),
+        steps,
+        baseline,
+        settings,
     )
-    run_all(made, out, jobs, "Which position does what")
+    run_studies(studies, out, jobs, "Comparison of positions", executor)

@@ -8,13 +8,13 @@ import platform
 import re
 import shutil
 
-FOR = {
-    "plot": "drawings and figures",
+PURPOSES = {
+    "plot": "figures",
     "lab": "tasks, training and studies",
     "hf": "pretrained models",
     "report": "reports with figures",
 }
-HELP = "Say what is installed, what is missing, and what each missing part would be needed for."
+HELP = "Show what is installed, what is missing, and what each extra is for."
 
 EXAMPLES = """Example:
 
@@ -31,25 +31,25 @@ def doctor() -> None:
         print(f"GPU: {torch.cuda.get_device_name()}; triton {_version('triton') or 'missing: no fused kernels'}")
     else:
         print("GPU: none; the blockwise and sdpa backends run on the CPU")
-    for extra, packages in wanted().items():
+    for extra, packages in list_extras().items():
         missing = [name for name in packages if _version(name) is None]
-        mend = f'missing {", ".join(missing)}; run: pip install "whence[{extra}]"' if missing else "complete"
-        print(f"extra {extra}, for {FOR[extra]}: {mend}")
+        status = f'missing {", ".join(missing)}; run: pip install "whence[{extra}]"' if missing else "complete"
+        print(f"extra {extra}, for {PURPOSES[extra]}: {status}")
     data = os.environ.get("WHENCE_DATA")
     if data is None:
-        print("WHENCE_DATA is not set: speeches, wikitext2, books and sst2 are not to be had, embedded tasks are")
+        print("WHENCE_DATA is not set: wikitext2, wikitext103, books and sst2 are unavailable; built-in tasks work")
     else:
-        found = sorted(entry.name for entry in os.scandir(data) if entry.is_dir()) if os.path.isdir(data) else []
-        print(f"WHENCE_DATA: {', '.join(found) if found else 'set, but no folder with data'}")
+        folders = sorted(entry.name for entry in os.scandir(data) if entry.is_dir()) if os.path.isdir(data) else []
+        print(f"WHENCE_DATA: {', '.join(folders) if folders else 'set, but it has no folders'}")
     free = shutil.disk_usage(".").free / 2**30
     print(f"{os.cpu_count()} cores, {free:.0f} GiB free here")
 
 
-def wanted() -> dict[str, list[str]]:
-    """The packages of each extra, as whence itself was installed with."""
+def list_extras() -> dict[str, list[str]]:
+    """The packages of each extra, from the metadata of the installed package."""
     lines = importlib.metadata.requires("whence") or []
-    found = [re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line) for line in lines]
-    return {extra: sorted(one[1] for one in found if one and one[2] == extra) for extra in FOR}
+    matches = [re.match(r"([\w.-]+).*extra == ['\"](\w+)['\"]", line) for line in lines]
+    return {extra: sorted(match[1] for match in matches if match and match[2] == extra) for extra in PURPOSES}
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Where a command may put its picture, asked before it works."""
+"""Checks of output paths, before a command starts its work."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from whence.errors import require_package, usage_error
 
 
-def require_picture(path: Path) -> None:
-    """A path whose ending is that of a picture, in a folder that is there."""
+def require_image_path(path: Path) -> None:
+    """Reject a path whose extension is not that of an image, or whose folder does not exist."""
     endings = require_package("matplotlib.backend_bases", "drawing", "plot").FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
-        raise usage_error("--out", str(path), f"a picture ends in one of {', '.join(sorted(endings))}", "name it so")
+        raise usage_error("--out", str(path), f"the extension must be one of {', '.join(sorted(endings))}", "change it")
     if path.is_dir() or not path.parent.is_dir():
         raise usage_error(
-            "--out", str(path), "it is a file in a folder that is there", "make the folder, or name another"
+            "--out", str(path), "it must be a file in an existing folder", "create the folder, or name another"
         )

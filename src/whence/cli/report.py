@@ -14,8 +14,7 @@ from whence.errors import usage_error
 from whence.records import find_folders
 
 HELP = (
-    "Write the report of the studies or probes in a folder again, from their records alone. "
-    "With two probes, compare them on one page."
+    "Write the report of the studies or probes in a folder, from their records alone. Compare two probes in one report."
 )
 EXAMPLES = """Examples:
 
@@ -33,10 +32,10 @@ RESULTS = Path("results")
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="a folder of studies or probes, results by default; two probes to compare"),
+        typer.Argument(help="Folder of studies or probes (default: results), or two probes to compare."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the page; report.html in the folder by default")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="name of a compared probe; once for each")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file. Default: report.html in the folder.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Name of a compared probe. Repeat it for each.")] = None,
 ) -> None:
     if len(folders or ()) > 1 or label:
         from whence.cli.probe_comparison import write_comparison
@@ -47,28 +46,27 @@ def report(
 
 
 def report_folder(folder: Path, out: Path | None) -> None:
-    """The pages of one folder: of its studies and of each of its probes."""
+    """Write the reports of one folder: one for all its studies, and one for each of its probes."""
     folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
     if not folders and not probes:
         raise usage_error(
             "whence report",
             f"no study.json and no plan.json in {folder}",
-            "a study's folder holds the one, a probe's the other",
+            "a study has the first, a probe the second",
             "run a study or a probe first",
         )
     if out is not None and len(probes) + bool(folders) > 1:
         raise usage_error(
-            "whence report --out", f"{len(probes)} probes in {folder}", "each has a page of its own", "name one folder"
+            "whence report --out",
+            f"{len(probes)} probes in {folder}",
+            "each probe has its own report",
+            "name the folder of one probe",
         )
     for probe in probes:
         print(f"report: {probing.write_report(probe, out)}")
     page = out or folder / "report.html"
     if folders:
-        print(f"report: {write_report(folders, page, None, f'whence report {folder}', complain)}")
-
-
-def complain(said: str) -> None:
-    print(said, file=sys.stderr)
+        print(f"report: {write_report(folders, page, None, f'whence report {folder}', _print_warning)}")
 
 
 def write_report(
@@ -76,22 +74,26 @@ def write_report(
     out: Path,
     title: str | None,
     command: str,
-    tell: Callable[[str], None] = lambda said: None,
+    warn: Callable[[str], None] = lambda problem: None,
 ) -> Path:
-    """Write one page for several studies.
+    """Write one self-contained HTML report of several studies.
 
-    The page shows ``command`` where none can be found for the studies. ``tell`` hears of records that cannot be read.
+    It shows the commands that the studies store, or ``command`` if they store none. ``warn`` is called for each record
+    that cannot be read.
     """
     from whence import records
-    from whence.cli.rerun import commands
-    from whence.lab.results import findings, study_in
+    from whence.lab.results import collect_findings, load_study
     from whence.report.comparison import page
 
-    made = [study_in(folder) for folder in folders]
-    title = title or (made[0].question if len(made) == 1 else f"{len(made)} studies of position")
-    found = findings(folders, title, "\n".join(commands(made)) or command)
-    for study in found["studies"]:
-        for said in study["problems"]:
-            tell(f"{study['name']}: {said}")
-    records.write_text(out, page(found))
+    studies = [load_study(folder) for folder in folders]
+    title = title or (studies[0].question if len(studies) == 1 else f"{len(studies)} studies of position")
+    findings = collect_findings(folders, title, command)
+    for study in findings["studies"]:
+        for problem in study["problems"]:
+            warn(f"{study['name']}: {problem}")
+    records.write_text(out, page(findings))
     return out
+
+
+def _print_warning(problem: str) -> None:
+    print(problem, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Which weights a run keeps, and when it may stop."""
+"""Early stopping: when a run stops, and which weights it returns."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from whence.lab.study import Budget
 from whence.lab.tasks import Task
 
 
-class Choice:
-    """Which weights are kept: the last, or with patience the best on the validation split, and then when to stop."""
+class EarlyStopping:
+    """Track the best evaluation. Without patience nothing stops early, and the last weights are returned."""
 
     def __init__(
         self, task: Task, budget: Budget, evaluations: list[dict[str, Any]], best: dict[str, Tensor] | None
     ) -> None:
         self.task, self.patience, self.evaluations = task, budget.patience, evaluations
         self.best = best or {}
-        # with patience only the split that decides is evaluated on the way; the others see what is kept
+        # with patience only the validation split is evaluated during training, the others once at the end
         self.splits = list(task.splits()) if budget.patience is None else [str(task.validation)]
 
     @property
-    def _place(self) -> int:
-        """The number of the best evaluation, the earliest of equals."""
+    def _best_index(self) -> int:
+        """The index of the best evaluation, the earliest among ties."""
         values = [row["splits"][self.splits[0]]["value"] for row in self.evaluations]
         return values.index(max(values) if self.task.higher_is_better else min(values))
 
     @property
-    def step(self) -> int:
-        return self.evaluations[self._place]["step"]
+    def best_step(self) -> int:
+        return self.evaluations[self._best_index]["step"]
 
     @property
-    def made(self) -> bool:
+    def should_stop(self) -> bool:
         if self.patience is None or not self.evaluations:
             return False
-        return len(self.evaluations) - 1 - self._place >= self.patience
+        return len(self.evaluations) - 1 - self._best_index >= self.patience
 
-    def look(self, model: nn.Module) -> None:
-        """After each evaluation: take a copy of the weights, if there were none better. Every process must ask."""
-        if self.patience is not None and self._place == len(self.evaluations) - 1:
-            self.best = {name: tensor.detach().cpu().clone() for name, tensor in checkpoints.weights_in(model).items()}
+    def update(self, model: nn.Module) -> None:
+        """Copy the weights if the last evaluation is the best. In distributed training every process must call this."""
+        if self.patience is not None and self._best_index == len(self.evaluations) - 1:
+            weights = checkpoints.gather_weights(model)
+            self.best = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}

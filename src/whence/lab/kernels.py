@@ -1,4 +1,4 @@
-"""Which of torch's kernels training runs on: on a GPU those that repeat themselves, on an ARM processor the faster ones."""
+"""Choose torch's kernels for training: deterministic ones on a GPU, the faster ones on an ARM processor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ARM = ("aarch64", "arm64")
 
 
 @contextmanager
-def chosen_kernels() -> Iterator[None]:
-    """While it lasts; what was set before comes back."""
+def training_kernels() -> Iterator[None]:
+    """Set the kernels inside the context, and restore the previous settings after it."""
     if torch.cuda.is_available():
-        with _repeatable():
+        with _deterministic_kernels():
             yield
     elif platform.machine() in ARM:
         with _without_onednn():
@@ -27,15 +27,15 @@ def chosen_kernels() -> Iterator[None]:
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
-    """Kernels that add up in a fixed order, where there are any: the same seed gives the same numbers."""
+def _deterministic_kernels() -> Iterator[None]:
+    """Deterministic kernels where torch has them, so that the same seed gives the same numbers."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory = torch.utils.deterministic
     filling = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for, before its first product
-    # warnings alone, for a few operators have no such kernel; torch's fused attention takes its own only when told strictly
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it before its first matrix product
+    # warn_only, because a few operators have no deterministic kernel; SDPA's MATH backend is set explicitly below
     torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid, and slow
+    memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a slow debugging aid
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -46,8 +46,9 @@ def _repeatable() -> Iterator[None]:
 
 @contextmanager
 def _without_onednn() -> Iterator[None]:
-    """oneDNN on ARM takes about half a millisecond for every small product with a transposed right side, which is what
-    attention and its gradient are made of: training is several times faster without it, and no product slower."""
+    """Disable oneDNN. On ARM it needs about half a millisecond for every small matrix product with a transposed right
+    operand, which attention and its gradient consist of. Training is several times faster without it, and no product is
+    slower."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:

@@ -1,4 +1,4 @@
-"""From the records of a study to what they say: values by arm, split and seed, the comparison, and what was learned."""
+"""Collect the records of a study: values by arm, split and seed, the comparison, and the learned values."""
 
 from __future__ import annotations
 
@@ -10,86 +10,91 @@ from whence import records
 from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab import runner, tasks
 from whence.lab.arms import Arm
-from whence.lab.observe import observations
+from whence.lab.observe import load_observations
 from whence.lab.study import Budget, Decision, Study
 from whence.statistics import compare, summary
 
 
-def study_in(folder: Path) -> Study:
-    """The study whose records a folder holds."""
-    kept = records.read(folder / "study.json")
-    spec = dict(kept["spec"])
+def load_study(folder: Path) -> Study:
+    """The study of a folder."""
+    stored = records.read(folder / "study.json")
+    spec = dict(stored["spec"])
     study = Study(
         name=spec["name"], question=spec["question"], task=spec["task"],
         arms=tuple(Arm(**arm) for arm in spec["arms"]), seeds=tuple(spec["seeds"]), budget=Budget(**spec["budget"]),
         decision=Decision(**spec["decision"]), model=spec["model"], task_settings=spec["task_settings"],
-        about=kept.get("about", ""),
+        about=stored.get("about", ""),
     )  # fmt: skip
-    if study.hash != kept["hash"]:
+    if study.hash != stored["hash"]:
         raise usage_error(
             "report",
-            f"{folder.name}/study.json, whose spec does not have its hash",
-            "a spec is never changed after a run",
-            "restore it, or run the study anew",
+            f"{folder.name}/study.json, whose spec does not match its hash",
+            "a spec must not change after a run",
+            "restore the file, or run the study again",
         )
     return study
 
 
-def findings_of(study: Study, folder: Path) -> dict[str, Any]:
-    """All that a report shows of one study, as plain JSON; runs that are missing are missing.
+def collect_study(study: Study, folder: Path) -> dict[str, Any]:
+    """All that a report shows of one study, as plain JSON. Missing runs are left out.
 
-    What is kept beside the records is enough: the task's data are needed only for what no report has asked before.
+    The records suffice; the first report also reads the task's data and the weights, to write observations.json.
     """
     facts = runner.task_facts(study, folder)
-    found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
-    arms = [arm_of(study, arm, folder) for arm in study.arms]
-    baselines = folder / "baselines.json"
-    simple = records.read(baselines)["baselines"] if records.exists(baselines) else {}
-    comparison, why_not = judged(study, arms, facts)
+    loaded = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
+    arms = [summarize_arm(study, arm, folder) for arm in study.arms]
+    path = folder / "baselines.json"
+    baselines = records.read(path)["baselines"] if records.exists(path) else {}
+    comparison, reason = compare_arms(study, arms, facts)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
         "about": study.about, "split": study.decision.split, "arms": arms,
         **{name: facts[name] for name in ("metric", "higher_is_better", "lengths", "trained_length")},
-        "comparison": comparison, "why_no_comparison": why_not, "observations": observations(study, folder) or None,
-        "exhibits": tasks.kind_of(study.task).exhibits(found, simple),
-        "ran": where_run([record for own in found.values() for record in own]),
-        "problems": problems_in(study, folder),
+        "comparison": comparison, "why_no_comparison": reason, "observations": load_observations(study, folder) or None,
+        "panels": tasks.find_task_class(study.task).panels(loaded, baselines),
+        "ran": group_environments([record for own in loaded.values() for record in own]),
+        "problems": find_problems(study, folder),
     }  # fmt: skip
 
 
-def records_of(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
-    """The sound records of an arm, in the order of its seeds."""
+def load_arm_records(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
+    """The valid records of an arm, in the order of its seeds."""
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
-    return [records.read(path) for run, path in paths if records.exists(path) and runner.problem_of(path, run) is None]
+    return [
+        records.read(path)
+        for run, path in paths
+        if records.exists(path) and runner.find_record_problem(path, run) is None
+    ]
 
 
-def problems_in(study: Study, folder: Path) -> list[str]:
-    """What is wrong with records that are there and are not read."""
+def find_problems(study: Study, folder: Path) -> list[str]:
+    """What is wrong with the records that cannot be read."""
     paths = [(run, folder / run.file_name) for run in study.runs()]
-    return [said for run, path in paths if records.exists(path) and (said := runner.problem_of(path, run)) is not None]
+    found = [runner.find_record_problem(path, run) for run, path in paths if records.exists(path)]
+    return [problem for problem in found if problem is not None]
 
 
-def where_run(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The environments in which records were made, each once, with how many there are and when the first began."""
-    found: list[dict[str, Any]] = []
-    for record in sorted(made, key=lambda record: record["started"]):
-        same = [one for one in found if one["environment"] == record["environment"]]
+def group_environments(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The different environments of records, each with its number of runs and the start of the first."""
+    groups: list[dict[str, Any]] = []
+    for record in sorted(runs, key=lambda record: record["started"]):
+        same = [group for group in groups if group["environment"] == record["environment"]]
         if same:
             same[0]["runs"] += 1
         else:
-            found.append({"environment": record["environment"], "runs": 1, "started": record["started"]})
-    return found
+            groups.append({"environment": record["environment"], "runs": 1, "started": record["started"]})
+    return groups
 
 
-def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
-    """What an arm's records hold, every seed with its own value."""
+def summarize_arm(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
+    """The values, curves and costs in an arm's records, by seed."""
     values: dict[str, dict[str, float]] = {}
     curves: dict[str, Any] = {}
     diverged: list[dict[str, Any]] = []
     seconds: list[float] = []
     parameters = 0
     numbers: dict[str, Any] = {"before": {}, "after": {}}
-    for record in records_of(study, arm, folder):
+    for record in load_arm_records(study, arm, folder):
         result, seed = record["result"], str(record["seed"])
         parameters = record["parameters"]
         seconds.append(record["wall_seconds"])
@@ -115,19 +120,21 @@ def arm_of(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def judged(study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """The comparison that the spec announced, or why there is none."""
+def compare_arms(
+    study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The comparison that the spec fixed, or the reason why there is none."""
     split, baseline = study.decision.split, study.decision.baseline
     unfinished = [arm["name"] for arm in arms if len(arm["values"].get(split, {})) < len(study.seeds)]
     if unfinished:
         return None, f"not every seed of {', '.join(unfinished)} has a value"
     if len(arms) < 2:
-        return None, "there is one arm only"
-    given = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
+        return None, "there is only one arm"
+    values = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
     percent = facts["metric"] == "accuracy"
-    scaled = {name: [100 * v for v in values] for name, values in given.items()} if percent else given
+    scaled = {name: [100 * v for v in own] for name, own in values.items()} if percent else values
     try:
-        found = compare(
+        comparison = compare(
             scaled, baseline, study.comparisons, facts["higher_is_better"], level=1 - study.decision.alpha,
             unit="points" if percent else "",
         )  # fmt: skip
@@ -135,13 +142,15 @@ def judged(study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]) -> t
         raise
     except WhenceError as error:
         return None, str(error)
-    return found.to_json(), None
+    return comparison.to_json(), None
 
 
-def findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
-    """The findings of several studies together, ready for a page; ``command`` is one that runs them, or several lines."""
-    studies = [findings_of(study_in(folder), folder) for folder in folders]
+def collect_findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
+    """The findings of several studies for a report. ``command`` is shown where no study stores its own."""
+    studies = [collect_study(load_study(folder), folder) for folder in folders]
+    stored = [records.read(folder / "study.json").get("command") for folder in folders]
+    commands = "\n".join(dict.fromkeys(line for line in stored if line)) or command
     return {
-        "title": title, "command": command, "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "title": title, "command": commands, "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "environment": records.describe_environment(("torch", "accelerate", "scipy")), "studies": studies,
     }  # fmt: skip

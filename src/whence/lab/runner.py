@@ -1,4 +1,4 @@
-"""Running a study: every arm with every seed, each record written once, gone on from wherever it was stopped."""
+"""Run a study: every arm with every seed. Each record is written once; an interrupted study resumes."""
 
 from __future__ import annotations
 
@@ -14,78 +14,94 @@ import torch
 
 from whence import records
 from whence.errors import WhenceError, usage_error
-from whence.lab import checkpoints, processes, tasks, training
-from whence.lab.processes import Notify, side_by_side
+from whence.lab import checkpoints, tasks, training
+from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.study import Run, Study
+from whence.plugins import hash_source_file
 from whence.position.base import Position, Sum, format_setting
+from whence.position.expression import hash_position_sources
 
 
 @dataclass
-class Outcome:
-    """What a call of ``run_study`` found and did."""
+class StudyOutcome:
+    """What ``run_study`` did and what it met."""
 
     folder: Path
-    done: list[Run] = field(default_factory=list)  # now
-    found: list[Run] = field(default_factory=list)  # before
-    diverged: list[Run] = field(default_factory=list)  # now or before
-    problems: list[str] = field(default_factory=list)  # records that are corrupt or foreign, and runs that failed
+    completed: list[Run] = field(default_factory=list)  # in this call
+    existing: list[Run] = field(default_factory=list)  # before this call
+    diverged: list[Run] = field(default_factory=list)  # in this call or before
+    problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
 
 
-def folder_of(study: Study, base: Path) -> Path:
+def study_folder(study: Study, base: Path) -> Path:
     return base / f"{study.name}-{study.hash}"
 
 
-def run_study(study: Study, base: Path, *, jobs: int = 1, notify: Notify = lambda run, progress: None) -> Outcome:
-    """Run what has no record yet. Everything that can be refused is refused before anything is trained."""
-    if jobs > 1 and processes.count() > 1:
+def run_study(
+    study: Study,
+    base: Path,
+    *,
+    jobs: int = 1,
+    executor: str = "local",
+    on_progress: OnProgress = lambda run, progress: None,
+) -> StudyOutcome:
+    """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
+
+    Args:
+        study: what to run.
+        base: the study gets a folder of its own in this one.
+        jobs: number of runs at a time.
+        executor: ``local``, the name of an entry point in ``whence.executors``, or ``module:Class``.
+        on_progress: called with a run and its progress.
+    """
+    if jobs > 1 and world_size() > 1:
         raise usage_error(
             "run_study",
-            f"jobs={jobs} in {processes.count()} processes that train together",
-            "either runs go side by side, or processes share one run",
+            f"jobs={jobs} in {world_size()} distributed processes",
+            "distributed processes train one run at a time",
             "leave out jobs",
         )
     if base.exists() and not base.is_dir():
-        raise usage_error("run_study", f"the file {base}", "records go into a folder", "name one, new or old")
-    folder = folder_of(study, base)
-    task = require_sound(study)
-    if processes.rank() == 0:
+        raise usage_error("run_study", f"the file {base}", "records are written to a folder", "name a folder")
+    folder = study_folder(study, base)
+    chosen = load_executor(executor, jobs)
+    task = validate_study(study)
+    if process_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        keep_spec(study, folder)
+        write_spec(study, folder)
         task_facts(study, folder, task)
-        keep_baselines(study, folder, task)
-    outcome = Outcome(folder)
-    todo: list[Run] = []
+        write_baselines(study, folder, task)
+    outcome = StudyOutcome(folder)
+    missing: list[Run] = []
     for run in study.runs():
         path = folder / run.file_name
         if not records.exists(path):
-            todo.append(run)
+            missing.append(run)
             continue
-        problem = problem_of(path, run)
+        problem = find_record_problem(path, run)
         if problem is not None:
             outcome.problems.append(problem)
         elif records.read(path)["result"]["status"] == "done":
-            outcome.found.append(run)
+            outcome.existing.append(run)
         else:
             outcome.diverged.append(run)
-    if not todo:
+    if not missing:
         return outcome
-    # of the sources that are loaded here and now: they may be edited before the last run ends
-    work = partial(execute, origin=origin_of(study))
-    if jobs == 1:
-        for run in todo:
-            _sort(outcome, run, work(run, folder, lambda progress, run=run: notify(run, progress)))  # type: ignore[misc]
-    else:
-        for run, record in side_by_side(work, todo, folder, jobs, notify):
-            if isinstance(record, Exception):
-                outcome.problems.append(f"{run.file_name} failed: {record}")
-            else:
-                _sort(outcome, run, record)
+    # the sources are hashed now: they may be edited before the last run ends
+    execute = partial(execute_run, origin=describe_origin(study))
+    for run, record in chosen.run(execute, missing, folder, on_progress):
+        if isinstance(record, Exception):
+            outcome.problems.append(f"{run.file_name} failed: {record}")
+        elif record["result"]["status"] == "done":
+            outcome.completed.append(run)
+        else:
+            outcome.diverged.append(run)
     return outcome
 
 
-def require_sound(study: Study) -> tasks.Task:
-    """Build the task and every arm's model once, so that a bad spec fails now and not after hours; the task."""
-    task = task_for(study)
+def validate_study(study: Study) -> tasks.Task:
+    """Build the task and every arm's model once, so that a bad spec fails before hours of training; return the task."""
+    task = load_task(study)
     if study.decision.split not in task.splits():
         raise usage_error(
             "study.decision",
@@ -96,45 +112,51 @@ def require_sound(study: Study) -> tasks.Task:
     if study.budget.patience is not None and task.validation is None:
         got = f"patience={study.budget.patience} on {study.task}"
         raise usage_error(
-            "study.budget", got, "only a task with a validation split can stop by it", "leave patience out"
+            "study.budget", got, "early stopping needs a task with a validation split", "leave out patience"
         )
     for run in study.runs()[: len(study.arms)]:
-        model_for(run, task)
+        build_model(run, task)
     return task
 
 
 def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
-    """What a report must know of a study's task. Kept beside the records, which are worth more than the data they need."""
+    """What a report needs to know about the task, stored beside the records so that a report does not need the data."""
     path = folder / "task.json"
     if not records.exists(path):
-        known = task or task_for(study)
+        known = task or load_task(study)
         records.write(path, {"hash": study.hash, **known.facts()})
     return records.read(path)
 
 
-def keep_spec(study: Study, folder: Path) -> None:
+def write_spec(study: Study, folder: Path) -> None:
+    """Write study.json, with the command that reruns the study, unless it exists."""
     path = folder / "study.json"
     if not records.exists(path):
         about = {"hash": study.hash, "spec": study.spec(), "about": study.about, "command": records.rerun_command()}
         records.write(path, about)
     elif records.read(path).get("hash") != study.hash:
         raise usage_error(
-            "run", f"{path.parent.name}/study.json of another study", "a folder holds one study", "move it away"
+            "run",
+            f"{path.parent.name}/study.json of another study",
+            "a folder contains one study",
+            "choose another --out or move the folder",
         )
 
 
-def keep_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
-    """What simple rules reach on the task, where it has some; found once."""
+def write_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
+    """Compute the scores of simple rules once, for a task that has some."""
     path = folder / "baselines.json"
     if records.exists(path):
         return
-    found = task.baselines()
-    if found:
-        records.write(path, {"hash": study.hash, "task": task.settings, "baselines": found, **origin_of(study)})
+    baselines = task.baselines()
+    if baselines:
+        records.write(
+            path, {"hash": study.hash, "task": task.settings, "baselines": baselines, **describe_origin(study)}
+        )
 
 
-def problem_of(path: Path, run: Run) -> str | None:
-    """What is wrong with an existing record, as a sentence; it is never touched."""
+def find_record_problem(path: Path, run: Run) -> str | None:
+    """What is wrong with an existing record, as a sentence. The file is not changed."""
     try:
         record = records.read(path)
     except WhenceError as error:
@@ -142,96 +164,104 @@ def problem_of(path: Path, run: Run) -> str | None:
     if record.get("hash") != run.study.hash or record.get("seed") != run.seed or record.get("arm") != run.arm.name:
         return f"{path.name} is left alone: it belongs to another study, arm or seed"
     if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
-        return f"{path.name} is left alone: it says nothing of a result"
+        return f"{path.name} is left alone: it has no result"
     return None
 
 
-def task_for(study: Study) -> tasks.Task:
-    """The task of a study, which counts by the metric that the study decides by."""
+def load_task(study: Study) -> tasks.Task:
+    """The task of a study, with the metric that the study's decision names."""
     task = tasks.load(study.task, **study.task_settings)
     metric = study.decision.metric or task.metric
-    if metric != task.metric and type(task).tally is not tasks.Task.tally:
+    if metric != task.metric and type(task).metric_accumulator is not tasks.Task.metric_accumulator:
         raise usage_error(
             "study.decision",
             f"metric {metric!r}",
-            f"{study.task} counts {task.metric} in a way of its own",
-            "leave it out",
+            f"{study.task} computes {task.metric} itself",
+            "leave out metric",
         )
     task.metric = metric
     return task
 
 
-def model_for(run: Run, task: tasks.Task) -> torch.nn.Module:
-    """The model of an arm, with weights that its seed decides."""
+def build_model(run: Run, task: tasks.Task) -> torch.nn.Module:
+    """The model of a run, initialised by its seed."""
     return task.build_model(dict(run.study.model) | dict(run.arm.model), run.arm, run.seed)
 
 
-def execute(
+def execute_run(
     run: Run,
     folder: Path,
-    notify: Callable[[training.Progress], None] = lambda progress: None,
+    on_progress: Callable[[training.Progress], None] = lambda progress: None,
     origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train one arm with one seed and write its record; the record's content is the answer."""
-    origin = origin or origin_of(run.study)
-    torch.set_num_threads(1)  # sums are added in another order by more threads; runs go side by side instead
-    task = task_for(run.study)
-    model = model_for(run, task)
+    """Train one arm with one seed, write its record and return it."""
+    origin = origin or describe_origin(run.study)
+    torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
+    task = load_task(run.study)
+    model = build_model(run, task)
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
-    before = numbers_of(model)
+    before = describe_positions(model)
     state = folder / "checkpoints" / f"{run.file_name.removesuffix('.json')}.safetensors"
-    first = processes.rank() == 0
-    tell = notify if first else lambda progress: None
+    main_process = process_rank() == 0
+    report = on_progress if main_process else lambda progress: None
     result: dict[str, Any]
     try:
-        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, tell)
+        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, report)
     except training.Diverged as error:
-        kept = state.name if state.exists() else None
-        result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": kept}
+        checkpoint = state.name if state.exists() else None
+        result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": checkpoint}
         result |= error.curves
     record = {
         "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
         "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
-        "result": result, "numbers": {"before": before, "after": numbers_of(model)}, "started": started,
-        "notes": task.notes(model) if result["status"] == "done" else {},  # what diverged is full of NaN
-        "wall_seconds": time.monotonic() - began, "processes": processes.count(), **origin,
+        "result": result, "numbers": {"before": before, "after": describe_positions(model)}, "started": started,
+        "notes": task.notes(model) if result["status"] == "done" else {},  # a diverged model contains NaN
+        "wall_seconds": time.monotonic() - began, "processes": world_size(), **origin,
     }  # fmt: skip
-    if not first:
+    if not main_process:
         return record
     path = folder / run.file_name
     if records.exists(path):
-        raise usage_error("run", f"{path.name} appeared meanwhile", "a record is written once", "look at it")
+        raise usage_error(
+            "run",
+            f"{path.name}, written by another process meanwhile",
+            "a record is written once",
+            "run one command at a time",
+        )
     if result["status"] == "done":
         name = f"{run.file_name.removesuffix('.json')}.safetensors"
-        about = {
+        metadata = {
             "hash": run.study.hash,
             "spec": run.study.spec(),
             "arm": run.arm.name,
             "seed": run.seed,
-            "task": task.kept(model),
+            "task": task.weights_metadata(model),
         }
-        checkpoints.save_weights(folder / "weights" / name, model, about)
+        checkpoints.save_weights(folder / "weights" / name, model, metadata)
         checkpoints.remove(state)
     records.write(path, json.loads(json.dumps(record)))
     return record
 
 
-def origin_of(study: Study) -> dict[str, Any]:
-    """The command and the environment for the records of a study, with the GPU if there is one to train on."""
+def describe_origin(study: Study) -> dict[str, Any]:
+    """The command and the environment of a study's records, with the hash of each source file from outside whence."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    sources = [tasks.kind_of(study.task).__module__]
-    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu, sources=sources)
+    task_class = tasks.find_task_class(study.task)
+    own = task_class.__module__.partition(".")[0] != "whence"
+    packages = [task_class.__module__] if own and not task_class.__module__.startswith("whence_file_") else []
+    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu, sources=packages)
+    sources = {study.task.partition("(")[0]: hash_source_file(task_class)} if own else {}
+    for arm in study.arms:
+        sources |= hash_position_sources(arm.position)
+    if sources:
+        environment["plugin_sources"] = sources
     return {"command": records.rerun_command(), "environment": environment}
 
 
-def numbers_of(model: torch.nn.Module) -> dict[str, str]:
-    """What each layer's position says about itself, for a table of what was learned."""
-    found = {}
+def describe_positions(model: torch.nn.Module) -> dict[str, str]:
+    """The settings and parameters of each layer's position, for a table of learned values."""
+    described = {}
     for name, module in model.named_modules():
-        if isinstance(module, Position) and not isinstance(module, Sum):  # of which each part says its own
-            found[name] = "; ".join(f"{key}={format_setting(value)}" for key, value in module.repr_items())
-    return found
-
-
-def _sort(outcome: Outcome, run: Run, record: dict[str, Any]) -> None:
-    (outcome.done if record["result"]["status"] == "done" else outcome.diverged).append(run)
+        if isinstance(module, Position) and not isinstance(module, Sum):  # its members describe themselves
+            described[name] = "; ".join(f"{key}={format_setting(value)}" for key, value in module.repr_items())
+    return described

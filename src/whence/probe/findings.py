@@ -22,7 +22,7 @@ from torch import Tensor
 
 from whence import records
 from whence.errors import usage_error
-from whence.lab.results import where_run
+from whence.lab.results import group_environments
 from whence.probe import analyses, run_folder
 from whence.probe.curves import ALPHA, FEW, LEVEL, by_item, chosen_slots, curve, decide, measures
 from whence.probe.plan import Plan
@@ -56,7 +56,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "environment": records.describe_environment(("torch",)),
-        "ran": where_run([*found, *explained]),
+        "ran": group_environments([*found, *explained]),
         "model": {"name": plan.model, **about["model"]},
         "plan": about["plan"],
         "hash": plan.hash,
@@ -128,7 +128,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
                 "identity": about["plan"].get("identity"),
                 "plan": about["plan"],
                 "hash": plan.hash,
-                "ran": where_run([record for both in found for record in both[number] or ()]),
+                "ran": group_environments([record for both in found for record in both[number] or ()]),
             }
             for number, (plan, about) in enumerate(sides)
         ],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.data.folder import content_hash
+from whence.lab.data.corpora import content_hash
 from whence.plugins import is_reference
 from whence.probe.likelihood import SCORED
 from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, is_known, spread_slots

@@ -1,17 +1,21 @@
-"""Few seeds, many arms: summaries, tests, corrections and a verdict that claims no more than the seeds can carry.
+"""Statistics for few seeds and many arms: summaries, tests, corrections and verdicts.
 
-Nothing here knows what was measured. scipy, of the extra ``lab``, is loaded when a distribution is first needed.
+scipy, from the extra ``lab``, is imported when a distribution is first needed.
 """
 
-from whence.statistics.comparison import Arm, Comparison, compare
-from whence.statistics.corrections import bonferroni, holm
-from whence.statistics.groups import share_over_groups
-from whence.statistics.permutation import Rearrangement, paired, permutation, smallest_p, smallest_paired_p
-from whence.statistics.samples import Interval, Proportion, Summary, proportion, summary
+from whence.statistics.comparison import Arm, Comparison, bonferroni, compare, holm
+from whence.statistics.permutation import (
+    PermutationResult,
+    permutation_test,
+    sign_flip_test,
+    smallest_p,
+    smallest_paired_p,
+)
+from whence.statistics.samples import Interval, Proportion, Summary, cluster_proportion, proportion, summary
 from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
 
 __all__ = [
-    "Arm", "Comparison", "Difference", "Effect", "Interval", "Proportion", "Rearrangement", "Summary",
-    "bonferroni", "cohen_d", "compare", "holm", "paired", "paired_t", "permutation", "proportion",
-    "share_over_groups", "smallest_p", "smallest_paired_p", "summary", "welch",
+    "Arm", "Comparison", "Difference", "Effect", "Interval", "PermutationResult", "Proportion", "Summary",
+    "bonferroni", "cluster_proportion", "cohen_d", "compare", "holm", "paired_t", "permutation_test", "proportion",
+    "sign_flip_test", "smallest_p", "smallest_paired_p", "summary", "welch",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Several arms against one baseline, corrected for the number of comparisons, each with a verdict in plain words.
+"""Compare several arms with one baseline, with a correction for multiple comparisons and a verdict for each arm.
 
-Two tests are made of each arm. The t-test decides (Welch's, or that of the differences when the seeds are paired),
-after Bonferroni's correction. The permutation test, which assumes no distribution, stands beside it and has a veto:
-where it could not reach the corrected level with so few seeds, however clear the result, nothing is claimed, because
-a smaller p of the t-test would rest on the assumed normal tails alone. Where the t-test is not defined, because there
-is one seed or nothing varies between seeds, the permutation test decides, and the verdict says so.
+Each arm gets two tests. The t-test decides (Welch's, or the paired one if seeds are paired), after Bonferroni's
+correction. The permutation test, which assumes no distribution, has a veto: where it could not reach the corrected level
+with so few seeds, nothing is claimed, because a smaller p of the t-test would rest on the assumed normal tails alone.
+Where the t-test is not defined, because there is one seed or no variance, the permutation test decides, and the verdict
+says so.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from numbers import Real
 
 from whence.errors import usage_error
-from whence.statistics.corrections import bonferroni
-from whence.statistics.permutation import Rearrangement, permutation, smallest_p, smallest_paired_p
-from whence.statistics.permutation import paired as sign_flips
-from whence.statistics.samples import Interval, Plain, Summary, checked, checked_level, summary
+from whence.statistics.permutation import (
+    PermutationResult,
+    permutation_test,
+    sign_flip_test,
+    smallest_p,
+    smallest_paired_p,
+)
+from whence.statistics.samples import Interval, PlainData, Summary, check_level, check_values, summary
 from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
 
 
 @dataclass(frozen=True)
-class Arm(Plain):
+class Arm(PlainData):
     """One arm against the baseline. Differences are arm minus baseline, whichever direction is better."""
 
     summary: Summary
@@ -30,7 +35,7 @@ class Arm(Plain):
     test: Difference | None  # None with one seed, which has no spread
     corrected_interval: Interval | None  # at level 1 - alpha / m: without zero exactly when corrected_p <= alpha
     corrected_p: float | None  # of the t-test
-    permutation: Rearrangement
+    permutation: PermutationResult
     corrected_permutation_p: float
     smallest_p: float  # the permutation test cannot give less, before correction
     effect: Effect | None
@@ -38,7 +43,7 @@ class Arm(Plain):
 
 
 @dataclass(frozen=True)
-class Comparison(Plain):
+class Comparison(PlainData):
     """Every arm against the baseline, and the terms of the comparison."""
 
     baseline: str
@@ -96,11 +101,15 @@ def compare(
     >>> found.arms["rotary"].verdict
     'better than none by 2.1 (p < 0.0001 after correction for 5 comparisons)'
     """
-    checked_level("compare(level=...)", level)
-    values = _checked_arms(arms, baseline, m, paired)
+    check_level("compare(level=...)", level)
+    values = _check_arms(arms, baseline, m, paired)
     alpha = round(1 - level, 15)  # 1 - 0.95 is a little more than 0.05
     terms = _Terms(baseline, m, alpha, higher_is_better, paired, unit)
-    others = {name: _arm(own, values[baseline], level, seed, terms) for name, own in values.items() if name != baseline}
+    others = {
+        name: _compare_arm(own, values[baseline], level, seed, terms)
+        for name, own in values.items()
+        if name != baseline
+    }
     decides = (
         f"the {'paired t' if paired else 'Welch'} test after Bonferroni's correction for m = {m}; "
         f"nothing is claimed where the permutation test cannot reach {alpha:g} / {m}"
@@ -108,7 +117,7 @@ def compare(
     return Comparison(baseline, summary(values[baseline], level), others, m, level, higher_is_better, paired, decides)
 
 
-def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, paired: bool) -> dict[str, list[float]]:
+def _check_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, paired: bool) -> dict[str, list[float]]:
     if not isinstance(arms, Mapping) or not arms:
         got = f"{len(arms)} arms" if isinstance(arms, Mapping) else f"a {type(arms).__name__}"
         raise usage_error("compare(arms)", got, "arms maps names to results", "pass a dict with a list for each arm")
@@ -116,7 +125,7 @@ def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pa
         raise usage_error(
             "compare(baseline=...)", repr(baseline), f"the arms are {', '.join(arms)}", "name one of them"
         )
-    values = {name: checked(f"compare(arms[{name!r}])", own) for name, own in arms.items()}
+    values = {name: check_values(f"compare(arms[{name!r}])", own) for name, own in arms.items()}
     made = len(arms) - 1
     if made == 0:
         raise usage_error(
@@ -140,8 +149,8 @@ def _checked_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pa
     return values
 
 
-def _arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> Arm:
-    shuffled = (sign_flips if terms.paired else permutation)(own, base, seed=seed)
+def _compare_arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> Arm:
+    shuffled = (sign_flip_test if terms.paired else permutation_test)(own, base, seed=seed)
     floor = smallest_paired_p(len(own)) if terms.paired else smallest_p(len(own), len(base))
     test = corrected_test = effect = None
     if min(len(own), len(base)) > 1:
@@ -184,11 +193,12 @@ def _verdict(
     if floor * terms.m > terms.alpha:
         return (
             f"with {seeds} no permutation test can reach {terms.alpha:g} / {terms.m}; more seeds are needed to claim "
-            f"anything ({_enough(terms)} would do)" + _so_far(p, direction, size, values, of_baseline, terms)
+            f"anything ({_seeds_needed(terms)} would do)"
+            + _describe_trend(p, direction, size, values, of_baseline, terms)
         )
     decisive, how = (shuffled_p, "permutation p") if p is None else (p, "p")
     many = "1 comparison" if terms.m == 1 else f"{terms.m} comparisons"
-    because = f"{how} {_in_words(decisive, terms.alpha)} after correction for {many}"
+    because = f"{how} {_format_p(decisive, terms.alpha)} after correction for {many}"
     if p is None:
         why = "one seed has no spread" if min(own, base) == 1 else "nothing varies from seed to seed"
         because = f"{why}, so the t-test is not defined; {because}"
@@ -198,7 +208,9 @@ def _verdict(
     return f"{direction} than {terms.baseline} by {size} ({because})"
 
 
-def _so_far(p: float | None, direction: str, size: str, own: list[float], base: list[float], terms: _Terms) -> str:
+def _describe_trend(
+    p: float | None, direction: str, size: str, own: list[float], base: list[float], terms: _Terms
+) -> str:
     """What is seen where nothing may be claimed: whether all seeds agree, and what the t-test alone would say."""
     if p is None or len(own) < 2:
         return ""
@@ -209,11 +221,11 @@ def _so_far(p: float | None, direction: str, size: str, own: list[float], base: 
         apart = min(own) > max(base) or max(own) < min(base)
     if not apart:
         return ""
-    p_words = _in_words(p, terms.alpha)
+    p_words = _format_p(p, terms.alpha)
     return f"; so far every seed is {direction}, by {size} on average, and the t-test alone has p {p_words} after correction"
 
 
-def _enough(terms: _Terms) -> str:
+def _seeds_needed(terms: _Terms) -> str:
     """The fewest seeds with which the permutation test could reach the corrected level."""
     for n in count(2):
         if (smallest_paired_p(n) if terms.paired else smallest_p(n, n)) * terms.m <= terms.alpha:
@@ -221,7 +233,7 @@ def _enough(terms: _Terms) -> str:
     raise AssertionError("unreachable: the smallest p goes to zero")
 
 
-def _in_words(p: float, alpha: float) -> str:
+def _format_p(p: float, alpha: float) -> str:
     """p in two digits, or in as many more as show on which side of alpha it lies."""
     if p < 0.0001:
         return "< 0.0001"
@@ -230,3 +242,38 @@ def _in_words(p: float, alpha: float) -> str:
         if (float(text) <= alpha) == (p <= alpha):
             break
     return f"= {text}"
+
+
+def bonferroni(p: float, m: int) -> float:
+    """p times the number m of comparisons of the whole study, at most 1.
+
+    >>> bonferroni(0.01, 5), bonferroni(0.4, 5)
+    (0.05, 1.0)
+    """
+    _check_p("bonferroni(p)", p)
+    if not isinstance(m, int) or m < 1:
+        raise usage_error("bonferroni(m)", repr(m), "m is a whole number of at least 1", "count the comparisons")
+    return float(min(1.0, p * m))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's step-down correction of all p-values of a family, in their order: never larger than Bonferroni's.
+
+    The smallest is multiplied by the number of tests, the next by one less and so on, and none may fall below the one
+    before it. The family must be complete. (Holm 1979, Scandinavian Journal of Statistics 6.)
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    for place, p in enumerate(ps):
+        _check_p(f"holm(ps[{place}])", p)
+    corrected, least = [0.0] * len(ps), 0.0
+    for rank, place in enumerate(sorted(range(len(ps)), key=lambda place: ps[place])):
+        least = max(least, min(1.0, float(ps[place]) * (len(ps) - rank)))
+        corrected[place] = least
+    return corrected
+
+
+def _check_p(subject: str, p: float) -> None:
+    if not isinstance(p, Real) or not 0 <= p <= 1:
+        raise usage_error(subject, repr(p), "a p-value lies between 0 and 1", "pass the p of a test")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from whence.errors import usage_error
 from whence.statistics.samples import (
     Interval,
-    Plain,
-    checked,
-    checked_level,
-    deviation_of,
-    distributions,
-    mean_of,
-    rounding,
+    PlainData,
+    check_level,
+    check_values,
+    load_distributions,
+    mean,
+    rounding_error,
+    standard_deviation,
     t_interval,
 )
 
@@ -23,7 +23,7 @@ FAR = 1000.0  # above this t scipy's noncentral t is slower and less exact than 
 
 
 @dataclass(frozen=True)
-class Difference(Plain):
+class Difference(PlainData):
     """Mean of a minus mean of b, with a t-test. What is None is not defined for these values; ``note`` says why."""
 
     test: str
@@ -36,7 +36,7 @@ class Difference(Plain):
 
 
 @dataclass(frozen=True)
-class Effect(Plain):
+class Effect(PlainData):
     """A difference of means in units of the pooled standard deviation.
 
     ``d`` is Cohen's, ``g`` the same with Hedges' correction; ``interval`` is that of the true effect, for which both
@@ -60,15 +60,15 @@ def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Differ
     >>> found.difference, round(found.t, 3), round(found.freedom, 3), round(found.p, 4)
     (2.0, 2.449, 4.0, 0.0705)
     """
-    a, b = checked("welch(a)", a, least=2), checked("welch(b)", b, least=2)
-    checked_level("welch(level=...)", level)
-    error_a, error_b = deviation_of(a) / len(a) ** 0.5, deviation_of(b) / len(b) ** 0.5
+    a, b = check_values("welch(a)", a, least=2), check_values("welch(b)", b, least=2)
+    check_level("welch(level=...)", level)
+    error_a, error_b = standard_deviation(a) / len(a) ** 0.5, standard_deviation(b) / len(b) ** 0.5
     error = math.hypot(error_a, error_b)
     # Satterthwaite's formula in shares of the squared error, in which nothing can overflow
     share = (error_a / error) ** 2 if error else 0.5
     freedom = 1 / (share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1))
-    difference = mean_of(a) - mean_of(b)
-    return _t_test("Welch", difference, error, freedom, level, rounding(a + b), "each side is constant")
+    difference = mean(a) - mean(b)
+    return _t_test("Welch", difference, error, freedom, level, rounding_error(a + b), "each side is constant")
 
 
 def paired_t(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Difference:
@@ -81,12 +81,12 @@ def paired_t(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Dif
     >>> found.difference, found.freedom, round(found.p, 4)
     (3.0, 2.0, 0.0351)
     """
-    a, b = checked("paired_t(a)", a, least=2), checked("paired_t(b)", b, least=2)
-    checked_level("paired_t(level=...)", level)
-    apart = differences("paired_t(a, b)", a, b)
-    error = deviation_of(apart) / len(apart) ** 0.5
+    a, b = check_values("paired_t(a)", a, least=2), check_values("paired_t(b)", b, least=2)
+    check_level("paired_t(level=...)", level)
+    apart = paired_differences("paired_t(a, b)", a, b)
+    error = standard_deviation(apart) / len(apart) ** 0.5
     return _t_test(
-        "paired t", mean_of(apart), error, len(apart) - 1.0, level, rounding(a + b), "all pairs differ alike"
+        "paired t", mean(apart), error, len(apart) - 1.0, level, rounding_error(a + b), "all pairs differ alike"
     )
 
 
@@ -102,14 +102,14 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
     >>> found.d, round(found.g, 4), round(found.interval.low, 2), round(found.interval.high, 2)
     (2.0, 1.5958, -0.15, 4.02)
     """
-    a, b = checked("cohen_d(a)", a, least=2), checked("cohen_d(b)", b, least=2)
-    checked_level("cohen_d(level=...)", level)
+    a, b = check_values("cohen_d(a)", a, least=2), check_values("cohen_d(b)", b, least=2)
+    check_level("cohen_d(level=...)", level)
     freedom = len(a) + len(b) - 2
-    parts = (deviation_of(a) * (len(a) - 1) ** 0.5, deviation_of(b) * (len(b) - 1) ** 0.5)
+    parts = (standard_deviation(a) * (len(a) - 1) ** 0.5, standard_deviation(b) * (len(b) - 1) ** 0.5)
     pooled = math.hypot(*parts) / freedom**0.5
-    if pooled <= rounding(a + b):
+    if pooled <= rounding_error(a + b):
         return Effect(None, None, None, "each side is constant, so there is no spread to measure a difference in")
-    d = (mean_of(a) - mean_of(b)) / pooled
+    d = (mean(a) - mean(b)) / pooled
     correction = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / (freedom / 2) ** 0.5
     scale = (1 / len(a) + 1 / len(b)) ** 0.5  # t = d / scale
     low, high = _noncentrality(abs(d) / scale, freedom, level)
@@ -118,11 +118,11 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
     return Effect(d, d * correction, Interval(low * scale, high * scale, level))
 
 
-def differences(asked: str, a: list[float], b: list[float]) -> list[float]:
+def paired_differences(subject: str, a: list[float], b: list[float]) -> list[float]:
     """a[i] - b[i], for which both sides must have the same seeds."""
     if len(a) != len(b):
         raise usage_error(
-            asked,
+            subject,
             f"{len(a)} and {len(b)} values",
             "a pair is two results of one seed",
             "keep the seeds both sides have, in one order",
@@ -136,7 +136,7 @@ def _t_test(
     if error > noise:
         feature = "whence.statistics." + ("welch" if test == "Welch" else "paired_t")
         t = difference / error
-        p = 2 * float(distributions(feature).stdtr(freedom, -abs(t)))
+        p = 2 * float(load_distributions(feature).stdtr(freedom, -abs(t)))
         return Difference(test, difference, t, freedom, p, t_interval(feature, difference, error, freedom, level))
     if abs(difference) <= noise:
         return Difference(test, difference, None, None, 1.0, None, f"{constant} and there is no difference")
@@ -145,7 +145,7 @@ def _t_test(
 
 def _noncentrality(t: float, freedom: int, level: float) -> tuple[float, float]:
     """The noncentralities under which t would lie at the upper and at the lower end of what is to be expected."""
-    special = distributions("whence.statistics.cohen_d")
+    special = load_distributions("whence.statistics.cohen_d")
     high_p, low_p = (1 + level) / 2, (1 - level) / 2
     if t <= FAR:
         return float(special.nctdtrinc(freedom, high_p, t)), float(special.nctdtrinc(freedom, low_p, t))

@@ -16,7 +16,7 @@ import torch
 
 from whence import MissingExtra, WhenceError
 from whence.lab.data import downloads
-from whence.lab.data.folder import held_out
+from whence.lab.data.corpora import held_out
 from whence.lab.tasks import TASKS, load
 
 
@@ -163,7 +163,7 @@ def test_a_downloaded_wikitext_is_a_task(folder, monkeypatch):
     assert asked == [("Salesforce/wikitext", "wikitext-103-v1", split) for split in ("train", "validation")]
     assert downloads.fetch("wikitext103") == []
     task = load("wikitext103", context=8)
-    assert task.vocabulary == 2 + 3 + 3 + 7  # padding, unknown; the, end, full stop; newline, =, Title; word0 to word6
+    assert task.vocab_size == 2 + 3 + 3 + 7  # padding, unknown; the, end, full stop; newline, =, Title; word0 to word6
     assert task.settings["train_part"] == "train"
     texts = task.decode(task.train[:8])
     assert texts[:4] == ["\\n", "=", "Title", "="]

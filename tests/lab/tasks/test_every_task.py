@@ -49,7 +49,7 @@ def test_interface(tasks, name):
     assert task.kind in ("classify", "lm", "retrieve")
     assert task.metric == ("perplexity" if task.kind == "lm" else "accuracy")
     assert task.higher_is_better is (task.kind != "lm")
-    assert (task.classes is not None) is (task.kind == "classify")
+    assert (task.num_classes is not None) is (task.kind == "classify")
     lengths = task.splits()
     assert list(lengths)[:3] == ["test", "2x", "4x"]
     assert lengths["test"] == task.context
@@ -60,10 +60,10 @@ def test_interface(tasks, name):
     for length, batch in batches:
         assert batch.tokens.dtype == batch.targets.dtype == torch.int64
         assert batch.tokens.shape == (len(batch.tokens), length)
-        assert batch.targets.shape == (batch.tokens.shape[:1] if task.classes else batch.tokens.shape)
-        assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocabulary
+        assert batch.targets.shape == (batch.tokens.shape[:1] if task.num_classes else batch.tokens.shape)
+        assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocab_size
         asked = batch.targets[batch.targets != IGNORE_INDEX]
-        assert len(asked) and asked.min() >= 0 and asked.max() < (task.classes or task.vocabulary)
+        assert len(asked) and asked.min() >= 0 and asked.max() < (task.num_classes or task.vocab_size)
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -50,7 +50,7 @@ def test_copy_asks_for_the_string_from_the_separator_on():
         assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
         assert (batch.targets[:, :half] == IGNORE_INDEX).all()
         assert torch.equal(batch.targets[:, half:], batch.tokens[:, :half])
-        assert (batch.tokens[:, half] == task.vocabulary - 1).all()
+        assert (batch.tokens[:, half] == task.vocab_size - 1).all()
         # what is asked at a place is what stands at the next: a next-token model without a shift of its own
         assert torch.equal(batch.targets[:, half:-1], batch.tokens[:, half + 1 :])
 

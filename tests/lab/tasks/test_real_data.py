@@ -35,14 +35,14 @@ def test_wikitext2_on_its_validation_part():
 def test_books():
     present("books/train.txt.xz")
     task = load("books", characters=200_000, context=32, blocks=16)
-    assert task.vocabulary == 256 and len(task.train) >= 200_000
+    assert task.vocab_size == 256 and len(task.train) >= 200_000
     check(task)
 
 
 def test_sst2():
     present("glue/SST-2/train_full.tsv")
     task = load("sst2")
-    assert len(task.train.labels) == 67349 and task.vocabulary == 10_000
+    assert len(task.train.labels) == 67349 and task.vocab_size == 10_000
     assert len(torch.cat([batch.targets for batch in task.evaluation("dev")])) == 872
     check(task)
 
@@ -57,5 +57,5 @@ def check(task):
     for split, length in task.splits().items():
         for batch in task.evaluation(split):
             assert batch.tokens.shape[1] == length
-            assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocabulary
+            assert batch.tokens.min() >= 0 and batch.tokens.max() < task.vocab_size
     assert len(task.decode(task.examples(2)[0].tokens)) == task.context

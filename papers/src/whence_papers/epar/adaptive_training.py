@@ -60,7 +60,7 @@ def train_adaptive(
     task = Places(count=10) if task is None else task
     position = Epar(2, learnable=True, context=task.context)
     factory = adapter_factory(adapter, task.context)
-    model = AdaptiveModel(task.vocabulary, factory, position=position, seed=seed)
+    model = AdaptiveModel(task.vocab_size, factory, position=position, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         curves = train(model, task, budget, seed, Path(folder) / "state")
     return TrainedModel(adapter, seed, model.cpu().eval(), task, curves)

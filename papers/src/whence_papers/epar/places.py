@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least, one_of
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, require_at_least, require_choice, to_ints
 from whence.lab.tasks.generated import Generated
 
 KINDS = ("near", "anywhere", "far")
@@ -37,13 +37,13 @@ class Places(Generated):
         self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0, asked: str = "all",
         band: str = "any", longest: int = 8,
     ) -> None:  # fmt: skip
-        at_least(self.name, "count", count, 2)
-        at_least(self.name, "symbols", symbols, 2)
-        at_least(self.name, "items", items, 1)
-        one_of(self.name, "asked", asked, ASKED)
-        one_of(self.name, "band", band, BANDS)
+        require_at_least(self.name, "count", count, 2)
+        require_at_least(self.name, "symbols", symbols, 2)
+        require_at_least(self.name, "items", items, 1)
+        require_choice(self.name, "asked", asked, ASKED)
+        require_choice(self.name, "band", band, BANDS)
         self.symbols, self.asked, self.band = symbols, asked, band
-        self.vocabulary = 2 * symbols + len(KINDS) + 1
+        self.vocab_size = 2 * symbols + len(KINDS) + 1
         settings = {
             "count": count, "symbols": symbols, "items": items, "seed": seed, "asked": asked, "band": band,
             "longest": longest,
@@ -70,7 +70,7 @@ class Places(Generated):
         places = self.markable(amount)
         marked = torch.randint(places.start, places.stop, (rows, 1), generator=generator)
         marked_symbols = symbols.scatter_add(1, marked, torch.full((rows, 1), self.symbols))
-        question = torch.full((rows, 1), self.vocabulary - 1)
+        question = torch.full((rows, 1), self.vocab_size - 1)
         tokens = torch.cat([2 * self.symbols + kind, marked_symbols, question], dim=1)
         answers = torch.cat([torch.full_like(kind, amount - 1), marked, torch.zeros_like(kind)], dim=1)
         targets = torch.full_like(tokens, IGNORE_INDEX)
@@ -88,4 +88,4 @@ class Places(Generated):
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         special = [*KINDS, "?"]
         names = [f"s{s}" for s in range(self.symbols)] + [f"S{s}" for s in range(self.symbols)] + special
-        return [names[token] for token in as_numbers(tokens)]
+        return [names[token] for token in to_ints(tokens)]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.lab.tasks.base import IGNORE_INDEX, Batch, as_numbers, at_least, fixed_generator, one_of
-from whence.lab.tasks.generated import Generated, without_repetition
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, named_generator, require_at_least, require_choice, to_ints
+from whence.lab.tasks.generated import Generated, sample_without_replacement
 
 FILLER, QUESTION, MINUS, PLUS = 0, 1, 2, 3
 STRUCTURES = ("near", "waves", "blocks", "random", "flat")
@@ -44,13 +44,13 @@ class Votes(Generated):
         self, length: int = 64, votes: int = 15, structure: str = "near", order: str = "kept", noise: float = 0.0,
         longest: int = 8, items: int = 512, seed: int = 0, run: int = 1, questions: int = 1,
     ) -> None:  # fmt: skip
-        at_least(self.name, "votes", votes, 1)
-        at_least(self.name, "run", run, 1)
-        at_least(self.name, "questions", questions, 1)
-        at_least(self.name, "length", length, max(votes * run, BLOCKS, 2 * questions))
-        at_least(self.name, "items", items, 1)
-        one_of(self.name, "structure", structure, STRUCTURES)
-        one_of(self.name, "order", order, ORDERS)
+        require_at_least(self.name, "votes", votes, 1)
+        require_at_least(self.name, "run", run, 1)
+        require_at_least(self.name, "questions", questions, 1)
+        require_at_least(self.name, "length", length, max(votes * run, BLOCKS, 2 * questions))
+        require_at_least(self.name, "items", items, 1)
+        require_choice(self.name, "structure", structure, STRUCTURES)
+        require_choice(self.name, "order", order, ORDERS)
         if votes % 2 == 0 or not 0 <= noise <= 1:
             raise usage_error(
                 'load("votes")',
@@ -60,7 +60,7 @@ class Votes(Generated):
             )
         self.votes, self.structure, self.order, self.noise = votes, structure, order, noise
         self.run, self.questions = run, questions
-        self.vocabulary = 4
+        self.vocab_size = 4
         settings = {
             "length": length, "votes": votes, "structure": structure, "order": order, "noise": noise,
             "longest": longest, "items": items, "seed": seed, "run": run, "questions": questions,
@@ -83,17 +83,17 @@ class Votes(Generated):
             return 0.5 + 0.5 * torch.sin(2 * math.pi * distance / length)
         if self.structure == "flat":
             return torch.ones(length, dtype=torch.float64)
-        drawn = torch.rand(length, generator=fixed_generator(self.name, self.structure, length), dtype=torch.float64)
+        drawn = torch.rand(length, generator=named_generator(self.name, self.structure, length), dtype=torch.float64)
         if self.structure == "blocks":
             return drawn[:BLOCKS].repeat_interleave(math.ceil(length / BLOCKS))[:length]
         return drawn
 
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        places = without_repetition(rows, amount // self.run, self.votes, generator)
+        places = sample_without_replacement(rows, amount // self.run, self.votes, generator)
         sides = torch.randint(2, (rows, self.votes), generator=generator)
         weights = self.weights(amount).expand(rows, amount)
         if self.order == "shuffled":
-            weights = weights.gather(1, without_repetition(rows, amount, amount, generator))
+            weights = weights.gather(1, sample_without_replacement(rows, amount, amount, generator))
         flipped = torch.rand(rows, self.votes, generator=generator) < self.noise
         questions = self._question_positions(rows, amount, generator)
         votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, questions[:, :-1], 0)
@@ -109,7 +109,7 @@ class Votes(Generated):
         end = torch.full((rows, 1), amount)
         if self.questions == 1:
             return end
-        others = without_repetition(rows, amount - amount // 2, self.questions - 1, generator) + amount // 2
+        others = sample_without_replacement(rows, amount - amount // 2, self.questions - 1, generator) + amount // 2
         return torch.cat([others, end], dim=1)
 
     def _expand_runs(self, values: Tensor, places: Tensor, amount: int) -> Tensor:
@@ -128,4 +128,4 @@ class Votes(Generated):
         return torch.where(total.abs() < TIE, IGNORE_INDEX, (total > 0).long() + MINUS)
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
-        return [".?-+"[token] for token in as_numbers(tokens)]
+        return [".?-+"[token] for token in to_ints(tokens)]

@@ -25,7 +25,7 @@ def runs_of(places: Places, study: str, *arms: str) -> tuple[dict[str, Records],
         if name not in known:
             rule = f"its arms are {', '.join(known)}"
             raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
-        ended = lab.records_of(spec, known[name], folder)
+        ended = lab.load_arm_records(spec, known[name], folder)
         if len(ended) < len(spec.seeds):
             raise Waiting(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
         found[name] = [record for record in ended if record["result"]["status"] == "done"]

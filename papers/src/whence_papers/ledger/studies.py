@@ -36,7 +36,7 @@ def found_study(places: Places, name: str) -> tuple[Study, Path]:
     if len(folders) > 1:
         got = " and ".join(folder.relative_to(places.results).as_posix() for folder in folders)
         raise usage_error("claims", got, f"one study {name} has the records that count", "move the others away")
-    return lab.study_in(folders[0]), folders[0]
+    return lab.load_study(folders[0]), folders[0]
 
 
 def finished(study: Study, folder: Path, arm: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def finished(study: Study, folder: Path, arm: str) -> dict[str, Any]:
     if not chosen:
         got = f"{arm!r} in {study.name}"
         raise usage_error("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
-    found = lab.arm_of(study, chosen[0], folder)
+    found = lab.summarize_arm(study, chosen[0], folder)
     curves, gone = found["curves"], {str(one["seed"]) for one in found["diverged"]}
     if len(curves) < len(study.seeds):
         raise Waiting(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.errors import MissingExtra, WhenceError
 from whence.lab import checkpoints, runner, tasks, training
-from whence.lab.observe import weights_of
+from whence.lab.observe import weights_path
 from whence.models import attention_maps
 from whence_papers.ledger.places import Places, Waiting
 from whence_papers.ledger.studies import METRICS, found_study, judged
@@ -26,16 +26,16 @@ def models(places: Places, study: str, arm: str) -> Iterator[tuple[Any, tasks.Ta
     """Every seed's trained model of an arm, with its task."""
     spec, folder = found_study(places, study)
     runs = [run for run in spec.runs() if run.arm.name == arm]
-    missing = [run for run in runs if not weights_of(run, folder).exists()]
+    missing = [run for run in runs if not weights_path(run, folder).exists()]
     if not runs or missing:
         raise Waiting(f"the weights of {len(missing)} of {len(runs)} seeds of {study}, {arm}")
     try:
-        task = runner.task_for(spec)
+        task = runner.load_task(spec)
     except (WhenceError, MissingExtra) as error:
         raise Waiting(f"the data of {study} ({error})") from None
     for run in runs:
-        model = runner.model_for(run, task)
-        checkpoints.load_weights(weights_of(run, folder), model)
+        model = runner.build_model(run, task)
+        checkpoints.load_weights(weights_path(run, folder), model)
         yield model.eval(), task
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from whence.errors import usage_error
-from whence.lab.tasks.base import fixed_generator
+from whence.lab.tasks.base import named_generator
 from whence_papers.pointer.pointer_generator import PointerGenerator, Sources, Targets, Vocabulary, greedy_search
 
 OPEN, CLOSE = "[", "]"
@@ -65,7 +65,7 @@ class Summaries:
                 raise usage_error(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
         self.marked, self.around, self.names = marked, around, names
         written = [word for pair in TOPICS.values() for word in pair]
-        self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
+        self.vocab_size = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
 
     def draw(self, rows: int, generator: torch.Generator) -> list[Pair]:
         """Training pairs, decided by the generator's state alone."""
@@ -73,13 +73,13 @@ class Summaries:
 
     def test(self, rows: int) -> list[Pair]:
         """Test pairs, the same at every call, with names that no training text has."""
-        generator = fixed_generator("summaries", self.marked, self.around, self.names)
+        generator = named_generator("summaries", self.marked, self.around, self.names)
         return [self._pair(self.names, generator) for _ in range(rows)]
 
     def batch(self, pairs: Sequence[Pair]) -> tuple[Sources, Targets]:
         """Pairs in numbers."""
-        sources = self.vocabulary.sources([pair.text for pair in pairs])
-        return sources, self.vocabulary.targets([pair.summary for pair in pairs], sources)
+        sources = self.vocab_size.sources([pair.text for pair in pairs])
+        return sources, self.vocab_size.targets([pair.summary for pair in pairs], sources)
 
     def _pair(self, first: int, generator: torch.Generator) -> Pair:
         def below(n: int) -> int:
@@ -143,7 +143,7 @@ def judge(model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, lo
     exact = again = written = 0
     right, asked = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
     for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
-        words = task.vocabulary.text(hypothesis.words, beyond)
+        words = task.vocab_size.text(hypothesis.words, beyond)
         exact += tuple(words) == pair.summary
         again += len(words) - len(set(words))
         written += len(words)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from whence.errors import require_package, usage_error
-from whence.lab.data.folder import content_hash, data_file, data_folder
-from whence.lab.data.units import Words
+from whence.lab.data.corpora import content_hash, data_file, data_folder
+from whence.lab.data.tokenizers import WordTokenizer
 
 PRESIDENTS = ("obama", "wbush", "hbush")  # in the order of the labels 0, 1, 2
 LONGEST = 32
@@ -35,7 +35,7 @@ def tokeniser(asked: str) -> Tokeniser:
     return Tokeniser(nltk.tokenize.word_tokenize, nltk.__version__)
 
 
-def vocabulary(asked: str, split: Callable[[str], list[str]]) -> Words:
+def vocabulary(asked: str, split: Callable[[str], list[str]]) -> WordTokenizer:
     """Every type of both training files, labels and all, in alphabetical order after padding and unknown.
 
     The files are tokenised whole, not line by line: nltk splits off a full stop only at the end of what it takes for a
@@ -44,7 +44,7 @@ def vocabulary(asked: str, split: Callable[[str], list[str]]) -> Words:
     types: set[str] = set()
     for name in ("train_CLS.tsv", "train_LM.txt"):
         types.update(split(speech_file(asked, name)))
-    return Words(sorted(types))
+    return WordTokenizer(sorted(types))
 
 
 def speech_file(asked: str, name: str) -> str:

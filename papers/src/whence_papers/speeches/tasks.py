@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from whence.lab.tasks.base import Batch, at_least
-from whence.lab.tasks.labelled import Classification, Items
-from whence.lab.tasks.windows import LanguageModelling, windows
+from whence.lab.tasks.base import Batch, require_at_least
+from whence.lab.tasks.classification import Classification, Items
+from whence.lab.tasks.language_modelling import LanguageModelling, windows
 from whence_papers.speeches import data as data
 
 #: the study's batch, of which it scores at most 200
@@ -30,7 +30,7 @@ class SpeechesClassify(Classification):
     name = "speeches_classify"
 
     def __init__(self, mask_padding: str = "none", context: int = data.LONGEST) -> None:
-        at_least(self.name, "context", context, 1)
+        require_at_least(self.name, "context", context, 1)
         asked = f'load("{self.name}")'
         nltk = data.tokeniser(asked)
         units = data.vocabulary(asked, nltk.split)
@@ -67,8 +67,8 @@ class SpeechesLm(LanguageModelling):
     name = "speeches_lm"
 
     def __init__(self, context: int = data.LONGEST, stride: int = 1, evaluation_batches: int | None = 200) -> None:
-        at_least(self.name, "stride", stride, 1)
-        at_least(self.name, "evaluation_batches", 1 if evaluation_batches is None else evaluation_batches, 1)
+        require_at_least(self.name, "stride", stride, 1)
+        require_at_least(self.name, "evaluation_batches", 1 if evaluation_batches is None else evaluation_batches, 1)
         asked = f'load("{self.name}")'
         nltk = data.tokeniser(asked)
         units = data.vocabulary(asked, nltk.split)
@@ -106,7 +106,7 @@ class SpeechesLm(LanguageModelling):
             yield windows(self.train, chosen, self.context)
 
     def evaluation(self, split: str) -> list[Batch]:
-        self.known_split(split)
+        self.split_length(split)
         stream = self.files[split]
         batches = torch.arange(0, len(stream) - self.context, self.stride).split(STUDY_BATCH)
         return [windows(stream, starts, self.context) for starts in batches[: self.evaluation_batches]]

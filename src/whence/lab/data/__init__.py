@@ -1,1 +1,1 @@
-"""Where the text of the tasks comes from: Python itself, or files in the folder named by WHENCE_DATA."""
+"""The texts of the tasks: Python's own, or files in the folder named by WHENCE_DATA."""

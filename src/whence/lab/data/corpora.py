@@ -1,35 +1,103 @@
-"""Readers of the larger text sets: WikiText, books and the sentiment treebank."""
+"""Data that is not part of the package: the folder named by WHENCE_DATA, its data sets, and content hashes.
+
+A missing file is an error before any work starts. The error names the file, the folder and the command that fetches it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import lzma
+import os
+from collections.abc import Iterable
+from pathlib import Path
 
 from whence.errors import usage_error
-from whence.lab.data.folder import data_file
 
-WIKITEXT_PARTS = ("train", "valid", "test")
+VARIABLE = "WHENCE_DATA"
+
+#: how to get each data set into the folder
+ORIGINS = {
+    "speeches": "run: python -m whence.lab.data.downloads speeches",
+    "nltk_data": f"run: python -m nltk.downloader -d ${VARIABLE}/nltk_data punkt_tab",
+    "wikitext2": "run: python -m whence.lab.data.downloads wikitext2",
+    "wikitext103": "run: python -m whence.lab.data.downloads wikitext103",
+    "sst2": "run: python -m whence.lab.data.downloads sst2",
+    "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
+    "2307.03172, into its folder lost_in_the_middle",
+    "geolife": "run: python -m whence.lab.data.downloads geolife",
+    "foursquare": "run: python -m whence.lab.data.downloads foursquare",
+    "books": "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books",
+}
 
 
-def wikitext(asked: str, size: int, part: str) -> str:
-    """A part of WikiText-2 or WikiText-103, as published: words apart by spaces, rare ones written <unk>."""
+def data_folder(subject: str, fill: str = "fill it") -> Path:
+    """The folder that WHENCE_DATA names. ``subject`` begins the error; ``fill`` says how to get the data."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        raise usage_error(
+            subject,
+            f"no {VARIABLE}",
+            "data files are read from the folder in that environment variable",
+            f"set {VARIABLE} to a folder and {fill}",
+        )
+    return Path(named).expanduser()
+
+
+def data_file(subject: str, data_set: str, path: str, otherwise: str | None = None) -> Path:
+    """A file of a data set, or an error that says how to get it; ``otherwise`` adds an alternative."""
+    folder = data_folder(subject, ORIGINS[data_set])
+    if (folder / path).is_file():
+        return folder / path
+    remedy = ORIGINS[data_set] + (f", or {otherwise}" if otherwise else "")
+    raise usage_error(subject, f"no {path} in {folder}", f"{VARIABLE} must name the folder that contains it", remedy)
+
+
+def content_hash(parts: Iterable[str | bytes]) -> str:
+    """A short hash of a task's data: two records with the same hash used the same data.
+
+    The length of each part is hashed before it, so that moving text from one part to the next changes the hash.
+
+    >>> content_hash(["ab", "c"]) == content_hash(["a", "bc"])
+    False
+    """
+    total = hashlib.sha256()
+    for part in parts:
+        raw = part if isinstance(part, bytes) else part.encode()
+        total.update(len(raw).to_bytes(8, "little") + raw)
+    return total.hexdigest()[:16]
+
+
+def held_out(name: str, percent: int = 20) -> bool:
+    """Whether a file or a topic belongs to the test split. Its name alone decides, so every machine agrees.
+
+    >>> [name for name in ("abc.py", "ast.py", "bisect.py", "cmd.py", "code.py") if held_out(name, 40)]
+    ['bisect.py', 'cmd.py', 'code.py']
+    """
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") % 100 < percent
+
+
+def wikitext(subject: str, size: int, part: str) -> str:
+    """A split of WikiText-2 or WikiText-103, as published: words separated by spaces, rare ones replaced by <unk>."""
     name = f"wikitext{size}"
     otherwise = f'load("{name}", train_part="valid")' if part == "train" else None
-    return data_file(asked, name, f"{name}/{part}.txt", otherwise).read_text(encoding="utf-8")
+    return data_file(subject, name, f"{name}/{part}.txt", otherwise).read_text(encoding="utf-8")
 
 
-def books(asked: str, part: str, characters: int | None = None) -> str:
-    """The beginning of a part of the books; only as much as is asked for is unpacked."""
-    path = data_file(asked, "books", f"books/{part}.txt.xz")
+def books(subject: str, part: str, characters: int | None = None) -> str:
+    """The first ``characters`` of a split of the books; only these are decompressed."""
+    path = data_file(subject, "books", f"books/{part}.txt.xz")
     try:
         with lzma.open(path, "rt", encoding="utf-8") as stream:
             return stream.read() if characters is None else stream.read(characters)
     except (lzma.LZMAError, EOFError):
-        raise usage_error(asked, f"a broken {path.name}", "it is a whole xz file", "fetch it again") from None
+        raise usage_error(
+            subject, f"a damaged {path.name}", "it must be a complete xz file", "download it again"
+        ) from None
 
 
-def sentiment(asked: str, name: str) -> tuple[list[str], list[int]]:
+def sentiment(subject: str, name: str) -> tuple[list[str], list[int]]:
     """Sentences and labels (0 negative, 1 positive) of a file with a header line."""
-    lines = data_file(asked, "sst2", f"glue/SST-2/{name}").read_text(encoding="utf-8").split("\n")
+    lines = data_file(subject, "sst2", f"glue/SST-2/{name}").read_text(encoding="utf-8").split("\n")
     texts, labels = [], []
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
@@ -37,10 +105,10 @@ def sentiment(asked: str, name: str) -> tuple[list[str], list[int]]:
         text, tab, label = line.rpartition("\t")
         if not tab or label.strip() not in ("0", "1"):
             raise usage_error(
-                asked,
+                subject,
                 f"line {number} of {name} ending with {line[-12:]!r}",
-                "a line is a sentence, a tab and a label 0 or 1",
-                "fetch the file again",
+                "each line has a sentence, a tab and a label 0 or 1",
+                "download the file again",
             )
         texts.append(text.strip())
         labels.append(int(label))

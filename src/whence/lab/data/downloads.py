@@ -1,6 +1,6 @@
-"""Fetch a public data set into the data folder, once: ``python -m whence.lab.data.downloads NAME``.
+"""Download a public data set into the data folder: ``python -m whence.lab.data.downloads NAME``.
 
-Tasks never download. They read the folder, so that a study does not depend on a server, and its hash says what it read.
+Tasks never download. They read the folder, so that a study does not depend on a server; a hash records what was read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from whence.errors import MissingExtra, WhenceError, require_package, usage_error
-from whence.lab.data.folder import data_folder
+from whence.lab.data.corpora import data_folder
 from whence.records import write_bytes
 
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
@@ -29,7 +29,7 @@ SPEECHES_CHECKSUMS = {
     "test_LM_hbush.txt": "sha256:a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
 }
 
-#: visits as other studies have published them: the address, and the checksum of what it must be
+#: visits as published with other studies: address and checksum
 RAW = "https://raw.githubusercontent.com"
 GEOLIFE = {
     "geolife_stays.csv": (
@@ -49,29 +49,29 @@ FOURSQUARE = {
     }.items()
 }
 
-#: names of the parts here, and at the place they come from; its revision is a hash of all it holds
+#: our names of the splits, and those at their source; the revision pins its content
 WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 def fetch(name: str) -> list[Path]:
-    """Download a data set into the folder of WHENCE_DATA; files that are there already stay as they are."""
-    asked = f'fetch("{name}")'
+    """Download a data set into the folder of WHENCE_DATA. Existing files are not changed."""
+    subject = f'fetch("{name}")'
     if name not in SETS:
-        raise usage_error(asked, "an unknown name", f"it knows {', '.join(SETS)}", "give one of these")
-    return SETS[name](asked, data_folder(asked))
+        raise usage_error(subject, "an unknown name", f"the data sets are {', '.join(SETS)}", "choose one of them")
+    return SETS[name](subject, data_folder(subject))
 
 
-def _wikitext2(asked: str, folder: Path) -> list[Path]:
-    return _wikitext(asked, folder, 2)
+def _wikitext2(subject: str, folder: Path) -> list[Path]:
+    return _wikitext(subject, folder, 2)
 
 
-def _wikitext103(asked: str, folder: Path) -> list[Path]:
-    return _wikitext(asked, folder, 103)
+def _wikitext103(subject: str, folder: Path) -> list[Path]:
+    return _wikitext(subject, folder, 103)
 
 
-def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
-    datasets = require_package("datasets", asked, "lab")
+def _wikitext(subject: str, folder: Path, size: int) -> list[Path]:
+    datasets = require_package("datasets", subject, "lab")
     written = []
     for part, split in WIKITEXT_SPLITS.items():
         path = folder / f"wikitext{size}" / f"{part}.txt"
@@ -81,65 +81,65 @@ def _wikitext(asked: str, folder: Path, size: int) -> list[Path]:
             rows = datasets.load_dataset(
                 "Salesforce/wikitext", f"wikitext-{size}-v1", split=split, revision=WIKITEXT_REVISION
             )["text"]
-        except Exception as error:  # every library below has its own class for "no answer": all mean the same here
-            raise _unreachable(asked, error) from error
-        # a blank line of the published file is an empty row there, and a token in published perplexities
+        except Exception as error:  # each library has its own class for connection errors
+            raise _download_error(subject, error) from error
+        # a blank line of the published file is an empty row here, and a token in published perplexities
         write_bytes(path, "".join(row or " \n" for row in rows).encode())
         written.append(path)
     return written
 
 
-def _speeches(asked: str, folder: Path) -> list[Path]:
+def _speeches(subject: str, folder: Path) -> list[Path]:
     wanted = {name: (f"{SPEECHES}/{name}", checksum) for name, checksum in SPEECHES_CHECKSUMS.items()}
-    return _files(asked, folder / "speeches", wanted)
+    return _download_files(subject, folder / "speeches", wanted)
 
 
-def _sst2(asked: str, folder: Path) -> list[Path]:
+def _sst2(subject: str, folder: Path) -> list[Path]:
     target = folder / "glue" / "SST-2"
-    # the published test part has no labels, so it stays in the archive
+    # the published test split has no labels and is not extracted
     wanted = {"SST-2/train.tsv": target / "train_full.tsv", "SST-2/dev.tsv": target / "dev.tsv"}
     missing = {inside: path for inside, path in wanted.items() if not path.exists()}
     if not missing:
         return []
-    archive = _retrieved(asked, GLUE_SST2, GLUE_SST2_CHECKSUM)
+    archive = _retrieve(subject, GLUE_SST2, GLUE_SST2_CHECKSUM)
     with zipfile.ZipFile(archive) as packed:
         for inside, path in missing.items():
             write_bytes(path, packed.read(inside))
     return list(missing.values())
 
 
-def _retrieved(asked: str, address: str, checksum: str) -> Path:
-    """A file from the network, or from where it was kept the last time."""
-    pooch = require_package("pooch", asked, "lab")
+def _retrieve(subject: str, address: str, checksum: str) -> Path:
+    """A file from the network, or from the cache of pooch."""
+    pooch = require_package("pooch", subject, "lab")
     try:
         return Path(pooch.retrieve(address, known_hash=checksum, progressbar=False))
-    except Exception as error:  # no answer, or another file than the checksum's
-        raise _unreachable(asked, error) from error
+    except Exception as error:  # no connection, or a wrong checksum
+        raise _download_error(subject, error) from error
 
 
-def _geolife(asked: str, folder: Path) -> list[Path]:
-    return _files(asked, folder / "mobility", GEOLIFE)
+def _geolife(subject: str, folder: Path) -> list[Path]:
+    return _download_files(subject, folder / "mobility", GEOLIFE)
 
 
-def _foursquare(asked: str, folder: Path) -> list[Path]:
-    return _files(asked, folder / "mobility", FOURSQUARE)
+def _foursquare(subject: str, folder: Path) -> list[Path]:
+    return _download_files(subject, folder / "mobility", FOURSQUARE)
 
 
-def _files(asked: str, folder: Path, wanted: dict[str, tuple[str, str]]) -> list[Path]:
-    """Files by name, each with its address and checksum: all that are missing, or none."""
+def _download_files(subject: str, folder: Path, wanted: dict[str, tuple[str, str]]) -> list[Path]:
+    """Download the missing files of a set, all or none. ``wanted`` has the address and checksum of each."""
     missing = {folder / name: origin for name, origin in wanted.items() if not (folder / name).exists()}
-    fetched = {path: _retrieved(asked, *origin) for path, origin in missing.items()}
+    fetched = {path: _retrieve(subject, *origin) for path, origin in missing.items()}
     for path, copy in fetched.items():
         write_bytes(path, copy.read_bytes())
     return list(fetched)
 
 
-def _unreachable(asked: str, error: Exception) -> WhenceError:
+def _download_error(subject: str, error: Exception) -> WhenceError:
     return usage_error(
-        asked,
+        subject,
         f"{type(error).__name__} from its server",
-        "a download needs the network and the file of the known checksum",
-        "run it again where there is a network, and copy the folder",
+        "a download needs a network and the expected checksum",
+        "run it again with a network, or copy the folder from another machine",
     )
 
 
@@ -154,7 +154,7 @@ SETS: dict[str, Callable[[str, Path], list[Path]]] = {
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit(f"give one or more of: {', '.join(SETS)}")
+        sys.exit(f"usage: python -m whence.lab.data.downloads NAME...; names: {', '.join(SETS)}")
     try:
         for requested in sys.argv[1:]:
             for path in fetch(requested):

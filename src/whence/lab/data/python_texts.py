@@ -1,7 +1,7 @@
-"""Text that comes with every Python: the language's reference, and the standard library with its docstrings.
+"""Text that comes with every Python: the language reference, and the standard library with its docstrings.
 
-It differs from version to version, so a task records a hash of what it read. The parts are told apart by name: a topic
-or a file is in training or in test, whole.
+It differs between versions, so a task records a hash of it. The name of a topic or file decides whether it belongs to
+training or to test.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whence.errors import usage_error
-from whence.lab.data.folder import held_out
+from whence.lab.data.corpora import held_out
 
-#: larger files take long to parse, and the small ones are text enough
-LARGEST_FILE = 30_000
+#: larger files take long to parse, and the small ones suffice
+MAX_FILE_SIZE = 30_000
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,26 @@ class Parts:
     test: dict[str, str]
 
 
-def topics(asked: str) -> Parts:
+def topics(subject: str) -> Parts:
     """The help topics of ``pydoc_data``, each paragraph once.
 
-    Topics quote one another: some hold whole other topics. A paragraph that stands in a test topic is therefore taken
-    out of all training topics, and a paragraph that comes again on the same side is left out.
+    Topics quote one another; some contain whole other topics. A paragraph of a test topic is therefore removed from all
+    training topics, and a repeated paragraph of the same split is left out.
     """
     try:
         texts: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ImportError:
         raise usage_error(
-            asked, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
+            subject, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
         ) from None
     seen: set[str] = set()
-    test = {name: _unseen(texts[name], seen) for name in sorted(texts) if held_out(name)}
-    train = {name: _unseen(texts[name], seen) for name in sorted(texts) if not held_out(name)}
+    test = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if held_out(name)}
+    train = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if not held_out(name)}
     return Parts(train, test)
 
 
 def paragraphs(text: str) -> Iterator[tuple[str, str]]:
-    """The paragraphs of a text, each with the form in which two are compared: spaces and line breaks do not count.
+    """The paragraphs of a text, each after its normalised form, in which spaces and line breaks do not count.
 
     >>> list(paragraphs("One\\n  line.\\n\\n\\nTwo."))
     [('One line.', 'One\\n  line.'), ('Two.', 'Two.')]
@@ -58,27 +58,27 @@ def paragraphs(text: str) -> Iterator[tuple[str, str]]:
             yield bare, paragraph.strip("\n")
 
 
-def library(asked: str) -> tuple[Parts, Parts]:
+def library(subject: str) -> tuple[Parts, Parts]:
     """The standard library's top-level modules as (code without docstrings, docstrings), by file."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(path for path in folder.glob("*.py") if path.stat().st_size <= LARGEST_FILE)
+    files = sorted(path for path in folder.glob("*.py") if path.stat().st_size <= MAX_FILE_SIZE)
     if not files:
         raise usage_error(
-            asked,
+            subject,
             "a Python without the sources of its library",
             "it reads them",
             "install a Python that has its library as files, not zipped",
         )
     code, prose = Parts({}, {}), Parts({}, {})
     for path in files:
-        bare, docstrings = _apart(path.read_text(encoding="utf-8", errors="replace"))
+        bare, docstrings = _split_docstrings(path.read_text(encoding="utf-8", errors="replace"))
         name = path.name
         (code.test if held_out(name) else code.train)[name] = bare
         (prose.test if held_out(name) else prose.train)[name] = docstrings
     return code, prose
 
 
-def _unseen(text: str, seen: set[str]) -> str:
+def _drop_seen(text: str, seen: set[str]) -> str:
     kept = []
     for bare, paragraph in paragraphs(text):
         if bare not in seen:
@@ -87,10 +87,10 @@ def _unseen(text: str, seen: set[str]) -> str:
     return "\n\n".join(kept) + "\n"
 
 
-def _apart(source: str) -> tuple[str, str]:
+def _split_docstrings(source: str) -> tuple[str, str]:
     """Source text without its docstrings, and the docstrings.
 
-    >>> _apart('def f():\\n    "Say so."\\n    return 1\\n')
+    >>> _split_docstrings('def f():\\n    "Say so."\\n    return 1\\n')
     ('def f():\\n    return 1\\n', 'Say so.\\n')
     """
     lines = source.splitlines(keepends=True)

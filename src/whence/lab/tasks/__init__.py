@@ -1,4 +1,8 @@
-"""What models are trained on and scored by: the list of all tasks, and ``load`` to build one by name."""
+"""Lab tasks: what models are trained on and scored by. ``load`` builds one by name.
+
+A task of your own is a subclass of ``Task``. Name it as ``my_module:MyTask``, as ``./file.py:MyTask(size=3)``, or by the
+name under which a package registers it in the entry point group ``whence.tasks``.
+"""
 
 from __future__ import annotations
 
@@ -7,70 +11,76 @@ from dataclasses import dataclass
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.tasks.base import Batch, Task, row_of
-from whence.lab.tasks.books import Books
-from whence.lab.tasks.copying import Copying
-from whence.lab.tasks.metrics import IGNORE_INDEX, MetricAccumulator
-from whence.lab.tasks.retrieval import Retrieval
-from whence.lab.tasks.sources import Sources
-from whence.lab.tasks.sst2 import Sst2
-from whence.lab.tasks.topics import Topics
-from whence.lab.tasks.wikitext import WikiText2, WikiText103
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, Task, select_row
+from whence.lab.tasks.classification import LabelledFile, Sources, Sst2
+from whence.lab.tasks.generated import Copying, Retrieval
+from whence.lab.tasks.language_modelling import Books, TextFile, Topics, WikiText2, WikiText103
 from whence.plugins import TASKS as GROUP
-from whence.plugins import entry_points, is_reference, load_reference, parse_reference
+from whence.plugins import entry_points, is_reference, load_entry_point, load_reference, parse_reference
 
-__all__ = ["Batch", "Entry", "IGNORE_INDEX", "TASKS", "MetricAccumulator", "Task", "kind_of", "load", "row_of"]
+__all__ = [
+    "IGNORE_INDEX", "TASKS", "Batch", "MetricAccumulator", "Task", "TaskInfo", "find_task_class", "load", "select_row",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A task by name. ``embedded`` ones need no files; the others read the folder of WHENCE_DATA."""
+class TaskInfo:
+    """A built-in task. ``embedded`` tasks need no files; the others read the folder named by WHENCE_DATA."""
 
-    make: type[Task]
+    task_class: type[Task]
     embedded: bool
-    idea: str
+    description: str
 
 
-TASKS: dict[str, Entry] = {
-    "retrieval": Entry(Retrieval, True, "the value that stood behind a key"),
-    "copy": Entry(Copying, True, "a random string once more"),
-    "topics": Entry(Topics, True, "language modelling on Python's help topics"),
-    "sources": Entry(Sources, True, "prose, code or docstring"),
-    "wikitext2": Entry(WikiText2, False, "language modelling on two million words of Wikipedia"),
-    "wikitext103": Entry(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
-    "books": Entry(Books, False, "language modelling on public-domain books"),
-    "sst2": Entry(Sst2, False, "positive or negative film reviews"),
+TASKS: dict[str, TaskInfo] = {
+    "retrieval": TaskInfo(Retrieval, True, "retrieve the value of a key"),
+    "copy": TaskInfo(Copying, True, "copy a random string"),
+    "topics": TaskInfo(Topics, True, "language modelling on Python's help topics"),
+    "sources": TaskInfo(Sources, True, "classify snippets as prose, code or docstrings"),
+    "wikitext2": TaskInfo(WikiText2, False, "language modelling on two million words of Wikipedia"),
+    "wikitext103": TaskInfo(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
+    "books": TaskInfo(Books, False, "language modelling on public-domain books"),
+    "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
 }
+#: tasks on a user's own file, built by ``whence compare --data``
+FILE_TASKS: dict[str, type[Task]] = {LabelledFile.name: LabelledFile, TextFile.name: TextFile}
 
 
 def load(name: str, **settings: Any) -> Task:
-    """Build a task by its name; the settings are those of its class. ``module:Class`` names one from elsewhere.
+    """Build a task by name. The settings are arguments of its class; ``module:Class(size=3)`` may carry some itself.
 
     >>> load("retrieval", pairs=2).splits()
     {'test': 5, '2x': 9, '4x': 17, '8x': 33}
     """
-    make = kind_of(name)
-    known = list(inspect.signature(make).parameters)
+    task_class = find_task_class(name)
+    if is_reference(name):
+        settings = parse_reference(name).arguments | settings
+    known = list(inspect.signature(task_class).parameters)
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
-        raise usage_error(
-            f'load("{name}")', f"the setting {unknown[0]}", f"it knows {', '.join(known)}", "leave it out or rename it"
-        )
-    return make(**settings)
+        rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
+        raise usage_error(f'load("{name}")', f"the setting {unknown[0]}", rule, "remove or rename it")
+    return task_class(**settings)
 
 
-def kind_of(name: str) -> type[Task]:
-    """The class of a task by its name, without loading its data."""
-    asked = f'load("{name}")'
+def find_task_class(name: str) -> type[Task]:
+    """The class of a task by name, without loading its data."""
+    subject = f'load("{name}")'
     if is_reference(name):
-        found = load_reference(parse_reference(name), asked)
+        found = load_reference(parse_reference(name), subject)
     elif name in TASKS:
-        return TASKS[name].make
+        return TASKS[name].task_class
+    elif name in FILE_TASKS:
+        return FILE_TASKS[name]
     elif name in (plugins := entry_points(GROUP)):
-        found = plugins[name].load()
+        found = load_entry_point(plugins[name], subject)
     else:
         known = ", ".join([*TASKS, *plugins])
-        raise usage_error(asked, "an unknown task", f"the tasks are {known}", "name one, or your own as module:Class")
+        raise usage_error(
+            subject, "an unknown task", f"the tasks are {known}", "choose one, or name your own as module:Class"
+        )
     if not (inspect.isclass(found) and issubclass(found, Task) and not inspect.isabstract(found)):
-        raise usage_error(asked, repr(found), "a task is a subclass of whence.lab.tasks.Task", "name a subclass")
+        raise usage_error(
+            subject, repr(found), "a task is a concrete subclass of whence.lab.tasks.Task", "name such a class"
+        )
     return found

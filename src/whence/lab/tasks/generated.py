@@ -1,18 +1,30 @@
-"""Tasks whose inputs are made up: what they share is how evaluations stay fixed."""
+"""Synthetic tasks: retrieval of the value of a key, and copying."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from whence.lab.data.folder import content_hash
-from whence.lab.tasks.base import Batch, Task, at_least, batch_rows, fixed_generator, longer
+from whence.errors import usage_error
+from whence.lab.data.corpora import content_hash
+from whence.lab.tasks.base import (
+    IGNORE_INDEX,
+    Batch,
+    Task,
+    evaluation_batch_size,
+    extrapolation_lengths,
+    named_generator,
+    require_at_least,
+    to_ints,
+)
 
 
 class Generated(Task):
-    """A task with a rule instead of data. ``amount`` is what the rule counts in: pairs, or symbols.
+    """A task that generates its inputs. ``amount`` counts the items of an input: pairs, or symbols.
 
     Evaluations go up to ``longest`` times the trained amount.
     """
@@ -21,23 +33,23 @@ class Generated(Task):
     metric = "accuracy"
 
     def __init__(self, amount: int, items: int, seed: int, settings: dict[str, Any], longest: int = 8) -> None:
-        at_least(self.name, "longest", longest, 1)
+        require_at_least(self.name, "longest", longest, 1)
         self.amount, self.items, self.seed, self.longest = amount, items, seed, longest
         self.context = self.length(amount)
-        # torch promises the same random numbers only within a version: the hash shows when they changed
-        drawn = (batch.tokens.numpy().tobytes() for batch in self.evaluation("test"))
-        self.settings = {"task": self.name, **settings, "data_hash": content_hash(drawn)}
+        # torch guarantees the same random numbers only within a version; the hash shows a change
+        tokens = (batch.tokens.numpy().tobytes() for batch in self.evaluation("test"))
+        self.settings = {"task": self.name, **settings, "data_hash": content_hash(tokens)}
 
     @abstractmethod
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        """Inputs by the rule."""
+        """Random inputs with their targets."""
 
     @abstractmethod
     def length(self, amount: int) -> int:
-        """Tokens of an input."""
+        """The number of tokens of an input."""
 
     def amounts(self) -> dict[str, int]:
-        return longer(self.amount, [factor for factor in (1, 2, 4, 8) if factor <= self.longest])
+        return extrapolation_lengths(self.amount, [multiple for multiple in (1, 2, 4, 8) if multiple <= self.longest])
 
     def splits(self) -> dict[str, int]:
         return {split: self.length(amount) for split, amount in self.amounts().items()}
@@ -46,12 +58,91 @@ class Generated(Task):
         return self.draw(size, self.amount, generator)
 
     def evaluation(self, split: str) -> list[Batch]:
-        rows = batch_rows(self.known_split(split))
-        generator = fixed_generator(self.name, self.seed, split)
+        rows = evaluation_batch_size(self.split_length(split))
+        generator = named_generator(self.name, self.seed, split)
         sizes = [min(rows, self.items - done) for done in range(0, self.items, rows)]
         return [self.draw(size, self.amounts()[split], generator) for size in sizes]
 
 
-def without_repetition(rows: int, many: int, chosen: int, generator: torch.Generator) -> torch.Tensor:
-    """For each row some of ``many`` numbers, none twice, in random order."""
+def sample_without_replacement(rows: int, many: int, chosen: int, generator: torch.Generator) -> torch.Tensor:
+    """For each row ``chosen`` different numbers below ``many``, in random order."""
     return torch.rand(rows, many, generator=generator, dtype=torch.float64).argsort(dim=1, stable=True)[:, :chosen]
+
+
+class Retrieval(Generated):
+    """Key-value retrieval: pairs, then one of the keys; the target is the value that followed it.
+
+        k3 v7 k9 v1 k4 v7 k9   ->   v1
+
+    Content finds the key, and position finds the value next to it: without either the answer is a guess. Keys are the
+    tokens below ``keys``, values the tokens after them. All keys of an input differ, so there is one correct answer.
+    """
+
+    name = "retrieval"
+
+    def __init__(self, pairs: int = 8, keys: int = 64, values: int = 16, items: int = 256, seed: int = 0) -> None:
+        require_at_least(self.name, "pairs", pairs, 1)
+        require_at_least(self.name, "values", values, 2)
+        require_at_least(self.name, "items", items, 1)
+        if keys < 8 * pairs:
+            raise usage_error(
+                'load("retrieval")',
+                f"keys={keys} with pairs={pairs}",
+                "the longest evaluation has 8 times the pairs and all its keys differ",
+                f"set keys={8 * pairs} or more",
+            )
+        self.keys, self.values = keys, values
+        self.vocab_size = keys + values
+        settings = {"pairs": pairs, "keys": keys, "values": values, "items": items, "seed": seed}
+        super().__init__(pairs, items, seed, settings)
+
+    def length(self, amount: int) -> int:
+        return 2 * amount + 1
+
+    def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
+        keys = sample_without_replacement(rows, self.keys, amount, generator)
+        values = self.keys + torch.randint(self.values, (rows, amount), generator=generator)
+        query = torch.randint(amount, (rows, 1), generator=generator)
+        pairs = torch.stack([keys, values], dim=2).flatten(1)  # [B, 2 * amount]: k v k v ...
+        tokens = torch.cat([pairs, keys.gather(1, query)], dim=1)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
+        targets[:, -1:] = values.gather(1, query)
+        return Batch(tokens, targets)
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return [f"k{token}" if token < self.keys else f"v{token - self.keys}" for token in to_ints(tokens)]
+
+
+class Copying(Generated):
+    """Copying: a random string, a separator, the string again.
+
+        a c a b |  a c a     targets from the separator on:  a c a b
+
+    Symbols repeat, so content alone does not determine the next one: the model must track its position. Symbols are the
+    tokens below ``symbols``; the separator is the next token. The last symbol is a target only, so a string of n symbols
+    makes an input of 2n tokens.
+    """
+
+    name = "copy"
+
+    def __init__(self, string: int = 16, symbols: int = 16, items: int = 256, seed: int = 0) -> None:
+        require_at_least(self.name, "string", string, 1)
+        require_at_least(self.name, "symbols", symbols, 2)
+        require_at_least(self.name, "items", items, 1)
+        self.symbols = symbols
+        self.vocab_size = symbols + 1
+        settings = {"string": string, "symbols": symbols, "items": items, "seed": seed}
+        super().__init__(string, items, seed, settings)
+
+    def length(self, amount: int) -> int:
+        return 2 * amount
+
+    def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
+        string = torch.randint(self.symbols, (rows, amount), generator=generator)
+        separator = torch.full((rows, 1), self.symbols)
+        tokens = torch.cat([string, separator, string[:, :-1]], dim=1)
+        targets = torch.cat([torch.full_like(string, IGNORE_INDEX), string], dim=1)
+        return Batch(tokens, targets)
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return ["|" if token == self.symbols else f"s{token}" for token in to_ints(tokens)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.data.folder import data_file
+from whence.lab.data.corpora import data_file
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
 KEY_VALUE_FILE = "lost_in_the_middle/kv-retrieval-75_keys.jsonl.gz"

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.data.folder import content_hash
+from whence.lab.data.corpora import content_hash
 
 Span = tuple[int, int]
 

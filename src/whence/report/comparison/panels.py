@@ -16,7 +16,7 @@ from whence.report.comparison.tables import scrolling
 def exhibits(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
     """All of a study's exhibits, in their order; nothing where it has none."""
     return "".join(
-        _table(one, looks) if one["kind"] == "table" else _lines(one, looks) for one in study.get("exhibits") or []
+        _table(one, looks) if one["kind"] == "table" else _lines(one, looks) for one in study.get("panels") or []
     )
 
 

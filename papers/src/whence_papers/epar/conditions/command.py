@@ -22,10 +22,10 @@ def conditions(
 
     whence conditions results/epar_when
     """
-    from whence.lab.results import findings
+    from whence.lab.results import collect_findings
     from whence.records import find_folders
 
-    write_conditions(findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
+    write_conditions(collect_findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
 
 
 def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:

@@ -114,11 +114,11 @@ def _first_key_changes(model: AdaptiveModel, tokens: Tensor) -> Tensor:
 
 def describe_content(model: AdaptiveModel, task: Places) -> dict[str, Any]:
     """The content types and importance of each kind of token; both depend on the token alone, not on its position."""
-    every = torch.arange(task.vocabulary)
+    every = torch.arange(task.vocab_size)
     _, output = model.inspect_attention(every[None])
     assert output.content_types is not None and output.importance is not None
     groups = {"symbol": slice(0, task.symbols), "marked symbol": slice(task.symbols, 2 * task.symbols)}
-    groups |= {"cue": slice(2 * task.symbols, task.vocabulary - 1), "question": slice(task.vocabulary - 1, None)}
+    groups |= {"cue": slice(2 * task.symbols, task.vocab_size - 1), "question": slice(task.vocab_size - 1, None)}
     return {
         "types": dict(CONTENT_TYPES),  # type -> importance
         "importance": {name: round_values(output.importance[0, where], 4) for name, where in groups.items()},

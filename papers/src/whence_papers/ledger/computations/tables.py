@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from whence.statistics import bonferroni, proportion, smallest_p
-from whence.statistics.samples import distributions
+from whence.statistics.samples import load_distributions
 
 
 def improvement(baseline: float, basic: float, enhanced: float, lower_is_better: bool = False) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def improvement_range(rows: list[list[float]]) -> dict[str, Any]:
 
 def significance(rows: dict[str, list[float]], runs: int, comparisons: int) -> dict[str, Any]:
     """Welch's test from printed means and deviations: rows of baseline mean, its deviation, mean, deviation."""
-    special, ps, effects = distributions("whence claims"), [], []
+    special, ps, effects = load_distributions("whence claims"), [], []
     for base, base_deviation, mean, deviation in rows.values():
         squares = base_deviation**2 / runs, deviation**2 / runs
         error = math.sqrt(sum(squares))

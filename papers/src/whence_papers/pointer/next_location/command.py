@@ -37,12 +37,12 @@ def predict(
     The first line of visits.csv names user_id, location_id and either time (2024-05-17T08:30), or start_day, start_min and
     weekday; duration in minutes may follow. A file with a bad row is refused, and every bad row is named with its line.
     """
-    from whence.cli.output_paths import require_picture
+    from whence.cli.output_paths import require_image_path
     from whence_papers.pointer.next_location.drawing import DRAWN, pointed
     from whence_papers.pointer.next_location.predicting import Predictor
     from whence_papers.pointer.next_location.visits import day_of, read_visits
 
-    require_picture(out)
+    require_image_path(out)
     found = read_visits(visits, "whence predict")
     users = list(dict.fromkeys(visit.user for visit in found))
     missing = sorted(set(user or []) - set(users))

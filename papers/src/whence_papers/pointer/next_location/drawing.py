@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence import records
 from whence.errors import require_package
-from whence.lab.results import records_of, study_in
+from whence.lab.results import load_arm_records, load_study
 from whence.statistics import summary
 from whence_papers.pointer.next_location.exhibits import COUNTINGS, Runs, of_test, shapes
 from whence_papers.pointer.next_location.predicting import Prediction
@@ -143,8 +143,8 @@ def _figure(width: float, height: float) -> Figure:
 
 def main(folder: Path, out: Path) -> None:
     """Draw a study from its records."""
-    study = study_in(folder)
-    found = {arm.name: records_of(study, arm, folder) for arm in study.arms}
+    study = load_study(folder)
+    found = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
     runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in found.items()}
     simple = records.read(folder / "baselines.json")["baselines"]
     study_figure({arm: some for arm, some in runs.items() if some}, simple).savefig(out, dpi=130)

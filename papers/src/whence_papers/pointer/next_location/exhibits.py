@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whence.statistics import Interval, Summary, share_over_groups, summary
+from whence.statistics import Interval, Summary, cluster_proportion, summary
 
 NAMES = {
     "acc@1": "Acc@1",
@@ -118,7 +118,7 @@ def over_users(tested: Sequence[Mapping[str, Any]]) -> Summary:
     """Acc@1 of every question over the users of one or several runs' test parts, each user with the mean of the runs."""
     users = list(tested[0]["users"])
     right = [sum(one["users"][user][1] for one in tested) / len(tested) for user in users]
-    return share_over_groups(right, [tested[0]["users"][user][0] for user in users])
+    return cluster_proportion(right, [tested[0]["users"][user][0] for user in users])
 
 
 def _how_sure(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:

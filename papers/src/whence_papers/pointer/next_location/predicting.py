@@ -46,7 +46,7 @@ class Predictor:
     @classmethod
     def from_weights(cls, path: Path, asked: str) -> Predictor:
         """The model of a file of weights that a study of next places wrote, with its spec inside."""
-        about = checkpoints.about(path, asked)
+        about = checkpoints.read_metadata(path, asked)
         kept = about.get("task") or {}
         if not {"places", "users", "days", "spec"} <= kept.keys():
             raise usage_error(

@@ -7,7 +7,7 @@ that training does not have already as one number.
 
 from __future__ import annotations
 
-from whence.lab.data.folder import data_file
+from whence.lab.data.corpora import data_file
 from whence_papers.pointer.next_location.histories import split_by_days
 from whence_papers.pointer.next_location.visits import Visit, read_visits
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.lab.arms import Arm
-from whence.lab.data.folder import content_hash
+from whence.lab.data.corpora import content_hash
 from whence.lab.tasks import Batch, MetricAccumulator, Task
-from whence.lab.tasks.base import as_numbers, at_least, one_of, require_known
+from whence.lab.tasks.base import require_at_least, require_choice, require_known_fields, to_ints
 from whence.models import eval_mode
 from whence_papers.pointer.next_location.baselines import Counts, measured_rules
 from whence_papers.pointer.next_location.build import build_next_place
@@ -44,12 +44,12 @@ class NextPlaceTask(Task):
     validation = "valid"
 
     def __init__(self, data: str = "geolife", days: int = 7) -> None:
-        one_of(self.name, "data", data, (*PUBLISHED, "world"))
-        at_least(self.name, "days", days, 1)
+        require_choice(self.name, "data", data, (*PUBLISHED, "world"))
+        require_at_least(self.name, "days", days, 1)
         parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f'load("{self.name}")')
         self.numbers, self.days = Numbers.of(parts["train"]), days
         self.parts = {name: histories_of(visits, self.numbers, days) for name, visits in parts.items()}
-        self.vocabulary = self.classes = self.numbers.size
+        self.vocab_size = self.classes = self.numbers.size
         self.context = int(self.parts["train"].lengths.max())
         self.durations = bool((self.parts["train"].table.duration > 0).any())
         table_bytes = (column.numpy().tobytes() for part in self.parts.values() for column in vars(part.table).values())
@@ -75,12 +75,12 @@ class NextPlaceTask(Task):
             yield part.batch(batches[at])
 
     def evaluation(self, split: str) -> list[Batch]:
-        self.known_split(split)
+        self.split_length(split)
         part = self.parts[split]
         return [part.batch(rows) for rows in part.lengths.argsort(stable=True).split(EVALUATED)]
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
-        return [self.numbers.name(token) for token in as_numbers(tokens)]
+        return [self.numbers.name(token) for token in to_ints(tokens)]
 
     def spec(self, settings: Mapping[str, Any]) -> NextPlaceSpec:
         """The model's spec with what the data decides; it cannot read what the data does not have."""
@@ -88,22 +88,22 @@ class NextPlaceTask(Task):
         if "duration" in reads and not self.durations:
             raise usage_error("reads", "duration", f"{self.settings['data']} has no durations", "leave it out")
         given = {
-            "places": self.vocabulary, "users": len(self.numbers.users), "days": self.days, "context": self.context,
+            "places": self.vocab_size, "users": len(self.numbers.users), "days": self.days, "context": self.context,
         }  # fmt: skip
-        require_known("study.model", settings, NextPlaceSpec)
+        require_known_fields("study.model", settings, NextPlaceSpec)
         return NextPlaceSpec(**(given | dict(settings) | {"reads": tuple(reads)}))
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         return build_next_place(self.spec(settings), arm, seed)
 
-    def answers(self, model: nn.Module, batch: Batch) -> Tensor:
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
 
-    def tally(self) -> MetricAccumulator:
+    def metric_accumulator(self) -> MetricAccumulator:
         return RankTally()
 
     def baselines(self) -> dict[str, Any]:
-        counts = Counts(self.parts["train"].table, self.vocabulary)
+        counts = Counts(self.parts["train"].table, self.vocab_size)
         found: dict[str, Any] = measured_rules(counts, self.evaluation("test"))
         if self.settings["data"] == "world":
             test = self.parts["test"]
@@ -126,17 +126,17 @@ class NextPlaceTask(Task):
         with eval_mode(model):
             shares = [
                 (model.answer(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generating, batch.targets)
-                for batch in (found.each(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
+                for batch in (found.map(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
             ]
         share, targets = (torch.cat(column) for column in zip(*shares, strict=True))
         found = {"seen": share[targets != UNKNOWN], "unseen": share[targets == UNKNOWN]}
         return {name: float(some.mean()) for name, some in found.items() if len(some)}
 
     @staticmethod
-    def exhibits(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def panels(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
         return exhibits(runs, baselines)
 
-    def kept(self, model: nn.Module) -> dict[str, Any]:
+    def weights_metadata(self, model: nn.Module) -> dict[str, Any]:
         assert isinstance(model, NextPlaceModel)
         return {
             "spec": asdict(model.spec),

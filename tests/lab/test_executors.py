@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from whence import WhenceError
-from whence.cli.run import made_in
-from whence.lab import runner, tasks, training
+from whence.lab import executors, runner, tasks, training
 from whence.lab.arms import arm
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_files import load_study_file
 
 STUDY = """
 from whence.lab.arms import arm
@@ -69,8 +70,8 @@ def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    (study,) = made_in(tmp_path / "shared.py")
-    alone = runner.execute(study.runs()[0], tmp_path / "alone")
+    (study,) = load_study_file(tmp_path / "shared.py")
+    alone = runner.execute_run(study.runs()[0], tmp_path / "alone")
     kept = load_file(next((tmp_path / "alone" / "weights").iterdir()))
     assert "shared_by" not in alone["result"]
     for kind, by in (("copied", "MULTI_CPU"), ("sharded", "FSDP")):
@@ -98,11 +99,11 @@ def require_alike(alone, together, processes=2):
 def test_the_parts_of_a_batch_make_the_whole():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
     model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, arm("none"), 0).eval()
-    batch = task.train_batch(3, training.drawn(0, 0))
-    asked = training.asked_of(batch)
-    whole = training.loss_of(task, model, batch, asked)
+    batch = task.train_batch(3, training.seed_generator(0, 0))
+    asked = training.count_targets(batch)
+    whole = training.compute_loss(task, model, batch, asked)
     parts = [
-        training.loss_of(task, model, training.share(batch, part, 5), asked) for part in range(5)
+        training.compute_loss(task, model, training.shard_batch(batch, part, 5), asked) for part in range(5)
     ]  # two have no rows
     torch.testing.assert_close(sum(parts), whole)
 
@@ -113,7 +114,7 @@ def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
         name="s", question="q", task="retrieval", arms=(arm("none"),), seeds=(0,), budget=Budget(steps=1),
         decision=Decision(baseline="none"),
     )  # fmt: skip
-    with pytest.raises(WhenceError, match="either runs go side by side"):
+    with pytest.raises(WhenceError, match="jobs=2 in 2"):
         runner.run_study(study, tmp_path, jobs=2)
 
 
@@ -177,8 +178,36 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
     losses = []
     for compiled in (False, True):
         task = tasks.load(study.task, **study.task_settings)
-        model = runner.model_for(study.runs()[0], task)
+        model = runner.build_model(study.runs()[0], task)
         budget = Budget(steps=3, batch_size=4, compile=compiled)
         losses.append(training.train(model, task, budget, 0, tmp_path / "none")["losses"][-1]["loss"])
     assert len(calls) == 1
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+class KilledOnce:
+    """Kills its process the first time that it runs a run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, run, folder, on_progress):
+        mark = self.folder / run.file_name
+        if run.seed == 1 and not mark.exists():
+            mark.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if run.seed == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"seed": run.seed}
+
+
+def test_a_killed_worker_fails_only_its_own_run(tmp_path):
+    study = Study(
+        name="s", question="q", task="retrieval", arms=(arm("none"),), seeds=(0, 1, 2, 3, 4), budget=Budget(steps=1),
+        decision=Decision(baseline="none"),
+    )  # fmt: skip
+    executor = executors.LocalExecutor(jobs=2)
+    found = {run.seed: one for run, one in executor.run(KilledOnce(tmp_path), study.runs(), tmp_path, lambda *_: None)}
+    assert set(found) == {0, 1, 2, 3, 4} and isinstance(found[2], BrokenProcessPool)
+    assert sum(isinstance(one, dict) for one in found.values()) >= 3  # a neighbour may run beside it twice
+    assert found[1] == {"seed": 1} or isinstance(found[1], BrokenProcessPool)

@@ -4,28 +4,28 @@ import numpy
 import pytest
 
 from whence import WhenceError
-from whence.statistics import proportion, share_over_groups, summary
+from whence.statistics import cluster_proportion, proportion, summary
 
 
 def drawn(groups=60, seed=0):
     """Groups of very different sizes, each with a share of its own."""
     random = numpy.random.default_rng(seed)
-    asked = random.integers(5, 200, groups)
-    right = random.binomial(asked, random.beta(4, 4, groups))
-    return right, asked
+    subject = random.integers(5, 200, groups)
+    right = random.binomial(subject, random.beta(4, 4, groups))
+    return right, subject
 
 
 def test_the_interval_is_that_of_resampled_groups():
-    right, asked = drawn()
-    found = share_over_groups(right.tolist(), asked.tolist())
+    right, subject = drawn()
+    found = cluster_proportion(right.tolist(), subject.tolist())
     random = numpy.random.default_rng(1)
-    rows = random.integers(0, len(asked), (20_000, len(asked)))
-    shares = right[rows].sum(1) / asked[rows].sum(1)
-    assert found.mean == pytest.approx(right.sum() / asked.sum())
+    rows = random.integers(0, len(subject), (20_000, len(subject)))
+    shares = right[rows].sum(1) / subject[rows].sum(1)
+    assert found.mean == pytest.approx(right.sum() / subject.sum())
     assert found.interval.low == pytest.approx(numpy.quantile(shares, 0.025), abs=0.006)
     assert found.interval.high == pytest.approx(numpy.quantile(shares, 0.975), abs=0.006)
     # questions of one group are alike: taken for independent they would claim far too much
-    alone = proportion(int(right.sum()), int(asked.sum())).interval
+    alone = proportion(int(right.sum()), int(subject.sum())).interval
     assert found.interval.high - found.interval.low > 3 * (alone.high - alone.low)
 
 
@@ -37,20 +37,20 @@ def test_it_covers_what_it_says():
     hits = 0
     for _ in range(1000):
         rows = random.integers(0, len(world_asked), 45)
-        hits += share in share_over_groups(world_right[rows].tolist(), world_asked[rows].tolist()).interval
+        hits += share in cluster_proportion(world_right[rows].tolist(), world_asked[rows].tolist()).interval
     assert 0.93 < hits / 1000 < 0.965
 
 
 def test_groups_of_one_size_are_a_mean():
     right = [3.0, 7.0, 4.0, 9.0, 2.5]
-    found, plain = share_over_groups(right, [10.0] * 5), summary([value / 10 for value in right])
+    found, plain = cluster_proportion(right, [10.0] * 5), summary([value / 10 for value in right])
     assert found.mean == pytest.approx(plain.mean) and found.deviation == pytest.approx(plain.deviation)
     assert found.interval.low == pytest.approx(plain.interval.low)
 
 
 def test_what_has_no_interval_and_what_is_refused():
-    assert share_over_groups([3], [4]).interval is None
-    assert "same share" in share_over_groups([3, 6], [4, 8]).note
-    for right, asked in (([1, 2], [3]), ([1, 0], [2, 0])):
-        with pytest.raises(WhenceError, match="every group was asked something"):
-            share_over_groups(right, asked)
+    assert cluster_proportion([3], [4]).interval is None
+    assert "same share" in cluster_proportion([3, 6], [4, 8]).note
+    for right, subject in (([1, 2], [3]), ([1, 0], [2, 0])):
+        with pytest.raises(WhenceError, match="trials"):
+            cluster_proportion(right, subject)

@@ -1,0 +1,40 @@
+"""``whence studies``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whence.errors import WhenceError, usage_error
+
+HELP = "List the studies and experiments that `whence run` can run."
+EXAMPLES = """Examples:
+
+whence studies
+
+whence studies --folder my_studies"""
+
+
+def studies(folder: Annotated[Path, typer.Option(help="Folder with study files.")] = Path("studies")) -> None:
+    from whence.lab.study import Study
+    from whence.lab.study_files import list_study_files, load_study_file
+
+    files = list_study_files(folder)
+    if not files:
+        raise usage_error(
+            "whence studies", f"no Python file in {folder}", "studies are files in a folder", "name it with --folder"
+        )
+    for name, path in files.items():
+        try:
+            loaded = load_study_file(path)
+        except WhenceError as error:  # one faulty file does not hide the others
+            print(f"{name:28} unavailable: {error}")
+            continue
+        for one in loaded:
+            if isinstance(one, Study):
+                size = f"{len(one.arms)} arms, {len(one.seeds)} seeds"
+            else:
+                size = f"experiment, figures in output/{one.folder}"
+            print(f"{name:28} {one.name:28} {size}: {one.question}")

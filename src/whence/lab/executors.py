@@ -1,0 +1,182 @@
+"""Executors run the runs of a study; the built-in one uses processes on this machine.
+
+An executor of your own is a class with the method of ``Executor``. Choose it with ``whence compare --executor
+my_module:MyExecutor`` or register it in the entry point group ``whence.executors``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from whence.errors import WhenceError, usage_error
+from whence.lab.study import Run
+from whence.lab.training import Progress
+from whence.plugins import EXECUTORS, entry_points, is_reference, load_entry_point, load_reference, parse_reference
+
+OnProgress = Callable[[Run, Progress], None]
+Outcome = dict[str, Any] | Exception  # the record of a run, or why there is none
+Execute = Callable[[Run, Path, Callable[[Progress], None]], dict[str, Any]]
+
+#: seconds between two progress messages of a run
+MESSAGE_INTERVAL = 0.5
+#: how often a run is started if its worker process is killed
+ATTEMPTS = 2
+
+
+class Executor(Protocol):
+    """Run the runs of a study somewhere."""
+
+    def run(
+        self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[Run, Outcome]]:
+        """Yield each run as it finishes, with its record, or with the exception that stopped it.
+
+        ``execute(run, folder, callback)`` trains one run, writes its record into the folder and returns it. It can be
+        pickled and called in another process, which needs the same folder. Progress is optional.
+        """
+        ...
+
+
+class LocalExecutor:
+    """Run in this process, or with ``jobs`` above 1 in that many processes on this machine."""
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.jobs = jobs
+
+    def run(
+        self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[Run, Outcome]]:
+        if self.jobs > 1:
+            yield from _run_in_processes(execute, runs, folder, self.jobs, on_progress)
+            return
+        for run in runs:
+            yield run, execute(run, folder, lambda progress, run=run: on_progress(run, progress))  # type: ignore[misc]
+
+
+def load_executor(name: str, jobs: int) -> Executor:
+    """An executor by name: ``local``, an entry point, or ``module:Class(...)``. ``jobs`` is passed if the class takes it.
+
+    >>> load_executor("local", 2).jobs
+    2
+    """
+    subject = f"--executor {name}"
+    found: Any
+    arguments: dict[str, Any] = {}
+    if is_reference(name):
+        reference = parse_reference(name, "--executor")
+        found, arguments = load_reference(reference, subject), reference.arguments
+    elif name == "local":
+        found = LocalExecutor
+    elif name in (plugins := entry_points(EXECUTORS)):
+        found = load_entry_point(plugins[name], subject)
+    else:
+        known = ", ".join(["local", *plugins])
+        raise usage_error(subject, "an unknown executor", f"the executors are {known}", "name one, or module:Class")
+    if not (inspect.isclass(found) and callable(getattr(found, "run", None))):
+        raise usage_error(subject, repr(found), "an executor is a class with a method run", "name such a class")
+    if "jobs" in inspect.signature(found).parameters:
+        arguments = {"jobs": jobs} | arguments
+    try:
+        return cast(Executor, found(**arguments))
+    except WhenceError:
+        raise
+    except TypeError as error:
+        raise usage_error(subject, str(error), "its arguments must fit the class", "correct them") from error
+
+
+def world_size() -> int:
+    """The number of processes that train one model together, started by ``accelerate launch`` or ``torchrun``."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def process_rank() -> int:
+    """The index of this process among them. Process 0 writes records and reports."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def _run_in_processes(
+    execute: Execute, runs: Sequence[Run], folder: Path, jobs: int, on_progress: OnProgress
+) -> Iterator[tuple[Run, Outcome]]:
+    """At most ``jobs`` runs are submitted at a time, so that only these are affected if a worker is killed."""
+    context = get_context("spawn")
+    manager = SyncManager(ctx=context)
+    manager.start(_follow_parent)
+    messages = manager.Queue()
+    waiting, attempts = list(range(len(runs))), [0] * len(runs)
+    with manager:
+        while waiting:
+            active: dict[Future[dict[str, Any]], int] = {}
+            broken, retry = False, []
+            with ProcessPoolExecutor(jobs, mp_context=context, initializer=_follow_parent) as pool:
+                try:
+                    while active or (waiting and not broken):
+                        while waiting and len(active) < jobs and not broken:
+                            try:
+                                future = pool.submit(
+                                    _execute_one, execute, runs[waiting[0]], folder, waiting[0], messages
+                                )
+                            except BrokenProcessPool:
+                                broken = True
+                                break
+                            active[future] = waiting.pop(0)
+                            attempts[active[future]] += 1
+                        done, _ = wait(active, timeout=MESSAGE_INTERVAL, return_when=FIRST_COMPLETED)
+                        _forward_messages(messages, runs, on_progress)
+                        for future in done:
+                            index, error = active.pop(future), future.exception()
+                            broken = broken or isinstance(error, BrokenProcessPool)
+                            if isinstance(error, BrokenProcessPool) and attempts[index] < ATTEMPTS:
+                                retry.append(index)
+                            else:
+                                yield runs[index], error if isinstance(error, Exception) else future.result()
+                except BaseException:  # such as Ctrl-C: an unfinished run resumes from its checkpoint
+                    for child in active_children():
+                        child.terminate()
+                    raise
+            waiting = retry + waiting
+
+
+def _follow_parent() -> None:
+    """Ignore interrupts, which the parent handles, and exit with the parent.
+
+    After kill -9 of the parent nothing else would stop a child, and a second command would meet it at the same run.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with, args=(parent_process(),), daemon=True).start()
+
+
+def _exit_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _execute_one(execute: Execute, run: Run, folder: Path, index: int, messages: Any) -> dict[str, Any]:
+    last = [0.0]
+
+    def send(progress: Progress) -> None:
+        if time.monotonic() - last[0] > MESSAGE_INTERVAL or progress.step == progress.steps:
+            last[0] = time.monotonic()
+            messages.put((index, progress))
+
+    return execute(run, folder, send)
+
+
+def _forward_messages(messages: Any, runs: Sequence[Run], on_progress: OnProgress) -> None:
+    while True:
+        try:
+            index, progress = messages.get_nowait()
+        except queue.Empty:
+            return
+        on_progress(runs[index], progress)

@@ -1,0 +1,86 @@
+"""Study files: Python files that define studies or experiments for ``whence run``.
+
+A file defines one of two functions. ``studies()`` returns a list of ``whence.lab.study.Study``: arms to train and compare.
+It may take a ``scale``, one of the file's ``SCALES``. ``experiments()`` returns a list of
+``whence.lab.experiment.Experiment``: results to compute into a record each, and figures to draw from it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import runpy
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from whence.errors import WhenceError, usage_error
+from whence.lab.experiment import Experiment
+from whence.lab.study import Study
+from whence.plugins import STUDIES, entry_points
+
+
+def list_study_files(folder: Path) -> dict[str, Path]:
+    """Study files by name: those of installed packages (entry point group ``whence.studies``) and those in a folder."""
+    files: dict[str, Path] = {}
+    for point in entry_points(STUDIES).values():
+        spec = importlib.util.find_spec(point.value)
+        for location in (spec.submodule_search_locations if spec else None) or ():
+            files |= _files_below(Path(location))
+    return files | _files_below(folder)
+
+
+def find_study_file(name: str, folder: Path) -> Path:
+    """A study file by name or path."""
+    known = list_study_files(folder)
+    path = Path(name) if name.endswith(".py") else known.get(name)
+    if path is None or not path.exists():
+        names = ", ".join(known) or "none; the package whence-papers has some"
+        raise usage_error(
+            "whence run", f"no study {name}", f"the studies are: {names}", "choose one of them, or name a file.py"
+        )
+    return path
+
+
+def load_study_file(path: Path, scale: str | None = None) -> list[Study | Experiment]:
+    """The studies or experiments of a file."""
+    function, scales = _find_function(path)
+    if scale is not None and scale not in scales:
+        got = f"{scale!r} for {path.name}"
+        listed = ", ".join(scales) or "one only"
+        raise usage_error("whence run --scale", got, f"its scales are: {listed}", "choose one of them")
+    with _explain_errors(path):
+        return list(function() if scale is None else function(scale))
+
+
+def _files_below(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.py"))}
+
+
+def _find_function(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple[str, ...]]:
+    """A file's function ``studies()`` or ``experiments()``, and the scales it takes."""
+    with _explain_errors(path):
+        names = runpy.run_path(str(path))
+    functions = [names[name] for name in ("studies", "experiments") if callable(names.get(name))]
+    if len(functions) != 1:
+        got = f"{path.name} with {len(functions)} of studies() and experiments()"
+        raise usage_error("whence run", got, "a study file defines exactly one of them", "define one")
+    takes_scale = "scale" in inspect.signature(functions[0]).parameters
+    return functions[0], tuple(names["SCALES"]) if takes_scale else ()
+
+
+@contextmanager
+def _explain_errors(path: Path) -> Iterator[None]:
+    """Turn an error in a user's file into one sentence with its line."""
+    try:
+        yield
+    except WhenceError:
+        raise
+    except SyntaxError as error:
+        got = f"{path.name}, line {error.lineno}: {error.msg}"
+        raise usage_error("whence run", got, "a study file must be valid Python", "correct that line") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        got = f"{path.name}{f', line {lines[-1]}' if lines else ''}: {type(error).__name__}: {error}"
+        raise usage_error("whence run", got, "a study file must run without errors", "correct it") from error

@@ -1,0 +1,277 @@
+"""Text classification: fixed items, padded on the right to one length."""
+
+from __future__ import annotations
+
+import csv
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.lab.data import corpora, python_texts
+from whence.lab.data.corpora import content_hash, data_folder, held_out
+from whence.lab.data.tokenizers import WORDS_AND_MARKS, WordTokenizer
+from whence.lab.tasks.base import (
+    Batch,
+    Task,
+    evaluation_batch_size,
+    extrapolation_lengths,
+    require_at_least,
+    require_choice,
+    require_file_hash,
+    to_ints,
+)
+
+MASKS = ("none", "keys")
+
+
+@dataclass(frozen=True)
+class Items:
+    """The texts and labels of a split, as rows of one length."""
+
+    tokens: Tensor  # [N, T] int32, padding is 0
+    labels: Tensor  # [N] int64
+
+    @classmethod
+    def padded(cls, texts: Sequence[list[int]], labels: Sequence[int], length: int) -> Items:
+        """Truncate or pad texts to a length.
+
+        >>> Items.padded([[5, 6, 7], [8]], [0, 1], 2).tokens.tolist()
+        [[5, 6], [8, 0]]
+        """
+        rows = [text[:length] + [0] * (length - len(text)) for text in texts]
+        return cls(torch.tensor(rows, dtype=torch.int32), torch.tensor(labels, dtype=torch.int64))
+
+
+class Classification(Task):
+    """Classification of short texts. ``mask_padding="keys"`` sets ``Batch.key_mask``; "none" does not mask padding.
+
+    Unmasked padding is a token like any other. Some published studies train that way.
+    """
+
+    kind = "classify"
+    metric = "accuracy"
+    pad = 0
+
+    def __init__(
+        self,
+        train: Items,
+        tests: dict[str, Items],
+        tokenizer: WordTokenizer,
+        classes: int,
+        mask: str,
+        settings: dict[str, Any],
+    ) -> None:
+        require_choice(self.name, "mask_padding", mask, MASKS)
+        self.train, self.tests, self.tokenizer, self.mask = train, tests, tokenizer, mask
+        self.vocab_size, self.num_classes = tokenizer.size, classes
+        self.context = train.tokens.shape[1]
+        require_at_least(self.name, "context", self.context, 1)
+        self.settings = {"task": self.name, **settings, "context": self.context}
+
+    def splits(self) -> dict[str, int]:
+        return {split: items.tokens.shape[1] for split, items in self.tests.items()}
+
+    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
+        return self._batch(self.train, torch.randint(len(self.train.labels), (size,), generator=generator))
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        for rows in torch.randperm(len(self.train.labels), generator=generator).split(size):
+            yield self._batch(self.train, rows)
+
+    def evaluation(self, split: str) -> list[Batch]:
+        rows = evaluation_batch_size(self.split_length(split))
+        items = self.tests[split]
+        return [self._batch(items, chosen) for chosen in torch.arange(len(items.labels)).split(rows)]
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return self.tokenizer.decode(to_ints(tokens))
+
+    def _batch(self, items: Items, rows: Tensor) -> Batch:
+        tokens = items.tokens[rows].long()
+        return Batch(tokens, items.labels[rows], tokens != 0 if self.mask == "keys" else None)
+
+
+SOURCES = ("prose", "code", "docstrings")  # in the order of the labels
+
+
+class Sources(Classification):
+    """The source of a snippet: prose of the language reference, code of the standard library, or its docstrings.
+
+    Snippets have exactly ``context`` tokens, so there is no padding, and all sources have the same number of them. A whole
+    topic or file is in training or in test; a file's code and its docstrings are in the same split. Longer evaluations start
+    where the short ones start and continue, so they ask the same question with more evidence.
+    """
+
+    name = "sources"
+
+    def __init__(self, context: int = 32, words: int = 4096, items: int = 200) -> None:
+        require_at_least(self.name, "context", context, 1)
+        require_at_least(self.name, "words", words, 3)
+        require_at_least(self.name, "items", items, 1)
+        subject = f'load("{self.name}")'
+        parts = (python_texts.topics(subject), *python_texts.library(subject))
+        split = WORDS_AND_MARKS.findall
+        train_texts = [[split(text) for text in part.train.values()] for part in parts]
+        test_texts = [[split(text) for text in part.test.values()] for part in parts]
+        tokenizer = WordTokenizer.count((word for texts in train_texts for text in texts for word in text), words)
+        lengths = extrapolation_lengths(context)
+        train = [_snippets([tokenizer.encode_words(text) for text in texts], context, context) for texts in train_texts]
+        longest = [
+            _snippets([tokenizer.encode_words(text) for text in texts], context, lengths["8x"]) for texts in test_texts
+        ]
+        if not all(map(len, train + longest)):
+            raise usage_error(
+                subject, f"context={context}", "every source needs a text 8 times as long", "use a smaller context"
+            )
+        per_train = min(map(len, train))
+        per_test = min(items, *map(len, longest))
+        tests = {
+            name: _stacked([_spread(part, per_test)[:, :length] for part in longest])
+            for name, length in lengths.items()
+        }
+        text = [text for part in parts for side in (part.train, part.test) for text in side.values()]
+        settings = {
+            "words": words,
+            "items": items,
+            "train_items": 3 * per_train,
+            "test_items": 3 * per_test,
+            "python": platform.python_version(),
+            "data_hash": content_hash(text),
+        }
+        # no padding, so no mask
+        super().__init__(_stacked([_spread(part, per_train) for part in train]), tests, tokenizer, 3, "none", settings)
+
+
+def _snippets(texts: list[Tensor], step: int, length: int) -> Tensor:
+    """All pieces of a length that start at multiples of a step and lie within one text, [N, length].
+
+    >>> _snippets([torch.arange(5), torch.arange(2)], 2, 3).tolist()
+    [[0, 1, 2], [2, 3, 4]]
+    """
+    pieces = [text.unfold(0, length, step) for text in texts if len(text) >= length]
+    return torch.cat(pieces) if pieces else torch.empty(0, length, dtype=torch.int32)
+
+
+def _spread(pieces: Tensor, count: int) -> Tensor:
+    """``count`` of the pieces, evenly spaced."""
+    return pieces[torch.arange(count) * len(pieces) // count]
+
+
+def _stacked(classes: list[Tensor]) -> Items:
+    labels = [label for label, pieces in enumerate(classes) for _ in range(len(pieces))]
+    return Items(torch.cat(classes).contiguous(), torch.tensor(labels))
+
+
+#: the published test split has no labels; a labelled copy in the folder is scored too
+FILES = {"dev": "dev.tsv", "test": "test-labeled.tsv"}
+
+
+class Sst2(Classification):
+    """Sentiment of film reviews, positive or negative.
+
+    The text is published as words separated by spaces. The vocabulary is the ``words`` most frequent ones of training.
+    """
+
+    name = "sst2"
+
+    def __init__(self, context: int = 64, words: int = 10_000, mask_padding: str = "keys") -> None:
+        require_at_least(self.name, "context", context, 1)
+        require_at_least(self.name, "words", words, 3)
+        subject = f'load("{self.name}")'
+        texts, labels = corpora.sentiment(subject, "train_full.tsv")
+        train = [text.split() for text in texts]
+        tokenizer = WordTokenizer.count((word for text in train for word in text), words)
+        tests, read = {}, list(texts)
+        for split, name in FILES.items():
+            if split == "test" and not (data_folder(subject) / "glue/SST-2" / name).exists():
+                continue
+            test_texts, test_labels = corpora.sentiment(subject, name)
+            tests[split] = Items.padded([tokenizer.look_up(t.split()) for t in test_texts], test_labels, context)
+            read += test_texts
+        settings = {"words": words, "mask_padding": mask_padding, "data_hash": content_hash(read)}
+        items = Items.padded([tokenizer.look_up(text) for text in train], labels, context)
+        super().__init__(items, tests, tokenizer, 2, mask_padding, settings)
+
+
+class LabelledFile(Classification):
+    """Texts and labels from a CSV or TSV file with a header; `whence compare --data reviews.csv` builds it.
+
+    A text goes to the test split with a chance of 20 %, decided by a hash of the text, so equal texts are on one side.
+
+    Args:
+        path: the file; a name that ends in .tsv is read with tabs.
+        text_column: the column with the texts.
+        label_column: the column with the labels, numbers or words.
+        context: tokens of an input; longer texts are cut, shorter ones padded.
+        words: the size of the vocabulary, the most frequent words of the training split.
+        mask_padding: "keys" masks padding, "none" treats it as a token.
+        sha256: the hash that the file must have, if it is not empty.
+    """
+
+    name = "labelled_file"
+
+    def __init__(
+        self,
+        path: str,
+        text_column: str = "text",
+        label_column: str = "label",
+        context: int = 64,
+        words: int = 10_000,
+        mask_padding: str = "keys",
+        sha256: str = "",
+    ) -> None:
+        require_at_least(self.name, "context", context, 1)
+        require_at_least(self.name, "words", words, 3)
+        rows = read_labelled(Path(path), text_column, label_column)
+        require_file_hash(path, sha256)
+        classes = sorted({label for _, label in rows})
+        parts = {side: [row for row in rows if held_out(row[0]) is side] for side in (False, True)}
+        if len(classes) < 2 or min(map(len, parts.values())) == 0:
+            raise usage_error(
+                "--data",
+                f"{len(rows)} texts with {len(classes)} labels in {path}",
+                "classification needs at least two labels, and texts for training and test",
+                "check --label-column, or add rows",
+            )
+        split = WORDS_AND_MARKS.findall
+        tokenizer = WordTokenizer.count((word for text, _ in parts[False] for word in split(text)), words)
+        train, test = (
+            Items.padded(
+                [tokenizer.look_up(split(text)) for text, _ in part],
+                [classes.index(label) for _, label in part],
+                context,
+            )
+            for part in parts.values()
+        )
+        settings = {
+            "file": Path(path).name,
+            "classes": classes,
+            "words": words,
+            "mask_padding": mask_padding,
+            "data_hash": content_hash([part for row in rows for part in row]),
+        }
+        super().__init__(train, {"test": test}, tokenizer, len(classes), mask_padding, settings)
+
+
+def read_labelled(path: Path, text_column: str, label_column: str) -> list[tuple[str, str]]:
+    """The texts and labels of a CSV or TSV file; rows without a text are left out."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            columns = list(reader.fieldnames or ())
+            for option, column in (("--text-column", text_column), ("--label-column", label_column)):
+                if column not in columns:
+                    raise usage_error(
+                        option, repr(column), f"the columns of {path.name} are {', '.join(columns)}", "name one of them"
+                    )
+            return [(row[text_column], row[label_column] or "") for row in reader if row[text_column]]
+    except FileNotFoundError:
+        raise usage_error("--data", f"no file {path}", "it names a CSV or TSV file", "check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise usage_error("--data", f"{path.name}: {error}", "it must be CSV in UTF-8", "convert the file") from None

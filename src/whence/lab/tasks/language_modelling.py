@@ -1,0 +1,241 @@
+"""Language modelling on a stream of tokens: random training windows, and the same test tokens scored at every length.
+
+Extrapolation is measured on one fixed set of tokens. The test stream is cut into blocks of the training length. At 1x the
+model sees a block alone, at 8x the same block after seven blocks' length of preceding text, and only the block is scored.
+So a difference between lengths is never a difference of text: more context helps, or the longer input hurts. At 1x the
+first token of a block has no context and the last has nearly all; this is the same for all mechanisms.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.lab.data import corpora, python_texts
+from whence.lab.data.corpora import content_hash
+from whence.lab.data.tokenizers import WORDS_AND_MARKS, ByteTokenizer, Tokenizer, WordTokenizer
+from whence.lab.tasks.base import (
+    IGNORE_INDEX,
+    Batch,
+    Task,
+    evaluation_batch_size,
+    extrapolation_lengths,
+    require_at_least,
+    require_choice,
+    require_file_hash,
+    to_ints,
+)
+
+
+class LanguageModelling(Task):
+    """Next-token prediction. ``blocks`` is the number of scored test blocks, evenly spaced in the stream."""
+
+    kind = "lm"
+    metric = "perplexity"
+
+    def __init__(
+        self, train: Tensor, test: Tensor, tokenizer: Tokenizer, context: int, blocks: int, settings: dict[str, Any]
+    ) -> None:
+        require_at_least(self.name, "context", context, 2)
+        require_at_least(self.name, "blocks", blocks, 1)
+        self.tokenizer, self.vocab_size, self.context = tokenizer, tokenizer.size, context
+        self.train, self.test = train, test
+        self._enough("training", train, context + 1)
+        self._enough("test", test, max(self.splits().values()) + 1)
+        self.starts = self._block_starts(blocks)
+        self.settings = {"task": self.name, **settings, "context": context, "blocks": blocks}
+
+    def splits(self) -> dict[str, int]:
+        return extrapolation_lengths(self.context)
+
+    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
+        starts = torch.randint(len(self.train) - self.context, (size,), generator=generator)
+        return windows(self.train, starts, self.context)
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Adjacent windows from a random first token, so that epochs cut the text at different positions."""
+        first = int(torch.randint(min(self.context, len(self.train) - self.context), (1,), generator=generator))
+        starts = torch.arange(first, len(self.train) - self.context, self.context)
+        order = torch.randperm(len(starts), generator=generator)
+        for chosen in starts[order].split(size):
+            yield windows(self.train, chosen, self.context)
+
+    def evaluation(self, split: str) -> list[Batch]:
+        length = self.split_length(split)
+        history = length - self.context
+        return [
+            windows(self.test, starts - history, length, history)
+            for starts in self.starts.split(evaluation_batch_size(length))
+        ]
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return self.tokenizer.decode(to_ints(tokens))
+
+    def _block_starts(self, blocks: int) -> Tensor:
+        # the first block starts where the longest input has its full history
+        starts = torch.arange(max(self.splits().values()) - self.context, len(self.test) - self.context, self.context)
+        if len(starts) <= blocks:
+            return starts
+        return starts[torch.arange(blocks) * len(starts) // blocks]
+
+    def _enough(self, part: str, stream: Tensor, least: int) -> None:
+        if len(stream) < least:
+            raise usage_error(
+                f'load("{self.name}")',
+                f"{len(stream)} tokens of {part} text",
+                f"a context of {self.context} needs {least}",
+                "use a smaller context or more text",
+            )
+
+
+def windows(stream: Tensor, starts: Tensor, length: int, history: int = 0) -> Batch:
+    """Windows of a stream, with the next tokens as targets; the first ``history`` tokens are not scored.
+
+    >>> batch = windows(torch.arange(10), torch.tensor([0, 4]), 3, history=1)
+    >>> batch.tokens.tolist(), batch.targets.tolist()
+    ([[0, 1, 2], [4, 5, 6]], [[-100, 2, 3], [-100, 6, 7]])
+    """
+    indices = starts[:, None] + torch.arange(length + 1)
+    pieces = stream[indices].long()  # streams have small integer types
+    targets = pieces[:, 1:].clone()
+    targets[:, :history] = IGNORE_INDEX
+    return Batch(pieces[:, :-1], targets)
+
+
+class Topics(LanguageModelling):
+    """The help topics of Python, which need no download. Tokens are bytes by default, without unknown tokens.
+
+    With ``units="words"`` the vocabulary is the ``words`` most frequent ones of the training split. All other words are one
+    token, so perplexities of different vocabulary sizes do not compare.
+    """
+
+    name = "topics"
+
+    def __init__(self, context: int = 64, blocks: int = 128, units: str = "bytes", words: int = 2048) -> None:
+        require_choice(self.name, "units", units, ("bytes", "words"))
+        require_at_least(self.name, "words", words, 3)
+        parts = python_texts.topics(f'load("{self.name}")')
+        train, test = "\n\n".join(parts.train.values()), "\n\n".join(parts.test.values())
+        chosen: Tokenizer = (
+            ByteTokenizer() if units == "bytes" else WordTokenizer.count(WORDS_AND_MARKS.findall(train), words)
+        )
+        settings = {
+            "units": units,
+            "words": words if units == "words" else None,
+            "python": platform.python_version(),
+            "data_hash": content_hash([train, test]),
+        }
+        super().__init__(chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings)
+
+
+#: the text is already split into words; a newline is a token, as in published perplexities
+LINES_IN_WORDS = re.compile(r"\n|[^\s]+")
+
+
+class WikiText(LanguageModelling):
+    """WikiText in its published words. The vocabulary is that of the training text, limited to ``words``.
+
+    ``train_part="valid"`` trains on the small validation split, for folders without the training split. It must be set
+    explicitly, since its results are not those of the full set.
+    """
+
+    size: int
+
+    def __init__(
+        self, context: int = 64, blocks: int = 512, train_part: str = "train", words: int | None = None
+    ) -> None:
+        require_choice(self.name, "train_part", train_part, ("train", "valid"))
+        require_at_least(self.name, "words", 3 if words is None else words, 3)
+        subject = f'load("{self.name}")'
+        train, test = (corpora.wikitext(subject, self.size, part) for part in (train_part, "test"))
+        split = LINES_IN_WORDS.findall(train)
+        tokenizer = WordTokenizer.count(split, words, LINES_IN_WORDS)
+        settings = {"train_part": train_part, "words": words, "data_hash": content_hash([train, test])}
+        super().__init__(tokenizer.encode_words(split), tokenizer.encode(test), tokenizer, context, blocks, settings)
+
+
+class WikiText2(WikiText):
+    """WikiText-2: two million words."""
+
+    name, size = "wikitext2", 2
+
+
+class WikiText103(WikiText):
+    """WikiText-103: a hundred million words. A limit on ``words`` keeps the output layer small."""
+
+    name, size = "wikitext103", 103
+
+
+class Books(LanguageModelling):
+    """Bytes of public-domain books, split by book. ``characters`` limits the training text; None reads all of it."""
+
+    name = "books"
+
+    def __init__(self, context: int = 256, blocks: int = 128, characters: int | None = 10_000_000) -> None:
+        require_at_least(self.name, "characters", context + 1 if characters is None else characters, context + 1)
+        subject = f'load("{self.name}")'
+        train, test = corpora.books(subject, "train", characters), corpora.books(subject, "test")
+        settings = {"characters": characters, "data_hash": content_hash([train, test])}
+        tokenizer = ByteTokenizer()
+        super().__init__(tokenizer.encode(train), tokenizer.encode(test), tokenizer, context, blocks, settings)
+
+
+class PretrainedTokenizer:
+    """A tokenizer of transformers, for ``OwnText``."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.size = len(tokenizer)
+
+    def encode(self, text: str) -> Tensor:
+        # the corpus is longer than any context; the model sees windows of it
+        return torch.tensor(
+            self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=torch.int32
+        )
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        names = (self.tokenizer.decode([token]) for token in tokens)
+        return [name if name.isprintable() else repr(name)[1:-1] for name in names]
+
+
+class OwnText(LanguageModelling):
+    """Language modelling on any text in the tokens of a pretrained model, to fine-tune it.
+
+        task = OwnText(tokenizer, train=..., test=..., context=256)
+        train(whence.hf.Logits(model), task, Budget(steps=200, lr=1e-4), seed=0, state=Path("build/tuning.safetensors"))
+    """
+
+    name = "own_text"
+
+    def __init__(self, tokenizer: Any, train: str, test: str, context: int = 256, blocks: int = 64) -> None:
+        units = PretrainedTokenizer(tokenizer)
+        settings = {"tokens": units.size, "data_hash": content_hash([train, test])}
+        super().__init__(tokenizer.encode(train), tokenizer.encode(test), tokenizer, context, blocks, settings)
+
+
+class TextFile(LanguageModelling):
+    """The bytes of a text file; `whence compare --data book.txt` builds it. The last tenth of the text is the test part."""
+
+    name = "text_file"
+
+    def __init__(self, path: str, context: int = 64, blocks: int = 128, sha256: str = "") -> None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise usage_error("--data", f"no file {path}", "it names a text file", "check the path") from None
+        except UnicodeDecodeError:
+            raise usage_error("--data", path, "the text must be UTF-8", "convert the file") from None
+        require_file_hash(path, sha256)
+        cut = len(text) - len(text) // 10
+        settings = {"file": Path(path).name, "data_hash": content_hash([text])}
+        tokenizer = ByteTokenizer()
+        super().__init__(
+            tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:]), tokenizer, context, blocks, settings
+        )
