@@ -113,7 +113,9 @@ def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():
 
 
 def test_every_seed_and_step_draws_numbers_of_its_own():
-    drawn = {torch.rand(1, generator=training.seed_generator(seed, step)).item() for seed in range(3) for step in range(200)}
+    drawn = {
+        torch.rand(1, generator=training.seed_generator(seed, step)).item() for seed in range(3) for step in range(200)
+    }
     assert len(drawn) > 590  # of 600; float32 numbers may coincide
 
 

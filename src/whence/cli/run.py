@@ -69,7 +69,9 @@ def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> No
     from whence.lab.experiment import run_experiment
 
     for experiment in experiments:
-        folder = run_experiment(experiment, out, quick=quick, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        folder = run_experiment(
+            experiment, out, quick=quick, progress=lambda line: print(line, file=sys.stderr, flush=True)
+        )
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, figures in {folder}")
 
 
