@@ -125,7 +125,8 @@ def main() -> int:
             f"{VARIANTS[variant]}: {results[variant]['seconds']:.0f} s, {results[variant]['bytes'] / 1e9:.2f} GB beyond the model",
             flush=True,
         )
-        record = {"environment": environment, "about": about}
+        command = f"python benchmarks/capture.py --length {args.length}"
+        record = {"command": command, "environment": environment, "about": about}
         records.write(args.out, {**record, "results": read_other_results(args.out, record) | results})
     exceeded = [
         variant for variant, found in results.items() if found["bytes"] > MAX_EXTRA_BYTES and variant != "everything"

@@ -68,7 +68,8 @@ def main() -> int:
     about = {"batch": BATCH, "visits": VISITS, "width": EMBED_DIM, "turns": args.rounds, "threads": 1}
     results = {name: {"milliseconds": [round(value, 4) for value in row]} for name, row in times.items()}
     environment = records.describe_environment(("torch",))
-    records.write(args.out, {"environment": environment, "about": about, "results": results})
+    command = f"python benchmarks/pointers.py --rounds {args.rounds}"
+    records.write(args.out, {"command": command, "environment": environment, "about": about, "results": results})
     return 0
 
 

@@ -60,16 +60,17 @@ TESTS = {
     L + "observe": RECORDS,
     L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
     L: LOOP,
+    "records/": ["records/test_folder.py"],
     S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
-MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "statistics/*.py")
+MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py")
 LEFT_OUT = {
     "position/catalogue.py": "a list for tests and figures",
     "lab/tasks/classification.py": "reads published data",
 }
 #: every test file that may be asked
-ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py",
+ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py", "records/test_*.py",
          "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
 NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
 

@@ -233,7 +233,7 @@ Written by `{command}`; do not edit.
 
 One file per study, probe or group of experiments: a zip file of JSON records, as `tools/pack_records.py` writes it.
 `whence.records.RecordFolder` reads it like the folder `NAME/` of the same records; `unzip -d NAME NAME.zip` unpacks it. Zip
-opens in a millisecond and reads single records (7 MB in all; tar.xz or JSON lines with xz would be 4.3 MB, and would have to
+opens in a millisecond and reads single records ({size:.1f} MB in all; tar.xz or JSON lines with xz would be 4.3 MB, and would have to
 be unpacked whole, up to 0.4 s a file).
 
 ## Nothing was lost in renaming and packing
@@ -290,6 +290,7 @@ def main() -> None:
     text = README.format(
         command=f"python tools/compare_records.py {given.commit}",
         commit=given.commit,
+        size=sum(path.stat().st_size for path in NEW.rglob("*.zip")) / 1e6,
         folders=len(old),
         folders_renamed=sum(a != b for a, b in folders.items()),
         files=files,
