@@ -5,7 +5,7 @@ import torch
 
 import whence
 from whence.checks import CHECKS, TOKENS
-from whence.checks.bench import Bench
+from whence.checks.fixture import Fixture
 from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
 from whence.position.catalogue import CATALOGUE
 
@@ -62,7 +62,7 @@ class Bell(whence.Position):
 def test_a_users_own():
     report = whence.check(Bell(8))
     assert len(report.passed) == len(CHECKS)
-    assert "holds    gradients against finite differences" in str(report)
+    assert "passed   gradients against finite differences" in str(report)
 
 
 class WrongShape(Bell):
@@ -289,16 +289,16 @@ class NotBuilt(Bell):
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (WrongShape, "shapes and dtypes of the answers"),
+        (WrongShape, "shapes and dtypes of hook outputs"),
         (Detached, "gradients against finite differences"),
-        (NotFinite, "shapes and dtypes of the answers"),
+        (NotFinite, "shapes and dtypes of hook outputs"),
         (Absolute, "shift invariance"),
-        (LooksAhead, "no look at later tokens"),
-        (CountsKeys, "one pass = token by token"),
-        (Unsteady, "same answers to the same arguments"),
-        (Forgetful, "repr and state round trip"),
-        (OneArgument, "shapes and dtypes of the answers: OneArgument.bias: it raised TypeError"),
-        (SinkPerHead, "shapes and dtypes of the answers: SinkPerHead.sink: 9 places gave shape [2]"),
+        (LooksAhead, "causality"),
+        (CountsKeys, "token-by-token decoding"),
+        (Unsteady, "deterministic hooks"),
+        (Forgetful, "repr and state_dict round trip"),
+        (OneArgument, "shapes and dtypes of hook outputs: OneArgument.bias: it raised TypeError"),
+        (SinkPerHead, "shapes and dtypes of hook outputs: SinkPerHead.sink: for 9 positions it returned shape [2]"),
         (ByTheLargest, "distances up to 4096: ByTheLargest.bias"),
         (lambda _: GrowingSink(), "shift invariance"),
     ],
@@ -306,34 +306,34 @@ class NotBuilt(Bell):
 def test_what_is_wrong_is_named(wrong, named):
     with pytest.raises(whence.CheckFailed) as caught:
         whence.check(wrong(2))
-    assert f"FAILS    {named}" in str(caught.value)
+    assert f"FAILED   {named}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("wrong", "named", "hook", "remedy"),
     [
-        (lambda: HalfAngles(), "half precision in every hook", "HalfAngles.rotate", "compute angles in float32"),
-        (lambda: Widening(), "half precision in every hook", "Widening.rotate", "return the dtype that came in"),
-        (lambda: WideningEmbedding(), "half precision in every hook", "WideningEmbedding.embed", "return the dtype"),
-        (lambda: OwnPrecision(2), "half precision in every hook", "OwnPrecision.content", "convert parameters with .to"),
+        (lambda: HalfAngles(), "half precision", "HalfAngles.rotate", "compute angles in float32"),
+        (lambda: Widening(), "half precision", "Widening.rotate", "return the dtype of the argument"),
+        (lambda: WideningEmbedding(), "half precision", "WideningEmbedding.embed", "return the dtype"),
+        (lambda: OwnPrecision(2), "half precision", "OwnPrecision.content", "convert parameters with .to"),
         (lambda: WritesQueries(), "no in-place changes of arguments", "WritesQueries.rotate: it changed its argument q", "a new tensor"),
         (lambda: WritesScores(), "no in-place changes of arguments", "WritesScores.content_bias: it changed its argument rows.scores", "a new tensor"),
         (lambda: WritesDistances(2), "no in-place changes of arguments", "WritesDistances.bias: it changed its argument distance", "a new tensor"),
         (lambda: PoleFarAway(2), "distances up to 4096", "PoleFarAway.bias: it is not finite at 1000", "return finite numbers"),
         (lambda: CoarseWhenMany(2), "distances up to 4096", "CoarseWhenMany.bias", "from its own distance alone"),
         (lambda: NoTangent(2), "forward-mode derivatives", "NoTangent.bias", "a correct jvp"),
-        (lambda: OtherWhileTraced(2), "compiled step = eager step, from a cache", "OtherWhileTraced.bias", "while torch.compile traces"),
-        (lambda: FirstRowForAll(), "rows of a batch at different positions", "FirstRowForAll.rotate", "row by row"),
-        (lambda: FirstRowOfContent(), "rows of a batch at different positions", "FirstRowOfContent.content", "row by row"),
-        (lambda: ByKeyHead(), "grouped queries", "ByKeyHead.rotate", "treat every head of k alike"),
+        (lambda: OtherWhileTraced(2), "compiled decoding step", "OtherWhileTraced.bias", "while torch.compile traces"),
+        (lambda: FirstRowForAll(), "different positions within a batch", "FirstRowForAll.rotate", "row by row"),
+        (lambda: FirstRowOfContent(), "different positions within a batch", "FirstRowOfContent.content", "row by row"),
+        (lambda: ByKeyHead(), "grouped-query attention", "ByKeyHead.rotate", "treat every head of k alike"),
     ],
 )  # fmt: skip
 def test_each_check_sees_what_no_other_sees(wrong, named, hook, remedy):
     with pytest.raises(whence.CheckFailed) as caught:
         whence.check(wrong())
-    failures = [line for line in str(caught.value).splitlines() if "FAILS" in line]
+    failures = [line for line in str(caught.value).splitlines() if "FAILED" in line]
     assert len(failures) == 1, failures
-    assert f"FAILS    {named}: {hook}" in failures[0] and remedy in failures[0]
+    assert f"FAILED   {named}: {hook}" in failures[0] and remedy in failures[0]
 
 
 def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
@@ -346,25 +346,25 @@ def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
 
 def test_many_checks_in_one_process_still_compile():
     """torch.compile gives up on a function after 8 recompilations, and a check that does not compile passes."""
-    function = CHECKS["compiled step = eager step, from a cache"].function
+    function = CHECKS["compiled decoding step"].function
     for number in range(9):
         kind = type(f"OtherWhileTraced{number}", (OtherWhileTraced,), {})
         with pytest.raises(AssertionError, match="a compiled step and an eager step"):
-            function(Bench(kind(2)))
+            function(Fixture(kind(2)))
 
 
 def failures_of(position):
     with pytest.raises(whence.CheckFailed) as caught:
         whence.check(position)
-    return [line for line in str(caught.value).splitlines() if "FAILS" in line]
+    return [line for line in str(caught.value).splitlines() if "FAILED" in line]
 
 
 @pytest.mark.parametrize(
     ("wrong", "remedy"),
     [
         (OneArgument, "make bias(distance, length) run"),
-        (SinkPerHead, "one number for each place, or a row of them for each head"),
-        (Unsteady, "keep nothing from one call to the next"),
+        (SinkPerHead, "one number per position, or one row of them per head"),
+        (Unsteady, "keep no state between calls"),
     ],
 )
 def test_a_mechanism_that_does_not_run_fails_once(wrong, remedy):
@@ -375,7 +375,7 @@ def test_a_mechanism_that_does_not_run_fails_once(wrong, remedy):
 
 def test_a_wrong_gradient_is_named_by_its_parameter():
     (failure,) = failures_of(Detached(2))
-    assert "the gradient of parameter width is not what finite differences give" in failure
+    assert "the gradient of parameter width differs from finite differences" in failure
 
 
 def test_a_pole_on_one_side_names_causal_only():

@@ -1,7 +1,7 @@
-"""whence: what position does to attention.
+"""whence: position in transformer attention.
 
-Write how position shapes attention once, as a small differentiable function of distance; ``attend`` runs it the same in
-training and in cached decoding, alone or combined.
+A position mechanism is a small differentiable function of distance, written once. ``attend`` computes it identically in
+training and in cached decoding, on every backend, alone or in a sum.
 """
 
 import importlib
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """``check``, ``show`` and ``hf`` are loaded when they are first used, so that importing whence loads torch alone."""
+    """Load ``check``, ``show`` and ``hf`` on first use, so that ``import whence`` imports torch alone."""
     if name in ("check", "CheckFailed", "Report"):
         from whence import checks
 

@@ -1,4 +1,4 @@
-"""Every error text of the project has one form: the call or option, the value received, the rule, the remedy."""
+"""Exceptions, and the form of every error text: the call or option, the value received, the rule, the remedy."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class WhenceError(ValueError):
-    """Bad input, refused before any work was done."""
+    """Invalid input. Raised before any computation starts."""
 
 
 class MissingExtra(WhenceError, ImportError):
-    """An optional part of whence was used without its extra being installed."""
+    """A feature needs an optional dependency that is not installed."""
 
 
 def usage_error(subject: str, got: str, rule: str, remedy: str) -> WhenceError:
-    """The error to raise, as one sentence.
+    """An error to raise, as one sentence.
 
     >>> print(usage_error("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
     attend(q) got rank 3, but q must have rank 4; add the batch axis.

@@ -1,8 +1,8 @@
-"""``check``: the checks that every mechanism of whence passes, for yours too.
+"""``check``: the common checks that every built-in mechanism passes, for user-defined mechanisms too.
 
-Each check is a small function that compares two computations that must agree, mostly in float64. Hooks are called
-alone where that names the one at fault; the rest runs on an ``Attention`` layer around the mechanism, so embeddings,
-rotations, score effects and sinks are all held to the same.
+Each check is a small function that compares two computations that must agree, mostly in float64. Some checks call
+single hooks, so that an error names the hook. The others run an ``Attention`` layer with the mechanism, so they cover
+embeddings, rotations, score effects and sinks alike.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from whence.checks import caches, hooks, layers
-from whence.checks.bench import TOKENS, Bench, Skip, Wrong
+from whence.checks import decoding, hooks, layers
+from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck
 from whence.errors import WhenceError, usage_error
 from whence.position.base import Position, require_initialized
 
 
 class CheckFailed(AssertionError):
-    """At least one check did not hold; the text names each and what was found."""
+    """At least one check failed; the text names each failed check and the reason."""
 
 
 @dataclass
 class Report:
-    """What was checked, line by line."""
+    """The outcome of each check."""
 
     position: str
     passed: list[str] = field(default_factory=list)
@@ -33,117 +33,118 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.position]
-        lines += [f"  holds    {name}" for name in self.passed]
+        lines += [f"  passed   {name}" for name in self.passed]
         lines += [f"  skipped  {name}: {why}" for name, why in self.skipped]
-        lines += [f"  FAILS    {name}: {why}" for name, why in self.failed]
+        lines += [f"  FAILED   {name}: {why}" for name, why in self.failed]
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What is compared, and what to do where it does not agree."""
+    """A check function, and the remedy when it fails."""
 
-    function: Callable[[Bench], None]
+    function: Callable[[Fixture], None]
     remedy: str
 
 
 CHECKS: dict[str, Check] = {
-    "shapes and dtypes of the answers": Check(
-        hooks.answers, "return [n] or [heads, n] in the dtype of the n distances"
+    "shapes and dtypes of hook outputs": Check(
+        hooks.output_shapes, "return [n] or [heads, n] in the dtype of the n distances"
     ),
-    "same answers to the same arguments": Check(hooks.determinism, "keep nothing from one call to the next"),
-    "half precision in every hook": Check(
+    "deterministic hooks": Check(hooks.determinism, "keep no state between calls"),
+    "half precision": Check(
         hooks.half_precision,
-        "compute angles in float32 or better, convert parameters with .to(q.dtype), and return the dtype that came in",
+        "compute angles in float32 or better, convert parameters with .to(q.dtype), and return the dtype of the argument",
     ),
     "no in-place changes of arguments": Check(
         hooks.in_place, "compute a new tensor, without methods that end in _ or assignments to slices"
     ),
-    "distances up to 4096": Check(
-        hooks.far_distances, "compute each answer from its own distance alone, without looking at the others"
-    ),
+    "distances up to 4096": Check(hooks.far_distances, "compute each output from its own distance alone"),
     "gradients against finite differences": Check(
         layers.gradients, "compute with torch operations on the parameters, without .detach(), .data or .item()"
     ),
     "forward-mode derivatives": Check(
         layers.forward_mode, "use torch operations, or give your torch.autograd.Function a correct jvp"
     ),
-    "supplied derivatives": Check(hooks.supplied, "correct the optional methods, or leave them out"),
-    "no look at later tokens": Check(layers.causality, "use visible keys alone; rows.visible says which they are"),
+    "parameter_gradients and other optional methods": Check(
+        hooks.parameter_gradients, "correct the optional methods, or leave them out"
+    ),
+    "causality": Check(layers.causality, "use only the keys where rows.visible is True"),
     "shift invariance": Check(layers.shift, "depend on differences of positions, or set relative = False"),
-    "one pass = token by token": Check(
-        caches.token_by_token, "depend on positions and visible keys, never on how many rows or keys a call has"
+    "token-by-token decoding": Check(
+        decoding.token_by_token, "depend on positions and visible keys, not on the number of rows or keys in a call"
     ),
-    "one pass = chunks, in every kind of cache": Check(
-        caches.chunks, "depend on positions and visible keys, never on how many rows or keys a call has"
+    "decoding in chunks, with every kind of cache": Check(
+        decoding.chunks, "depend on positions and visible keys, not on the number of rows or keys in a call"
     ),
-    "rollback": Check(caches.rollback, "keep nothing from one call to the next"),
-    "compiled step = eager step, from a cache": Check(
-        caches.compiled_step, "compute the same while torch.compile traces, and keep nothing from one call to the next"
+    "cache rollback": Check(decoding.rollback, "keep no state between calls"),
+    "compiled decoding step": Check(
+        decoding.compiled_step, "compute the same while torch.compile traces, and keep no state between calls"
     ),
-    "left-padded = unpadded": Check(layers.left_padding, "use the positions that the hook receives"),
-    "right-padded = unpadded": Check(layers.right_padding, "use the positions that the hook receives"),
-    "packed = separate": Check(layers.packing, "use the positions that the hook receives"),
-    "rows of a batch at different positions": Check(
-        layers.rows_of_a_batch, "use positions [batch or 1, tokens] row by row, never those of the first row for all"
+    "left padding": Check(layers.left_padding, "use the positions that the hook receives"),
+    "right padding": Check(layers.right_padding, "use the positions that the hook receives"),
+    "packed sequences": Check(layers.packing, "use the positions that the hook receives"),
+    "different positions within a batch": Check(
+        layers.rows_of_a_batch, "use positions [batch or 1, tokens] row by row, not those of the first row for all"
     ),
-    "grouped queries": Check(
-        layers.grouped_queries, "treat every head of k alike: k has fewer heads than q, and each serves several"
+    "grouped-query attention": Check(
+        layers.grouped_queries, "treat every head of k alike: k has fewer heads than q, and each is used by several"
     ),
-    "backends agree, with gradients": Check(layers.backends, "return the same for the same arguments at every call"),
-    "backends agree without causality": Check(
-        layers.both_sides, "answer for negative distances too, or set causal_only = True"
+    "backends agree, gradients included": Check(layers.backends, "return the same output for the same arguments"),
+    "backends agree without a causal mask": Check(
+        layers.noncausal, "support negative distances, or set causal_only = True"
     ),
-    "repr and state round trip": Check(
-        layers.state, "keep everything that learns in nn.Parameter and everything else in the constructor's arguments"
+    "repr and state_dict round trip": Check(
+        layers.state, "store learnable values in nn.Parameter and everything else in constructor arguments"
     ),
 }
 
 
 def check(position: Position) -> Report:
-    """Run every common check on a mechanism; raise ``CheckFailed`` if one does not hold.
+    """Run every common check on a mechanism; raise ``CheckFailed`` if one fails.
 
     >>> from whence.position.alibi import Alibi
     >>> print(check(Alibi(4)))  # doctest: +ELLIPSIS
     Alibi(heads=4, form='causal', scale=1, slope=[0.25, 0.0625, 0.015625, 0.00390625])
-      holds    shapes and dtypes of the answers
+      passed   shapes and dtypes of hook outputs
     ...
     """
     if not isinstance(position, Position):
         got = type(position).__name__
         raise usage_error(
-            "check(position)", got, "position is a whence.Position", "pass an instance, as in check(Alibi(4))"
+            "check(position)", got, "position must be a whence.Position", "pass an instance, as in check(Alibi(4))"
         )
     require_initialized(position)
     report = Report(repr(position))
-    for number, (name, about) in enumerate(CHECKS.items(), 1):
-        bench: Bench | None = None
+    for number, (name, item) in enumerate(CHECKS.items(), 1):
+        fixture: Fixture | None = None
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                bench = Bench(position)
-                about.function(bench)
+                fixture = Fixture(position)
+                item.function(fixture)
             report.passed.append(name)
-        except Skip as skip:
+        except SkipCheck as skip:
             report.skipped.append((name, str(skip)))
-        except Exception as error:  # whatever a mechanism raises is the finding
-            report.failed.append((name, _sentence(error, bench, about)))
-            if isinstance(error, Wrong) and error.unusable and number < len(CHECKS):
-                report.skipped.append((f"the other {len(CHECKS) - number} checks", f"they need {name!r}"))
+        except Exception as error:  # an exception of the mechanism is a failed check
+            report.failed.append((name, _describe_error(error, fixture, item.remedy)))
+            if isinstance(error, Failure) and error.stop and number < len(CHECKS):
+                report.skipped.append((f"the other {len(CHECKS) - number} checks", f"they require {name!r}"))
                 break
     if report.failed:
         raise CheckFailed(str(report))
     return report
 
 
-def _sentence(error: Exception, bench: Bench | None, about: Check) -> str:
-    """What was found, as one sentence that names the hook and the remedy."""
-    if isinstance(error, WhenceError):  # it has a remedy of its own
+def _describe_error(error: Exception, fixture: Fixture | None, remedy: str) -> str:
+    """One sentence with the hook, the error and the remedy."""
+    if isinstance(error, WhenceError):  # it names a remedy itself
         return str(error)
-    found = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-    hook = (error.hook if isinstance(error, Wrong) else None) or (bench.hooks if bench is not None else "the mechanism")
-    remedy = (error.remedy if isinstance(error, Wrong) else None) or about.remedy
-    return f"{hook}: {' '.join(found.split())}; {remedy}."
+    text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+    hook = fixture.hooks if fixture is not None else "the mechanism"
+    if isinstance(error, Failure):
+        hook, remedy = error.hook or hook, error.remedy or remedy
+    return f"{hook}: {' '.join(text.split())}; {remedy}."
 
 
 __all__ = ["CHECKS", "TOKENS", "CheckFailed", "Report", "check"]

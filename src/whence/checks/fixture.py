@@ -1,4 +1,4 @@
-"""What every check stands on: a layer around a copy of the mechanism, fixed inputs, and what counts as close."""
+"""What checks share: a layer with a copy of the mechanism, fixed inputs, and comparisons with a tolerance."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ TOLERANCE = 1e-9
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Skip(Exception):
-    """A check that does not apply, and why."""
+class SkipCheck(Exception):
+    """The check does not apply; the message is the reason."""
 
 
-class Wrong(AssertionError):
-    """What a check found; the hook and the remedy, where they are known better than the check's own.
+class Failure(AssertionError):
+    """A check failed. ``hook`` and ``remedy`` replace the check's own where they are more precise.
 
-    ``unusable``: the mechanism does not run at all, so further checks would only repeat it.
+    ``stop``: the mechanism does not run at all, so further checks would only repeat the error.
     """
 
-    def __init__(
-        self, found: str, *, hook: str | None = None, remedy: str | None = None, unusable: bool = False
-    ) -> None:
-        super().__init__(found)
-        self.hook, self.remedy, self.unusable = hook, remedy, unusable
+    def __init__(self, message: str, *, hook: str | None = None, remedy: str | None = None, stop: bool = False) -> None:
+        super().__init__(message)
+        self.hook, self.remedy, self.stop = hook, remedy, stop
 
 
-class Bench:
-    """A float64 layer around a copy of the mechanism, and fixed inputs."""
+class Fixture:
+    """A float64 layer with a copy of the mechanism, and fixed inputs."""
 
     def __init__(self, position: Position) -> None:
         self.position = copy.deepcopy(position).double().requires_grad_(True)
         for p, original in zip(self.position.parameters(), position.parameters(), strict=True):
             p.requires_grad_(original.requires_grad)
-            if p.requires_grad and not bool(p.any()):  # at zero a parameter hides what it multiplies
+            if p.requires_grad and not bool(p.any()):  # a parameter of 0 hides what it multiplies
                 torch.nn.init.normal_(p, std=0.1)
-        self.heads = _heads(self.position)
+        self.heads = _infer_heads(self.position)
         self.head_dim = next((w for part in position.parts if (w := getattr(part, "head_dim", None)) is not None), 8)
         self.value_dim = next(
             (w for part in position.parts if (w := getattr(part, "value_dim", None)) is not None), self.head_dim
@@ -66,7 +64,7 @@ class Bench:
 
     @property
     def hooks(self) -> str:
-        """The hooks that the mechanism overrides, by name."""
+        """The names of the overridden hooks, for error texts."""
         names = [f"{type(part).__name__}.{hook}" for part in self.position.parts for hook in sorted(part.effects)]
         return " and ".join(names) or type(self.position).__name__
 
@@ -79,22 +77,22 @@ class Bench:
         with torch.no_grad():
             return torch.cat([self.run(part, cache=cache) for part in x.split(chunks, 1)], 1)
 
-    def require_cache(self) -> None:
+    def require_cache_support(self) -> None:
         if any(part.length == "sequence" for part in self.position.parts):
-            raise Skip("length='sequence' changes with every token, so it is refused with a cache")
+            raise SkipCheck("length='sequence' cannot be used with a cache, because it changes with every token")
 
     @property
-    def one_text_only(self) -> bool:
+    def single_sequence_only(self) -> bool:
         return any(part.length == "sequence" and "rotate" in part.effects for part in self.position.parts)
 
-    def require_one_text(self) -> None:
-        if self.one_text_only:
-            raise Skip("a rotation by the length of the sequence is refused with padding or several texts in a row")
+    def require_padding_support(self) -> None:
+        if self.single_sequence_only:
+            raise SkipCheck("a rotation by the length of the sequence supports neither padding nor packing")
 
     def arguments(
         self, hook: str, positions: Tensor, dtype: torch.dtype, num_kv_heads: int | None = None
     ) -> dict[str, Any]:
-        """Fixed arguments for embed, rotate, content or values of tokens at positions ``[B or 1, T]``."""
+        """Fixed arguments of embed, rotate, content_bias or value_bias at positions ``[B or 1, T]``."""
         generator = torch.Generator().manual_seed(0)
         batch, rows = 2, positions.shape[1]
 
@@ -110,58 +108,57 @@ class Bench:
         scale = self.head_dim**-0.5
         scores = scale * (q @ k.mT)
         visible = (positions[:, :, None] >= positions[:, None, :])[:, None]
-        about = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale)
+        rows_argument = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale)
         if hook == "content_bias":
-            return {"rows": about}
+            return {"rows": rows_argument}
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)
-        return {"weights": weights, "rows": about}
+        return {"weights": weights, "rows": rows_argument}
 
 
-def length_for(part: Position, places: Tensor) -> Any:
-    """What a part's distance hooks receive as length at such places."""
+def hook_length(part: Position, places: Tensor) -> Any:
+    """The length that hooks of a part receive at these distances or positions."""
     by_name = {None: None, "context": part.context, "query": places.clamp(min=0) + 1, "sequence": len(places)}
     return by_name[part.length]
 
 
-def call(part: Position, hook: str, **arguments: Any) -> Any:
-    """The answer of a hook to arguments in the order of the interface, as ``attend`` passes them; whatever it raises
-    names the hook."""
+def call_hook(part: Position, hook: str, **arguments: Any) -> Any:
+    """Call a hook with positional arguments, as ``attend`` does. An exception becomes a Failure that names the hook."""
     try:
         return getattr(part, hook)(*arguments.values())
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        raise Wrong(
+        raise Failure(
             f"it raised {type(error).__name__}: {text}",
-            hook=named(part, hook),
+            hook=hook_name(part, hook),
             remedy=f"make {hook}({', '.join(arguments)}) run",
-            unusable=True,
+            stop=True,
         ) from error
 
 
-def named(part: Position, hook: str) -> str:
+def hook_name(part: Position, hook: str) -> str:
     return f"{type(part).__name__}.{hook}"
 
 
-def _heads(position: Position) -> int:
-    """The number of heads a mechanism answers for: declared, or seen in its answers."""
+def _infer_heads(position: Position) -> int:
+    """The number of heads: declared, or inferred from the outputs of hooks."""
     if position.heads is not None:
         return position.heads
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
         for hook in ("score_scale", "bias", "sink"):
-            out = call(part, hook, distance=probe, length=length_for(part, probe))
+            out = call_hook(part, hook, distance=probe, length=hook_length(part, probe))
             if isinstance(out, Tensor) and out.ndim == 2:
                 return out.shape[0]
     return 2
 
 
-def close(what: str, a: Tensor, b: Tensor, tolerance: float = TOLERANCE, hook: str | None = None) -> None:
-    """Fail with the size of the difference unless a and b agree to the tolerance, relative to the larger."""
+def assert_close(what: str, a: Tensor, b: Tensor, tolerance: float = TOLERANCE, hook: str | None = None) -> None:
+    """Raise Failure unless a and b agree within the tolerance, relative to the largest entry of b."""
     if a.shape != b.shape:
-        raise Wrong(f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}", hook=hook)
+        raise Failure(f"{what}: shapes {tuple(a.shape)} and {tuple(b.shape)}", hook=hook)
     if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-        raise Wrong(f"{what}: a result is not finite", hook=hook)
+        raise Failure(f"{what}: a result is not finite", hook=hook)
     difference = float((a.double() - b.double()).detach().abs().max())
     limit = tolerance * (1 + float(b.detach().abs().max()))
     if difference > limit:
-        raise Wrong(f"{what} differ by {difference:.2g}, allowed {limit:.2g}", hook=hook)
+        raise Failure(f"{what} differ by {difference:.2g}, allowed {limit:.2g}", hook=hook)
