@@ -41,7 +41,9 @@ def require_package(module: str, feature: str, extra: str) -> Any:
     Traceback (most recent call last):
     whence.errors.MissingExtra: the example needs nonesuch, which is not installed; run: pip install "whence[lab]".
     """
+    package = module.partition(".")[0]
     try:
+        importlib.import_module(package)  # a submodule that is already loaded would not import its package again
         return importlib.import_module(module)
     except ImportError:
-        raise missing_extra(feature, extra, module.partition(".")[0]) from None
+        raise missing_extra(feature, extra, package) from None
