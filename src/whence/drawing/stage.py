@@ -96,7 +96,9 @@ def _sizes(position: Position, heads: int | None, head_dim: int | None) -> tuple
     for part in position.at_input():
         embed_dim = getattr(part, "embed_dim", None)
         if embed_dim is not None:
-            heads = heads or (embed_dim // head_dim if head_dim else next(n for n in (4, 3, 2, 1) if embed_dim % n == 0))
+            heads = heads or (
+                embed_dim // head_dim if head_dim else next(n for n in (4, 3, 2, 1) if embed_dim % n == 0)
+            )
             head_dim = head_dim or embed_dim // heads
     for part in position.parts if head_dim is None else ():
         if isinstance(part, Rotary):  # a searched scaling is for one width, a partial rotation for at least its own
