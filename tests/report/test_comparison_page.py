@@ -206,6 +206,14 @@ def test_where_records_were_made_is_said_once_for_each_place() -> None:
     assert f"written from the records on {given['when']}, with commit fedc" in told
 
 
+def test_a_source_hash_that_is_not_the_commits_is_a_warning() -> None:
+    given = findings()
+    for matches, words in ((True, "the hash of the commit's sources"), (False, "did not make these runs"), (None, "")):
+        given["studies"][0]["ran"][0]["provenance"] = {"source_matches_commit": matches}
+        text = Document(page(given)).text.split("source hash", 1)[1].split("versions")[0]
+        assert words in text and ("did not make" in text) == (matches is False)
+
+
 def test_layers_and_heads_are_counted_from_one() -> None:
     made = page(findings())
     for choice in ("layer", "head"):

@@ -18,7 +18,7 @@ from whence_papers.ledger.ledger import Check
 
 HERE = Places(FOLDER / "claims", FOLDER / "results", Path(__file__).resolve().parents[3] / "benchmarks" / "records")
 CLAIMS = [claim for source in load(HERE.claims, KNOWN) for claim in source.claims]
-COMPUTED = [claim for claim in CLAIMS if records.exists(HERE.record_of(claim.id))]
+COMPUTED = [claim for claim in CLAIMS if records.exists(HERE.record_path(claim.id))]
 SLOW = ("optimal_position", "prediction", "speeches_counts")  # seconds, or data; compared with a witness elsewhere
 
 
@@ -38,7 +38,7 @@ def on_the_side(check, agrees):
 @pytest.mark.parametrize("claim", COMPUTED, ids=named(COMPUTED))
 def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
     places = Places(tmp_path)
-    record = records.read(HERE.record_of(claim.id))
+    record = records.read(HERE.record_path(claim.id))
     good, bad = {}, {}
     for check in claim.checks:
         many = isinstance(record["found"][check.figure], list)
@@ -48,16 +48,16 @@ def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
     if len({check.figure for check in claim.checks}) < len(claim.checks):  # a range: the middle of its ends agrees
         good = {check.figure: sum(c.number for c in claim.checks) / len(claim.checks) for check in claim.checks}
     for found, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
-        records.write(places.record_of(claim.id), record | {"found": record["found"] | found})
+        records.write(places.record_path(claim.id), record | {"found": record["found"] | found})
         assert judge(claim, places).verdict == expected
 
 
 def test_one_wrong_figure_of_several_is_enough(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "speeches-encoder-parameters")
-    record = records.read(HERE.record_of(claim.id))
+    record = records.read(HERE.record_path(claim.id))
     assert judge(claim, HERE).verdict == REPRODUCED
     record["found"]["classifier"] += 1
-    records.write(Places(tmp_path).record_of(claim.id), record)
+    records.write(Places(tmp_path).record_path(claim.id), record)
     found = judge(claim, Places(tmp_path))
     assert found.verdict == WRONG and found.because == "classifier 6,804, not 6,803"
 
@@ -98,7 +98,7 @@ QUICK = [claim for claim in COMPUTED if claim.by in COMPUTATIONS and claim.by no
 
 @pytest.mark.parametrize("claim", QUICK, ids=named(QUICK))
 def test_committed_records_are_what_is_found_now(claim):
-    kept = records.read(HERE.record_of(claim.id))
+    kept = records.read(HERE.record_path(claim.id))
     assert kept["claim"] == claim.id and kept["computation"] == claim.by and kept["given"] == plain(claim.given)
     assert same(kept["found"], plain(computed(claim, HERE)))
 
@@ -123,14 +123,14 @@ def test_update_writes_once_and_leaves_what_is_the_same(tmp_path):
 
 def test_a_record_of_other_figures_counts_for_nothing(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
-    record = records.read(HERE.record_of(claim.id))
-    records.write(Places(tmp_path).record_of(claim.id), record | {"given": {"scores": [1.0]}})
+    record = records.read(HERE.record_path(claim.id))
+    records.write(Places(tmp_path).record_path(claim.id), record | {"given": {"scores": [1.0]}})
     found = judge(claim, Places(tmp_path))
     assert found.verdict == OPEN and "other figures" in found.because
-    Places(tmp_path).record_of(claim.id).write_text("{")
+    Places(tmp_path).record_path(claim.id).write_text("{")
     with pytest.raises(WhenceError, match=r"pointer-example-office\.json, corrupt"):
         judge(claim, Places(tmp_path))
-    records.write(Places(tmp_path).record_of(claim.id), record | {"found": {}})
+    records.write(Places(tmp_path).record_path(claim.id), record | {"found": {}})
     with pytest.raises(WhenceError, match="pointer-example-office, got no number 'of_place'"):
         judge(claim, Places(tmp_path))
 
@@ -158,9 +158,9 @@ def test_seeds_are_held_by_that_interval(relation, number, agrees):
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
-    path = Places(tmp_path).record_of(claim.id)
+    path = Places(tmp_path).record_path(claim.id)
     path.parent.mkdir()
-    record = records.read(HERE.record_of(claim.id)) | {"found": {"of_place": math.nan}}
+    record = records.read(HERE.record_path(claim.id)) | {"found": {"of_place": math.nan}}
     path.write_text(json.dumps(record))
     with pytest.raises(WhenceError, match="no number 'of_place'"):
         judge(claim, Places(tmp_path))

@@ -82,7 +82,8 @@ def group_environments(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if same:
             same[0]["runs"] += 1
         else:
-            groups.append({"environment": record["environment"], "runs": 1, "started": record["started"]})
+            group = {"environment": record["environment"], "runs": 1, "started": record["started"]}
+            groups.append(group | {"provenance": record.get("provenance")})  # of packed records
     return groups
 
 

@@ -38,7 +38,7 @@ def evidence_of(claim: Claim, places: Places) -> Evidence:
         except Waiting as waiting:
             return Evidence(None, waits_for=str(waiting))
         return Evidence(found, record)
-    path = places.load_or_compute(claim.id)
+    path = places.record_path(claim.id)
     if not records.exists(path):
         first = f"the trained weights of {claim.given['study']}, and then " if claim.by in MEASUREMENTS else ""
         return Evidence(None, waits_for=f"{first}its record (`whence claims --update`)")
@@ -58,7 +58,7 @@ def update(claims: list[Claim], places: Places) -> Iterator[tuple[Claim, str]]:
     for claim in claims:
         if claim.way != "compute":
             continue
-        path = places.load_or_compute(claim.id)
+        path = places.record_path(claim.id)
         try:
             key = repr((claim.by, plain(claim.given)))
             if key not in once:

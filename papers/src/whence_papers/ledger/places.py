@@ -20,5 +20,5 @@ class Places:
     results: Path = FOLDER / "results"
     benchmarks: Path = Path("benchmarks/records")
 
-    def load_or_compute(self, claim_id: str) -> Path:
+    def record_path(self, claim_id: str) -> Path:
         return self.claims / "records" / f"{claim_id}.json"

@@ -50,11 +50,21 @@ def _place(place: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             ("runs", html.escape(runs)),
             ("first begun", html.escape(min(str(row["started"]) for row in rows))),
             ("commit", _commit(place)),
-            ("source hash", f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>"),
+            ("source hash", _source_hash(place, rows[0].get("provenance"))),
             ("versions", html.escape(versions)),
             ("machine", html.escape(_machine(place))),
         ]
     )
+
+
+def _source_hash(place: dict[str, Any], provenance: dict[str, Any] | None) -> str:
+    """The hash of the sources that ran and, where it is known, whether they are those of the commit."""
+    words = {
+        True: ", <span>the hash of the commit's sources</span>",
+        False: ', <span class="warning">not the hash of the commit\'s sources, which did not make these runs</span>',
+    }
+    note = words.get((provenance or {}).get("source_matches_commit"), "")
+    return f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>{note}"
 
 
 def _commit(place: dict[str, Any]) -> str:
