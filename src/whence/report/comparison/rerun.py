@@ -59,11 +59,11 @@ def _place(place: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def _source_hash(place: dict[str, Any], provenance: dict[str, Any] | None) -> str:
     """The hash of the sources that ran and, where it is known, whether they are those of the commit."""
-    words = {
-        True: ", <span>the hash of the commit's sources</span>",
-        False: ', <span class="warning">not the hash of the commit\'s sources, which did not make these runs</span>',
-    }
-    note = words.get((provenance or {}).get("source_matches_commit"), "")
+    matches = (provenance or {}).get("source_matches_commit")
+    note = ""
+    if matches is not None:
+        words = "the hash of the commit's sources"
+        note = f", {words}" if matches else f', <span class="warning">not {words}, which did not make these runs</span>'
     return f"<code>{html.escape(str(place.get('source_hash') or 'not recorded'))}</code>{note}"
 
 
