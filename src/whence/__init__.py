@@ -18,7 +18,7 @@ from whence.attention import (
     without_embedding,
 )
 from whence.errors import MissingExtra, WhenceError
-from whence.position import Position, Rows, Sum, catalogue
+from whence.position import Position, Rows, Sum, catalogue, from_score_mod
 from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
@@ -49,6 +49,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Attention", "Backend", "CheckFailed", "Explanation", "KVCache", "MissingExtra", "Position", "Report", "Rows", "Sum",
-    "WhenceError", "attend", "check", "explain", "register_backend", "show", "without_embedding",
+    "WhenceError", "attend", "check", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
 ]  # fmt: skip
 __all__ += catalogue.__all__

@@ -16,6 +16,7 @@ from whence.checks import decoding, hooks, layers
 from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck
 from whence.errors import WhenceError, usage_error
 from whence.position.base import Position, require_initialized
+from whence.position.score_mod import ScoreModFunction, from_score_mod
 
 
 class CheckFailed(AssertionError):
@@ -100,8 +101,10 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def check(position: Position) -> Report:
+def check(position: Position | ScoreModFunction) -> Report:
     """Run every common check on a mechanism; raise ``CheckFailed`` if one fails.
+
+    A FlexAttention ``score_mod`` is checked as ``from_score_mod(position)``.
 
     >>> from whence.position.alibi import Alibi
     >>> print(check(Alibi(4)))  # doctest: +ELLIPSIS
@@ -109,6 +112,8 @@ def check(position: Position) -> Report:
       passed   shapes and dtypes of hook outputs
     ...
     """
+    if not isinstance(position, Position | type) and callable(position):
+        position = from_score_mod(position)
     if not isinstance(position, Position):
         got = type(position).__name__
         raise usage_error(
