@@ -52,7 +52,12 @@ def test_it_is_the_function_at_every_scalar(mod):
     q, k, v = inputs()
     score = D**-0.5 * q @ k.repeat_interleave(H // G, 1).mT
     every = mod
-    for dims in ((0, None, None, None, 0), (0, None, None, 0, None), (0, None, 0, None, None), (0, 0, None, None, None)):
+    for dims in (
+        (0, None, None, None, 0),
+        (0, None, None, 0, None),
+        (0, None, 0, None, None),
+        (0, 0, None, None, None),
+    ):
         every = torch.vmap(every, in_dims=dims)
     changed = every(score, *(torch.arange(n) for n in (B, H, T, T)))
     expected = torch.softmax(changed, -1) @ v.repeat_interleave(H // G, 1)
@@ -85,7 +90,9 @@ def test_positions_go_on_from_a_cache():
     q, k, v = (x.detach() for x in inputs())
     position, cache = from_score_mod(all_arguments), KVCache()
     whole = attend(q, k, v, position=position, causal=True)
-    parts = [attend(*(x[:, :, t : t + 1] for x in (q, k, v)), position=position, causal=True, cache=cache) for t in range(T)]
+    parts = [
+        attend(*(x[:, :, t : t + 1] for x in (q, k, v)), position=position, causal=True, cache=cache) for t in range(T)
+    ]
     torch.testing.assert_close(torch.cat(parts, 2), whole)
 
 
