@@ -80,7 +80,7 @@ def test_a_failing_picture_leaves_the_old_page(tmp_path):
 def test_a_failing_write_leaves_the_old_page(tmp_path, monkeypatch):
     path = tmp_path / "gallery.html"
     path.write_text("old")
-    monkeypatch.setattr(records.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("whence.records.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         records.write_text(path, "new")
     assert path.read_text() == "old"

@@ -121,11 +121,11 @@ def _observed(arm: str, count: int = 24, layers: int = 2, heads: int = 2) -> dic
     examples = []
     for index in range(2):
         tokens = [WORDS[(5 * index + at) % len(WORDS)] for at in range(count - 4 * index)] + ["<pad>"] * 4 * index
-        key_mask = [token == "<pad>" for token in tokens] if index else None
+        padding = [token == "<pad>" for token in tokens] if index else None
         drawn = [
             [_map(f"{arm} {index} {la} {he}", tokens, 2.0 + 6 * he + la) for he in range(heads)] for la in range(layers)
         ]
-        examples.append({"tokens": tokens, "key_mask": key_mask, "maps": drawn})
+        examples.append({"tokens": tokens, "padding": padding, "maps": drawn})
     decay = 1 + STRENGTH.get(arm, 0.5) * 3
     rows = [[math.exp(-d * decay / (6 + 8 * layer)) for d in range(count)] for layer in range(layers)]
     return {

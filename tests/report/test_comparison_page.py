@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -220,6 +221,14 @@ def test_layers_and_heads_are_counted_from_one() -> None:
         options = re.search(rf'data-choice="{choice}">(.*?)</select>', made)
         assert options and re.findall(r">(\d+)</option>", options[1]) == ["1", "2"]
     assert "layer 1: share of attention" in made and "layer 0" not in made
+
+
+def test_padding_reaches_the_maps() -> None:
+    data = re.search(r'id="maps-0">(.*?)</script>', page(findings()))
+    assert data
+    first, second = json.loads(data[1])["arms"][0]["examples"]
+    assert first["padding"] is None
+    assert second["padding"] == [token == "<pad>" for token in second["tokens"]] and any(second["padding"])
 
 
 def test_what_was_learned_is_told_by_layer() -> None:

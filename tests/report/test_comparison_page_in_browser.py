@@ -35,7 +35,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
     """The page, and a list that fills with whatever goes wrong on it."""
-    context = browser.new_context(viewport={"embed_dim": width, "height": 900}, color_scheme=scheme)
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab, wrong = context.new_page(), []
     tab.on("console", lambda message: wrong.append(message.text))
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -79,7 +79,7 @@ def test_pointer_and_arrow_keys_read_a_cell_in_both_maps(browser: Any, address: 
     canvas = tab.query_selector("canvas[data-side=left]")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
-    canvas.hover(position={"x": box["embed_dim"] / 3, "y": box["height"] / 2})
+    canvas.hover(position={"x": box["width"] / 3, "y": box["height"] / 2})
     assert tab.is_visible("#tooltip")
     told = tab.inner_text("#tooltip")
     assert "query “" in told and "key “" in told and "none: 0." in told and "Epar + Rotary: 0." in told

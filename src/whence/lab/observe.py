@@ -55,9 +55,8 @@ def observe_run(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
         examples.append(
             {
                 "tokens": task.decode(tokens[0]),
-                "key_mask": None
-                if task.pad is None
-                else (tokens[0] == task.pad).tolist(),  # marked even if it is not masked
+                # True at padding tokens, whether or not the model masks them
+                "padding": None if task.pad is None else (tokens[0] == task.pad).tolist(),
                 "maps": [[_encode_map(head) for head in layer] for layer in maps],
             }
         )
