@@ -144,7 +144,7 @@ def test_a_task_type_does_what_its_name_says(kind, nearer):
 
 
 @torch.no_grad()
-def test_to_lean_nowhere_is_not_to_lean_both_ways():
+def test_a_neutral_type_differs_from_near_and_far_together():
     """Else the weight of "anywhere" would mean nothing: half near and half far have its slope, and must not be it."""
     made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
     made.adapter.task_logits.weight.zero_()
@@ -187,7 +187,7 @@ def test_every_parameter_trains(name):
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
 
 
-def test_importance_is_of_the_token_and_the_task_of_what_was_seen():
+def test_importance_depends_on_the_token_and_task_weights_on_the_prefix():
     made, x = layer(fused), inputs()
     changed = x.clone()
     changed[:, 3] += 2.0
@@ -206,7 +206,7 @@ def test_half_precision_around_it():
     torch.testing.assert_close(out.float(), made(inputs().float()), rtol=0.1, atol=0.1)
 
 
-def test_what_rows_have_seen():
+def test_prefix_mean():
     x = inputs()
     torch.testing.assert_close(prefix_mean(x, True)[:, 4], x[:, :5].mean(1))
     torch.testing.assert_close(prefix_mean(x, False)[:, 4], x.mean(1))

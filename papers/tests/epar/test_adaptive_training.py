@@ -22,7 +22,7 @@ def trained():
     return train_adaptive("fused", seed=0)
 
 
-def test_it_learns_all_three(trained):
+def test_it_learns_all_three_kinds(trained):
     found = measure_by_kind(trained.model, trained.task)
     assert min(kind["accuracy"] for kind in found.values()) > 0.9
     assert trained.curves["steps"] == 500 and trained.adapter == "fused"
@@ -39,7 +39,7 @@ def test_the_task_weights_point_where_the_task_needs(trained):
     assert marked["row_scale"] > found["near"]["row_scale"] + 0.3 and marked["marked"] > found["near"]["marked"] + 0.3
 
 
-def test_and_they_are_the_cause(trained):
+def test_task_weights_cause_the_answers(trained):
     """Given a type by hand, the model answers from where that type looks, whatever the input asked for."""
     answers = {
         kind: answer_shares(force_task_type(trained.model, kind), trained.task) for kind in ("near", "anywhere", "far")
@@ -69,7 +69,7 @@ def test_the_default_seed_is_the_one_of_the_records():
     assert inspect.signature(train_adaptive).parameters["seed"].default == 0
 
 
-def test_what_an_answer_is_held_against():
+def test_answer_shares():
     """A model that repeats its last symbol answers from the near place; one that repeats the first, from the far one."""
     task = Places(count=5)
 

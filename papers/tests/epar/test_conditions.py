@@ -110,7 +110,7 @@ def test_what_is_drawn_is_what_the_rows_say(base):
     assert drawn.axes[0].texts[0].get_text().startswith("▲ +20.0  [+")
 
 
-def test_a_condition_asked_later_says_what_it_is_corrected_for(base):
+def test_an_added_condition_reports_its_correction(base):
     later = replace(STUDIES[2], name="condition-3", decision=Decision(baseline="epar", comparisons=8))
     folder = write_study(later, base, {"epar": 0.80, "none": 0.60, "alibi": 0.801})
     found = collect_findings([*(runner.study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]

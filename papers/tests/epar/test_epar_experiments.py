@@ -151,7 +151,7 @@ def test_a_record_of_another_spec_or_of_other_heads_is_refused(copied):
         load_or_compute(experiments.TRAINED_HEADS, copied, quick=True)
 
 
-def test_tokens_have_their_importance_as_norm_and_the_wanted_attention_is_local():
+def test_token_norms_are_importances_and_the_target_attention_is_local():
     sizes = setup.Setup(length=16, runs=5)
     importance, x = setup.make_sequences("random", sizes, 0)
     assert torch.allclose(theory.importance(x), importance, atol=1e-12)

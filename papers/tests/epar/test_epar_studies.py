@@ -50,7 +50,7 @@ def test_seeds_suffice_for_a_claim_after_all_corrections(name):
         assert smallest_p(len(study.seeds), len(study.seeds)) * study.comparisons < study.decision.alpha
 
 
-def test_conditions_asked_later_leave_the_records_of_the_first_as_they_were():
+def test_added_conditions_do_not_change_the_hashes_of_the_first():
     made = runpy.run_path(str(STUDIES / "when_it_helps.py"))["studies"]()
     kept = {folder.name for folder in find_folders(FOLDER / "results/epar_when", "study.json")}
     assert {f"{study.name}-{study.hash}" for study in made} == kept

@@ -123,7 +123,7 @@ def test_the_weights_are_what_they_are_called():
     assert 0 < places["waves"].argmin() < 31
 
 
-def test_every_question_asks_about_what_stands_before_it():
+def test_every_question_is_about_the_positions_before_it():
     task = load("votes", length=26, votes=5, run=3, questions=4, longest=2, items=64)
     assert list(task.splits()) == ["test", "2x"]
     for length, batch in all_batches(task):
@@ -139,7 +139,7 @@ def test_every_question_asks_about_what_stands_before_it():
                 assert solve_votes(before, by_distance[:place]) == task.decode([targets[place]])[0]
 
 
-def test_a_vote_is_said_in_every_place_of_its_run():
+def test_a_vote_fills_every_position_of_its_run():
     task = load("votes", length=26, votes=5, run=3, items=64)
     for tokens in task.evaluation("test")[0].tokens:
         *row, question = task.decode(tokens)
@@ -148,7 +148,7 @@ def test_a_vote_is_said_in_every_place_of_its_run():
         assert len([run for run in runs if run != "..."]) == 5 and set(runs) <= {"...", "+++", "---"}
 
 
-def test_a_question_nothing_answers_is_not_asked():
+def test_a_question_without_votes_has_no_target():
     task = load("votes", length=16, votes=1, questions=8, structure="flat")
     batch = task.train_batch(200, seeded(4))
     for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
@@ -159,7 +159,7 @@ def test_a_question_nothing_answers_is_not_asked():
                 assert (targets[place] == IGNORE_INDEX) == empty
 
 
-def test_shuffled_and_turned_votes_are_no_longer_decided_by_the_weights():
+def test_shuffled_and_flipped_votes_are_not_determined_by_the_weights():
     for settings, low, high in (
         ({"order": "shuffled"}, 0.55, 0.95),
         ({"noise": 0.3}, 0.55, 0.95),

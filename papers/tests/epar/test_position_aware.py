@@ -33,7 +33,7 @@ def test_it_is_the_formula(form, temperature):
     np.testing.assert_allclose(out[0].detach().numpy(), want, rtol=1e-11)
 
 
-def test_its_numbers_train_and_heads_have_their_own():
+def test_each_head_learns_its_own_parameters():
     layer = position_aware_attention(8, 2, learnable=True)
     layer(torch.randn(2, 5, 8)).square().sum().backward()
     effect = [layer.position.alpha.raw, layer.position.beta.raw, layer.position.gamma.raw]

@@ -79,7 +79,7 @@ def test_value_is_a_mean_and_says_where_it_is_not():
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_the_sources_prediction_reads_no_attention(name):
+def test_the_sources_prediction_ignores_attention(name):
     """Whatever the attention is, it predicts a position of the largest importance."""
     for seed, setting in enumerate((Setting(), Setting(beta=7.0).basic())):
         weights, info = head(8, 64, setting=setting, seed=seed), make_pattern(name, 64, 5, rows=8)
@@ -147,7 +147,7 @@ def test_what_makes_each_pattern():
     assert "dense" in PATTERNS and PATTERNS["dense"](3, 50, torch.Generator()).min() >= 0.7
 
 
-def test_vectors_have_the_importance_they_were_given():
+def test_vector_norms_are_the_importances():
     info = make_pattern("random", 33, 4, rows=2)
     torch.testing.assert_close(importance(make_vectors(info, 9, 0)), info, rtol=1e-13, atol=1e-15)
 

@@ -1,4 +1,4 @@
-"""Best numbers by grid and by gradient, and sensitivities, against known optima, closed forms and differences."""
+"""Optimal parameters by grid and by gradient, and sensitivities, against known optima, closed forms and differences."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from whence_papers.epar.theory import (
 D = torch.arange(48.0)
 
 
-def test_both_ways_recover_known_numbers():
+def test_both_searches_recover_known_parameters():
     true = Setting(1.3, 2.5, 1.7)
     measure = profile_error(D, factor(D, 48, true), 48)
     grid, gradient = minimize_by_grid(measure), minimize_by_gradient(measure, starts=3)
@@ -40,7 +40,7 @@ def test_both_ways_recover_known_numbers():
     assert found.holds and found.numbers["largest difference of a number"] < 2e-3
 
 
-def test_both_ways_agree_on_an_attention():
+def test_both_searches_agree_on_an_attention():
     """The nearest of several matching keys: a decay helps, and both searches find how much."""
     p = make_retrieval_problem(24, 24, 0)
     measure = gold_nll(p.q, p.k, p.gold, form="basic")
@@ -80,7 +80,7 @@ def imitation(seed, target):
 
 
 @pytest.mark.parametrize("seed, target", ((0, CODE_DEFAULTS), (1, Setting(0.8, 4.0, 3.0)), (2, Setting(2.0, 3.0, 0.9))))
-def test_both_ways_agree_on_several_heads_whose_best_numbers_are_inside(seed, target):
+def test_both_searches_agree_on_several_heads_with_an_inner_optimum(seed, target):
     measure = imitation(seed, target)
     grid = minimize_by_grid(measure, points=5, rounds=30, shrink=0.6)  # fast enough to be left beside the narrow valley
     gradient = minimize_by_gradient(measure, starts=2)
@@ -93,7 +93,7 @@ def test_both_ways_agree_on_several_heads_whose_best_numbers_are_inside(seed, ta
         assert min(x for name, x in inside.numbers.items() if name.startswith("room")) > 0.05
 
 
-def test_an_optimum_on_a_bound_says_how_much_lies_beyond():
+def test_an_optimum_on_a_bound_estimates_the_decrease_beyond():
     """The nearest of several keys wants all decay there is: gamma goes to its bound, where the form becomes the basic one."""
     p = make_retrieval_problem(24, 24, 1)
     measure = gold_nll(p.q, p.k, p.gold)
@@ -111,7 +111,7 @@ def test_an_optimum_on_a_bound_says_how_much_lies_beyond():
     assert optimum_is_inside(level, met).holds and met.setting.gamma == pytest.approx(8.0, abs=0.05)
 
 
-def test_the_planted_problem():
+def test_the_retrieval_problem():
     p = make_retrieval_problem(200, 40, 3, reach=0.25, decoys=3)
     scores = (p.q[:, -1:] @ p.k.mT)[:, 0] * 16**-0.5
     gold = p.gold[:, -1]
@@ -127,7 +127,7 @@ def test_the_planted_problem():
     assert torch.equal(39 - lifted.flip(-1).float().argmax(-1), gold)  # the nearest of them is the gold
 
 
-def test_gold_surprise_by_hand():
+def test_gold_nll_by_hand():
     p = make_retrieval_problem(5, 20, 1)
     setting = Setting(1.2, 2.0, 0.7)
     got = float(gold_nll(p.q, p.k, p.gold, temperature=0.8)(setting.to_tensor()[None])[0])

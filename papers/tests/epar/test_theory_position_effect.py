@@ -1,4 +1,4 @@
-"""What is said of the factor: its formula, its properties, its floor and what it retains, with the source's figures."""
+"""The factor: its formula, properties, floor and retention, with the source's figures."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Every function of ``whence_papers.epar.theory`` computes in double precision and answers in it, whatever precision it is given."""
+"""Every function of ``whence_papers.epar.theory`` computes and returns double precision, whatever precision its inputs have."""
 
 import dataclasses
 import inspect
@@ -79,7 +79,7 @@ def parts(answer):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_single_precision_is_answered_in_double(name):
+def test_single_precision_inputs_give_double_precision(name):
     call, *given = CALLS[name]
     found, want = parts(call(*(x.float() for x in given))), parts(call(*given))
     assert found and len(found) == len(want)
@@ -91,7 +91,7 @@ def test_single_precision_is_answered_in_double(name):
             assert one == other
 
 
-def test_every_function_that_takes_a_tensor_is_tried():
+def test_every_function_that_takes_a_tensor_is_covered():
     functions = {name: one for name in theory.__all__ if inspect.isfunction(one := getattr(theory, name))}
     taken = {
         name: str([p.annotation for p in inspect.signature(f).parameters.values()]) for name, f in functions.items()

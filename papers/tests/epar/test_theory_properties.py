@@ -1,4 +1,4 @@
-"""What is said of the attention: where it falls with distance and where not, and the identity with doubled vectors."""
+"""Attention over distance: where it decreases and where not, and the identity with doubled vectors."""
 
 import math
 
