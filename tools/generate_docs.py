@@ -27,8 +27,7 @@ from whence.lab.results import collect_findings
 from whence.position.catalogue import CATALOGUE
 from whence.probe.findings import findings as probe_findings
 from whence.report.png import write_png
-from whence.report.probe.picture import curves_picture
-from whence.report.probe.why import why_picture
+from whence.report.probe.figures import curves_figure, explanations_figure
 from whence_papers import FOLDER
 from whence_papers.epar import conditions
 
@@ -228,8 +227,8 @@ def draw_probe(curves: Path, why: Path) -> None:
     folders = records.find_folders(FOLDER / "results/probe", "plan.json")
     folder = max(folders, key=lambda folder: len(records.read(folder / "plan.json")["tasks"]))
     found = probe_findings(folder, "")
-    write_png(curves_picture(found), curves)
-    write_png(why_picture(found), why)
+    write_png(curves_figure(found), curves)
+    write_png(explanations_figure(found), why)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A whole probe of the tiny model: its records, going on with them, its explanation, its page, in a browser too."""
 
 import json
+import re
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -16,9 +17,8 @@ from whence.probe.curves import curve
 from whence.probe.findings import findings
 from whence.probe.plan import Plan, TaskSpec, at_lengths, default_plan, full_plan, quick_plan
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
-from whence.report.probe import page
-from whence.report.probe.picture import curves_picture
-from whence.report.probe.why import why_picture
+from whence.report.probe import figures, page
+from whence.report.probe.figures import curves_figure, explanations_figure
 
 NAMED = ("task", "items", "score", "dtype", "length")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -131,7 +131,7 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     told = findings(folder, "whence probe windowed")
     assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
     assert "Does the position of the answer matter?" in page(told)
-    assert why_picture(told) is not None
+    assert explanations_figure(told) is not None
 
 
 def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):
@@ -377,21 +377,21 @@ def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed
 
 def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
     found = told(probed)
-    drawn = curves_picture(found)
+    drawn = curves_figure(found)
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
         "key-value, 3 keys, 3 items (few)",
         "needle, 10 words, 2 items (few)",
     ]
     [curve] = [one for one in found["tasks"][0]["curves"] if one["score"] == "likelihood"]
-    plotted = drawn.axes[0].containers[0].lines[0].get_xydata().tolist()
-    assert plotted == [[point["slot"] + 1, 100 * point["mean"]] for point in curve["points"]]
+    plotted = drawn.axes[0].containers[0].lines[0].get_ydata().tolist()
+    assert plotted == [100 * point["mean"] for point in curve["points"]]
     names = {line.get_label() for line in drawn.axes[0].lines}
     assert "chance, 33%" in names and any(name.startswith("closed book") for name in names)
 
 
 def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(probed):
     found = told(probed)
-    drawn = why_picture(found)
+    drawn = explanations_figure(found)
     panels = {axes.get_title(loc="left")[3:]: axes for axes in drawn.axes if axes.get_title(loc="left")}
     assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghi"[: len(panels)])
     parts = found["explanation"]
@@ -401,8 +401,10 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     assert lines["gold, mean of all heads"] == [
         [p + 1, pytest.approx(v)] for p, v in zip(task["gold_slots"], gold, strict=True)
     ]
-    grid = panels["where each head’s attention goes"].images[0].get_array()
-    assert grid.shape == (2, 3 * 4 + 2 * 1) and grid[1, 0] == pytest.approx(100 * task["regions"]["sink"][1][0])
+    cells = panels["where each head’s attention goes"].collections
+    shades = cells[0].get_facecolor()[:, 3].tolist()
+    assert len(cells) == 3 and len(shades) == 2 * 4
+    assert shades[4] == pytest.approx(0.03 + 0.97 * task["regions"]["sink"][1][0], abs=1e-3)
     shares = panels["variance of hidden states due to position"].lines[0].get_ydata().tolist()
     assert shares == [100 * layer["beyond_chance"] for layer in parts["geometry"]["layers"]]
     bars = [bar.get_width() for bar in panels["is it the mask, or the encoding?"].patches]
@@ -414,11 +416,11 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     told_below = " ".join(below.split())
     assert "3 plain texts" in told_below and "key-value, 3 keys, 1 item, the gold in slot 2" in told_below
     del parts["geometry"], parts["emphasis-score"]
-    fewer = why_picture(found)
+    fewer = explanations_figure(found)
     assert len(fewer.axes) == len(drawn.axes) - 1
     assert not any("score" in line.get_label() for line in fewer.axes[-1].lines)
-    with pytest.raises(WhenceError, match="a picture needs one"):
-        why_picture({**found, "explanation": {"attention": {}}})
+    with pytest.raises(WhenceError, match="a figure needs at least one"):
+        explanations_figure({**found, "explanation": {"attention": {}}})
 
 
 def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
@@ -440,3 +442,28 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
             first = tab.evaluate("document.querySelector('svg.chart').getAttribute('aria-label')")
             assert "accuracy and probability of the answer by the slot of the gold" in first
         browser.close()
+
+
+def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
+    found = told(probed)
+    text = page(found)
+    charts = re.findall(r'<svg class="chart".*?</svg>', text, re.S)
+    assert page(found) == text and len(charts) > 12
+    ids = re.findall(r'\bid="([^"]+)"', "".join(charts))
+    assert len(ids) == len(set(ids))
+    for chart in charts:
+        assert re.search(r'role="img" aria-label="[^"]+"', chart) and "<title>" in chart and "<metadata" not in chart
+        assert not re.search(r"#[0-9a-f]{6}\b", chart) and "var(--ink)" in chart and "<image" not in chart
+        links = set(re.findall(r'(?:href="#|url\(#)([^")]+)', chart))
+        assert links <= set(re.findall(r'\bid="([^"]+)"', chart))
+
+
+def test_without_matplotlib_the_page_has_the_numbers_as_tables(probed, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    found = told(probed)
+    text = page(found)
+    words = " ".join(" ".join(Document(text).words).split())
+    assert "<svg" not in text and words.count(figures.NO_FIGURES) == 1 and "whence[plot]" in words
+    for task in found["tasks"]:
+        for point in task["curves"][0]["points"]:
+            assert f"slot {point['slot'] + 1} {100 * point['mean']:.0f}% (" in words

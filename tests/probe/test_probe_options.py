@@ -187,7 +187,7 @@ def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):
     one, other = load(path), load(path, device_map="auto", batch_tokens=300)
     assert [named.get("device_map") for named in given] == [None, "auto"]
     assert identify(one)["weights"] == identify(other)["weights"] and other.tokens_at_once == 300
-    with pytest.raises(WhenceError, match=r"revision=main.*leave it out"):
+    with pytest.raises(WhenceError, match=r"revision=main.*omit revision"):
         hf.load(path, revision="main")
 
 

@@ -174,9 +174,9 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("own_here.py:MyTask(words=open('x'))", r"words=open\('x'\).*arguments are named and literal"),
+        ("own_here.py:MyTask(words=open('x'))", r"words=open\('x'\).*literal values"),
         ("own_here.py:MyTask(3)", "name each of them"),
-        ("own_here.py:MyTask(words=1, words=2)", "name each of them once"),
+        ("own_here.py:MyTask(words=1, words=2)", "words twice"),
         ("own_here.py:MyTask(words=", "no name after the colon"),
         ("own_here.py:MyTask(words=0)", "0 others"),
         ("own_here.py:missing", r"no missing in own_here\.py"),

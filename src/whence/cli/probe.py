@@ -147,12 +147,11 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 def write_pictures(told: dict[str, Any], folder: Path) -> None:
     """The curves as a picture, and their explanations as another; the page is there without them too."""
     from whence.report.png import write_png
-    from whence.report.probe.picture import curves_picture
-    from whence.report.probe.why import why_picture
+    from whence.report.probe.figures import curves_figure, explanations_figure
 
-    drawings = {"curves": curves_picture}
+    drawings = {"curves": curves_figure}
     if any(told["explanation"].values()):
-        drawings["explanations"] = why_picture
+        drawings["explanations"] = explanations_figure
     for name, drawing in drawings.items():
         try:
             write_png(drawing(told), folder / f"{name}.png")

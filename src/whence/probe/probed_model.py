@@ -245,7 +245,7 @@ def load(
 
     placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*the folder holds positions")  # they are attached next
+        warnings.filterwarnings("ignore", message=".*the folder contains positions")  # they are attached next
         model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions

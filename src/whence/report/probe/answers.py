@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whence.report.comparison.numbers import number
-from whence.report.probe.charts import over_heads
+from whence.report.probe.explanation_charts import over_heads
 from whence.report.probe.sentences import percent, points
 
 

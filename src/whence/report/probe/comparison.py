@@ -12,7 +12,8 @@ from whence.report.comparison.numbers import NOTHING, probability
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
 from whence.report.comparison.tables import definitions
-from whence.report.probe.charts import by_slot
+from whence.report.probe.charts import slot_curves
+from whence.report.probe.figures import NO_FIGURES, chart_html, has_figures
 from whence.report.probe.identity import identity_terms, model_in_words, source
 from whence.report.probe.sentences import (
     SCORES,
@@ -42,7 +43,7 @@ def comparison_page(found: dict[str, Any]) -> str:
         script=folder.joinpath("legend.js").read_text("utf-8"),
         verdicts=(
             f'<section class="verdict" aria-labelledby="better"><h2 id="better">Which is better, {html.escape(first)} or '
-            f'{html.escape(second)}?</h2><p class="question">{html.escape(overall(found))}</p>{_sides(found)}</section>'
+            f'{html.escape(second)}?</h2><p class="question">{html.escape(overall(found))}</p>{_no_figures()}{_sides(found)}</section>'
         ),
         studies="".join(_task(number, task, found) for number, task in enumerate(found["tasks"])) + _settings(found),
         rerun=rerun({**found, "studies": studies}),
@@ -127,6 +128,10 @@ def _slots(slots: Sequence[int]) -> str:
     return f"slots {', '.join(map(str, slots[:-1]))} and {slots[-1]}"
 
 
+def _no_figures() -> str:
+    return "" if has_figures() else f'<p class="warning">{html.escape(NO_FIGURES)}</p>'
+
+
 def _sides(found: dict[str, Any]) -> str:
     cards = "".join(
         f'<article class="card"><h3>{html.escape(label)}</h3>'
@@ -150,15 +155,13 @@ def _task(number: int, task: dict[str, Any], found: dict[str, Any]) -> str:
 
 
 def _figure(task: dict[str, Any], measure: dict[str, Any], labels: Sequence[str]) -> str:
-    named = [
-        (label, f"{label}, {SCORES[measure['score']]}", one)
-        for label, one in zip(labels, measure["curves"], strict=True)
-    ]
-    heard = f"{task['name']}: {SCORES[measure['score']]} of both by the slot of the gold"
+    words = SCORES[measure["score"]]
+    named = list(zip(labels, measure["curves"], strict=True))
     levels = {} if measure["score"] == "generation" else {"chance": task["chance"]}
-    chart = by_slot(named, task["slots"], levels, f"{SCORES[measure['score']]} (%)", heard)
-    said = SCORES[measure["score"]]
-    return f'<figure class="figure"><h3>{html.escape(said[0].upper() + said[1:])}</h3>{chart}</figure>'
+    heard = f"{task['name']}: {words} of both by the slot of the gold"
+    name = f"{task['task']}-{measure['score']}"
+    chart = chart_html(slot_curves(name, named, task["slots"], levels, f"{words} (%)", heard))
+    return f'<figure class="figure"><h3>{html.escape(words[0].upper() + words[1:])}</h3>{chart}</figure>'
 
 
 def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:

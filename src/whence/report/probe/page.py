@@ -12,13 +12,9 @@ from typing import Any
 from whence.errors import usage_error
 from whence.report.comparison.page import PAGE
 from whence.report.comparison.rerun import rerun
-from whence.report.probe import charts, depths, tables
-from whence.report.probe.answers import (
-    ablation_answer,
-    attention_answer,
-    causes_answer,
-    geometry_answer,
-)
+from whence.report.probe import charts, explanation_charts, tables
+from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
+from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
 from whence.report.probe.identity import model_details, source
 from whence.report.probe.sentences import counted, detail, emphasised, headline, rule, section_answer, too_few
 
@@ -54,13 +50,13 @@ def _curves(findings: dict[str, Any]) -> str:
     random = " Its weights are random: this page shows that all parts run, and nothing else."
     cards = "".join(
         f'<figure class="figure"><p class="kicker">{html.escape(task["name"])}</p><h3>{html.escape(headline(task))}</h3>'
-        f"{_few(task['items'])}{charts.gold_curve(task)}"
+        f"{_few(task['items'])}{chart_html(charts.gold_curve(task))}"
         f"<figcaption>{html.escape(' '.join(filter(None, (task['about'], detail(task), source(task)))))}</figcaption></figure>"
         for task in findings["tasks"]
     )
     return (
         f'<section class="verdict" aria-labelledby="curves"><h2 id="curves">{CURVES}</h2>'
-        f"{_answer(section_answer(findings))}{_missing(findings)}"
+        f"{_answer(section_answer(findings))}{_missing(findings)}{_no_figures()}"
         f"{model_details(findings['model'], findings['identity'])}"
         f"{f'<p>{random}</p>' if 'random' in findings['model'] else ''}"
         f'<div class="figures">{cards}{_lengths(findings["tasks"])}</div>{tables.curves(findings["tasks"])}'
@@ -78,6 +74,10 @@ def _few(items: int, what: str = "items a slot") -> str:
     return f'<p class="warning small">{html.escape(said)}</p>' if said else ""
 
 
+def _no_figures() -> str:
+    return "" if has_figures() else f'<p class="warning">{html.escape(NO_FIGURES)}</p>'
+
+
 def _missing(findings: dict[str, Any]) -> str:
     if not findings["missing"]:
         return ""
@@ -92,7 +92,7 @@ def _lengths(tasks: list[dict[str, Any]]) -> str:
     return "".join(
         _figure(
             f"{kind}: by depth and length",
-            depths.depth_by_length(own),
+            chart_html(charts.depth_by_length(kind, own)),
             "The same curves, one row for each number of slots.",
         )
         for kind, own in kinds.items()
@@ -116,8 +116,9 @@ def _attention(findings: dict[str, Any]) -> str:
     free = findings["explanation"].get("content-free") or {}
     tasks = {task["task"]: task for task in findings["tasks"]}
     figures = "".join(
-        _figure(tasks[name]["name"], charts.slot_attention(tasks[name], part, free.get(name)),
-                "Mean over layers and heads." + (ALIKE if free.get(name) else ""),
+        _figure(tasks[name]["name"],
+                chart_html(explanation_charts.slot_attention(name, tasks[name]["name"], part, free.get(name))),
+                "Means over layers and heads; thin lines are single heads." + (ALIKE if free.get(name) else ""),
                 _few(_watched(findings, tasks[name])))
         for name, part in found.items()
     )  # fmt: skip
@@ -126,14 +127,14 @@ def _attention(findings: dict[str, Any]) -> str:
     heads = {title: first["regions"][region] for region, title in REGIONS.items()}
     heads["difference between slots due to position"] = first["shares"]["position"]
     grids = "".join(
-        f'<figure class="figure">{charts.head_grid(rows, title, first.get("layers"))}</figure>'
-        for title, rows in heads.items()
+        f'<figure class="figure">{_grid(f"head-{index}", rows, title, first)}</figure>'
+        for index, (title, rows) in enumerate(heads.items())
     )
     distance = findings["explanation"].get("distance")
     far = (
         _figure(
             "By distance",
-            charts.by_distance(distance),
+            chart_html(explanation_charts.attention_by_distance(distance)),
             "Mean over all queries of plain texts. One position: all tokens have the same position, so only the mask "
             "separates near from far.",
         )
@@ -165,7 +166,7 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
         return ""
     shown = sorted({0, len(places) // 2, len(places) - 1})
     grids = "".join(
-        f'<figure class="figure">{charts.head_grid(rows, f"the gold in slot {places[at] + 1}", attention.get("layers"))}</figure>'
+        f'<figure class="figure">{_grid(f"gold-{at}", rows, f"the gold in slot {places[at] + 1}", attention)}</figure>'
         for at in shown
         for rows in [[[head[at] / most for head in layer] for layer in gold]]
     )
@@ -175,18 +176,18 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
     )
 
 
+def _grid(name: str, rows: list[list[float]], title: str, attention: dict[str, Any]) -> str:
+    return chart_html(explanation_charts.head_grid(name, rows, title, attention.get("layers")))
+
+
 def _inside(findings: dict[str, Any]) -> str:
     geometry, channels = (findings["explanation"].get(name) for name in ("geometry", "channels"))
     if not geometry or not channels:
         return ""
-    rows = {
-        "all": [100 * layer["beyond_chance"] for layer in geometry["layers"]],
-        "no outliers": [100 * layer["beyond_chance_without_outliers"] for layer in geometry["layers"]],
-    }
-    share = charts.over_layers(rows, "variance due to position (%)", "Share of position by layer.")
-    sizes = {name: geometry["vectors"][name] for name in ("moving", "content")}
-    norms = charts.over_layers(sizes, "mean length", "Length of the positional vectors and of the content by layer.")
-    curve = charts.channel_curve(channels["curve"]) if "curve" in channels else ""
+    share = chart_html(explanation_charts.position_variance(geometry))
+    norms = chart_html(explanation_charts.vector_lengths(geometry))
+    curve = chart_html(explanation_charts.positional_channel(channels)) if "curve" in channels else ""
+    counts = chart_html(explanation_charts.channel_counts(channels))
     return _section(
         "inside", "How much of the hidden states is position?",
         _answer(geometry_answer(geometry))
@@ -197,6 +198,7 @@ def _inside(findings: dict[str, Any]) -> str:
         + _figure("Positional vectors", norms,
                   "Moving: the mean over texts at each position, less its mean over positions. Content: the rest of each text.")
         + _figure("The smoothest channel", curve, "Mean over random texts, without the first tenth of the tokens.")
+        + _figure("Monotone channels by fit", counts, "Channels that pass each fit, in order and with the tokens shuffled.")
         + f"</div>{tables.channels(channels)}"
         '<p class="small">A fit that finds as many channels in a shuffled order as in the true order is no evidence.</p>'
         + tables.scores(geometry["scores"])
@@ -212,7 +214,9 @@ def _causes(findings: dict[str, Any]) -> str:
         return ""
     return _section(
         "causes", "Is it the mask, or the encoding?",
-        f"{_answer(causes_answer(arms))}{tables.arms(arms)}"
+        f"{_answer(causes_answer(arms))}"
+        f'<div class="figures">{_figure("Variance explained by position", chart_html(explanation_charts.mask_or_encoding(arms)), "")}</div>'
+        f"{tables.arms(arms)}"
         '<p class="small">Mask alone: all positions are equal, so only the causal mask carries order. Encoding alone: no key '
         "is masked. Neither: nothing carries order, and the share is zero up to noise. Descriptive; no test is made.</p>"
         + _ablated(findings)
@@ -222,11 +226,16 @@ def _causes(findings: dict[str, Any]) -> str:
 
 def _followed(explanation: dict[str, Any]) -> str:
     """How a slot's answer changed when its attention weight, or its score, was multiplied."""
-    found = [part for name in ("emphasis-weight", "emphasis-score") if (part := explanation.get(name))]
+    found = emphasis_parts(explanation)
     if not found:
         return ""
-    told = "".join(f"<p>{html.escape(emphasised(part['summary']))}</p>{tables.followed(part)}" for part in found)
-    return _folded("Does the answer follow the attention?", told, min(part["items"] for part in found), "items")
+    chart = _figure("Before and after", chart_html(explanation_charts.slot_emphasis(found)), "")
+    told = f'<div class="figures">{chart}</div>' + "".join(
+        f"<p>{html.escape(emphasised(part['summary']))}</p>{tables.followed(part)}" for part in found.values()
+    )
+    return _folded(
+        "Does the answer follow the attention?", told, min(part["items"] for part in found.values()), "items"
+    )
 
 
 def _ablated(findings: dict[str, Any]) -> str:
@@ -235,10 +244,7 @@ def _ablated(findings: dict[str, Any]) -> str:
     task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
     if not found or not task:
         return ""
-    share = charts.ablated(found, task["slots"], "probability", "probability of the answer (%)",
-                           "The probability of the answer by the slot of the gold, with parts removed.")  # fmt: skip
-    gold = charts.ablated(found, task["slots"], "gold_attention", "attention to the gold (thousandths)",
-                          "Attention to the gold by its slot, with parts removed.")  # fmt: skip
+    share, gold = (chart_html(explanation_charts.ablation(found, name)) for name in ("probability", "gold_attention"))
     about = (
         f"{task['name']}, {counted(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
         f"{found['tokens']} tokens."
