@@ -165,7 +165,9 @@ def test_the_command_writes_the_page(plain, changed, tmp_path, capsys):
     assert "key-value: a <b> is better with the gold in slot 2" in said and f"report: {out}" in said
     assert "<b>" not in text and "a &lt;b&gt; is better with the gold in slot 2" in text
     assert text.count('<svg class="chart"') == 4
-    assert "probability of the answer of both by the slot of the gold. before: slot 1: " in text  # both on the same axes
+    assert (
+        "probability of the answer of both by the slot of the gold. before: slot 1: " in text
+    )  # both on the same axes
     with pytest.raises(WhenceError, match="3 folders"):
         app(["report", *[str(plain)] * 3], standalone_mode=False)
     with pytest.raises(WhenceError, match="each probe has a name of its own"):
