@@ -45,7 +45,12 @@ def svg(chart: Chart) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings: Any = {"svg.hashsalt": "whence", "svg.fonttype": "none", "font.family": "sans-serif", "path.simplify": False}
+    settings: Any = {
+        "svg.hashsalt": "whence",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "path.simplify": False,
+    }
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=chart.size, layout="constrained")
         figure.patch.set_visible(False)
