@@ -127,7 +127,7 @@ def run_case(family, number):
     arguments, names, typed = spoiled(draw, arguments, kinds)
     unknown = draw.random() < 0.02
     if unknown:
-        arguments[draw.choice(["caual", "head", "attn_mask"])] = True
+        arguments[draw.choice(["caual", "head", "is_causal"])] = True
     before = state_of(cache)
     told = f"{family} {number}: {names} = " + ", ".join(show(arguments[name]) for name in names)
     try:

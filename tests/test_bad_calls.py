@@ -159,7 +159,7 @@ def test_a_mechanism_that_forgets_to_initialise_is_told_so():
 
 
 def test_sums_of_many_parts_and_wrong_parts():
-    refused(lambda: sum([Alibi(2), Rotary()]), "only a Position adds to a Position", "Sum(*positions)")
+    refused(lambda: sum([Alibi(2), Rotary()]), "only a Position can be added", "Sum(*positions)")
     refused(lambda: "x" + Alibi(2), "str")
     parts = [PowerPrior(alpha=1e-3) for _ in range(2000)]
     refused(lambda: Sum(*parts, parts[0]), "the same object twice")
@@ -195,7 +195,7 @@ def test_a_layer_takes_the_dtype_it_has():
     [
         (lambda: whence.check(Alibi), "check(position)"),
         (lambda: whence.check(None), "check(position)"),
-        (lambda: whence.without_embedding("rotary"), "inner(position)"),
+        (lambda: whence.without_embedding("rotary"), "without_embedding(position)"),
         (lambda: whence.show(Alibi), "show(position)"),
         (lambda: whence.show(Alibi(2), length=True), "length"),
         (lambda: whence.show(Alibi(2), length=10**6), "length"),

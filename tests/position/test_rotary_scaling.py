@@ -106,8 +106,8 @@ def test_ramps_in_float64_are_those_of_plain_python() -> None:
 
 
 def test_yarns_attention_factor_is_the_papers() -> None:
-    assert Yarn(16.0, 4096).attention == pytest.approx(0.1 * math.log(16) + 1)
-    assert Yarn(1.0, 4096).attention == 1.0
+    assert Yarn(16.0, 4096).attention_scaling == pytest.approx(0.1 * math.log(16) + 1)
+    assert Yarn(1.0, 4096).attention_scaling == 1.0
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -147,7 +147,7 @@ def test_scalings_are_frozen_values() -> None:
     assert hash(Yarn(2.0, 64)) == hash(Yarn(2.0, 64))
     assert LongRope([1], [2], 64, 4.0) == LongRope((1.0,), (2.0,), 64, 4.0)
     assert (
-        repr(LongRope([1], [2], 64, 4.0)) == "LongRope(short=<1>, long=<1>, original=64, factor=4.0, attention=1.1547)"
+        repr(LongRope([1], [2], 64, 4.0)) == "LongRope(short=<1>, long=<1>, original=64, factor=4.0, attention_scaling=1.1547)"
     )
     with pytest.raises(AttributeError):
         Linear(2.0).factor = 3.0  # type: ignore[misc]
