@@ -7,7 +7,7 @@ import torch
 
 from whence import WhenceError
 from whence.lab import runner, training
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
 from whence.lab.tasks.generated import Retrieval
@@ -24,7 +24,7 @@ class Chosen(Retrieval):
 
 def trained(path, notify=lambda progress: None, budget=BUDGET):
     task = Chosen(pairs=2, keys=16, values=4, items=16)
-    model = task.build_model(MODEL, arm("alibi"), 0)
+    model = task.build_model(MODEL, parse_arm("alibi"), 0)
     return model, training.train(model, task, budget, 0, path, notify, save_every=0.0)
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_be(tmp_path):
     with pytest.raises(WhenceError, match="set evaluate_every"):
         Budget(steps=4, patience=1)
     study = Study(
-        "s", "q", "retrieval", (arm("none"),), (0,), Budget(steps=4, evaluate_every=1, patience=1), Decision(baseline="none"),
+        "s", "q", "retrieval", (parse_arm("none"),), (0,), Budget(steps=4, evaluate_every=1, patience=1), Decision(baseline="none"),
     )  # fmt: skip
     with pytest.raises(WhenceError, match="validation split"):
         runner.run_study(study, tmp_path)
@@ -98,5 +98,5 @@ def test_tasks_from_elsewhere():
 
 
 def test_older_studies_keep_their_hash():
-    plain = Study("s", "q", "copy", (arm("none"),), (0,), Budget(steps=4), Decision(baseline="none"))
+    plain = Study("s", "q", "copy", (parse_arm("none"),), (0,), Budget(steps=4), Decision(baseline="none"))
     assert plain.hash == "8fbfa8760a57"

@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 
 from whence import WhenceError
 from whence.lab import executors, runner, tasks, training
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_files import load_study_file
 
 STUDY = """
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 
@@ -29,7 +29,7 @@ def studies():
         name="shared", question="is it the same", task="retrieval",
         task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
         model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0},
-        arms=(arm("epar"),), seeds=(0,), budget=Budget(steps=4, batch_size=9, evaluate_every=2),
+        arms=(parse_arm("epar"),), seeds=(0,), budget=Budget(steps=4, batch_size=9, evaluate_every=2),
         decision=Decision(baseline="epar"),
     )]
 """
@@ -98,7 +98,7 @@ def require_alike(alone, together, processes=2):
 
 def test_the_parts_of_a_batch_make_the_whole():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, arm("none"), 0).eval()
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, parse_arm("none"), 0).eval()
     batch = task.train_batch(3, training.seed_generator(0, 0))
     asked = training.count_targets(batch)
     whole = training.compute_loss(task, model, batch, asked)
@@ -111,7 +111,7 @@ def test_the_parts_of_a_batch_make_the_whole():
 def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     study = Study(
-        name="s", question="q", task="retrieval", arms=(arm("none"),), seeds=(0,), budget=Budget(steps=1),
+        name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0,), budget=Budget(steps=1),
         decision=Decision(baseline="none"),
     )  # fmt: skip
     with pytest.raises(WhenceError, match="jobs=2 in 2"):
@@ -172,7 +172,7 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: (calls.append(1), whole(model, backend="aot_eager"))[1])
     study = Study(
         name="s", question="q", task="retrieval", task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 8},
-        model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8, "dropout": 0.0}, arms=(arm("alibi"),), seeds=(0,),
+        model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8, "dropout": 0.0}, arms=(parse_arm("alibi"),), seeds=(0,),
         budget=Budget(steps=3, batch_size=4), decision=Decision(baseline="alibi"),
     )  # fmt: skip
     losses = []
@@ -203,7 +203,7 @@ class KilledOnce:
 
 def test_a_killed_worker_fails_only_its_own_run(tmp_path):
     study = Study(
-        name="s", question="q", task="retrieval", arms=(arm("none"),), seeds=(0, 1, 2, 3, 4), budget=Budget(steps=1),
+        name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0, 1, 2, 3, 4), budget=Budget(steps=1),
         decision=Decision(baseline="none"),
     )  # fmt: skip
     executor = executors.LocalExecutor(jobs=2)

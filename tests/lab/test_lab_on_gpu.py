@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
 ]
 STUDY = """
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 
@@ -25,7 +25,7 @@ def studies():
         name="on-gpu-PRECISION", question="is it the same", task="retrieval",
         task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 64},
         model={"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 32, "dropout": 0.0},
-        arms=tuple(arm(name) for name in ("none", "rotary", "alibi", "epar", "t5", "power")), seeds=(0,),
+        arms=tuple(parse_arm(name) for name in ("none", "rotary", "alibi", "epar", "t5", "power")), seeds=(0,),
         budget=Budget(steps=20, batch_size=16, evaluate_every=10, mixed_precision="PRECISION", grad_accum_steps=2),
         decision=Decision(baseline="none"),
     )]

@@ -11,7 +11,7 @@ import torch
 
 from whence import WhenceError, records
 from whence.lab import checkpoints, observe, results, runner, tasks
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.models import attention_maps
 from whence.statistics import compare, summary
@@ -19,7 +19,7 @@ from whence.statistics import compare, summary
 STUDY = Study(
     name="little", question="what is found", task="retrieval",
     task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 20},
-    model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16}, arms=(arm("none"), arm("alibi")), seeds=(3, 5),
+    model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16}, arms=(parse_arm("none"), parse_arm("alibi")), seeds=(3, 5),
     budget=Budget(steps=4, batch_size=8, evaluate_every=2), decision=Decision(baseline="none", split="2x", alpha=0.1),
 )  # fmt: skip
 

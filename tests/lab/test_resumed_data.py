@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from whence.lab import default_studies, observe, results, training
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.study import Budget, Run
 from whence.lab.tasks import Batch, load
@@ -78,7 +78,7 @@ def test_without_patience_nothing_is_chosen():
 @pytest.mark.parametrize("mode", [True, False])
 def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
     task = load("retrieval", pairs=2, keys=16, values=4, items=4)
-    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, arm("none"), 0)
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, parse_arm("none"), 0)
     model.train(mode)
     found = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
     assert model.training is mode
@@ -98,11 +98,11 @@ def test_attention_by_distance_counts_the_rows_of_real_queries():
 
 def test_a_table_of_positions_reaches_eight_times_the_trained_length():
     dims = ModelDims(heads=2, head_dim=8, embed_dim=16, context=12, causal=True)
-    learned = arm("learned").build(dims)
+    learned = parse_arm("learned").build(dims)
     x = torch.zeros(1, 1, 16)
     learned.embed(x, torch.tensor([[8 * 12]]))  # the longest evaluation, and the token after it
     assert learned.max_length == 8 * 12 + 1
-    assert arm("Learned(max_length=20)").build(dims).max_length == 20
+    assert parse_arm("Learned(max_length=20)").build(dims).max_length == 20
 
 
 def test_a_process_without_a_row_runs_the_first_one_and_asks_nothing():

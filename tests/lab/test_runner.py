@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from whence import WhenceError, records
 from whence.lab import checkpoints, results, runner, tasks, training
-from whence.lab.arms import Arm, arm
+from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.position.expression import ModelDims
 
-ARMS = (arm("none"), arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
+ARMS = (parse_arm("none"), parse_arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
 
 
 def small(**changes):
@@ -100,7 +100,7 @@ def test_what_was_learned_is_noted_before_and_after(finished):
 
 def test_parts_of_a_position_say_each_their_own_numbers():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1}, arm("Rotary() + Epar(learnable=True)"), 0)
+    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1}, parse_arm("Rotary() + Epar(learnable=True)"), 0)
     found = runner.describe_positions(model)
     assert [name.split("position.")[1] for name in found] == ["members.0", "members.1"]
     assert "base=" in found["body.layers.0.attention.position.members.0"] and "alpha=" in str(found)
@@ -428,11 +428,11 @@ def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
 
 def test_arms_fit_the_model_they_are_built_for():
     dims = ModelDims(4, 16, 64, 32, causal=False)
-    assert arm("alibi").build(dims).form == "symmetric" and arm("t5").build(dims).form == "bidirectional"
-    assert arm("epar").build(dims).context == 32 and arm("Epar(context=99)").build(dims).context == 99
+    assert parse_arm("alibi").build(dims).form == "symmetric" and parse_arm("t5").build(dims).form == "bidirectional"
+    assert parse_arm("epar").build(dims).context == 32 and parse_arm("Epar(context=99)").build(dims).context == 99
     for text, said in (("flurb", "flurb"), ("Alibi(2)", "name each"), ("Alibi(x=1)", "rename x")):
         with pytest.raises(WhenceError, match=said):
-            arm(text)
+            parse_arm(text)
 
 
 def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from whence import records
 from whence.cli.app import app
 from whence.lab import runner
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.results import collect_findings
 from whence.lab.study import Budget, Decision, Study
 from whence_papers.epar import conditions
@@ -19,7 +19,7 @@ QUESTIONS = ("Length: short", "Noise: none", "Length: long")
 STUDIES = [
     Study(
         name=f"condition-{number}", question=question, task="copy", task_settings={"string": 4 + number, "items": 4},
-        arms=(arm("epar"), arm("none"), arm("alibi")), seeds=SEEDS, budget=Budget(steps=1),
+        arms=(parse_arm("epar"), parse_arm("none"), parse_arm("alibi")), seeds=SEEDS, budget=Budget(steps=1),
         decision=Decision(baseline="epar", comparisons=6),
     )
     for number, question in enumerate(QUESTIONS)
@@ -122,7 +122,7 @@ def test_an_added_condition_reports_its_correction(base):
 def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, tmp_path):
     found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
     assert conditions.are_comparable(found) and not conditions.are_comparable(found[:2])
-    other = replace(STUDIES[0], name="other", arms=(arm("epar"), arm("none"), arm("t5")))
+    other = replace(STUDIES[0], name="other", arms=(parse_arm("epar"), parse_arm("none"), parse_arm("t5")))
     folder = write_study(other, base, {"epar": 0.8, "none": 0.7, "t5": 0.7})
     assert not conditions.are_comparable([*found, *collect_findings([folder], "", "")["studies"]])
     refused = draw_conditions(base)

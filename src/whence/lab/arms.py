@@ -30,10 +30,10 @@ class Arm:
         return build_position(self.position, dims)
 
 
-def arm(text: str) -> Arm:
+def parse_arm(text: str) -> Arm:
     """An arm named by its own expression. The expression is checked here.
 
-    >>> arm("alibi"), arm("Alibi(scale=2.0)").name
+    >>> parse_arm("alibi"), parse_arm("Alibi(scale=2.0)").name
     (Arm(name='alibi', position='Alibi()', model={}), 'Alibi(scale=2.0)')
     """
     return Arm(text.strip(), parse_position(text).text)

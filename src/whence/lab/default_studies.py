@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import tasks as lab_tasks
-from whence.lab.arms import Arm, arm
+from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 DEFAULT_SEEDS = 3
@@ -51,7 +51,7 @@ def build_studies(
     >>> [study.name for study in build_studies()]
     ['compare-sources', 'compare-topics', 'compare-retrieval']
     """
-    arms = tuple(arm(text) for text in positions)
+    arms = tuple(parse_arm(text) for text in positions)
     _require_different("position", [(one.position, one.name) for one in arms])
     _require_different("task", [(task, task) for task in tasks])
     chosen = baseline or arms[0].name

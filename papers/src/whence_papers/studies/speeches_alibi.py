@@ -6,7 +6,7 @@ The scales 0.5, 1 and 2 whose maps the source draws are arms of ``speeches_all``
 trained on is computed from the weights afterwards, for the ledger of claims.
 """
 
-from whence.lab.arms import Arm, arm
+from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -25,7 +25,7 @@ def studies() -> list[Study]:
             task="speeches_classify",
             task_settings={"mask_padding": mask},
             model=MODEL,
-            arms=(arm("sinusoidal"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)")),
+            arms=(parse_arm("sinusoidal"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)")),
             seeds=SEEDS,
             budget=BUDGET,
             decision=Decision(baseline="sinusoidal"),

@@ -9,7 +9,7 @@ that were looked at may not be among those that decide.
 
 from dataclasses import replace
 
-from whence.lab.arms import Arm, arm
+from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS, OTHERS = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9, 10)
@@ -25,7 +25,7 @@ DECODER = Study(
     question="Which mechanism predicts the next word of the presidents best?",
     task="speeches_lm",
     model=MODEL,
-    arms=(arm("sinusoidal"), *map(arm, EVERYWHERE + EARLIER_KEYS_ONLY), *SCALES),
+    arms=(parse_arm("sinusoidal"), *map(parse_arm, EVERYWHERE + EARLIER_KEYS_ONLY), *SCALES),
     seeds=SEEDS,
     budget=Budget(steps=500, evaluate_every=250, **PLAIN),
     decision=Decision(baseline="sinusoidal", split="obama"),
@@ -41,7 +41,7 @@ def studies() -> list[Study]:
             task="speeches_classify",
             task_settings={"mask_padding": "keys"},
             model=MODEL,
-            arms=(arm("sinusoidal"), *map(arm, EVERYWHERE), *SCALES),
+            arms=(parse_arm("sinusoidal"), *map(parse_arm, EVERYWHERE), *SCALES),
             seeds=SEEDS,
             budget=Budget(epochs=15, evaluate_every=3, **PLAIN),
             decision=Decision(baseline="sinusoidal"),

@@ -5,7 +5,7 @@ perplexities of 371, 452 and 399 on the three presidents' test files, of one run
 Its blocks are cut from running text and none is padded, so here a padding mask would change nothing.
 """
 
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -22,7 +22,7 @@ def studies() -> list[Study]:
             question="How well does it predict the next word of each president?",
             task="speeches_lm",
             model=MODEL,
-            arms=(arm("sinusoidal"),),
+            arms=(parse_arm("sinusoidal"),),
             seeds=SEEDS,
             budget=BUDGET,
             decision=Decision(baseline="sinusoidal", split="obama"),

@@ -4,7 +4,7 @@ Four layers of two heads, width 64, sinusoidal position, mean pooling over all 3
 source averages over padding too; the second study masks it. It reports 84.93 % on 750 sentences, of one run.
 """
 
-from whence.lab.arms import arm
+from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -23,7 +23,7 @@ def studies() -> list[Study]:
             task="speeches_classify",
             task_settings={"mask_padding": mask},
             model=MODEL,
-            arms=(arm("sinusoidal"),),
+            arms=(parse_arm("sinusoidal"),),
             seeds=SEEDS,
             budget=BUDGET,
             decision=Decision(baseline="sinusoidal"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from whence.errors import usage_error
-from whence.lab.arms import Arm
-from whence.lab.arms import arm as named
+from whence.lab.arms import Arm, parse_arm
 from whence.position.expression import ModelDims
 from whence.position.no_position import NoPosition
 from whence_papers.pointer.next_location.model import NextPlace
@@ -32,4 +31,4 @@ def build_next_place(spec: NextPlaceSpec, arm: Arm, seed: int | None = None) -> 
             )
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # again, so that what a mechanism drew does not move the weights
-        return NextPlaceLstm(spec) if spec.body == "lstm" else NextPlace(spec, named(spec.encoder), position)
+        return NextPlaceLstm(spec) if spec.body == "lstm" else NextPlace(spec, parse_arm(spec.encoder), position)

@@ -10,16 +10,16 @@ WikiText-2 is not available everywhere, so its validation split is used for trai
 from dataclasses import dataclass
 from typing import Any
 
-from whence.lab.arms import Arm, arm
+from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (42, 43, 44, 45, 46)
 ARMS = (
-    arm("rotary"),
-    arm("none"),
-    arm("alibi"),
-    arm("shaw"),
-    arm("xl"),
+    parse_arm("rotary"),
+    parse_arm("none"),
+    parse_arm("alibi"),
+    parse_arm("shaw"),
+    parse_arm("xl"),
     Arm("EPAR, basic", 'Epar(form="basic")'),
     Arm("EPAR, enhanced", "Epar()"),
 )
