@@ -78,7 +78,9 @@ def test_without_patience_nothing_is_chosen():
 @pytest.mark.parametrize("mode", [True, False])
 def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
     task = load("retrieval", pairs=2, keys=16, values=4, items=4)
-    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, parse_arm("none"), 0)
+    model = task.build_model(
+        {"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, parse_arm("none"), 0
+    )
     model.train(mode)
     found = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
     assert model.training is mode

@@ -100,7 +100,9 @@ def test_what_was_learned_is_noted_before_and_after(finished):
 
 def test_parts_of_a_position_say_each_their_own_numbers():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
-    model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1}, parse_arm("Rotary() + Epar(learnable=True)"), 0)
+    model = task.build_model(
+        {"embed_dim": 16, "heads": 2, "layers": 1}, parse_arm("Rotary() + Epar(learnable=True)"), 0
+    )
     found = runner.describe_positions(model)
     assert [name.split("position.")[1] for name in found] == ["members.0", "members.1"]
     assert "base=" in found["body.layers.0.attention.position.members.0"] and "alpha=" in str(found)

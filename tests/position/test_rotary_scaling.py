@@ -147,7 +147,8 @@ def test_scalings_are_frozen_values() -> None:
     assert hash(Yarn(2.0, 64)) == hash(Yarn(2.0, 64))
     assert LongRope([1], [2], 64, 4.0) == LongRope((1.0,), (2.0,), 64, 4.0)
     assert (
-        repr(LongRope([1], [2], 64, 4.0)) == "LongRope(short=<1>, long=<1>, original=64, factor=4.0, attention_scaling=1.1547)"
+        repr(LongRope([1], [2], 64, 4.0))
+        == "LongRope(short=<1>, long=<1>, original=64, factor=4.0, attention_scaling=1.1547)"
     )
     with pytest.raises(AttributeError):
         Linear(2.0).factor = 3.0  # type: ignore[misc]

@@ -20,7 +20,13 @@ from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6)
-ARMS = (Arm("EPAR", "Epar(learnable=True)"), parse_arm("none"), parse_arm("rotary"), parse_arm("alibi"), parse_arm("t5"))
+ARMS = (
+    Arm("EPAR", "Epar(learnable=True)"),
+    parse_arm("none"),
+    parse_arm("rotary"),
+    parse_arm("alibi"),
+    parse_arm("t5"),
+)
 MODEL = {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
 VOTES = {
     "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "kept", "noise": 0.0,
