@@ -130,7 +130,7 @@ def test_a_mechanism_of_other_sizes_raises():
     text = refused(decoder_spec(), Alibi(4))
     assert "position=Alibi" in text and "4 heads with 2 in q" in text and "heads=2" in text
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
-    assert "an input of width 16" in refused(decoder_spec(), Sinusoidal(32))
+    assert "embed_dim=16" in refused(decoder_spec(), Sinusoidal(32))
     assert "head_dim 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
 
 

@@ -57,5 +57,5 @@ def test_a_row_of_padding_alone_is_finite():
 
 
 def test_a_mask_of_another_dtype_raises():
-    with pytest.raises(WhenceError, match=r"float32 \[2, 9\].*mask\.bool"):
+    with pytest.raises(WhenceError, match=r"key_mask.*float32.*mask\.bool"):
         encoder()(tokens(), torch.ones(2, 9))
