@@ -214,7 +214,7 @@ def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
     kept = records.read(folder / "study.json")
     kept["spec"]["seeds"] = [0]
     records.write(folder / "study.json", kept)
-    with pytest.raises(WhenceError, match="does not have its hash"):
+    with pytest.raises(WhenceError, match="does not match its hash"):
         verdict("speeches-encoder-accuracy", tmp_path)
 
 

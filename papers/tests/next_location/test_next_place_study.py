@@ -258,10 +258,10 @@ def test_the_command(folder, tmp_path):
     refusals = [
         ((weights(folder, "Recency"), path, "--user", "bob"), "visits.csv has person 1, eve"),
         ((weights(folder, "Recency"), path, "--day", "soon"), "a day is a whole number or a date"),
-        ((tmp_path / "none.safetensors", path), "it names trained weights"),
-        ((path, path), "it is a whole safetensors file"),
-        ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "a picture ends in one of"),
-        ((weights(folder, "Recency"), path, "--out", tmp_path / "none" / "next.png"), "a folder that is there"),
+        ((tmp_path / "none.safetensors", path), "trained weights"),
+        ((path, path), "complete safetensors file"),
+        ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "extension must be one of"),
+        ((weights(folder, "Recency"), path, "--out", tmp_path / "none" / "next.png"), "existing folder"),
     ]
     for arguments, said in refusals:
         assert said in str(call(*arguments).exception)
@@ -278,7 +278,7 @@ def test_weights_of_other_tasks_are_refused(tmp_path):
     with pytest.raises(WhenceError, match="weights of copy"):
         Predictor.from_weights(path, "test")
     save_weights(path, torch.nn.Linear(2, 2))
-    with pytest.raises(WhenceError, match="without its spec"):
+    with pytest.raises(WhenceError, match="without a spec"):
         Predictor.from_weights(path, "test")
 
 
@@ -286,9 +286,9 @@ def test_the_committed_study_is_sound():
     import os
     from pathlib import Path
 
-    from whence.cli.run import made_in
+    from whence.lab.study_files import load_study_file
 
-    made = made_in(FOLDER / "studies" / "next_location.py")
+    made = load_study_file(FOLDER / "studies" / "next_location.py")
     assert [(len(study.runs()), study.decision.baseline) for study in made] == [
         (50, "Recency"), (10, "LSTM pointer-generator"),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ def test_missing_data_says_what_to_run(folder, name, path):
     with pytest.raises(WhenceError) as error:
         load(TASK, data=name)
     assert str(error.value) == (
-        f'load("next_place") got no mobility/{path} in {folder}, but WHENCE_DATA names the folder that holds it; run: '
+        f'load("next_place") got no mobility/{path} in {folder}, but WHENCE_DATA must name the folder that contains it; run: '
         f"python -m whence.lab.data.downloads {name}."
     )
 
@@ -71,7 +71,7 @@ def test_the_checksums_are_those_of_the_real_files(name):
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(WhenceError, match="it is one of 'geolife', 'foursquare', 'world'"):
+    with pytest.raises(WhenceError, match="one of 'geolife', 'foursquare', 'world'"):
         load(TASK, data="gowalla")
     with pytest.raises(WhenceError, match="days=0"):
         load(TASK, data="world", days=0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from whence.cli.run import made_in
+from whence.lab.study_files import load_study_file
 from whence.models import ModelSpec
 from whence.position.catalogue import SHORT_NAMES
 from whence.position.expression import ModelDims
@@ -13,7 +13,7 @@ ENCODER = ModelDims(heads=2, head_dim=32, embed_dim=64, context=32, causal=False
 
 
 def made(name):
-    return {study.name: study for study in made_in(STUDIES / f"speeches_{name}.py")}
+    return {study.name: study for study in load_study_file(STUDIES / f"speeches_{name}.py")}
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,9 @@ class OwnText(LanguageModelling):
     name = "own_text"
 
     def __init__(self, tokenizer: Any, train: str, test: str, context: int = 256, blocks: int = 64) -> None:
-        units = PretrainedTokenizer(tokenizer)
-        settings = {"tokens": units.size, "data_hash": content_hash([train, test])}
-        super().__init__(tokenizer.encode(train), tokenizer.encode(test), tokenizer, context, blocks, settings)
+        wrapped = PretrainedTokenizer(tokenizer)
+        settings = {"tokens": wrapped.size, "data_hash": content_hash([train, test])}
+        super().__init__(wrapped.encode(train), wrapped.encode(test), wrapped, context, blocks, settings)
 
 
 class TextFile(LanguageModelling):
