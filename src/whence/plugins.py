@@ -223,14 +223,14 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def hash_source_file(found: Any) -> str | None:
+def hash_source_file(definition: Any) -> str | None:
     """SHA-256 of the file that defines a class or function; None where there is no such file.
 
     >>> len(hash_source_file(Reference))
     64
     """
     try:
-        file = inspect.getsourcefile(found)
+        file = inspect.getsourcefile(definition)
     except TypeError:
         return None
     if file is None or not Path(file).is_file():

@@ -185,14 +185,14 @@ def _parse_term(piece: str, text: str) -> Term:
         name, arguments = match["name"], match["arguments"]
         if name in catalogue.SHORT_NAMES:
             term = _parse_term(catalogue.SHORT_NAMES[name], text)
-            given = plugins.parse_arguments(arguments, subject, parse_call)
-            _require_parameters(term.factory, term.name, given, subject)
-            return Term(term.name, {**term.arguments, **given}, term.factory)
+            keywords = plugins.parse_arguments(arguments, subject, parse_call)
+            _require_parameters(term.factory, term.name, keywords, subject)
+            return Term(term.name, {**term.arguments, **keywords}, term.factory)
         factory = _find_factory(name, subject)
     _require_mechanism(factory, name, subject)
-    given = plugins.parse_arguments(arguments, subject, parse_call)
-    _require_parameters(factory, name, given, subject)
-    return Term(name, given, factory)
+    keywords = plugins.parse_arguments(arguments, subject, parse_call)
+    _require_parameters(factory, name, keywords, subject)
+    return Term(name, keywords, factory)
 
 
 def _parse_nested(call: ast.Call, subject: str) -> Term:
