@@ -72,24 +72,26 @@ def load_executor(name: str, jobs: int) -> Executor:
     2
     """
     subject = f"--executor {name}"
-    found: Any
+    executor_class: Any
     arguments: dict[str, Any] = {}
     if is_reference(name):
         reference = parse_reference(name, "--executor")
-        found, arguments = load_reference(reference, subject), reference.arguments
+        executor_class, arguments = load_reference(reference, subject), reference.arguments
     elif name == "local":
-        found = LocalExecutor
+        executor_class = LocalExecutor
     elif name in (plugins := entry_points(EXECUTORS)):
-        found = load_entry_point(plugins[name], subject)
+        executor_class = load_entry_point(plugins[name], subject)
     else:
         known = ", ".join(["local", *plugins])
         raise usage_error(subject, "an unknown executor", f"the executors are {known}", "name one, or module:Class")
-    if not (inspect.isclass(found) and callable(getattr(found, "run", None))):
-        raise usage_error(subject, repr(found), "an executor is a class with a method run", "name such a class")
-    if "jobs" in inspect.signature(found).parameters:
+    if not (inspect.isclass(executor_class) and callable(getattr(executor_class, "run", None))):
+        raise usage_error(
+            subject, repr(executor_class), "an executor is a class with a method run", "name such a class"
+        )
+    if "jobs" in inspect.signature(executor_class).parameters:
         arguments = {"jobs": jobs} | arguments
     try:
-        return cast(Executor, found(**arguments))
+        return cast(Executor, executor_class(**arguments))
     except WhenceError:
         raise
     except TypeError as error:

@@ -70,8 +70,8 @@ def load_arm_records(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any
 def find_problems(study: Study, folder: Path) -> list[str]:
     """What is wrong with the records that cannot be read."""
     paths = [(run, folder / run.file_name) for run in study.runs()]
-    found = [runner.find_record_problem(path, run) for run, path in paths if records.exists(path)]
-    return [problem for problem in found if problem is not None]
+    problems = [runner.find_record_problem(path, run) for run, path in paths if records.exists(path)]
+    return [problem for problem in problems if problem is not None]
 
 
 def group_environments(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

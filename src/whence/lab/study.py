@@ -44,10 +44,10 @@ class Budget:
                 "exactly one of steps and epochs must be set",
                 "set one of them",
             )
-        whole = {
+        counts = {
             name: getattr(self, name) for name in ("steps", "epochs", "batch_size", "grad_accum_steps", "evaluate_every", "patience")
         }  # fmt: skip
-        for name, value in whole.items():
+        for name, value in counts.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise usage_error(
                     f"budget.{name}", repr(value), "it must be a whole number of at least 1", "set another value"
@@ -144,21 +144,21 @@ class Study:
 
     def spec(self) -> dict[str, Any]:
         """All that determines the results, as plain JSON."""
-        whole = asdict(self)
-        del whole["about"]
-        return json.loads(json.dumps(whole))
+        spec = asdict(self)
+        del spec["about"]
+        return json.loads(json.dumps(spec))
 
     @property
     def hash(self) -> str:
         """Hash of all settings that differ from their defaults, so that a new setting does not rename old results."""
-        whole = self.spec()
+        spec = self.spec()
         for part, kind in (("budget", Budget), ("decision", Decision)):
-            usual = {field.name: field.default for field in fields(kind)}
-            whole[part] = {name: value for name, value in whole[part].items() if value != usual[name]}
-        whole["arms"] = [
-            {name: value for name, value in arm.items() if name != "model" or value} for arm in whole["arms"]
+            defaults = {field.name: field.default for field in fields(kind)}
+            spec[part] = {name: value for name, value in spec[part].items() if value != defaults[name]}
+        spec["arms"] = [
+            {name: value for name, value in arm.items() if name != "model" or value} for arm in spec["arms"]
         ]
-        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def runs(self) -> list[Run]:

@@ -28,23 +28,23 @@ from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t,
 
 @dataclass(frozen=True)
 class Arm(PlainData):
-    """One arm against the baseline. Differences are arm minus baseline, whichever direction is better."""
+    """One arm compared with the baseline. Differences are arm minus baseline, whichever direction is better."""
 
     summary: Summary
     difference: float
-    test: Difference | None  # None with one seed, which has no spread
+    test: Difference | None  # None with one seed, which has no variance
     corrected_interval: Interval | None  # at level 1 - alpha / m: without zero exactly when corrected_p <= alpha
     corrected_p: float | None  # of the t-test
     permutation: PermutationResult
     corrected_permutation_p: float
-    smallest_p: float  # the permutation test cannot give less, before correction
+    smallest_p: float  # lower bound of the permutation test, before correction
     effect: Effect | None
     verdict: str
 
 
 @dataclass(frozen=True)
 class Comparison(PlainData):
-    """Every arm against the baseline, and the terms of the comparison."""
+    """Every arm compared with the baseline, and the terms of the comparison."""
 
     baseline: str
     baseline_summary: Summary
@@ -56,7 +56,7 @@ class Comparison(PlainData):
     decides: str
 
     def text(self) -> str:
-        """One line an arm: the verdict, and beside it what the permutation test says and the least it could say."""
+        """One line per arm: the verdict, the p of the permutation test and its lower bound."""
         return "\n".join(
             f"{name}: {arm.verdict} [uncorrected permutation p = {arm.permutation.p:.2g}; "
             f"these seeds cannot give less than {arm.smallest_p:.2g}]"
@@ -89,13 +89,13 @@ def compare(
 
     Args:
         arms: the results by name, one number for each seed.
-        baseline: the arm to which the others are compared.
-        m: comparisons the whole study makes, those made elsewhere included; p is corrected for so many.
-        higher_is_better: whether a larger number is a better one.
-        level: of the intervals; a claim needs a corrected p of at most 1 - level.
-        paired: whether equal places share a seed in all arms.
-        unit: what follows a difference in the verdicts, such as "points".
-        seed: of the permutation test, used only where there are too many splits to try all.
+        baseline: the arm that the others are compared with.
+        m: number of comparisons of the whole study, for the correction; those made elsewhere count too.
+        higher_is_better: whether a larger number is better.
+        level: level of the intervals; a claim needs a corrected p of at most 1 - level.
+        paired: whether the same index means the same seed in all arms.
+        unit: unit of a difference in the verdicts, such as "points".
+        seed: seed of the permutation test, used only if there are too many splits for an exact test.
 
     >>> found = compare({"none": [70.1, 70.4, 69.8, 70.0, 70.2], "rotary": [72.0, 72.5, 72.2, 72.4, 71.9]}, "none", 5, True)
     >>> found.arms["rotary"].verdict
@@ -126,17 +126,17 @@ def _check_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pair
             "compare(baseline=...)", repr(baseline), f"the arms are {', '.join(arms)}", "name one of them"
         )
     values = {name: check_values(f"compare(arms[{name!r}])", own) for name, own in arms.items()}
-    made = len(arms) - 1
-    if made == 0:
+    comparisons = len(arms) - 1
+    if comparisons == 0:
         raise usage_error(
             "compare(arms)", f"{baseline!r} alone", "a baseline is compared to something", "add another arm"
         )
-    if not isinstance(m, int) or m < made:
+    if not isinstance(m, int) or m < comparisons:
         raise usage_error(
             "compare(m=...)",
             repr(m),
-            f"m counts all comparisons of the study, and {made} {'is' if made == 1 else 'are'} made here",
-            f"pass m={made} or the larger number of the study",
+            f"m counts all comparisons of the study, and {comparisons} {'is' if comparisons == 1 else 'are'} made here",
+            f"pass m={comparisons} or the larger number of the study",
         )
     for name, own in values.items():
         if paired and len(own) != len(values[baseline]):
@@ -150,7 +150,7 @@ def _check_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pair
 
 
 def _compare_arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> Arm:
-    shuffled = (sign_flip_test if terms.paired else permutation_test)(own, base, seed=seed)
+    permuted = (sign_flip_test if terms.paired else permutation_test)(own, base, seed=seed)
     floor = smallest_paired_p(len(own)) if terms.paired else smallest_p(len(own), len(base))
     test = corrected_test = effect = None
     if min(len(own), len(base)) > 1:
@@ -160,33 +160,33 @@ def _compare_arm(own: list[float], base: list[float], level: float, seed: int, t
         effect = cohen_d(own, base, level)
         if terms.paired:
             effect = replace(effect, interval=None, note=effect.note or "its interval is not known for paired seeds")
-    difference = shuffled.difference if test is None else test.difference
+    difference = permuted.difference if test is None else test.difference
     p = None if test is None or test.p is None else bonferroni(test.p, terms.m)
-    shuffled_p = bonferroni(shuffled.p, terms.m)
+    permutation_p = bonferroni(permuted.p, terms.m)
     return Arm(
         summary=summary(own, level),
         difference=difference,
         test=test,
         corrected_interval=None if corrected_test is None else corrected_test.interval,
         corrected_p=p,
-        permutation=shuffled,
-        corrected_permutation_p=shuffled_p,
+        permutation=permuted,
+        corrected_permutation_p=permutation_p,
         smallest_p=floor,
         effect=effect,
-        verdict=_verdict(difference, p, shuffled_p, floor, own, base, terms),
+        verdict=_verdict(difference, p, permutation_p, floor, own, base, terms),
     )
 
 
 def _verdict(
     difference: float,
     p: float | None,
-    shuffled_p: float,
+    permutation_p: float,
     floor: float,
     values: list[float],
-    of_baseline: list[float],
+    baseline_values: list[float],
     terms: _Terms,
 ) -> str:
-    own, base = len(values), len(of_baseline)
+    own, base = len(values), len(baseline_values)
     direction = "better" if (difference > 0) == terms.higher_is_better else "worse"
     size = f"{float(f'{abs(difference):.3g}'):g}{' ' if terms.unit else ''}{terms.unit}"
     seeds = f"{own} paired seeds" if terms.paired else f"{own} against {base} seeds"
@@ -194,9 +194,9 @@ def _verdict(
         return (
             f"with {seeds} no permutation test can reach {terms.alpha:g} / {terms.m}; more seeds are needed to claim "
             f"anything ({_seeds_needed(terms)} would do)"
-            + _describe_trend(p, direction, size, values, of_baseline, terms)
+            + _describe_trend(p, direction, size, values, baseline_values, terms)
         )
-    decisive, how = (shuffled_p, "permutation p") if p is None else (p, "p")
+    decisive, how = (permutation_p, "permutation p") if p is None else (p, "p")
     many = "1 comparison" if terms.m == 1 else f"{terms.m} comparisons"
     because = f"{how} {_format_p(decisive, terms.alpha)} after correction for {many}"
     if p is None:
@@ -211,22 +211,22 @@ def _verdict(
 def _describe_trend(
     p: float | None, direction: str, size: str, own: list[float], base: list[float], terms: _Terms
 ) -> str:
-    """What is seen where nothing may be claimed: whether all seeds agree, and what the t-test alone would say."""
+    """The trend where nothing can be claimed: whether all seeds agree, and the p of the t-test alone."""
     if p is None or len(own) < 2:
         return ""
     if terms.paired:
         signs = {a > b for a, b in zip(own, base, strict=True)} | {a >= b for a, b in zip(own, base, strict=True)}
-        apart = len(signs) == 1
+        separated = len(signs) == 1
     else:
-        apart = min(own) > max(base) or max(own) < min(base)
-    if not apart:
+        separated = min(own) > max(base) or max(own) < min(base)
+    if not separated:
         return ""
     p_words = _format_p(p, terms.alpha)
     return f"; so far every seed is {direction}, by {size} on average, and the t-test alone has p {p_words} after correction"
 
 
 def _seeds_needed(terms: _Terms) -> str:
-    """The fewest seeds with which the permutation test could reach the corrected level."""
+    """The smallest number of seeds with which the permutation test can reach the corrected level."""
     for n in count(2):
         if (smallest_paired_p(n) if terms.paired else smallest_p(n, n)) * terms.m <= terms.alpha:
             return f"{n} paired seeds" if terms.paired else f"{n} each"
@@ -234,7 +234,7 @@ def _seeds_needed(terms: _Terms) -> str:
 
 
 def _format_p(p: float, alpha: float) -> str:
-    """p in two digits, or in as many more as show on which side of alpha it lies."""
+    """p with two digits, or with as many as show on which side of alpha it lies."""
     if p < 0.0001:
         return "< 0.0001"
     for digits in (2, 3, 4, 6, 9):

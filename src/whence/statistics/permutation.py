@@ -79,22 +79,25 @@ def sign_flip_test(
     """
     a, b = check_values("sign_flip_test(a)", a), check_values("sign_flip_test(b)", b)
     _check_draws("sign_flip_test", draws)
-    apart = paired_differences("sign_flip_test(a, b)", a, b)
-    total = math.fsum(apart)
-    observed = abs(total) - _tie_tolerance(apart, a + b)
-    patterns = 2 ** len(apart)
+    differences = paired_differences("sign_flip_test(a, b)", a, b)
+    total = math.fsum(differences)
+    observed = abs(total) - _tie_tolerance(differences, a + b)
+    patterns = 2 ** len(differences)
     if patterns <= most:
         reached = [0.0]
-        for step in apart:
+        for step in differences:
             reached = [sum_ + step for sum_ in reached] + [sum_ - step for sum_ in reached]
         hits = sum(abs(sum_) >= observed for sum_ in reached)
-        return PermutationResult(total / len(apart), hits / patterns, True, patterns)
+        return PermutationResult(total / len(differences), hits / patterns, True, patterns)
 
     def sums(numpy: Any, generator: Any, count: int) -> Any:
-        return (generator.integers(0, 2, (count, len(apart))) * 2 - 1) @ numpy.array(apart)
+        return (generator.integers(0, 2, (count, len(differences))) * 2 - 1) @ numpy.array(differences)
 
     return PermutationResult(
-        total / len(apart), _monte_carlo_p("sign_flip_test", sums, observed, len(apart), draws, seed), False, draws
+        total / len(differences),
+        _monte_carlo_p("sign_flip_test", sums, observed, len(differences), draws, seed),
+        False,
+        draws,
     )
 
 

@@ -181,22 +181,22 @@ def rounding_error(values: Iterable[float]) -> float:
 def check_values(subject: str, values: Sequence[float], *, least: int = 1) -> list[float]:
     """The values as floats, or an error that names what is wrong with them."""
     try:
-        found = list(values)
+        listed = list(values)
     except TypeError:
         got = f"{values!r}, a {type(values).__name__}"
         raise usage_error(subject, got, "it must be a sequence of numbers, one for each seed", "pass a list") from None
-    for place, value in enumerate(found):
+    for index, value in enumerate(listed):
         if not _is_finite(value):
             raise usage_error(
                 subject,
-                f"{value if isinstance(value, Real) else repr(value)} at place {place}",
+                f"{value if isinstance(value, Real) else repr(value)} at place {index}",
                 "every value must be a finite number",
                 "run that seed again, or report its failure separately",
             )
-    if len(found) < least:
+    if len(listed) < least:
         needed = "at least one value is needed" if least == 1 else f"at least {least} values are needed"
-        raise usage_error(subject, "no values" if not found else "one value", needed, "add the results of more seeds")
-    return [float(value) for value in found]
+        raise usage_error(subject, "no values" if not listed else "one value", needed, "add the results of more seeds")
+    return [float(value) for value in listed]
 
 
 def _is_finite(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Two samples: how far apart their means are, how sure that is, and how large it is beside their spread."""
+"""Two samples: the difference of their means with a t-test, and the effect size."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from whence.statistics.samples import (
     t_interval,
 )
 
-FAR = 1000.0  # above this t scipy's noncentral t is slower and less exact than its limit
+LARGE_T = 1000.0  # above it scipy's noncentral t is slower and less accurate than its limit
 
 
 @dataclass(frozen=True)
 class Difference(PlainData):
-    """Mean of a minus mean of b, with a t-test. What is None is not defined for these values; ``note`` says why."""
+    """Mean of a minus mean of b, with a t-test. A field is None if it is not defined; ``note`` says why."""
 
     test: str
     difference: float
@@ -56,15 +56,15 @@ def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Differ
     any spread have p = 1 if they are equal; if they differ, the test divides by zero and no p is given. (Welch 1947,
     Biometrika 34.)
 
-    >>> found = welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
-    >>> found.difference, round(found.t, 3), round(found.freedom, 3), round(found.p, 4)
+    >>> result = welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
+    >>> result.difference, round(result.t, 3), round(result.freedom, 3), round(result.p, 4)
     (2.0, 2.449, 4.0, 0.0705)
     """
     a, b = check_values("welch(a)", a, least=2), check_values("welch(b)", b, least=2)
     check_level("welch(level=...)", level)
     error_a, error_b = standard_deviation(a) / len(a) ** 0.5, standard_deviation(b) / len(b) ** 0.5
     error = math.hypot(error_a, error_b)
-    # Satterthwaite's formula in shares of the squared error, in which nothing can overflow
+    # Satterthwaite's formula in shares of the squared error, to avoid overflow
     share = (error_a / error) ** 2 if error else 0.5
     freedom = 1 / (share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1))
     difference = mean(a) - mean(b)
@@ -72,21 +72,27 @@ def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Differ
 
 
 def paired_t(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Difference:
-    """The t-test of the differences between partners, two-sided: a[i] and b[i] share a seed.
+    """The paired t-test, two-sided: a[i] and b[i] share a seed.
 
     Assumes that the pairs are independent and their differences normal. Pairs that all differ by the same amount have
     p = 1 if it is zero; otherwise no p is defined.
 
-    >>> found = paired_t([3.0, 5.0, 7.0], [1.0, 2.0, 3.0])
-    >>> found.difference, found.freedom, round(found.p, 4)
+    >>> result = paired_t([3.0, 5.0, 7.0], [1.0, 2.0, 3.0])
+    >>> result.difference, result.freedom, round(result.p, 4)
     (3.0, 2.0, 0.0351)
     """
     a, b = check_values("paired_t(a)", a, least=2), check_values("paired_t(b)", b, least=2)
     check_level("paired_t(level=...)", level)
-    apart = paired_differences("paired_t(a, b)", a, b)
-    error = standard_deviation(apart) / len(apart) ** 0.5
+    differences = paired_differences("paired_t(a, b)", a, b)
+    error = standard_deviation(differences) / len(differences) ** 0.5
     return _t_test(
-        "paired t", mean(apart), error, len(apart) - 1.0, level, rounding_error(a + b), "all pairs differ alike"
+        "paired t",
+        mean(differences),
+        error,
+        len(differences) - 1.0,
+        level,
+        rounding_error(a + b),
+        "all pairs differ alike",
     )
 
 
@@ -98,8 +104,8 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
     values and one spread common to both sides, which Welch's test does not. (Hedges 1981, Journal of Educational
     Statistics 6.)
 
-    >>> found = cohen_d([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
-    >>> found.d, round(found.g, 4), round(found.interval.low, 2), round(found.interval.high, 2)
+    >>> result = cohen_d([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])
+    >>> result.d, round(result.g, 4), round(result.interval.low, 2), round(result.interval.high, 2)
     (2.0, 1.5958, -0.15, 4.02)
     """
     a, b = check_values("cohen_d(a)", a, least=2), check_values("cohen_d(b)", b, least=2)
@@ -119,7 +125,7 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
 
 
 def paired_differences(subject: str, a: list[float], b: list[float]) -> list[float]:
-    """a[i] - b[i], for which both sides must have the same seeds."""
+    """a[i] - b[i]; both sides must have the same seeds."""
     if len(a) != len(b):
         raise usage_error(
             subject,
@@ -144,11 +150,11 @@ def _t_test(
 
 
 def _noncentrality(t: float, freedom: int, level: float) -> tuple[float, float]:
-    """The noncentralities under which t would lie at the upper and at the lower end of what is to be expected."""
+    """The noncentralities for which t is the upper and the lower quantile."""
     special = load_distributions("whence.statistics.cohen_d")
     high_p, low_p = (1 + level) / 2, (1 - level) / 2
-    if t <= FAR:
+    if t <= LARGE_T:
         return float(special.nctdtrinc(freedom, high_p, t)), float(special.nctdtrinc(freedom, low_p, t))
-    # there the noise of the means is nothing beside that of the pooled deviation, which is a chi-square's
+    # for large t the error of the means is negligible beside that of the pooled deviation, which is chi-squared
     low, high = (t * float(special.chdtri(freedom, p) / freedom) ** 0.5 for p in (high_p, low_p))
     return low, high

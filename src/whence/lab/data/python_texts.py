@@ -79,12 +79,12 @@ def library(subject: str) -> tuple[Parts, Parts]:
 
 
 def _drop_seen(text: str, seen: set[str]) -> str:
-    kept = []
+    paragraphs_left = []
     for bare, paragraph in paragraphs(text):
         if bare not in seen:
             seen.add(bare)
-            kept.append(paragraph)
-    return "\n\n".join(kept) + "\n"
+            paragraphs_left.append(paragraph)
+    return "\n\n".join(paragraphs_left) + "\n"
 
 
 def _split_docstrings(source: str) -> tuple[str, str]:

@@ -67,20 +67,20 @@ def find_task_class(name: str) -> type[Task]:
     """The class of a task by name, without loading its data."""
     subject = f'load("{name}")'
     if is_reference(name):
-        found = load_reference(parse_reference(name), subject)
+        task_class = load_reference(parse_reference(name), subject)
     elif name in TASKS:
         return TASKS[name].task_class
     elif name in FILE_TASKS:
         return FILE_TASKS[name]
     elif name in (plugins := entry_points(GROUP)):
-        found = load_entry_point(plugins[name], subject)
+        task_class = load_entry_point(plugins[name], subject)
     else:
         known = ", ".join([*TASKS, *plugins])
         raise usage_error(
             subject, "an unknown task", f"the tasks are {known}", "choose one, or name your own as module:Class"
         )
-    if not (inspect.isclass(found) and issubclass(found, Task) and not inspect.isabstract(found)):
+    if not (inspect.isclass(task_class) and issubclass(task_class, Task) and not inspect.isabstract(task_class)):
         raise usage_error(
-            subject, repr(found), "a task is a concrete subclass of whence.lab.tasks.Task", "name such a class"
+            subject, repr(task_class), "a task is a concrete subclass of whence.lab.tasks.Task", "name such a class"
         )
-    return found
+    return task_class

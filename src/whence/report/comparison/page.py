@@ -11,7 +11,7 @@ from typing import Any
 from whence.errors import usage_error
 from whence.report.comparison import curves, learned, maps, tables
 from whence.report.comparison.dots import dot_plot
-from whence.report.comparison.panels import exhibits
+from whence.report.comparison.panels import render_panels
 from whence.report.comparison.rerun import rerun
 from whence.report.comparison.style import Look, legend, looks
 from whence.report.comparison.units import Units, units
@@ -110,7 +110,7 @@ def _study(index: int, study: dict[str, Any], shown: Units, known: Mapping[str, 
 {legend(study["arms"], known)}
 <div class="figures{many_lines}">{"".join(charts)}</div>
 {tables.every_length(study, shown) if len(study["lengths"]) > 1 else ""}
-{exhibits(study, known)}
+{render_panels(study, known)}
 <h3>Where it looks</h3>
 {viewer}
 {f'<h3>How far it looks</h3>{far}<div class="figures{many_lines}">{masses}</div>' if mass else ""}

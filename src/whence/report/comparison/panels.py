@@ -13,8 +13,8 @@ from whence.report.comparison.style import Look
 from whence.report.comparison.tables import scrolling
 
 
-def exhibits(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
-    """All of a study's exhibits, in their order; nothing where it has none."""
+def render_panels(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
+    """All further panels of a study's task, in their order."""
     return "".join(
         _table(one, looks) if one["kind"] == "table" else _lines(one, looks) for one in study.get("panels") or []
     )
