@@ -33,6 +33,7 @@ COMMANDS = "whence.commands"
 EXECUTORS = "whence.executors"
 INTERVENTIONS = "whence.interventions"
 POSITIONS = "whence.positions"
+PROBE_TASKS = "whence.probe_tasks"
 STUDIES = "whence.studies"
 TASKS = "whence.tasks"
 

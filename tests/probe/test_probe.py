@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from whence.cli.app import app
-from whence.cli.probe_plans import plan_from_options, rerun_command
+from whence.cli.probe_options import plan_from_options, rerun_command
 from whence.errors import WhenceError
 from whence.probe import analyses, measurement, probed_model
 from whence.probe.curves import curve
@@ -43,7 +43,7 @@ def told(probed):
 
 
 def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
-    from whence.cli.probe_table import print_table
+    from whence.cli.probe_report import print_table
 
     monkeypatch.setenv("COLUMNS", "80")
     print_table(told(probed))

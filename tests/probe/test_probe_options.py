@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from whence import hf
-from whence.cli.probe_plans import plan_from_options, rerun_command, split_items_option
+from whence.cli.probe_options import plan_from_options, rerun_command, split_items_option
 from whence.errors import MissingExtra, WhenceError
 from whence.probe import analyses, likelihood, measurement, run_folder
 from whence.probe.findings import findings

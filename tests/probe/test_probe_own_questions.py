@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from whence.cli.app import app
-from whence.cli.probe_plans import plan_from_options, rerun_command
+from whence.cli.probe_options import plan_from_options, rerun_command
 from whence.errors import WhenceError
 from whence.plugins import Reference, parse_reference
 from whence.probe import run_folder

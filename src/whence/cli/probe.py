@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whence.errors import MissingExtra, usage_error
+from whence.errors import usage_error
+
+if TYPE_CHECKING:
+    from whence.probe.endpoint import Endpoint
+    from whence.probe.probed_model import ProbedModel
 
 HELP = "See a pretrained model's positional bias, and where it comes from; write a report to send on."
 EXAMPLES = """Examples:
@@ -24,6 +31,10 @@ whence probe smollm2 --task key-value --length 4 --length 8 --length 16
 whence probe smollm2 --items my_items.jsonl --slots 1,3,5 --chat
 
 whence probe smollm2 --task "./my_task.py:MyTask(words=30)"
+
+whence probe smollm2 --position "./bell.py:Bell(width=64)"
+
+whence probe smollm2 --intervention "attention-temperature(temperature=1.5)"
 
 whence probe my-model --endpoint http://localhost:8000/v1 --chat
 
@@ -41,7 +52,8 @@ def probe(
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Enough items for +-5 points; for a GPU.")] = False,
     task: Annotated[
-        list[str] | None, typer.Option(help="A task of the plan, module:Name or ./file.py:Name. Repeat for more.")
+        list[str] | None,
+        typer.Option(help="A task of the plan, an installed one, module:Name or ./file.py:Name. Repeat for more."),
     ] = None,
     items: Annotated[
         list[str] | None, typer.Option(help="Items of each task, or a JSONL file of your own. Repeat for both.")
@@ -68,6 +80,12 @@ def probe(
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
+    position: Annotated[
+        str | None, typer.Option(help="Mechanism to attach, such as alibi, module:Name or ./file.py:Name(size=3).")
+    ] = None,
+    intervention: Annotated[
+        str | None, typer.Option(help="Intervention to apply: a name, module:Name or ./file.py:Name(strength=2).")
+    ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help="OpenAI-compatible URL up to /v1. Generation scores only.")
     ] = None,
@@ -79,11 +97,13 @@ def probe(
     ] = 120,
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
 ) -> None:
-    from whence.cli.probe_plans import parse_numbers, plan_from_options, split_items_option
+    from whence.cli.probe_options import parse_numbers, plan_from_options, split_items_option
+    from whence.cli.probe_report import write_report
     from whence.cli.progress import OutOfTime, probe_progress
     from whence.probe import analyses, measurement, probed_model, run_folder
     from whence.probe.endpoint import Endpoint
     from whence.probe.identity import identify
+    from whence.probe.probed_model import ProbedModel
     from whence.probe.tasks import ITEMS
     from whence.probe.tasks.user_tasks import describe_suspect_items
 
@@ -91,16 +111,18 @@ def probe(
     plan, _ = plan_from_options(
         model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,
         layers=None if layers is None else parse_numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
+        position=position, intervention=intervention,
     )  # fmt: skip
     parts = chosen_parts(only)
-    tasks = measurement.build_tasks(plan)  # what cannot be lm is refused before a model is loaded
+    tasks = measurement.build_tasks(plan)  # errors in tasks are raised before a model is loaded
     for own in (made for one, made in zip(plan.tasks, tasks, strict=True) if one.task == ITEMS):
-        if doubtful := describe_suspect_items(own.items):
-            print(f"warning: {own.name}:{doubtful}", file=sys.stderr)
+        if warning := describe_suspect_items(own.items):
+            print(f"warning: {own.name}:{warning}", file=sys.stderr)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
+        "position": position,
     }  # fmt: skip
-    lm: probed_model.ProbedModel | Endpoint
+    lm: ProbedModel | Endpoint
     if plan.endpoint is not None:
         lm = Endpoint(plan.model, plan.endpoint, plan.chat, api_key_env, timeout)
     else:
@@ -109,16 +131,19 @@ def probe(
         if parts - {"ask"}:
             print(f"curves only, no explanations: {lm.capture_error}", file=sys.stderr)
         parts &= {"ask"}
-    plan = run_folder.with_identity(plan, identify(lm))
-    folder = run_folder.open_folder(lm, plan, out, tasks)
     try:
         with probe_progress(minutes) as notify:
-            if "ask" in parts:
-                measurement.measure(lm, plan, out, notify)
-            if isinstance(lm, probed_model.ProbedModel) and parts - {"ask"}:
-                # what is measured inside a model is small beside the rounding of short numbers
+            with apply_intervention(lm, intervention) as changed:
+                plan = run_folder.with_identity(plan, identify(changed))
+                folder = run_folder.open_folder(changed, plan, out, tasks)
+                if "ask" in parts:
+                    measurement.measure(changed, plan, out, notify)
+            if isinstance(lm, ProbedModel) and parts - {"ask"}:
+                # analyses run in float32, because their effects are small compared with the rounding of short dtypes
                 exact = lm if plan.dtype == "float32" else probed_model.load(plan.model, device, **options)
-                analyses.explain(exact, plan, folder, notify)
+                with apply_intervention(exact, intervention) as changed:
+                    assert isinstance(changed, ProbedModel)
+                    analyses.explain(changed, plan, folder, notify)
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {folder}")
         return
@@ -128,37 +153,18 @@ def probe(
     print(f"report: {write_report(folder)}")
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """The table on the terminal and the page, from the records of a probe alone."""
-    from whence.cli.probe_plans import rerun_command
-    from whence.cli.probe_table import print_table
-    from whence.probe import run_folder
-    from whence.probe.findings import findings
+@contextmanager
+def apply_intervention(lm: ProbedModel | Endpoint, text: str | None) -> Iterator[ProbedModel | Endpoint]:
+    """The model with an intervention applied, which its identity then names; the model itself without one."""
+    from whence.mend import identify_intervention, load_intervention
+    from whence.probe.probed_model import ProbedModel
 
-    told = findings(folder, "")
-    device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
-    told["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
-    print_table(told)
-    page = write_page(told, out or folder / "report.html")
-    write_pictures(told, page.parent)
-    return page
-
-
-def write_pictures(told: dict[str, Any], folder: Path) -> None:
-    """The curves as a picture, and their explanations as another; the page is there without them too."""
-    from whence.report.png import write_png
-    from whence.report.probe.figures import curves_figure, explanations_figure
-
-    drawings = {"curves": curves_figure}
-    if any(told["explanation"].values()):
-        drawings["explanations"] = explanations_figure
-    for name, drawing in drawings.items():
-        try:
-            write_png(drawing(told), folder / f"{name}.png")
-        except MissingExtra as missing:
-            print(f"no picture of the {name}: {missing}", file=sys.stderr)
-        else:
-            print(f"{name}: {folder / f'{name}.png'}")
+    if text is None or not isinstance(lm, ProbedModel):
+        yield lm
+        return
+    intervention = load_intervention(text)
+    with intervention.apply(lm.model):
+        yield replace(lm, intervention=identify_intervention(intervention))
 
 
 def chosen_parts(only: list[str] | None) -> set[str]:
@@ -169,12 +175,3 @@ def chosen_parts(only: list[str] | None) -> set[str]:
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
     return set(only) if only else {"ask", "explain"}
-
-
-def write_page(told: dict[str, Any], path: Path) -> Path:
-    """The page, whole or not at all."""
-    from whence import records
-    from whence.report.probe import page
-
-    records.write_text(path, page(told))
-    return path

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from whence.cli import probe as probing
+from whence.cli import probe_report
 from whence.errors import usage_error
 from whence.records import find_folders
 
@@ -38,7 +38,7 @@ def report(
     label: Annotated[list[str] | None, typer.Option(help="Name of a compared probe. Repeat it for each.")] = None,
 ) -> None:
     if len(folders or ()) > 1 or label:
-        from whence.cli.probe_comparison import write_comparison
+        from whence.cli.probe_report import write_comparison
 
         print(f"report: {write_comparison(folders or (), out, label or ())}")
         return
@@ -63,7 +63,7 @@ def report_folder(folder: Path, out: Path | None) -> None:
             "name the folder of one probe",
         )
     for probe in probes:
-        print(f"report: {probing.write_report(probe, out)}")
+        print(f"report: {probe_report.write_report(probe, out)}")
     page = out or folder / "report.html"
     if folders:
         print(f"report: {write_report(folders, page, None, f'whence report {folder}', _print_warning)}")

@@ -70,6 +70,8 @@ def identify(lm: ProbedModel | Endpoint) -> dict[str, Any]:
         "adapters": _adapters(model),
         "hooks": _hooks(model),
     }
+    if lm.intervention is not None:
+        found["intervention"] = lm.intervention
     return json.loads(json.dumps(found))
 
 
@@ -135,6 +137,16 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
     return "other " + ", ".join(names) if names else "nothing"
 
 
+def describe_intervention(intervention: dict[str, Any]) -> str:
+    """An intervention with its settings.
+
+    >>> describe_intervention({"name": "attention-temperature", "settings": {"temperature": 2.0}})
+    'attention-temperature(temperature=2.0)'
+    """
+    settings = ", ".join(f"{name}={value!r}" for name, value in intervention["settings"].items())
+    return f"{intervention['name']}({settings})"
+
+
 def describe_identity(identity: dict[str, Any] | None) -> str:
     """One line about a model for pages and tables.
 
@@ -155,6 +167,8 @@ def describe_identity(identity: dict[str, Any] | None) -> str:
     said += [f"{identity['dtype']} on {identity['device']}"]
     for one in identity["attached"]:
         said.append(f"{one['position']} attached in {len(one['layers'])} layers, own rotation {one['own_rotation']}")
+    if identity.get("intervention"):
+        said.append(f"intervention {describe_intervention(identity['intervention'])}")
     if identity["adapters"]:
         said.append("with adapters")
     return ", ".join([*said, "chat template" if identity["chat"] else "raw text"])

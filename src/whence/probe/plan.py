@@ -12,9 +12,8 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.data.corpora import content_hash
-from whence.plugins import is_reference
 from whence.probe.likelihood import SCORED
-from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, is_known, spread_slots
+from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, spread_slots
 
 SCORES = ("likelihood", "generation")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -40,7 +39,7 @@ class TaskSpec:
     @property
     def is_custom(self) -> bool:
         """Whether the questions are someone's own."""
-        return self.task == ITEMS or is_reference(self.task)
+        return self.task not in TASKS
 
     def build(self) -> ProbeTask:
         """The task; one's own must ask what it asked when the plan was made."""
@@ -92,14 +91,13 @@ class Plan:
     layers: tuple[int, ...] | None = None  # whose attention is looked at; all by default
     revision: str | None = None  # on the hub, as it was asked for
     endpoint: str | None = None  # where the model answers, if not here
+    position: str | None = None  # a mechanism that is attached to the model, as text
+    intervention: str | None = None  # a change of the model for the length of the measurements, as text
     identity: dict[str, Any] | None = None  # of the model, see identity.py; None in records from before there were any
 
     def __post_init__(self) -> None:
-        unknown = [one.task for one in self.tasks if not is_known(one.task)]
-        if not self.tasks or unknown:
-            raise usage_error(
-                "a plan", f"tasks {unknown}" if unknown else "no tasks", f"they are {', '.join(TASKS)}", "name some"
-            )
+        if not self.tasks:
+            raise usage_error("a plan", "no tasks", "a probe has at least one task", f"name one of {', '.join(TASKS)}")
         wrong = [score for score in self.scores if score not in SCORES]
         if not self.scores or wrong:
             raise usage_error(
@@ -138,7 +136,7 @@ class Plan:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "identity")
+OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "position", "intervention", "identity")
 OPTIONAL_TASK_FIELDS = ("gold_slots", "items_hash")
 
 

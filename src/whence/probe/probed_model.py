@@ -31,6 +31,8 @@ class ProbedModel:
         chat: put each prompt into the tokenizer's chat template, as a user's message; raw text otherwise.
         capture_layers: the layers whose attention is looked at; all by default.
         batch_tokens: how many tokens are run together; by the device's memory by default.
+        intervention: the identity of the intervention that is applied to the model, as ``whence.mend.identify_intervention``
+            returns it. It becomes part of the identity of every record.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ProbedModel:
     chat: bool = False
     capture_layers: tuple[int, ...] | None = None
     batch_tokens: int | None = None
+    intervention: dict[str, Any] | None = None
 
     @property
     def config(self) -> Any:
@@ -222,22 +225,27 @@ def load(
     chat: bool = False,
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
+    position: str | None = None,
 ) -> ProbedModel:
     """A model by its name, its path, or ``quick`` for the tiny random one. Positions saved in its folder are attached.
 
     Args:
         revision: a branch, tag or commit on the hub.
         device_map: how accelerate spreads the weights, such as ``"auto"``; ``device`` then does not count.
+        position: a mechanism to attach, as text; see ``whence.hf.attach``.
         chat, layers, batch_tokens: see ``ProbedModel``.
     """
     settings: dict[str, Any] = {
         "chat": chat, "capture_layers": None if layers is None else tuple(layers), "batch_tokens": batch_tokens,
     }  # fmt: skip
+    from whence import hf
+
     if name == QUICK:
         quick = replace(tiny_random_model(), **settings)
         quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
+        if position is not None:
+            hf.attach(quick.model, position)
         return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
-    from whence import hf
     from whence.hf.state_io import saved_position_names
 
     if device_map is None:
@@ -250,6 +258,8 @@ def load(
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
+    if position is not None:
+        hf.attach(model, position)
     about = {
         "type": model.config.model_type,
         "parameters": count,

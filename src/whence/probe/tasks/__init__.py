@@ -1,4 +1,4 @@
-"""The questions a probe asks, by short name."""
+"""The tasks of a probe by name: built in, registered by installed packages, or named by module or file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from whence.errors import usage_error
-from whence.plugins import is_reference
+from whence.plugins import PROBE_TASKS, entry_points, is_reference
 from whence.probe.tasks.lost_in_the_middle import documents, generated, published
 from whence.probe.tasks.needle import needle
 from whence.probe.tasks.task import CLOSED_BOOK, ORACLE, Item, ProbeTask, Prompt, spread_slots
@@ -27,27 +27,33 @@ SOURCES = {"needle": "generated names and numbers between help topics of Python;
 
 
 def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
-    """A task by its short name, with so many items; ``items`` with a file, or ``module:Name`` for one of one's own."""
+    """A task by name, with so many items.
+
+    Args:
+        name: a built-in task; ``items`` together with a file; ``my_module:MyTask`` or ``./file.py:MyTask(words=3)``; or a
+            name that a package registers in the entry-point group ``whence.probe_tasks``.
+        settings: keyword arguments of the task.
+    """
     if name == ITEMS:
         return load_items(items, **settings)
-    if is_reference(name):
+    if is_reference(name) or is_installed(name):
         return load_task(name, items, **settings)
     if name not in TASKS:
         raise usage_error(
             "build_task",
             repr(name),
-            f"the tasks are {', '.join(TASKS)}",
+            f"the tasks are {', '.join([*TASKS, *entry_points(PROBE_TASKS)])}",
             "take one of them, or module:Name for your own",
         )
     made = TASKS[name](items, **settings)
     return made if made.source else replace(made, source=SOURCES.get(name, "generated; not published data"))
 
 
-def is_known(name: str) -> bool:
-    """Whether a plan may name it; one's own are looked for when they are asked, so that a report needs none of them."""
-    return name in TASKS or name == ITEMS or is_reference(name)
+def is_installed(name: str) -> bool:
+    """Whether an installed package registers the task, with or without arguments in parentheses."""
+    return name.partition("(")[0].strip() in entry_points(PROBE_TASKS)
 
 
 __all__ = [
-    "CLOSED_BOOK", "ITEMS", "ORACLE", "TASKS", "Item", "ProbeTask", "Prompt", "build_task", "is_known", "load_items", "spread_slots",
+    "CLOSED_BOOK", "ITEMS", "ORACLE", "TASKS", "Item", "ProbeTask", "Prompt", "build_task", "is_installed", "load_items", "spread_slots",
 ]  # fmt: skip

@@ -48,20 +48,46 @@ class Prompt:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """A family of such questions. The prompt is ``head``, the slots with ``joint`` between them, ``tail``."""
+    """A task of a probe: questions over a row of slots, and how their prompts are written.
+
+    A prompt is ``head``, the slots with ``joint`` between them, and ``tail`` with the question. The probe moves the gold
+    from slot to slot and keeps everything else. A task of your own is a function that returns a ``ProbeTask`` for a number
+    of items; name it with ``--task my_module:colors``, ``--task ./colors.py:colors``, or register it in the entry-point
+    group ``whence.probe_tasks``::
+
+        def colors(items: int) -> ProbeTask:
+            made = [Item(f"thing {n}", f"Thing {n} is red.", ("Stone is grey.", "Grass is green."), ("red",), ("grey", "green"))
+                    for n in range(items)]
+            return ProbeTask(
+                name="colors", about="The color of a thing.", head="", joint="\\n", tail="\\nWhat color is {question}?",
+                lead=" ", label="", metric="value", paired=True, items=tuple(made),
+            )
+
+    Args:
+        name: for tables and pages.
+        about: one sentence about the task, for the page.
+        tail: contains ``{question}``.
+        lead: between the prompt and an answer: a space, or a space and a quotation mark.
+        label: before each slot, with ``{number}`` counted from 1; empty for none.
+        metric: ``"value"`` or ``"subspan"``: how a generated answer is scored, see ``is_correct``.
+        paired: whether rival i is the answer that slot i holds, so that a wrong choice tells which slot was read.
+        items: all with the same number of other texts and of rivals.
+        settings: for the record.
+        source: where the questions come from.
+    """
 
     name: str
     about: str
     head: str
     joint: str
-    tail: str  # with {question}
-    lead: str  # stands between the prompt and an answer: a space, or a space and a quotation mark
-    label: str  # stands before each slot, with {number} counted from 1; empty for none
-    metric: str  # "value" or "subspan", see metrics.py
-    paired: bool  # whether every slot holds an answer of its own
+    tail: str
+    lead: str
+    label: str
+    metric: str
+    paired: bool
     items: tuple[Item, ...]
     settings: dict[str, Any] = field(default_factory=dict)
-    source: str = ""  # where the questions come from, in words; "published" only where the files are the published ones
+    source: str = ""
 
     @property
     def slots(self) -> int:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
-from whence.plugins import load_reference, parse_reference
+from whence.plugins import (
+    PROBE_TASKS,
+    entry_points,
+    is_reference,
+    load_entry_point,
+    load_reference,
+    parse_arguments,
+    parse_reference,
+)
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
 FIELDS = ("question", "gold", "others", "answers", "rivals", "id")
@@ -213,28 +221,40 @@ METRICS = ("value", "subspan")
 
 
 def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
-    """The task with so many items; what is wrong with it is said with its name."""
+    """The task that a text names: ``my_module:MyTask``, ``./file.py:MyTask(words=3)`` or the name of an entry point.
+
+    What is named is a ``ProbeTask``, or a class or function that is called with the number of items and returns one.
+    Arguments in the text are literals; they are parsed and never evaluated.
+    """
     caller = f"--task {text}"
-    reference = parse_reference(text, "--task")
-    name, given = reference.name, reference.arguments
-    make = load_reference(reference, caller)
-    if isinstance(make, ProbeTask):
-        made: object = make
-    elif callable(make):
+    if is_reference(text):
+        reference = parse_reference(text, "--task")
+        name, arguments = reference.name, reference.arguments
+        factory = load_reference(reference, caller)
+    else:
+        name, _, rest = text.partition("(")
+        arguments = parse_arguments(f"({rest}" if rest else None, caller)
+        factory = load_entry_point(entry_points(PROBE_TASKS)[name.strip()], caller)
+    if isinstance(factory, ProbeTask):
+        made: object = factory
+    elif callable(factory):
         try:
-            made = make(items, **{**given, **settings})
+            made = factory(items, **{**arguments, **settings})
         except WhenceError:
             raise
         except Exception as error:
             raise usage_error(
-                caller, f"{type(error).__name__}: {error}", f"{name}(items) makes a task without an error", "correct it"
+                caller,
+                f"{type(error).__name__}: {error}",
+                f"{name}(items) must return a task without an error",
+                "correct it",
             ) from error
     else:
         raise usage_error(
             caller,
-            f"{name} of {reference.module}, a {type(make).__name__}",
-            "it is a class or a function there",
-            "check both names",
+            f"a {type(factory).__name__}",
+            f"{name} must be a class, a function or a ProbeTask",
+            "check the name",
         )
     return replace(require_valid_task(caller, made, items), source=f"own task {text}")
 
@@ -242,7 +262,7 @@ def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
 def require_valid_task(caller: str, made: object, items: int) -> ProbeTask:
     """A task that can be caller: alike items with answers, and a prompt with a place for the question."""
     if not isinstance(made, ProbeTask):
-        raise usage_error(caller, type(made).__name__, "it gives a whence.probe.tasks.Task", "return one")
+        raise usage_error(caller, type(made).__name__, "it must return a whence.probe.ProbeTask", "return one")
     require_items(caller, len(made.items), items)
     made = made.first(items)
     slots, rivals = len(made.items[0].others), len(made.items[0].rivals)

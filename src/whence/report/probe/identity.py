@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from whence.probe.identity import describe_intervention
 from whence.report.comparison.tables import definitions
 
 UNKNOWN = "identity unknown (older record)"
@@ -42,6 +43,7 @@ def identity_terms(identity: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "precision": _text(" on ".join(str(identity[key]) for key in ("dtype", "device") if identity.get(key))),
         "quantization": _text(_quantization(identity.get("quantization"))),
         "attached": attached(identity) if identity.get("kind") != "endpoint" else "",
+        "intervention": _intervention(identity.get("intervention")),
         "adapters": "yes" if identity.get("adapters") else "",
         "tokenizer": _short(identity.get("tokenizer")),
         "prompts": _text(("chat template" if identity["chat"] else "raw text") if "chat" in identity else None),
@@ -58,6 +60,13 @@ def attached(identity: Mapping[str, Any] | None) -> str:
     found = identity["attached"] or []
     said = [f"{one.get('position', one)} in {len(one.get('layers', ()))} layers" for one in found]
     return html.escape("; ".join(said) or "nothing")
+
+
+def _intervention(found: Mapping[str, Any] | None) -> str:
+    if not found:
+        return ""
+    code = f" (source SHA-256 {_short(found['source_sha256'])})" if found.get("source_sha256") else ""
+    return _text(describe_intervention(dict(found))) + code
 
 
 def source(task: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from whence.plugins import is_reference
 from whence.probe import plan as plans
 from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import QUICK
-from whence.probe.tasks import ITEMS, load_items
+from whence.probe.tasks import ITEMS, TASKS, is_installed, load_items
 
 #: an endpoint's answers are dear: a record is written after so many
 ENDPOINT_CHUNK = 8
@@ -38,17 +38,22 @@ def plan_from_options(
     layers: tuple[int, ...] | None = None,
     revision: str | None = None,
     endpoint: str | None = None,
+    position: str | None = None,
+    intervention: str | None = None,
 ) -> tuple[Plan, str]:
     """The plan that the options ask for, and the name of its size."""
     if quick and (full or model or endpoint):
         raise usage_error("whence probe --quick", "another model or size", "it has its own", "leave the others out")
     if not quick and not model:
         raise usage_error("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
-    if endpoint and (layers or revision):
+    if endpoint and (layers or revision or position or intervention):
         raise usage_error(
-            "whence probe --endpoint", "--layers or --revision", "an endpoint shows its answers alone", "leave it out"
+            "whence probe --endpoint",
+            "--layers, --revision, --position or --intervention",
+            "an endpoint gives access to answers only",
+            "leave it out",
         )
-    own_only = (tasks or files) and all(is_reference(name) for name in tasks or ())
+    own_only = (tasks or files) and all(name not in TASKS for name in tasks or ())
     size = "quick" if quick else "full" if full else "usual"
     made = (
         plans.quick_plan()
@@ -60,7 +65,7 @@ def plan_from_options(
     specs = select_tasks(made.tasks, tasks, items, lengths, files, slots)
     told = dataclasses.replace(
         made, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or made.dtype, chat=chat,
-        layers=layers, revision=revision, **_scored(made, scores, endpoint),
+        layers=layers, revision=revision, position=position, intervention=intervention, **_scored(made, scores, endpoint),
     )  # fmt: skip
     return told, size
 
@@ -87,7 +92,9 @@ def select_tasks(
     usual = specs[0].items
     if tasks or files:
         known = {one.task: one for one in specs}
-        unknown = [name for name in tasks or () if name not in known and not is_reference(name)]
+        unknown = [
+            name for name in tasks or () if name not in known and not is_reference(name) and not is_installed(name)
+        ]
         if unknown:
             raise usage_error(
                 "whence probe --task",
@@ -167,6 +174,7 @@ def rerun_command(plan: Plan, device: str) -> str:
                 continue
             again = dataclasses.replace(
                 base, tasks=specs, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
+                position=plan.position, intervention=plan.intervention,
                 **_scored(base, plan.scores, plan.endpoint),
             )  # fmt: skip
             if again == _unpinned(plan):
@@ -181,6 +189,8 @@ def rerun_command(plan: Plan, device: str) -> str:
                     *(["--chat"] if plan.chat else []),
                     *([] if plan.layers is None else [f"--layers {','.join(map(str, plan.layers))}"]),
                     *([f"--revision {shlex.quote(plan.revision)}"] if plan.revision else []),
+                    *([f"--position {shlex.quote(plan.position)}"] if plan.position else []),
+                    *([f"--intervention {shlex.quote(plan.intervention)}"] if plan.intervention else []),
                     *([f"--endpoint {shlex.quote(plan.endpoint)}"] if plan.endpoint else []),
                     *([] if device == "cpu" else [f"--device {device}"]),
                 ]
