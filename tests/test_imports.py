@@ -19,7 +19,7 @@ def test_import_loads_torch_alone():
     ).splitlines()
     outside = {name.split(".")[0] for name in loaded.split()} - {"whence", "torch"} - set(sys.stdlib_module_names)
     assert not outside
-    assert not {"whence.checks", "whence.drawing", "whence.report"} & set(loaded.split())
+    assert not {"whence.checks", "whence.plotting", "whence.report"} & set(loaded.split())
     assert heavy == "heavy:"
 
 
@@ -31,7 +31,7 @@ def test_everything_promised_is_there():
     assert promised == "True" and "no attribute 'nonsense'" in unknown
 
 
-def test_drawing_without_matplotlib_names_the_extra():
+def test_show_without_matplotlib_names_the_extra():
     code = (
         "import sys; sys.modules['matplotlib'] = None\nimport whence\n"
         "try: whence.show(whence.Alibi(2))\nexcept whence.MissingExtra as e: print(e)"

@@ -23,7 +23,7 @@ from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
-    from whence.drawing import show
+    from whence.plotting import show
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(checks, name)
     if name == "show":
-        from whence.drawing import show
+        from whence.plotting import show
 
         return show
     if name == "hf":

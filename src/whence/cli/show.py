@@ -23,7 +23,7 @@ def show(
     out: Annotated[Path, typer.Option(help="Output image.")] = Path("position.png"),
 ) -> None:
     from whence.cli.output_paths import require_image_path
-    from whence.drawing import show as draw
+    from whence.plotting import show as draw
     from whence.position.expression import ModelDims, build_position
 
     require_image_path(out)

@@ -23,7 +23,7 @@ import torch
 
 from whence import position as p
 from whence import records
-from whence.drawing import show
+from whence.plotting import show
 from whence.position.base import Position
 from whence.position.catalogue import CATALOGUE, Entry
 

@@ -15,7 +15,7 @@ from whence.position.rotary_scaling import LongRope
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
-from whence.drawing import show
+from whence.plotting import show
 
 LENGTH = 16
 
@@ -134,7 +134,7 @@ def test_sizes_follow_the_mechanism(position):
 def test_a_flat_learnable_mechanism_says_so():
     torch.manual_seed(0)
     note = panels(show(Shaw(8), length=LENGTH))[0].get_title(loc="right")
-    assert "as initialised" in note
+    assert "as initialized" in note
 
 
 def test_a_mechanism_of_ones_own():
@@ -146,7 +146,7 @@ def test_a_mechanism_of_ones_own():
 
 
 def test_refusals():
-    with pytest.raises(WhenceError, match="position is a whence"):
+    with pytest.raises(WhenceError, match="position must be a whence"):
         show("alibi")
     with pytest.raises(WhenceError, match="at least 8"):
         show(Alibi(2), length=4)

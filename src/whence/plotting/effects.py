@@ -1,0 +1,155 @@
+"""The numbers behind the figure: a mechanism's effect on fixed content.
+
+All content is one direction per head, multiplied by a level per token. With levels of 1, every score is exactly 1
+before position acts, so the plot shows the effect of position alone. The example pattern has higher levels at a few
+keys.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whence.attention.arguments import Arguments
+from whence.attention.attend import attend
+from whence.attention.layout import Layout, resolve_layout
+from whence.attention.module import without_embedding
+from whence.position import evaluate
+from whence.position.base import Position, Rows
+from whence.position.rotary import Rotary
+from whence.position.rotary_scaling import LongRope
+
+
+@dataclass(frozen=True)
+class PlotInputs:
+    """A frozen copy of a mechanism and the content it is applied to."""
+
+    position: Position
+    heads: int
+    length: int
+    causal: bool  # whether the mechanism is defined for keys at or before the query only
+    direction: Tensor  # [H, D]; its score with itself is 1
+    levels: Tensor  # [T], the keys' scores in the example pattern without a mechanism
+
+    def content(self, levels: Tensor) -> Tensor:
+        """The direction times ``levels`` ``[T]``, after the mechanism's input embedding: ``[1, H, T, D]``."""
+        x = (levels[:, None] * self.direction.flatten())[None]
+        positions = torch.arange(self.length)[None]
+        for part in self.position.at_input():
+            x = part.embed(x, positions)
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+    def layout(self) -> Layout:
+        """Tokens at 0, 1, 2, ...; causal if the mechanism is."""
+        x = self.direction[None, :, None, :].expand(-1, -1, self.length, -1)
+        return resolve_layout(Arguments(x, x, x, causal=self.causal))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A number for each query and key: ``[H or 1, T, S]``, NaN where a query does not see a key."""
+
+    values: Tensor
+    label: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether all heads have the same values."""
+        return bool(torch.allclose(self.values, self.values[:1], rtol=1e-9, atol=1e-12, equal_nan=True))
+
+    @property
+    def median_head(self) -> int:
+        """The head with the median standard deviation of its values; 0 if all are the same."""
+        if self.shared:
+            return 0
+        spread = self.values.nan_to_num(0.0).flatten(1).std(1)
+        return int(spread.argsort()[len(spread) // 2])
+
+
+def build_plot_inputs(
+    position: Position, length: int, heads: int | None, head_dim: int | None, seed: int
+) -> PlotInputs:
+    frozen = copy.deepcopy(position).double().cpu().eval().requires_grad_(False)
+    heads, head_dim = _infer_sizes(frozen, heads, head_dim)
+    for part in frozen.at_input():
+        length = min(length, getattr(part, "max_length", length))
+    generator = torch.Generator().manual_seed(seed)
+    # drawn before the signs, so that levels do not depend on the number of heads
+    levels = 1 + 0.4 * torch.randn(length, generator=generator, dtype=torch.float64)
+    signs = torch.randint(0, 2, (heads, head_dim), generator=generator).double() * 2 - 1
+    # one high key in each quarter: both halves hold two, so none stands out in a mean by distance
+    levels[[length * eighth // 8 for eighth in (1, 3, 5, 7)]] = 4.0
+    # entries of head_dim ** -1/4: with the scale head_dim ** -1/2 the score of the direction with itself is 1
+    return PlotInputs(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels)
+
+
+def _infer_sizes(position: Position, heads: int | None, head_dim: int | None) -> tuple[int, int]:
+    """Numbers of heads and head dimension that suit all parts, where the caller passes none."""
+    heads = position.heads if heads is None else heads
+    distance = torch.arange(3, dtype=torch.float64)
+    for part in position.parts:
+        length = {None: None, "context": part.context, "query": distance + 1, "sequence": 3}[part.length]
+        for hook in part.effects & {"score_scale", "bias", "sink"} if heads is None else ():
+            output = getattr(part, hook)(distance, length)
+            heads = len(output) if getattr(output, "ndim", 0) == 2 else heads
+        if head_dim is None:
+            head_dim = getattr(part, "head_dim", None)
+    for part in position.at_input():
+        embed_dim = getattr(part, "embed_dim", None)
+        if embed_dim is not None:
+            divisor = next(n for n in (4, 3, 2, 1) if embed_dim % n == 0)
+            heads = heads or (embed_dim // head_dim if head_dim else divisor)
+            head_dim = head_dim or embed_dim // heads
+    for part in position.parts if head_dim is None else ():
+        if isinstance(part, Rotary):  # LongRoPE's factors fix head_dim; a partial rotation needs at least rotary_dim
+            longrope = part.scaling if isinstance(part.scaling, LongRope) else None
+            head_dim = 2 * len(longrope.short) if longrope is not None else max(64, part.rotary_dim or 0)
+    return heads or 4, head_dim or 16
+
+
+def compute_effect(inputs: PlotInputs) -> Effect:
+    """The factor, the bias or the resulting logit of a score of 1, whichever describes the mechanism."""
+    layout, hooks = inputs.layout(), inputs.position.effects
+    distance = layout.distance().double()
+    score_scale = evaluate.evaluate(inputs.position, "score_scale", distance, inputs.heads, layout.length_of)
+    bias = evaluate.evaluate(inputs.position, "bias", distance, inputs.heads, layout.length_of)
+    if not hooks & {"score_scale", "bias"} or hooks & {"embed", "rotate", "content_bias"}:
+        values, label = _compute_logits(inputs, layout, score_scale, bias) - 1, "change of the logit\nfor equal content"
+    elif score_scale is None:
+        assert bias is not None
+        values, label = bias, "added to the logit"
+    elif bias is None:
+        values, label = score_scale, "factor on the score"
+    else:
+        values, label = score_scale + bias, "logit of a score of 1"
+    values = values[:, 0]
+    return Effect(values.masked_fill(~(layout.visible()[:, 0] & values.isfinite()), torch.nan), label)
+
+
+def _compute_logits(inputs: PlotInputs, layout: Layout, score_scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Logits ``[H, 1, T, S]`` of scores of 1. ``attend`` returns weights after the softmax, not logits."""
+    x = inputs.content(torch.ones_like(inputs.levels))
+    positions = layout.q_positions, layout.k_positions
+    q, k = inputs.position.rotate(x, x, *positions)
+    scale = x.shape[-1] ** -0.5
+    logits = scores = scale * (q @ k.mT)
+    if "content_bias" in inputs.position.effects:
+        logits = logits + inputs.position.content_bias(Rows(q, k, scores, *positions, layout.visible(), scale))
+    logits = logits.transpose(0, 1) * (1 if score_scale is None else score_scale)
+    return logits if bias is None else logits + bias
+
+
+def compute_attention(inputs: PlotInputs) -> tuple[Tensor, Tensor]:
+    """Causal attention weights of the example pattern: without the mechanism ``[T, S]``, with it ``[H, T, S]``."""
+    ones = torch.ones_like(inputs.levels)
+    score = torch.full((inputs.length, inputs.length), -torch.inf, dtype=torch.float64).triu(1) + inputs.levels
+    value_dim = max(getattr(part, "value_dim", 1) for part in inputs.position.parts)
+    values = torch.zeros(1, inputs.heads, inputs.length, value_dim, dtype=torch.float64)
+    _, weights = attend(
+        inputs.content(ones), inputs.content(inputs.levels), values, position=without_embedding(inputs.position),
+        causal=True, backend="reference", return_weights=True,
+    )  # fmt: skip
+    return torch.softmax(score, -1), weights[0]

@@ -1,0 +1,160 @@
+"""The rows of the figure: a mechanism's effect, a sink, an attention pattern with it, and rotary's oscillation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whence.plotting.axes import add_legend, choose_colormap, label_axes, plot_heads, plot_heatmaps
+from whence.plotting.effects import Effect, PlotInputs, compute_attention
+from whence.position.evaluate import evaluate
+from whence.position.rotary import Rotary, oscillation
+from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Scaling, Yarn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FLAT_LOGIT_RANGE = 0.3  # a logit that moves less than this changes a weight by less than about a third
+MIN_WEIGHT = 1e-3  # smaller attention weights are drawn as this one
+MAX_DISTANCE = 4096  # of the oscillation
+LINE_STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))
+
+
+def plot_effect(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> None:
+    """The effect over distance for one query, and by query and key for one head."""
+    query = inputs.length - 1 if inputs.causal else inputs.length // 2
+    # near to far: keys in reverse order, starting at the query
+    distance, curves = query - torch.arange(inputs.length).flip(0), effect.values[:, query].flip(-1)
+    if not inputs.causal:
+        panels[0].axvline(0, color="0.8", linewidth=0.8)
+    plot_heads(panels[0], distance, curves, effect.shared)
+    which_query = "" if inputs.position.relative else f", for the query at {query}"
+    x = "distance to the key" + ("" if inputs.causal else ", negative for later keys") + f" (tokens){which_query}"
+    label_axes(panels[0], "effect over distance", x, effect.label, _learnable_note(inputs, curves))
+    values = effect.values[effect.median_head]
+    plot_heatmaps(panels[1:], [values], effect.label.replace("\n", " "), **choose_colormap(values))
+    title = f"effect by query and key, {_head_name(effect, effect.median_head)}"
+    label_axes(panels[1], title, "key (token)", "query (token)")
+
+
+def _learnable_note(inputs: PlotInputs, curves: Tensor) -> str:
+    """A note that the curve can change with training, or that the mechanism has no effect on logits."""
+    if inputs.position.effects <= {"value_bias"}:
+        return "acts on values only" if inputs.position.effects else "no effect"
+    if not _has_parameters(inputs, sink=False):
+        return ""
+    finite = curves[curves.isfinite()]
+    flat = "score_scale" not in inputs.position.effects and float(finite.max() - finite.min()) < FLAT_LOGIT_RANGE
+    return "learnable; nearly flat as initialized" if flat else "learnable; current values"
+
+
+def _has_parameters(inputs: PlotInputs, sink: bool) -> bool:
+    """Whether the sink, or everything but the sink, has parameters."""
+    parts = [part for part in inputs.position.parts if (part.effects == {"sink"}) == sink]
+    return any(True for part in parts for _ in part.parameters())
+
+
+def _head_name(effect: Effect, head: int) -> str:
+    return "every head" if effect.shared else f"head {head}"
+
+
+def plot_sink(panels: list[Axes], inputs: PlotInputs, effect: Effect | None) -> Effect:
+    """The sink's logit, its share of attention, and the share it leaves to the keys.
+
+    Returns the effect whose head the attention pattern shows: ``effect``, or the sink's own if that is ``None``.
+    """
+    layout = inputs.layout()
+    positions = layout.q_positions.double()[..., None]
+    output = evaluate(inputs.position, "sink", positions, inputs.heads, layout.length_of)
+    assert output is not None
+    logit, query = output[:, 0, :, 0], torch.arange(inputs.length)
+    share = torch.sigmoid(logit - torch.log(query + 1.0))
+    key_share = (1 - share)[:, :, None].expand(-1, -1, inputs.length).masked_fill(query > query[:, None], torch.nan)
+    sink_effect = Effect(key_share, "factor on the weight")
+    note = "learnable; current values" if _has_parameters(inputs, sink=True) else ""
+    plot_heads(panels[0], query, logit.masked_fill(logit.isinf(), torch.nan), sink_effect.shared, legend=False)
+    label_axes(panels[0], "logit of the sink", "query (token)", "extra logit in the row", note)
+    plot_heads(panels[1], query, share, sink_effect.shared)
+    panels[1].set_ylim(0, max(0.05, 1.08 * float(share.max())))
+    label_axes(panels[1], "its share if all scores are 0", "query (token)", "share of attention")
+    head = sink_effect.median_head if effect is None or sink_effect.shared else effect.median_head
+    plot_heatmaps(panels[2:], [key_share[head]], sink_effect.label, cmap="viridis", vmin=0, vmax=1)
+    label_axes(panels[2], f"share of the keys, {_head_name(sink_effect, head)}", "key (token)", "query (token)")
+    return sink_effect if effect is None else effect
+
+
+def plot_attention(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> None:
+    """Attention weights over the example content without and with the mechanism, and their ratio by distance."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    head = effect.median_head
+    without, weights = compute_attention(inputs)
+    later_keys = torch.ones(inputs.length, inputs.length, dtype=torch.bool).triu(1)
+    maps = [weight.masked_fill(later_keys, torch.nan).clamp(min=MIN_WEIGHT) for weight in (without, weights[head])]
+    # log scale: early queries have few keys and large weights, and would hide the later rows
+    plot_heatmaps(panels[:2], maps, "attention weight", cmap="cividis", norm=LogNorm(MIN_WEIGHT, 1))
+    label_axes(panels[0], "attention without it", "key (token)", "query (token)")
+    label_axes(panels[1], f"with it, {_head_name(Effect(weights, ''), head)}", "key (token)", "query (token)")
+
+    half = inputs.length // 2  # every query of the second half sees these distances
+    queries, distance = torch.arange(half, inputs.length)[:, None], torch.arange(half)
+    # geometric mean: an arithmetic one is dominated by the few keys with large scores
+    ratio = (weights / without)[:, queries, queries - distance].log().mean(1).exp()
+    low, high = min(0.95, float(ratio.amin())), max(1.05, float(ratio.amax()))
+    if low * 20 < high:
+        panels[2].set_yscale("log")
+        panels[2].set_ylim(max(1e-4, 0.6 * low), 1.6 * high)
+        panels[2].yaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 1000 * low else (1,)))
+        panels[2].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panels[2].yaxis.set_minor_formatter(NullFormatter())
+    panels[2].axhline(1, color="black", linewidth=1, linestyle="--", label="without it")
+    plot_heads(panels[2], distance, ratio, bool(torch.allclose(ratio, ratio[:1], rtol=1e-9, atol=1e-12)))
+    if panels[2].get_yscale() == "linear":
+        panels[2].set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    label_axes(panels[2], "mean change by distance", "distance to the key (tokens)", "weight with it / without it")
+
+
+def plot_oscillation(panels: list[Axes], rotary: Rotary, head_dim: int) -> None:
+    """The score of two equal vectors over distance under this rotary embedding, other bases and other scalings."""
+    from matplotlib import colormaps
+
+    distances = torch.arange(1, MAX_DISTANCE + 1, dtype=torch.float64)
+    centers = torch.logspace(0, math.log2(MAX_DISTANCE) - 0.2, 160, base=2.0, dtype=torch.float64).round().unique()
+
+    def smooth(rotary: Rotary) -> Tensor:
+        """The mean over distances within 10 %; beyond a hundred tokens single distances look like noise."""
+        near = ((distances - centers[:, None]).abs() <= 0.1 * centers[:, None] + 0.5).double()
+        return near @ oscillation(rotary, distances, head_dim) / near.sum(1)
+
+    def with_scaling(scaling: Scaling) -> Rotary:
+        context = MAX_DISTANCE if scaling.needs_length else None
+        return Rotary(base=rotary.base, rotary_dim=rotary.rotary_dim, scaling=scaling, context=context)
+
+    pairs, original = rotary.resolve_rotary_dim(head_dim) // 2, MAX_DISTANCE // 4
+    long_factors = tuple(4.0 ** (pair / max(1, pairs - 1)) for pair in range(pairs))  # LongRoPE searches for its factors
+    bases = {f"base $10^{n}$": Rotary(base=10.0**n, rotary_dim=rotary.rotary_dim) for n in (4, 5, 6)}
+    scalings = {"linear": with_scaling(Linear(4.0))}
+    if pairs > 1:  # dynamic NTK needs two frequencies
+        scalings["dynamic NTK"] = with_scaling(DynamicNtk(4.0, original))
+    scalings["YaRN"] = with_scaling(Yarn(4.0, original))
+    scalings["Llama 3"] = with_scaling(Llama3(4.0, original=original))
+    scalings["LongRoPE"] = with_scaling(LongRope((1.0,) * pairs, long_factors, original, 4.0))
+
+    for panel, others, title in (
+        (panels[0], bases, f"rotary oscillation by base, head_dim={head_dim}"),
+        (panels[1], scalings, f"by scaling, from {original} to {MAX_DISTANCE} tokens"),
+    ):
+        panel.set_xscale("log", base=2)
+        panel.axhline(0, color="0.8", linewidth=0.8)
+        exact = oscillation(rotary, distances, head_dim)
+        panel.plot(distances, exact, color="0.78", linewidth=0.6, label="this one,\neach distance")
+        panel.plot(centers, smooth(rotary), color="black", linewidth=2.4, label="this one")
+        colors = colormaps["viridis"]([0.15 + 0.7 * n / (len(others) - 1) for n in range(len(others))])
+        for color, style, (name, other) in zip(colors, LINE_STYLES, others.items(), strict=False):
+            panel.plot(centers, smooth(other), color=color, linestyle=style, linewidth=1.3, label=name)
+        add_legend(panel)
+        label_axes(panel, title, "distance (tokens)", "mean cosine, times\nany attention factor")
