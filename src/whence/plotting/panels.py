@@ -135,7 +135,9 @@ def plot_oscillation(panels: list[Axes], rotary: Rotary, head_dim: int) -> None:
         return Rotary(base=rotary.base, rotary_dim=rotary.rotary_dim, scaling=scaling, context=context)
 
     pairs, original = rotary.resolve_rotary_dim(head_dim) // 2, MAX_DISTANCE // 4
-    long_factors = tuple(4.0 ** (pair / max(1, pairs - 1)) for pair in range(pairs))  # LongRoPE searches for its factors
+    long_factors = tuple(
+        4.0 ** (pair / max(1, pairs - 1)) for pair in range(pairs)
+    )  # LongRoPE searches for its factors
     bases = {f"base $10^{n}$": Rotary(base=10.0**n, rotary_dim=rotary.rotary_dim) for n in (4, 5, 6)}
     scalings = {"linear": with_scaling(Linear(4.0))}
     if pairs > 1:  # dynamic NTK needs two frequencies
