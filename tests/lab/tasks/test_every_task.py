@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import EntryPoint
 
 import pytest
 import torch
@@ -128,3 +129,12 @@ def test_unknown_split(tasks):
     with pytest.raises(WhenceError) as error:
         tasks["topics"].evaluation("16x")
     assert "'16x'" in str(error.value) and "test, 2x, 4x, 8x" in str(error.value)
+
+
+def test_a_registered_task_whose_import_fails_says_so(monkeypatch):
+    point = EntryPoint("broken", "nonesuch_package.tasks:Broken", "whence.tasks")
+    monkeypatch.setattr("whence.lab.tasks.entry_points", lambda group: {"broken": point})
+    with pytest.raises(WhenceError) as error:
+        load("broken")
+    said = str(error.value)
+    assert 'load("broken")' in said and "nonesuch_package" in said and "unknown task" not in said
