@@ -251,7 +251,7 @@ def caching(draw):
 
 def forwarding(draw):
     position = draw.choice([*POSITIONS, lambda: p.Sinusoidal(H * D), lambda: p.Learned(H * D, 16)])()
-    layer = Attention(H * D, H, position, num_kv_heads=G)
+    layer = Attention(H * D, H, position, num_kv_heads=G, causal=True)
     earlier = torch.randn(B, 2, H * D)
 
     def make_cache(layer, like):

@@ -181,7 +181,7 @@ def test_a_cache_is_reordered_by_any_integers_and_never_to_nothing(dtype):
 
 
 def test_a_layer_takes_the_dtype_it_has():
-    layer = Attention(16, 2, Sink(2))
+    layer = Attention(16, 2, Sink(2), causal=True)
     refused(lambda: layer(torch.randn(1, 3, 16).double()), "Attention(x)", "float64", "x.to(torch.float32)")
     refused(lambda: layer(torch.randn(1, 3, 16), memory_positions=torch.arange(3)), "memory_positions", "memory")
     refused(lambda: layer(torch.randn(1, 3, 16), cache={}), "Attention(cache=...)", "KVCache")

@@ -24,7 +24,7 @@ every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
 def build(mechanism, **about):
     torch.manual_seed(0)
     position = MECHANISMS[mechanism](HEADS, HEAD_WIDTH)
-    layer = Attention(WIDTH, HEADS, position, **({"backend": "reference"} | about)).double()
+    layer = Attention(WIDTH, HEADS, position, **({"backend": "reference", "causal": True} | about)).double()
     with torch.no_grad():
         for p in layer.parameters():  # larger than at the start, so that no effect hides below the tolerance
             p.add_(torch.randn_like(p) * 0.3)

@@ -64,7 +64,7 @@ class History:
         if any(name in AT_INPUT for name in self.names) or rng.random() < 0.1:
             self.layer = Attention(
                 self.heads * self.dim, self.heads, self.mechanism.position, num_kv_heads=self.groups, head_dim=self.dim,
-                value_dim=self.value_dim, **self.settings,
+                value_dim=self.value_dim, causal=True, **self.settings,
             ).double()  # fmt: skip
         self.chunks = []  # the tensors of each call
         self.rows = [[] for _ in range(self.batch)]  # of Slot

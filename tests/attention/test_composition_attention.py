@@ -245,7 +245,7 @@ def test_a_composition_is_the_formula_written_by_hand(composition, places):
 @pytest.mark.parametrize("composition", AT_INPUT)
 def test_embeddings_compose_with_score_effects_in_a_layer(composition):
     position = build(AT_INPUT[composition])
-    layer = Attention(WIDTH, HEADS, position, num_kv_heads=GROUPS).double()
+    layer = Attention(WIDTH, HEADS, position, num_kv_heads=GROUPS, causal=True).double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
     p = torch.arange(TOKENS, dtype=torch.float64)
     named = dict(layer.named_parameters())
@@ -269,7 +269,7 @@ def test_a_model_that_embeds_once_gives_its_layers_the_rest():
     position = build(AT_INPUT["Learned + Epar + Sink"])
     learned, epar, sink = position.parts
     assert without_embedding(position).parts == (epar, sink) and position.at_input() == (learned,)
-    layer = Attention(WIDTH, HEADS, position).double()
+    layer = Attention(WIDTH, HEADS, position, causal=True).double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     whole = layer(x)
     layer.position = without_embedding(position)

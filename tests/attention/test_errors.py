@@ -32,7 +32,7 @@ def user(*names, answer, **about):
 
 
 def layer(position=None, **about):
-    return Attention(16, 2, position, **about)
+    return Attention(16, 2, position, **{"causal": True} | about)
 
 
 def x(batch=1, length=3, width=16, **about):

@@ -34,7 +34,7 @@ def fresh_compiler():
 
 def build(position, **about):
     torch.manual_seed(0)
-    return Attention(WIDTH, HEADS, position, num_kv_heads=2, **about).double()
+    return Attention(WIDTH, HEADS, position, num_kv_heads=2, **{"causal": True} | about).double()
 
 
 def tokens(length=7):
@@ -200,7 +200,7 @@ class Chain(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         entries = [entry for entry in CATALOGUE if entry.name not in ALIKE]
-        self.layers = torch.nn.ModuleList(Attention(8, 2, entry.make(2, 4)) for entry in entries)
+        self.layers = torch.nn.ModuleList(Attention(8, 2, entry.make(2, 4), causal=True) for entry in entries)
 
     def forward(self, x):
         for layer in self.layers:

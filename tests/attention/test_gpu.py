@@ -55,7 +55,7 @@ def test_cuda_matches_reference(entry, mask):
 def test_half_precision_and_a_cache(dtype):
     torch.manual_seed(0)
     position = (whence.Rotary() + whence.Epar(4, learnable=True, context=64)).cuda()
-    layer = whence.Attention(64, 4, position, num_kv_heads=2).cuda().to(dtype)
+    layer = whence.Attention(64, 4, position, num_kv_heads=2, causal=True).cuda().to(dtype)
     x = torch.randn(2, 40, 64, device="cuda", dtype=dtype)
     whole = layer(x)
     for cache in (whence.KVCache(), whence.KVCache(capacity=40)):

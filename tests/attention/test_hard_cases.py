@@ -18,7 +18,7 @@ def inputs(length, batch=1, dtype=torch.float64, seed=0):
 @pytest.mark.parametrize("position", [whence.Rotary(), whence.Alibi(H), whence.Epar(H, length="query")], ids=repr)
 def test_decoding_goes_on_from_each_rows_last_real_token_after_right_padding(position):
     torch.manual_seed(0)
-    layer = whence.Attention(16, H, position).double()
+    layer = whence.Attention(16, H, position, causal=True).double()
     x, rest = torch.randn(2, 7, 16, dtype=torch.float64), torch.randn(2, 3, 16, dtype=torch.float64)
     lengths = torch.tensor([4, 7])
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_a_dense_mask_is_avoided_when_it_is_large():
 
 def test_an_embedding_and_two_more_compile_in_one_graph():
     torch.manual_seed(0)
-    layer = whence.Attention(16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learnable=True))
+    layer = whence.Attention(16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learnable=True), causal=True)
     assert len(list(layer.parameters())) == len({id(p) for p in layer.parameters()}) == 4 + 1 + 3
     assert not [name for name in layer.state_dict() if "inside" in name]
     x = torch.randn(1, 6, 16)
@@ -146,7 +146,7 @@ def test_an_embedding_and_two_more_compile_in_one_graph():
 @pytest.mark.parametrize(
     ("build", "named"),
     [
-        (lambda: whence.Sinusoidal(16) + whence.Learned(32, 8), "the same input"),
+        (lambda: whence.Sinusoidal(16) + whence.Learned(32, 8), r"embed_dim=16.*embed_dim=32"),
         (lambda: whence.Shaw(8, value_dim=4) + whence.Shaw(8, value_dim=6), "the same values"),
         (lambda: whence.Rotary(rotary_dim=16) + whence.Shaw(8), "a rotation of 16 columns for heads of width 8"),
         (lambda: whence.Sum(), "a sum has at least one part"),
@@ -161,14 +161,14 @@ def test_impossible_at_construction(build, named):
 def test_a_memory_of_other_tokens_has_no_order_unless_it_is_said():
     x, memory = torch.randn(1, 3, 16), torch.randn(1, 3, 16)
     with pytest.raises(whence.WhenceError, match="a memory of other tokens has no order"):
-        whence.Attention(16, H)(x, memory)
+        whence.Attention(16, H, causal=True)(x, memory)
     assert whence.Attention(16, H, causal=False)(x, memory).shape == x.shape
 
 
 def test_scale_and_temperature_reach_attend():
     torch.manual_seed(0)
-    layer = whence.Attention(16, H, scale=1.0, temperature=2.0)
-    same = whence.Attention(16, H, scale=0.5)
+    layer = whence.Attention(16, H, causal=True, scale=1.0, temperature=2.0)
+    same = whence.Attention(16, H, causal=True, scale=0.5)
     same.load_state_dict(layer.state_dict())
     x = torch.randn(1, 5, 16)
     torch.testing.assert_close(layer(x), same(x))

@@ -33,11 +33,11 @@ class Attention(nn.Module):
         value_dim: width of a value; ``head_dim`` by default.
         norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
         bias: whether the projections have a bias.
-        causal, window, scale, temperature, dropout, backend, skip_blocks: as in ``attend``; dropout acts in training mode
-            only.
+        causal, window, scale, temperature, dropout, backend, skip_blocks: as in ``attend``. ``causal`` is False by
+            default, as in ``attend`` and in torch; a decoder passes True. Dropout acts in training mode only.
 
     >>> import torch
-    >>> layer = Attention(32, 4)
+    >>> layer = Attention(32, 4, causal=True)
     >>> layer(torch.ones(2, 5, 32)).shape
     torch.Size([2, 5, 32])
     """
@@ -53,7 +53,7 @@ class Attention(nn.Module):
         value_dim: int | None = None,
         norm: str = "none",
         bias: bool = False,
-        causal: bool = True,
+        causal: bool = False,
         window: int | None = None,
         scale: float | None = None,
         temperature: float = 1.0,

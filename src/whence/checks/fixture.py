@@ -59,6 +59,7 @@ class Fixture:
             num_kv_heads=num_kv_heads,
             head_dim=self.head_dim,
             value_dim=self.value_dim,
+            causal=True,
             backend="reference",
         ).double()
 

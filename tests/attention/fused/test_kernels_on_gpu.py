@@ -227,7 +227,7 @@ def test_query_and_gradient_offsets_beyond_32_bits():
 def test_compiled_layer_equals_eager(name):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    layer = whence.Attention(256, HEADS, build_position(name), num_kv_heads=2, backend="triton").to(
+    layer = whence.Attention(256, HEADS, build_position(name), num_kv_heads=2, causal=True, backend="triton").to(
         DEVICE, torch.bfloat16
     )
     layer.position.float()

@@ -44,7 +44,7 @@ def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str,
     """The prior together with rotary position: one pass, beside token by token from a cache, and its gradients."""
     torch.manual_seed(seed)
     position = Rotary() + PowerPrior(heads, alpha=0.1)
-    layer = Attention(embed_dim, heads=heads, position=position, backend="reference").double()
+    layer = Attention(embed_dim, heads=heads, position=position, causal=True, backend="reference").double()
     x = torch.randn(2, length, embed_dim, dtype=torch.float64)
     whole = layer(x)
     cache = KVCache()
