@@ -147,10 +147,10 @@ def test_an_embedding_and_two_more_compile_in_one_graph():
     ("build", "named"),
     [
         (lambda: whence.Sinusoidal(16) + whence.Learned(32, 8), r"embed_dim=16.*embed_dim=32"),
-        (lambda: whence.Shaw(8, value_dim=4) + whence.Shaw(8, value_dim=6), "the same values"),
-        (lambda: whence.Rotary(rotary_dim=16) + whence.Shaw(8), "a rotation of 16 columns for heads of width 8"),
+        (lambda: whence.Shaw(8, value_dim=4) + whence.Shaw(8, value_dim=6), r"value_dim=4.*value_dim=6"),
+        (lambda: whence.Rotary(rotary_dim=16) + whence.Shaw(8), r"16.*8.*rotary_dim=8"),
         (lambda: whence.Sum(), "a sum has at least one part"),
-        (lambda: whence.Alibi(2, scale=math.nan), "scale is a finite number"),
+        (lambda: whence.Alibi(2, scale=math.nan), r"Alibi\(scale=.*nan"),
     ],
 )
 def test_impossible_at_construction(build, named):
