@@ -63,7 +63,7 @@ def test_how_far_positions_go():
     """Differences are exact far out; a mechanism that computes with a position itself does so in float32."""
     far = PLACES + 2**40
     torch.testing.assert_close(out(far), out(PLACES))
-    with pytest.raises(whence.WhenceError, match="q_positions.*16777216"):
+    with pytest.raises(whence.WhenceError, match=r"q_positions.*16777216"):
         out(far, position=whence.Rotary())
     assert out(PLACES + 2**24 - 128, position=whence.Rotary()).isfinite().all()
 
@@ -125,5 +125,5 @@ def test_gradients_where_the_scale_is_negative_or_zero():
 
 
 def test_a_position_beyond_int64_is_shown_as_it_is():
-    with pytest.raises(whence.WhenceError, match=f"q_positions.*{2**63 + 5}"):
+    with pytest.raises(whence.WhenceError, match=rf"q_positions.*{2**63 + 5}"):
         out(torch.tensor([0, 1, 2, 3, 4, 2**63 + 5], dtype=torch.uint64))
