@@ -136,7 +136,9 @@ def test_a_dense_mask_is_avoided_when_it_is_large():
 
 def test_an_embedding_and_two_more_compile_in_one_graph():
     torch.manual_seed(0)
-    layer = whence.Attention(16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learnable=True), causal=True)
+    layer = whence.Attention(
+        16, H, whence.Learned(16, 32) + whence.Alibi(H) + whence.Epar(H, learnable=True), causal=True
+    )
     assert len(list(layer.parameters())) == len({id(p) for p in layer.parameters()}) == 4 + 1 + 3
     assert not [name for name in layer.state_dict() if "inside" in name]
     x = torch.randn(1, 6, 16)

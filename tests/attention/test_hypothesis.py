@@ -192,7 +192,10 @@ def test_layers_take_what_fits_and_refuse_the_rest(data):
     # the dtype stays: a layer of another one is torch's own error, which says as much
     shapes = [data.draw(near(2, 3, 8)) for _ in range(3)]
     position = data.draw(st.sampled_from([lambda: Rotary(), lambda: Learned(8, 6), lambda: Alibi(2)]))()
-    layer, cache = Attention(8, 2, position, causal=True), data.draw(st.sampled_from([KVCache, lambda: KVCache(capacity=7)]))()
+    layer, cache = (
+        Attention(8, 2, position, causal=True),
+        data.draw(st.sampled_from([KVCache, lambda: KVCache(capacity=7)]))(),
+    )
     seen, batch = 0, None
     for shape in shapes:
         fits = len(shape) == 3 and 0 not in shape and shape[2] == 8 and batch in (None, shape[0])
