@@ -65,7 +65,7 @@ class Summaries:
                 raise usage_error(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
         self.marked, self.around, self.names = marked, around, names
         written = [word for pair in TOPICS.values() for word in pair]
-        self.vocab_size = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
+        self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
 
     def draw(self, rows: int, generator: torch.Generator) -> list[Pair]:
         """Training pairs, decided by the generator's state alone."""
@@ -78,8 +78,8 @@ class Summaries:
 
     def batch(self, pairs: Sequence[Pair]) -> tuple[Sources, Targets]:
         """Pairs in numbers."""
-        sources = self.vocab_size.sources([pair.text for pair in pairs])
-        return sources, self.vocab_size.targets([pair.summary for pair in pairs], sources)
+        sources = self.vocabulary.sources([pair.text for pair in pairs])
+        return sources, self.vocabulary.targets([pair.summary for pair in pairs], sources)
 
     def _pair(self, first: int, generator: torch.Generator) -> Pair:
         def below(n: int) -> int:
@@ -143,7 +143,7 @@ def judge(model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, lo
     exact = again = written = 0
     right, asked = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
     for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
-        words = task.vocab_size.text(hypothesis.words, beyond)
+        words = task.vocabulary.text(hypothesis.words, beyond)
         exact += tuple(words) == pair.summary
         again += len(words) - len(set(words))
         written += len(words)

@@ -56,7 +56,7 @@ def both_models(spec: Coverage, task: Summaries, seed: int) -> dict[str, Pointer
         torch.default_generator.manual_seed(seed)
         model = PointerGenerator(
             PointerGeneratorSpec(
-                len(task.vocab_size),
+                len(task.vocabulary),
                 embedding=spec.embedding,
                 hidden_size=spec.hidden_size,
                 attention="additive",

@@ -68,8 +68,8 @@ def lines_of(one: Prediction) -> list[str]:
         heading += f"; {_many(one.before, 'older visit')} not read"
     if not one.known:
         heading += "; a user not in training, so without habits"
-    embed_dim = max(len(name) for name, _ in one.places)
-    lines = [heading, *(f"  {100 * share:6.2f} %  {name:{embed_dim}}" for name, share in one.places)]
+    width = max(len(name) for name, _ in one.places)
+    lines = [heading, *(f"  {100 * share:6.2f} %  {name:{width}}" for name, share in one.places)]
     if one.weights is None:
         return [*lines, "  this model has no pointer"]
     ordered = sorted(range(len(one.history)), key=lambda at: -one.weights[at])[:3]  # type: ignore[index]

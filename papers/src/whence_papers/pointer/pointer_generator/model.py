@@ -39,10 +39,10 @@ class PointerGenerator(nn.Module):
     """Texts to summaries.
 
     >>> from whence_papers.pointer.pointer_generator.texts import Vocabulary
-    >>> vocab_size = Vocabulary(["went", "to"])
-    >>> model = PointerGenerator(PointerGeneratorSpec(len(vocab_size), embedding=8, hidden_size=8))
-    >>> sources = vocab_size.sources([["ann", "went", "to", "oslo"], ["bob", "went"]])
-    >>> model(sources, vocab_size.targets([["oslo"], ["bob"]], sources)).log_p.shape
+    >>> vocabulary = Vocabulary(["went", "to"])
+    >>> model = PointerGenerator(PointerGeneratorSpec(len(vocabulary), embedding=8, hidden_size=8))
+    >>> sources = vocabulary.sources([["ann", "went", "to", "oslo"], ["bob", "went"]])
+    >>> model(sources, vocabulary.targets([["oslo"], ["bob"]], sources)).log_p.shape
     torch.Size([2, 2, 8])
     """
 

@@ -54,7 +54,7 @@ class Vocabulary:
     """Words with numbers, behind the four special ones.
 
     >>> vocabulary = Vocabulary(["went", "to"])
-    >>> sources = vocab_size.sources([["ann", "went", "to", "oslo", "ann"]])
+    >>> sources = vocabulary.sources([["ann", "went", "to", "oslo", "ann"]])
     >>> sources.tokens.tolist(), sources.extended.tolist()
     ([[1, 4, 5, 1, 1]], [[6, 4, 5, 7, 6]])
     >>> vocabulary.targets([["to", "oslo", "bob"]], sources).extended.tolist()
