@@ -2,7 +2,7 @@
 
     e_i = v . tanh(W_h h_i + W_s s + w_c c_i + b)      a = softmax of e over real positions      context = sum a_i h_i
 
-The part of the encoder, W_h h, does not change while a text is decoded, so it is computed once::
+The term of the encoder, W_h h, is the same at every decoding step, so it is computed once::
 
     attention = CoverageAttention(encoder_dim=512, decoder_dim=256, attention_dim=512)   # AdditiveAttention: without w_c
     memory = attention.remember(states, key_mask=key_mask)       # states [B, S, 512]
@@ -10,7 +10,7 @@ The part of the encoder, W_h h, does not change while a text is decoded, so it i
     seen = attention(memory, state, seen.coverage)             # every later step
     seen.context, seen.log_weights, seen.weights, seen.coverage, seen.repeated
 
-``coverage`` c is what earlier steps have looked at, the sum of their weights; ``repeated`` is the coverage loss of a step,
+``coverage`` c is the sum of the weights of earlier steps; ``repeated`` is the coverage loss of a step,
 ``sum_i min(a_i, c_i)``: 0 at the first step and never above 1, the sum of the weights.
 """
 
@@ -29,20 +29,20 @@ from whence.validation import require_dim, require_table
 
 @dataclass(frozen=True)
 class Memory:
-    """What is attended to, with what can be computed before any query comes."""
+    """The encoder states and their projection, which every decoding step uses."""
 
     states: Tensor  # [B, S, encoder_dim]
     features: Tensor  # [B, S, width], W_h h
     real: Tensor | None  # [B, S] bool, False on padding
 
     def of(self, rows: Tensor) -> Memory:
-        """The memories of some rows, in their order and as often as they are named; a beam search needs this."""
+        """The memory of some rows, in their order and with repetition, as a beam search needs it."""
         return Memory(self.states[rows], self.features[rows], None if self.real is None else self.real[rows])
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one step looked at."""
+    """The result of one decoding step."""
 
     context: Tensor  # [B, encoder_dim]
     log_weights: Tensor  # [B, S], -inf on padding
@@ -52,12 +52,12 @@ class Seen:
 
 
 class AdditiveAttention(nn.Module):
-    """Scores by a small network instead of a product. Coverage is counted and does not act on the scores.
+    """Scores from a small network instead of a dot product. Coverage is returned and does not act on the scores.
 
     Args:
-        encoder_dim: of the states that are attended to.
-        decoder_dim: of the state that asks.
-        attention_dim: of the network between them.
+        encoder_dim: dimension of the encoder states (the keys).
+        decoder_dim: dimension of the decoder state (the query).
+        attention_dim: hidden dimension of the scoring network.
 
     >>> attention = AdditiveAttention(encoder_dim=6, decoder_dim=4, attention_dim=5)
     >>> seen = attention(attention.remember(torch.ones(2, 3, 6), lengths=torch.tensor([3, 2])), torch.ones(2, 4))
@@ -77,14 +77,14 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(attention_dim, 1, bias=False)  # v
 
     def remember(self, states: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Memory:
-        """States ``[B, S, encoder_dim]``, of which ``lengths`` or ``key_mask`` (True where real) say what counts."""
+        """States ``[B, S, encoder_dim]``, of which ``lengths`` or ``key_mask`` (True where real) mark the real ones."""
         shapes.require_sequences(type(self).__name__, "states", states, self.of_encoder)
         real = resolve_key_mask(lengths, key_mask, states.shape[0], states.shape[1], states.device)
         shapes.require_real_tokens(f"{type(self).__name__}.remember", real)
         return Memory(states, self.of_encoder(states), real)
 
     def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> Seen:
-        """One step: a state ``[B, decoder_dim]`` and what earlier steps have looked at, ``[B, S]``."""
+        """One step: a decoder state ``[B, decoder_dim]`` and the coverage ``[B, S]`` of earlier steps."""
         self._require_step(memory, state, coverage)
         before = memory.features.new_zeros(memory.features.shape[:2]) if coverage is None else coverage
         hidden = self.of_decoder(state)[:, None] + memory.features + self.of_coverage_before(before)
@@ -126,9 +126,9 @@ class AdditiveAttention(nn.Module):
 
 
 class CoverageAttention(AdditiveAttention):
-    """Additive attention that knows what it has looked at: ``w_c`` takes the coverage into the scores.
+    """Additive attention with coverage: ``w_c`` adds the coverage to the scores.
 
-    ``from_plain`` goes on from an attention without coverage, as the source trains it: with w_c = 0 both are the same.
+    ``from_plain`` starts from a trained attention without coverage, as the source does: with w_c = 0 both are equal.
     """
 
     def __init__(self, encoder_dim: int, decoder_dim: int, attention_dim: int) -> None:
@@ -170,7 +170,7 @@ def renormalised_softmax(scores: Tensor, real: Tensor) -> Tensor:
 
 
 def coverage_loss(weights: Tensor, coverage: Tensor) -> Tensor:
-    """How much of the weights ``[B, S]`` lies where earlier steps have looked already: ``[B]``.
+    """The overlap of the weights ``[B, S]`` with the coverage of earlier steps: ``[B]``.
 
     >>> coverage_loss(torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.2, 0.9, 0.9]]))
     tensor([0.7000])

@@ -1,4 +1,4 @@
-"""The arguments of ``attend``, listed once. Everything behind ``attend``, ``explain`` and ``Attention`` takes this object."""
+"""The arguments of ``attend``, listed once. Everything inside ``attend``, ``explain`` and ``Attention`` takes this object."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Exact tiled attention with distance tables: forward, and a backward that recomputes, with the tables' own gradients.
 
 The work is cut into tiles: a block of query rows of some heads against every key those rows can see. A tile's softmax
-is complete, so there is no running rescale; memory is linear in length. What makes it as fast as a fused kernel on a
-CPU: logits are kept in units of log 2 (there an exponential costs as much as a matrix product, and exp2 a third less),
-tiles live in scratch memory taken once (fresh pages cost more than the arithmetic), and position enters as a slice of a
-band (see ``bands``), one pass over a tile.
+is complete, so there is no running rescale; memory is linear in length. Three things make it as fast as a fused kernel on
+a CPU: logits are in units of log 2 (an exponential costs as much as a matrix product there, and exp2 a third less), tiles
+use scratch memory allocated once (fresh pages cost more than the arithmetic), and position enters as a slice of a band
+(see ``toeplitz``) in one pass over a tile.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Work:
         self.bias: Tensor | None = None
 
     def lay_bands(self, groups: slice) -> slice:
-        """Lay out the bands of some heads; the answer is those query heads."""
+        """Lay out the bands of some key-value heads; return the slice of their query heads."""
         heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
         score_scale, bias, block = self.tables.score_scale, self.masked_bias, self.plan.block
         self.score_scale = None if score_scale is None else spread(score_scale[heads] * self.unit, self.span, block)
@@ -165,8 +165,8 @@ class Work:
             hidden = other if hidden is None else hidden | other
         return hidden
 
-    def kept(self, like: Tensor, tile: Tile) -> Tensor:
-        """The dropout mask of a tile, scaled; the same whenever it is asked for."""
+    def dropout_mask(self, like: Tensor, tile: Tile) -> Tensor:
+        """The scaled dropout mask of a tile, the same in the forward and the backward pass."""
         generator = torch.Generator(like.device).manual_seed(self.settings.seed + tile.number)
         p = self.settings.dropout
         noise = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
@@ -199,7 +199,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, setting
             total = torch.where(total == 0, 1.0, total)
             lse[tile.batch, heads, tile.rows] = top + torch.log2(total)
             if settings.dropout > 0:
-                z.mul_(work.kept(z, tile))
+                z.mul_(work.dropout_mask(z, tile))
             part = torch.bmm(scores, values[tile.pairs, tile.keys]).unflatten(1, (work.plan.share, -1))
             outs[tile.pairs, :, tile.rows] = part / total.view(*part.shape[:3], 1)
     return out, lse
@@ -245,9 +245,9 @@ def backward(
             dz = work.by_head(upstream, tile)
             used = weights
             if settings.dropout > 0:
-                kept = work.kept(p, tile)
-                used = (p * kept).view_as(weights)
-                dz.mul_(kept)
+                mask = work.dropout_mask(p, tile)
+                used = (p * mask).view_as(weights)
+                dz.mul_(mask)
             dv_across[tile.pairs, :, tile.keys].baddbmm_(g_rows.transpose(1, 2), used)
             dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
             if bias_sum is not None:

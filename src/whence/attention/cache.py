@@ -1,8 +1,8 @@
 """``KVCache``: the keys and values of earlier tokens, with the position of each.
 
-Keys are kept as projected, before any rotation, because a mechanism may place the same key differently for every query.
-Three ways to keep them: growing (the default; differentiable), preallocated (written in place into memory taken once),
-and sliding (forgets what lies behind a window).
+Keys are stored as projected, before any rotation, because a mechanism may place the same key differently for every query.
+There are three kinds of storage: growing (the default; differentiable), preallocated (written in place into memory
+allocated once), and sliding (drops what lies outside a window).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CHANGING = ("_held", "_used", "seen", "_consecutive", "_masked", "_packed")
 class KVCache:
     """The keys and values of one attention layer.
 
-    ``KVCache()`` grows with every token. ``KVCache(capacity=n)`` writes into memory taken once and refuses token n + 1.
+    ``KVCache()`` grows with every token. ``KVCache(capacity=n)`` writes into memory allocated once and refuses token n + 1.
     ``KVCache(window=w)`` keeps what a window of w needs, plus ``rollback`` tokens so that ``crop`` can undo that many.
 
-    Positions that are not given go on from each row's last real token. Padding, in any chunk, takes no position.
+    Positions that are not passed continue from each row's last real token. Padding, in any chunk, takes no position.
 
     >>> cache = KVCache()
     >>> x = torch.ones(1, 2, 3, 4)
@@ -76,12 +76,12 @@ class KVCache:
         self.seen = 0  # tokens ever appended and not rolled back
         self._consecutive = True  # every row's positions are one run
         self._masked = False  # some token is padding
-        self._packed = False  # documents were given
+        self._packed = False  # segment ids were passed
         self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), rising in both
         self._rolled = 0  # rollbacks so far
 
     def __len__(self) -> int:
-        """How many tokens a query can look at now."""
+        """The number of tokens that a query can attend to."""
         return self._used
 
     def __repr__(self) -> str:
@@ -109,12 +109,12 @@ class KVCache:
         else:
             positions = self.count(real, segments, batch, new, device)
         if segments is None and self._packed and last is not None:
-            segments = last.segment_ids.expand(batch, new)  # the last document goes on
+            segments = last.segment_ids.expand(batch, new)  # the last segment continues
         if self.window is not None:
             before = None if last is None else (last.real, last.positions, last.segment_ids)
             require_order(before, real, positions, segments, explicit=given is not None)
         if self._consecutive:
-            self._consecutive = self._goes_on(last, given is not None, real, segments, positions)
+            self._consecutive = self._stays_consecutive(last, given is not None, real, segments, positions)
         self._masked = self._masked or real is not None
         self._packed = self._packed or segments is not None
         self._append(
@@ -261,7 +261,7 @@ class KVCache:
             self._used -= surplus
 
     def count(self, real: Tensor | None, segments: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
-        """Positions that go on from the last real token of each row, or from 0 in a new document: ``[B, new]``."""
+        """Positions that continue from the last real token of each row, or from 0 in a new segment: ``[B, new]``."""
         last = self._last()
         if last is None:
             require_contiguous_segments(segments)
@@ -271,7 +271,7 @@ class KVCache:
             raise usage_error(
                 "attend(cache=...)",
                 f"batch {batch} with {self._held.k.shape[0]} in the cache",
-                "each row goes on from its own tokens",
+                "each row continues its own tokens",
                 "use one cache for each batch, or reorder it",
             )
         before = self._last_real_position(last)
@@ -288,21 +288,21 @@ class KVCache:
         return Held(*(t[:, self._used - 1 : self._used] for t in self._held.tensors()))
 
     def _last_real_position(self, last: Held) -> Tensor:
-        """The position of the last real token of each row's last document, -1 where it has none yet: ``[B, 1]``."""
+        """The position of the last real token of each row's last segment, -1 where it has none yet: ``[B, 1]``."""
         assert self._held is not None
         if not self._masked:
             return last.positions
         counts = self._held.real[:, : self._used]
         if self._packed:
             counts = counts & (self._held.segment_ids[:, : self._used] == last.segment_ids)
-        place = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
-        found = self._held.positions[:, : self._used].gather(1, place.clamp(min=0))
-        return torch.where(place < 0, -1, found)
+        index = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
+        positions = self._held.positions[:, : self._used].gather(1, index.clamp(min=0))
+        return torch.where(index < 0, -1, positions)
 
-    def _goes_on(
+    def _stays_consecutive(
         self, last: Held | None, explicit: bool, real: Tensor | None, segments: Tensor | None, positions: Tensor
     ) -> bool:
-        """Whether distances between real tokens of one text are still differences of their places in the cache."""
+        """Whether distances between real tokens of one segment still equal differences of their indices in the cache."""
         if explicit:
             joined = positions if last is None else torch.cat([last.positions, positions], 1)
             return common_offset(joined, joined) is not None and not self._resumes_segment(segments)
@@ -313,7 +313,7 @@ class KVCache:
         return not leaves_gaps(key_mask, segments, positions, before)
 
     def _resumes_segment(self, segments: Tensor | None) -> bool:
-        """Whether new tokens belong to a document before the last one: its tokens do not stand side by side."""
+        """Whether new tokens belong to a segment before the last one, whose tokens are then not adjacent."""
         if segments is None or self._held is None or not self._used:
             return False
         batch = self._held.segment_ids.shape[0]

@@ -1,4 +1,4 @@
-"""What new tokens must satisfy before a cache takes them."""
+"""What new tokens must satisfy before a cache appends them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def require_fit(
     if capacity is not None and used + new > capacity:
         raise usage_error(
             "attend(cache=...)",
-            f"{shapes.format_count(new, 'token')} with {used} of {capacity} places taken",
+            f"{shapes.format_count(new, 'token')} with {used} of {capacity} slots used",
             "a preallocated cache does not grow",
             "build it with a larger capacity or use KVCache()",
         )
@@ -108,18 +108,18 @@ def require_order(
     *,
     explicit: bool,
 ) -> None:
-    """A sliding cache counts tokens, so each must be real (after left padding) and stand at least 1 after the one
-    before it in its document, and a document is not taken up again."""
+    """A sliding cache drops tokens by count, so each must be real (after left padding) and at least 1 position after the
+    previous token of its segment, and no segment is resumed."""
     batch, new = positions.shape
     now = torch.ones(batch, new, dtype=torch.bool, device=positions.device) if real is None else real
-    text = torch.zeros_like(now, dtype=torch.long) if segment_ids is None else segment_ids.expand(batch, new).long()
+    segment = torch.zeros_like(now, dtype=torch.long) if segment_ids is None else segment_ids.expand(batch, new).long()
     where = positions
     if last is not None:
-        now, where, text = (torch.cat(pair, 1) for pair in zip(last, (now, where, text), strict=True))
+        now, where, segment = (torch.cat(pair, 1) for pair in zip(last, (now, where, segment), strict=True))
     after_real = (now[:, :-1] & ~now[:, 1:]).any()
     neighbours = now[:, :-1] & now[:, 1:]
-    falling = (text[:, 1:] < text[:, :-1]) & neighbours
-    crowded = (where[:, 1:] - where[:, :-1] < 1) & neighbours & (text[:, 1:] == text[:, :-1])
+    falling = (segment[:, 1:] < segment[:, :-1]) & neighbours
+    crowded = (where[:, 1:] - where[:, :-1] < 1) & neighbours & (segment[:, 1:] == segment[:, :-1])
     if not tracing.can_read_values(after_real, where):
         if real is not None:
             torch._assert_async(~after_real, PADDING_WHILE_TRACING)
@@ -130,26 +130,26 @@ def require_order(
         raise usage_error(
             "attend(cache=KVCache(window=...))",
             "lengths or padding that mark padding after a real token",
-            "a sliding cache counts tokens, and padding would push out keys that the window still holds",
+            "a sliding cache counts tokens, so padding would displace keys that are still inside the window",
             "pad on the left, or use KVCache()",
         )
     if explicit and bool(falling.any()):
         raise usage_error(
             "attend(cache=KVCache(window=...))",
-            "q_positions or k_positions with documents whose numbers fall",
-            "a sliding cache forgets by order, so no document is taken up again",
-            "number the documents in rising order, or use KVCache()",
+            "q_positions or k_positions with segment_ids that decrease",
+            "a sliding cache drops tokens in order, so no segment can be resumed",
+            "pass increasing segment_ids, or use KVCache()",
         )
     if bool(crowded.any()):
         raise usage_error(
             "attend(cache=KVCache(window=...))",
             "q_positions or k_positions that do not increase by at least 1",
-            "a sliding cache forgets by order, so each token stands at least 1 after the one before it in its document",
+            "a sliding cache drops tokens in order, so each token is at least 1 position after the previous one of its segment",
             "use KVCache()",
         )
 
 
-ORDER_WHILE_TRACING = "attend(cache=KVCache(window=...)) got positions that do not increase by at least 1 in each document; use KVCache()."
+ORDER_WHILE_TRACING = "attend(cache=KVCache(window=...)) got positions that do not increase by at least 1 in each segment; use KVCache()."
 PADDING_WHILE_TRACING = (
     "attend(cache=KVCache(window=...)) got padding after a real token; pad on the left, or use KVCache()."
 )

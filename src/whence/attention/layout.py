@@ -58,8 +58,8 @@ class Layout:
         return _cut(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]
 
     def measured(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor:
-        """The distances that hooks are asked about: those that causality or the window hides are moved to the nearest
-        that is seen, because a function may have no value, or an endless one, where it is never used."""
+        """The distances that hooks receive. Those outside the causal or window range are clamped to it, because a function
+        may be undefined or infinite where it is never used."""
         return self.within(self.distance(rows).to(dtype))
 
     def within(self, distance: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Layout:
         return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
 
     def related(self, rows: slice | None = None) -> Tensor | None:
-        """Which keys belong to the query's text, near or far, past or future: ``[B or 1, T, S]``; None if all."""
+        """Which keys are real and in the segment of the query, at any distance: ``[B or 1, T, S]``; None if all."""
         seen = None if self.real is None else self.real[:, None, :]
         if self.q_segment_ids is not None and self.k_segment_ids is not None:
             same = _cut(self.q_segment_ids, rows)[:, :, None] == self.k_segment_ids[:, None, :]
@@ -105,7 +105,7 @@ class Layout:
         if part.length == "context":
             return part.context
         if part.length == "query":
-            return (_cut(self.q_positions, rows)[:, :, None] + 1).clamp(min=1)  # left padding stands before 0
+            return (_cut(self.q_positions, rows)[:, :, None] + 1).clamp(min=1)  # left padding has positions below 0
         related = self.related(rows)
         if related is None:
             return self.k_positions.shape[1]
@@ -193,7 +193,7 @@ def resolve_key_mask(
     """Which keys are real, from lengths or a padding mask."""
     if lengths is not None and key_mask is not None:
         raise usage_error(
-            "attend(lengths=..., key_mask=...)", "both", "one of them says which tokens are real", "drop one of them"
+            "attend(lengths=..., key_mask=...)", "both", "both state which tokens are real", "drop one of them"
         )
     if lengths is not None:
         return shapes.mask_from_lengths(lengths, batch, keys, device)
@@ -209,7 +209,7 @@ def _resolve_segment_ids(
         raise usage_error(
             "attend(segment_ids=...)",
             f"one tensor for {shapes.format_count(rows, 'query', 'queries')} and {shapes.format_count(keys, 'key')}",
-            "queries and keys of different lengths have document numbers of their own",
+            "queries and keys of different lengths have segment ids of their own",
             "pass a pair, for the queries and for the keys",
         )
     if isinstance(given, tuple) and len(given) != 2:

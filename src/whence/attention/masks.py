@@ -18,7 +18,7 @@ from whence.validation import format_value
 
 @dataclass(frozen=True)
 class PairMask:
-    """``attn_mask`` has four axes, each of its full size or 1. ``mask_fn`` is evaluated for the rows that are asked for."""
+    """``attn_mask`` has four axes, each of its full size or 1. ``mask_fn`` is evaluated for one block of rows at a time."""
 
     attn_mask: Tensor | None  # [B or 1, H or 1, T or 1, S or 1], bool or float
     mask_fn: MaskFunction | None

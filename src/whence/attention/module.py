@@ -80,7 +80,7 @@ class Attention(nn.Module):
             raise usage_error(
                 "Attention(position=...)",
                 type(position).__name__,
-                "position is a whence.Position",
+                "position must be a whence.Position",
                 "subclass whence.Position",
             )
         if position is not None:
@@ -116,7 +116,7 @@ class Attention(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "position" and isinstance(value, Position):
-            # what attend gets, found once; kept beside the registered module, so that no parameter appears twice
+            # what attend receives, derived once; outside the registered modules, so that no parameter appears twice
             self.__dict__["_inside"] = without_embedding(value)
 
     def forward(
@@ -154,7 +154,7 @@ class Attention(nn.Module):
             raise usage_error(
                 "Attention(x, memory)",
                 "causal=True and no positions",
-                "a memory of other tokens has no order with x unless it is said",
+                "the tokens of memory have no order relative to x without positions",
                 "build the layer with causal=False, or pass positions and memory_positions",
             )
         if positions is not None and memory is None:
@@ -193,17 +193,17 @@ class Attention(nn.Module):
             )
         batch, rows, device = x.shape[0], x.shape[1], x.device
         if positions is not None:
-            places = shapes.validate_positions("positions", positions, batch, rows, device)
+            x_positions = shapes.validate_positions("positions", positions, batch, rows, device)
         else:
             real = resolve_key_mask(lengths, key_mask, batch, rows, device)
             docs = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
-            places = (
+            x_positions = (
                 count_tokens(real, docs, rows, device)
                 if cache is None
                 else cache.count(real, docs, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, places), x, "x")
+            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, x_positions), x, "x")
         return x
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
@@ -215,7 +215,7 @@ def without_embedding(position: Position) -> Position:
     if not isinstance(position, Position):
         got = type(position).__name__
         raise usage_error(
-            "without_embedding(position)", got, "position is a whence.Position", "subclass whence.Position"
+            "without_embedding(position)", got, "position must be a whence.Position", "subclass whence.Position"
         )
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):

@@ -59,8 +59,8 @@ def tiled_backward(
 def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     score_scale, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
     tables = [(score_scale, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
-    learnt = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *learnt  # contiguous, whatever came
+    differentiable = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *differentiable  # contiguous, whatever the inputs are
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -75,8 +75,8 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: the gradient has one of its own
         return _differentiate_again(ctx, grad, tensors)
     results = tiled_backward(grad.contiguous(), out, lse, *tensors, *ctx.settings, seed, ctx.wanted)
-    learnt = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
-    return (*results[:3], *learnt, *([None] * 10))
+    differentiable = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
+    return (*results[:3], *differentiable, *([None] * 10))
 
 
 def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[Any, ...]:
@@ -91,10 +91,10 @@ def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[An
         )
     span = Span(tensors[0].shape[2], tensors[1].shape[2], offset, causal, window)
     out = by_matrices(*tensors, span=span, scale=scale, temperature=temperature)
-    learnt = [i for i in range(6) if ctx.needs_input_grad[i]]
-    found = torch.autograd.grad(out, [tensors[i] for i in learnt], grad, create_graph=True, allow_unused=True)
+    differentiable = [i for i in range(6) if ctx.needs_input_grad[i]]
+    gradients = torch.autograd.grad(out, [tensors[i] for i in differentiable], grad, create_graph=True, allow_unused=True)
     results: list[Tensor | None] = [None] * 16
-    for i, gradient in zip(learnt, found, strict=True):
+    for i, gradient in zip(differentiable, gradients, strict=True):
         results[i] = gradient
     return tuple(results)
 

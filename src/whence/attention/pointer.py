@@ -1,11 +1,11 @@
-"""The scaled dot-product pointer: which item of a history comes next, and a gate between copying and generating.
+"""Scaled dot-product pointer attention over a history of items, and a gate between copying and generating.
 
     log a = log softmax over j of  (W_q x_last . W_k x_j) / sqrt(width), changed by any Position
     log P(w) = log( p_gen P_vocabulary(w) + (1 - p_gen) sum of a_j over the j with w_j = w )
 
-The query is the last real item, the keys are all real items, and position may be whatever ``attend`` takes (``Recency``
-is the source's). Everything stays in logarithms, so what is unlikely keeps its gradient and what is impossible is -inf
-with a gradient of 0::
+The query is the last real item, the keys are all real items, and position is any Position of one head (``Recency`` in the
+source). All results are log-probabilities: unlikely items keep their gradient, and impossible ones are -inf with gradient
+0::
 
     pointer = PointerAttention(64, position=Recency(151))      # any Position for one head
     log_weights = pointer(encoded, key_mask=key_mask)            # encoded [B, S, 64] -> [B, S]
@@ -35,12 +35,12 @@ from whence.validation import require_dim, require_flag, require_integer, requir
 
 
 class PointerAttention(nn.Module):
-    """Where in a history to point.
+    """Pointer attention: log-weights over the items of a history.
 
     Args:
         embed_dim: width of an item.
-        position: what position does to the scores, for one head; ``None`` for nothing. It has no sink, because all of a
-            pointer's weight lies on the history.
+        position: how position acts on the scores of one head; ``None`` for nothing. A sink is refused, because the weights
+            of a pointer sum to 1 over the history.
         bias: whether the two projections have a bias.
 
     >>> from whence.position import Recency
@@ -83,9 +83,9 @@ class PointerAttention(nn.Module):
     ) -> Tensor:
         """Log-weights ``[B, S]`` over items ``[B, S, width]``, -inf on padding; in at least float32.
 
-        ``lengths`` or ``key_mask`` (True where real, on any side) say which items count. ``positions``, ``[S]`` or
-        ``[B, S]``, are by default counted from the first real item; the query stands where the last real item does and
-        sees no item at a later position.
+        ``lengths`` or ``key_mask`` (True where real, on any side) mark the real items. ``positions``, ``[S]`` or
+        ``[B, S]``, count from the first real item by default. The query has the position of the last real item and
+        attends to no item at a later position.
         """
         shapes.require_sequences("PointerAttention", "encoded", encoded, self.queries)
         batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device

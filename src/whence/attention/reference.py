@@ -57,7 +57,7 @@ class Reference(Backend):
 class Logits(NamedTuple):
     """What the softmax turns into weights, and the rows they belong to."""
 
-    logits: Tensor  # [B, H, T, S], or S + 1 with a sink in the last place; -inf where a key is not seen
+    logits: Tensor  # [B, H, T, S], or S + 1 with the sink last; -inf where a key is not visible
     rows: Rows
 
 

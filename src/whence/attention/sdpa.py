@@ -96,7 +96,7 @@ def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
 
 
 def refuse_second_derivative(out: Tensor) -> Tensor:
-    """Torch's fused kernels have no second derivative: say so in a sentence where one is taken."""
+    """torch's fused kernels have no second derivative: raise a usage error where one is taken."""
     node = None if tracing.is_tracing() else out.grad_fn
     if node is None or not node.name().startswith("ScaledDotProduct"):
         return out

@@ -57,7 +57,7 @@ class Span:
         if self.window is not None:
             low = max(low, self.queries + self.offset - self.window + 1)
             high = min(high, self.queries + self.offset + block - 1 + self.window)
-        low = min(low, self.queries + self.keys)  # a window may lie behind all keys
+        low = min(low, self.queries + self.keys)  # a window may end before the first key
         return low, max(low, high)
 
     def column(self, row: int, key: int) -> int:
