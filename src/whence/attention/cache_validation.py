@@ -149,7 +149,9 @@ def require_order(
         )
 
 
-ORDER_WHILE_TRACING = "attend(cache=KVCache(window=...)) got positions that do not increase by at least 1 in each segment; use KVCache()."
+ORDER_WHILE_TRACING = (
+    "attend(cache=KVCache(window=...)) got positions that do not increase by at least 1 in each segment; use KVCache()."
+)
 PADDING_WHILE_TRACING = (
     "attend(cache=KVCache(window=...)) got padding after a real token; pad on the left, or use KVCache()."
 )

@@ -60,7 +60,12 @@ def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *
     score_scale, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
     tables = [(score_scale, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
     differentiable = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), *differentiable  # contiguous, whatever the inputs are
+    return (
+        q.new_empty(q.shape),
+        k.new_empty(k.shape),
+        v.new_empty(v.shape),
+        *differentiable,
+    )  # contiguous, whatever the inputs are
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -92,7 +97,9 @@ def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[An
     span = Span(tensors[0].shape[2], tensors[1].shape[2], offset, causal, window)
     out = by_matrices(*tensors, span=span, scale=scale, temperature=temperature)
     differentiable = [i for i in range(6) if ctx.needs_input_grad[i]]
-    gradients = torch.autograd.grad(out, [tensors[i] for i in differentiable], grad, create_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        out, [tensors[i] for i in differentiable], grad, create_graph=True, allow_unused=True
+    )
     results: list[Tensor | None] = [None] * 16
     for i, gradient in zip(differentiable, gradients, strict=True):
         results[i] = gradient
