@@ -25,8 +25,10 @@ def show(
     from whence.cli.output_paths import require_image_path
     from whence.plotting import show as draw
     from whence.position.expression import ModelDims, build_position
+    from whence.records import replace_file
 
     require_image_path(out)
     built = build_position(position, ModelDims(heads, head_dim, heads * head_dim, context))
-    draw(built).savefig(out)
+    with replace_file(out) as part:
+        draw(built).savefig(part, format=out.suffix[1:].lower())
     print(f"{built}\nimage: {out}")

@@ -38,6 +38,7 @@ def predict(
     weekday; duration in minutes may follow. A file with a bad row is refused, and every bad row is named with its line.
     """
     from whence.cli.output_paths import require_image_path
+    from whence.records import replace_file
     from whence_papers.pointer.next_location.drawing import DRAWN, pointed
     from whence_papers.pointer.next_location.predicting import Predictor
     from whence_papers.pointer.next_location.visits import day_of, read_visits
@@ -54,7 +55,8 @@ def predict(
     said = Predictor.from_weights(weights, "whence predict").predict(chosen, when, most)
     for one in said:
         print("\n".join(lines_of(one)))
-    pointed(said).savefig(out, dpi=150)
+    with replace_file(out) as part:
+        pointed(said).savefig(part, dpi=150, format=out.suffix[1:].lower())
     drawn = "" if len(said) <= DRAWN else f" (the first {DRAWN} of {len(said)} users; --user chooses others)"
     print(f"picture: {out}{drawn}")
 

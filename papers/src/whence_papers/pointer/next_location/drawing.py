@@ -147,7 +147,9 @@ def main(folder: Path, out: Path) -> None:
     found = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
     runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in found.items()}
     simple = records.read(folder / "baselines.json")["baselines"]
-    study_figure({arm: some for arm, some in runs.items() if some}, simple).savefig(out, dpi=130)
+    figure = study_figure({arm: some for arm, some in runs.items() if some}, simple)
+    with records.replace_file(out) as part:
+        figure.savefig(part, dpi=130, format=out.suffix[1:].lower())
 
 
 if __name__ == "__main__":
