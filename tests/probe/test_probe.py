@@ -166,7 +166,7 @@ def test_broken_and_foreign_records_are_named(probed, tmp_path):
 
 
 def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
-    def score_and_attend(lm, prompts, scored, watched):  # reads the first and the last slot, and nothing between
+    def score_and_attend(lm, prompts, scored, num_captured):  # reads the first and the last slot, and nothing between
         seen = [prompt.gold in (None, 0, len(prompt.slots) - 1) for prompt in prompts]
         return [[0.0 if one else -2.0] + [-1.0] * len(prompts[0].rivals) for one in seen], []
 

@@ -98,7 +98,7 @@ def test_modules_that_are_not_handed_positions_read_the_right_ones(lm):
 
 def test_every_arm_has_its_curves(lm):
     plan = Plan("quick", (TaskSpec("key-value", 2, 3, {"pairs": 3}),), texts=3, intervention_items=2)
-    found = ablation.ablated(lm, plan)
+    found = ablation.run_ablation(lm, plan)
     assert found["task"] == "key-value" and found["gold_slots"] == [0, 1, 2] and found["items"] == 2
     for arm in found["arms"].values():
         assert len(arm["probability"]) == len(arm["correct"]) == len(arm["gold_attention"]) == 3
@@ -107,4 +107,4 @@ def test_every_arm_has_its_curves(lm):
 
 def test_models_without_projections_are_left_out(lm, monkeypatch):
     monkeypatch.setattr(hidden_states, "_projecting", lambda lm: {})
-    assert ablation.ablated(lm, Plan("quick", (TaskSpec("key-value", 2, 3, {"pairs": 3}),))) == {}
+    assert ablation.run_ablation(lm, Plan("quick", (TaskSpec("key-value", 2, 3, {"pairs": 3}),))) == {}

@@ -246,7 +246,7 @@ def test_only_generation_comes_over_an_endpoint(whence_here, tmp_path):
     asked = ("probe", "m", "--endpoint", "http://127.0.0.1:9/v1", "--out", tmp_path)
     for options, said in (
         (("--score", "likelihood"), "--score generation alone"),
-        (("--layers", "1"), "answers alone"),
+        (("--layers", "1"), "answers only"),
     ):
         done = whence_here(*asked, *options)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

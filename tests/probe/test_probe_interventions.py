@@ -103,10 +103,10 @@ def test_bad_channels_and_forwards_without_a_cache_are_refused(lm, text):
 def test_the_answer_of_a_model_that_copies_follows_the_attention():
     rows = [{"before": 0.1, "after": 0.4, "won_before": False, "won_after": True},
             {"before": 0.5, "after": 0.4, "won_before": True, "won_after": True}]  # fmt: skip
-    found = ablation.followed(rows)
+    found = ablation.summarize_emphasis(rows)
     assert found == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
     looks = [{"attention_before": 0.3, "attention_after": after} for after in (0.4, 0.2)]  # as the answers went
-    looked = ablation.followed([{**row, **look} for row, look in zip(rows, looks, strict=True)])
+    looked = ablation.summarize_emphasis([{**row, **look} for row, look in zip(rows, looks, strict=True)])
     assert looked == found | {"attention_rose": 0.5, "same_direction": 1.0}
 
 

@@ -109,7 +109,7 @@ def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_
         and plan.hash == about["hash"]
         and describe_identity(plan.identity).startswith("identity unknown")
     )
-    assert run_folder.plain(plan) == about["plan"]
+    assert run_folder.plan_json(plan) == about["plan"]
     copy = tmp_path / folder
     copy.mkdir()
     records.write(copy / "plan.json", records.read(RESULTS / folder / "plan.json"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whence.probe.endpoint import Endpoint
     from whence.probe.probed_model import ProbedModel
 
-HELP = "See a pretrained model's positional bias, and where it comes from; write a report to send on."
+HELP = "Measure the positional bias of a pretrained model and where it comes from. Write a self-contained HTML report."
 EXAMPLES = """Examples:
 
 whence probe smollm2

@@ -55,25 +55,25 @@ def plan_from_options(
         )
     own_only = (tasks or files) and all(name not in TASKS for name in tasks or ())
     size = "quick" if quick else "full" if full else "usual"
-    made = (
+    base = (
         plans.quick_plan()
         if quick
         else plans.full_plan(model)
         if full
         else plans.default_plan(model, not own_only and has_documents())
     )
-    specs = select_tasks(made.tasks, tasks, items, lengths, files, slots)
-    told = dataclasses.replace(
-        made, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or made.dtype, chat=chat,
-        layers=layers, revision=revision, position=position, intervention=intervention, **_scored(made, scores, endpoint),
+    specs = select_tasks(base.tasks, tasks, items, lengths, files, slots)
+    plan = dataclasses.replace(
+        base, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or base.dtype, chat=chat,
+        layers=layers, revision=revision, position=position, intervention=intervention, **_scored(base, scores, endpoint),
     )  # fmt: skip
-    return told, size
+    return plan, size
 
 
-def _scored(made: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
+def _scored(base: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
     if endpoint is None:
-        return {"scores": tuple(scores or made.scores)}
-    chunk = min(made.items_per_record, ENDPOINT_CHUNK)
+        return {"scores": tuple(scores or base.scores)}
+    chunk = min(base.items_per_record, ENDPOINT_CHUNK)
     return {"scores": tuple(scores or ("generation",)), "endpoint": endpoint.rstrip("/"), "items_per_record": chunk}
 
 

@@ -17,19 +17,19 @@ CAPTION = (
 )
 
 
-def print_table(told: dict[str, Any]) -> None:
+def print_table(found: dict[str, Any]) -> None:
     """A row for every task and measure, then one sentence for each task and one for all of them."""
     from rich.console import Console
     from rich.table import Table
 
     from whence.report.probe.sentences import SHORT, headline, section_answer, too_few
 
-    table = Table(title=told["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
+    table = Table(title=found["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
     for name in ("task", "measure", "% by slot", "mean", "gap", "p", "worst", "closed", "oracle"):
         curve = name == "% by slot"
         table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
-    for task in told["tasks"]:
+    for task in found["tasks"]:
         for number, curve in enumerate(task["curves"]):
             lines = (curve["baselines"].get(name) for name in ("closed book", "oracle"))
             table.add_row(
@@ -44,12 +44,12 @@ def print_table(told: dict[str, Any]) -> None:
             )
     console = Console(highlight=False)
     console.print(table)
-    for task in told["tasks"]:
+    for task in found["tasks"]:
         few = too_few(task["items"])
         console.print(f"{task['task']}: {headline(task)}" + (f" {few}" if few else ""), markup=False)
-    console.print(section_answer(told), markup=False, style="bold")
-    if told["missing"]:
-        print(f"not measured yet: {', '.join(told['missing'])}")
+    console.print(section_answer(found), markup=False, style="bold")
+    if found["missing"]:
+        print(f"not measured yet: {', '.join(found['missing'])}")
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -58,38 +58,38 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     from whence.probe import run_folder
     from whence.probe.findings import findings
 
-    told = findings(folder, "")
-    device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in told["ran"]) else "cpu"
-    told["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
-    print_table(told)
-    page = write_page(told, out or folder / "report.html")
-    write_pictures(told, page.parent)
+    found = findings(folder, "")
+    device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in found["ran"]) else "cpu"
+    found["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
+    print_table(found)
+    page = write_page(found, out or folder / "report.html")
+    write_pictures(found, page.parent)
     return page
 
 
-def write_pictures(told: dict[str, Any], folder: Path) -> None:
+def write_pictures(found: dict[str, Any], folder: Path) -> None:
     """The curves as a picture, and their explanations as another; the page is there without them too."""
     from whence.report.png import write_png
     from whence.report.probe.figures import curves_figure, explanations_figure
 
     drawings = {"curves": curves_figure}
-    if any(told["explanation"].values()):
+    if any(found["explanation"].values()):
         drawings["explanations"] = explanations_figure
     for name, drawing in drawings.items():
         try:
-            write_png(drawing(told), folder / f"{name}.png")
+            write_png(drawing(found), folder / f"{name}.png")
         except MissingExtra as missing:
             print(f"no picture of the {name}: {missing}", file=sys.stderr)
         else:
             print(f"{name}: {folder / f'{name}.png'}")
 
 
-def write_page(told: dict[str, Any], path: Path) -> Path:
+def write_page(found: dict[str, Any], path: Path) -> Path:
     """The page, whole or not at all."""
     from whence import records
     from whence.report.probe import page
 
-    records.write_text(path, page(told))
+    records.write_text(path, page(found))
     return path
 
 

@@ -1,16 +1,16 @@
-"""The curves once more, with positional vectors taken out of what attention reads (Dong et al. 2024, arXiv 2405.18009).
+"""Experiments that change a model: remove positional vectors, change positions or masks, emphasize slots, scale a channel.
+
+Ablation of positional vectors (Dong et al. 2024, arXiv 2405.18009).
 
 In every layer the attention's input at a position t is p[t] plus a text's own content; p is its mean over plain texts, u
-the mean of p over positions, m = p - u what moves with position. If a bias rests on m, the curve without it is flat. With
-the m of another position taken out instead, what is seen is harm of any kind, and no proof of anything about position.
+the mean of p over positions, m = p - u the part that depends on position. If a bias depends on m, the curve without m is
+flat. The control removes the m of another position: its effect is that of any damage, not of position.
 
-What follows what: emphasis on a slot and the answer, positions and masks and the hidden states.
+Scaling of one channel of the input of queries and keys, for the answering rows only (Yu et al. 2024, arXiv 2406.02536).
 
-One channel of what enters queries and keys, multiplied, for the answering rows alone (Yu et al. 2024, arXiv 2406.02536).
-
-Rows of the prompt attend as they always do. The answering rows see keys, and make queries, from inputs in which one
-channel is multiplied by s; values are left alone, and the norm is not computed again. So while the prompt is read the
-cache is filled with changed keys behind the back of unchanged rows; after that, every row has the changed queries.
+Rows of the prompt are unchanged. The queries of the answering rows, and the keys they see, come from inputs in which one
+channel is multiplied by s; values and norms are unchanged. While the prompt is read, the cache is filled with changed keys,
+but the rows of the prompt use the unchanged ones.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Change = Callable[[int, Tensor, Tensor], Tensor]
 
 @contextmanager
 def change_attention_inputs(lm: ProbedModel, change: Change) -> Iterator[None]:
-    """Every attention module reads what ``change`` makes of its input. Afterwards all is as before."""
+    """Every attention module reads what ``change`` makes of its input. Afterwards the model is restored."""
 
-    told: dict[str, Tensor | None] = {}
+    result: dict[str, Tensor | None] = {}
 
     def note(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        told["positions"] = named.get("position_ids")
+        result["positions"] = named.get("position_ids")
 
     def hook_of(layer: int) -> Callable[..., Any]:
         def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
             x = given[0] if given else named["hidden_states"]
-            at = told["positions"]  # not every attention module is handed them
+            at = result["positions"]  # not every attention module is handed them
             if at is None:  # nor was the model: what is not in the cache yet follows it
                 cache = named.get("past_key_values")
                 before = 0 if cache is None else cache.get_seq_length(layer)
@@ -88,8 +88,8 @@ def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
     tokens = len(next(iter(vectors.values())))
     other = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
 
-    def beyond_first(made: Change) -> Change:
-        return lambda layer, x, at: torch.where((at < KEPT)[..., None], x, made(layer, x, at).to(x.dtype))
+    def beyond_first(choices: Change) -> Change:
+        return lambda layer, x, at: torch.where((at < KEPT)[..., None], x, choices(layer, x, at).to(x.dtype))
 
     return {
         "untouched": lambda layer, x, at: x,
@@ -100,7 +100,7 @@ def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
     }
 
 
-def ablated(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+def run_ablation(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """For the first task of a plan, in each arm: how likely the answer is and how much attention the gold gets, by place."""
     spec = plan.tasks[0]
     task = spec.build().first(max(2, plan.intervention_items))
@@ -110,25 +110,25 @@ def ablated(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
         return {}
     tokens = max(len(row) for row in lm.all_tokens([prompt.text for prompt in prompts])) + 2 * plan.scored_tokens
     vectors = mean_attention_inputs(lm, hidden_states.plain_texts(lm, plan.texts, tokens))
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "task": spec.label, "items": len(task.items), "gold_slots": list(places), "texts": plan.texts, "tokens": tokens,
         "arms": {},
     }  # fmt: skip
     for name, change in changes(vectors).items():
         with change_attention_inputs(lm, change):
-            scores, looks = score_and_attend(lm, prompts, plan.scored_tokens, len(prompts))
+            scores, attention_parts = score_and_attend(lm, prompts, plan.scored_tokens, len(prompts))
         answers = [judge_choice(prompt, found) for prompt, found in zip(prompts, scores, strict=True)]
-        gold = [look["slots"][..., prompt.gold].mean() for prompt, look in zip(prompts, looks, strict=True)]
-        told["arms"][name] = {
+        gold = [part["slots"][..., prompt.gold].mean() for prompt, part in zip(prompts, attention_parts, strict=True)]
+        result["arms"][name] = {
             "probability": to_rounded_list(by_place([answer["probability"] for answer in answers], len(places))),
             "correct": to_rounded_list(by_place([float(answer["correct"]) for answer in answers], len(places))),
             "gold_attention": to_rounded_list(by_place([float(one) for one in gold], len(places))),
         }
-    return told
+    return result
 
 
 def by_place(values: list[float], places: int) -> Tensor:
-    """The mean over items, of values that stand place after place.
+    """The mean over items of values that are ordered by slot.
 
     >>> by_place([1.0, 3.0, 5.0, 7.0], 2).tolist()
     [2.0, 6.0]
@@ -139,7 +139,7 @@ def by_place(values: list[float], places: int) -> Tensor:
 def emphasize_slots(
     lm: ProbedModel, task: ProbeTask, items: int, multiplied: str = "weight", factor: float = 2.0, slots: int = 5
 ) -> dict[str, Any]:
-    """Does the answer follow the attention? The gold stays in the middle; one slot after the other is emphasised.
+    """Does the answer follow the attention? The gold stays in the middle slot; each slot is emphasized in turn.
 
     For each emphasised slot: how much likelier its own answer became among all of them, and how often it won. A weight
     that is multiplied rises; where it is the score, attention may rise or fall, so it is looked at too: the sum over the
@@ -154,10 +154,10 @@ def emphasize_slots(
     middle, chosen = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
     prompts = [lm.apply_template(task.prompt(item, middle)) for item in task.items[:items]]
     spans = [lm.token_spans(prompt.text, prompt.slots) for prompt in prompts]
-    made = likelihood.branches(lm, prompts)
+    choices = likelihood.branches(lm, prompts)
     rows = []
-    for some in likelihood.batch_branches(lm, made):
-        reading = likelihood.CachedPrompts(lm, [made[index] for index in some])
+    for some in likelihood.batch_branches(lm, choices):
+        reading = likelihood.CachedPrompts(lm, [choices[index] for index in some])
         plain = reading.scores()
         for slot in chosen:
             effects = [kind(spans[index][slot], factor) for index in some]
@@ -197,11 +197,11 @@ def _looked_at(reading: likelihood.CachedPrompts, effects: Sequence[Emphasis]) -
     ]
 
 
-def followed(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The rows of ``emphasize_slots`` in short: how often the emphasised slot's answer gained, and how much on average; where
-    attention was looked at, how often it rose, and how often the answer went the way the attention did."""
+def summarize_emphasis(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Summarize the rows of ``emphasize_slots``: how often and by how much the emphasized slot's answer gained; with recorded
+    attention also how often it rose, and how often answer and attention changed in the same direction."""
     gains = [row["after"] - row["before"] for row in rows]
-    told = {
+    result = {
         "gained": sum(gain > 0 for gain in gains) / len(gains),
         "mean_gain": sum(gains) / len(gains),
         "won_before": sum(row["won_before"] for row in rows) / len(rows),
@@ -210,8 +210,8 @@ def followed(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     if all("attention_after" in row for row in rows):
         rose = [row["attention_after"] > row["attention_before"] for row in rows]
         same = [up == (gain > 0) for up, gain in zip(rose, gains, strict=True)]
-        told |= {"attention_rose": sum(rose) / len(rose), "same_direction": sum(same) / len(same)}
-    return told
+        result |= {"attention_rose": sum(rose) / len(rose), "same_direction": sum(same) / len(same)}
+    return result
 
 
 def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -267,7 +267,7 @@ def rank_correlation(curve: Tensor) -> float:
 
 @contextmanager
 def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence[int]) -> Iterator[None]:
-    """Every prompt that is read and answered inside has the channel scaled in these layers. Afterwards all is as before."""
+    """Every prompt that is read and answered inside has the channel scaled in these layers. Afterwards the model is restored."""
     modules = attention_modules(lm)
     width = int(lm.model.config.get_text_config().hidden_size)
     if not 0 <= channel < width or not set(layers) <= set(modules):

@@ -1,8 +1,7 @@
-"""Where a bias comes from: one record for each way of looking at it, made once and read again afterwards.
+"""Where a bias comes from: one record for each analysis, made once and read afterwards.
 
-How far back a model looks, and how much of that its position encoding makes: attention by distance, with it and without.
-
-Without it all tokens have one position, so that a rotary model knows order from its causal mask alone.
+Attention by distance is measured with the model's positions and with one position for all tokens; in the second case a
+rotary model gets order from its causal mask only.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ SPLIT_TEXTS = 2
 
 
 def explain(lm: ProbedModel, plan: Plan, folder: Path, notify: Notify) -> None:
-    """All ways of looking; each record is written as soon as it is there, so that a stopped run goes on after it.
+    """Run all analyses. Each record is written as soon as it is complete, so that a stopped run can be resumed.
 
-    A folder of another model, or of one whose identity is unknown, is refused. A model whose attention cannot be watched
-    has no explanations; ``subject.unexplained`` says why.
+    A folder of another model, or of an unknown one, is an error. A model whose attention cannot be captured has no
+    analyses; ``lm.capture_error`` says why.
     """
     identity = identify(lm)
     plan = run_folder.load_matching_plan(folder, plan, identity)
@@ -47,8 +46,8 @@ def explain(lm: ProbedModel, plan: Plan, folder: Path, notify: Notify) -> None:
         else:
             started = run_folder.utc_now()
             found = way(lm, plan)
-            told = {"plan": plan.hash, "identity": identity, "analysis": name, "result": found, "started": started}
-            records.write(path, {**told, "command": records.rerun_command(), "environment": here})
+            result = {"plan": plan.hash, "identity": identity, "analysis": name, "result": found, "started": started}
+            records.write(path, {**result, "command": records.rerun_command(), "environment": here})
         notify(number + 1, len(ANALYSES), f"explanation: {name}", read)
 
 
@@ -62,14 +61,14 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for record in found:
         if isinstance(record["condition"], int) and record["attention"]:
             tasks.setdefault(record["task"], {}).setdefault(record["condition"], []).append(record["attention"])
-    told = {}
+    result = {}
     for name, places in tasks.items():
         order = sorted(places)
         slots = torch.stack([_mean(places[place], "slots") for place in order])
         gold, profile = attention_rows.gold_and_profile(slots, order)
         divided = attention_rows.position_or_content(slots, order)
         layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
-        told[name] = {
+        result[name] = {
             **({"layers": layers} if layers else {}),
             "gold_slots": order,
             "gold": to_rounded_list(gold),  # [layers, heads, places]
@@ -80,18 +79,18 @@ def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             },
             "shares": {part: to_rounded_list(divided[part]) for part in ("position", "content", "rest")},
         }
-    return told
+    return result
 
 
 def content_free(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """By task, attention to each slot when all slots hold the same words."""
-    told = {}
+    result = {}
     for spec in plan.tasks:
         task = spec.build()
         prompt = lm.apply_template(task.content_free(task.items[0].others[0]))
         row = likelihood.last_attention_row(lm, lm.tokens(prompt.text))
-        told[spec.label] = to_rounded_list(attention_rows.slot_means(row, lm.token_spans(prompt.text, prompt.slots)))
-    return told
+        result[spec.label] = to_rounded_list(attention_rows.slot_means(row, lm.token_spans(prompt.text, prompt.slots)))
+    return result
 
 
 def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
@@ -131,18 +130,18 @@ def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
 def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
     """By layer, of states ``[texts, layers, tokens, width]``: the length of the positional vectors' parts and of the
     content, and how near the vectors of the second half of the positions come to one of the first."""
-    told: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
+    result: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
     for layer in range(every.shape[1]):  # one at a time: in float64, with the content beside it, all are large
         found = geometry.positional_vectors(every[:, layer : layer + 1])
-        told["base"].append(float(found.base.norm()))
-        told["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
-        told["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
-        told["nearest"].append(float(geometry.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
-    return {name: [float(f"{value:.4g}") for value in values] for name, values in told.items()}
+        result["base"].append(float(found.base.norm()))
+        result["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
+        result["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
+        result["nearest"].append(float(geometry.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
+    return {name: [float(f"{value:.4g}") for value in values] for name, values in result.items()}
 
 
 def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
-    """For the first, the middle and the last layer: what of their scores is position meeting position, and so on."""
+    """For the first, the middle and the last layer: the shares of position and content in the attention scores."""
     modules = hidden_states.attention_modules(lm)
     numbers = sorted(modules)  # of a hybrid, not all layers attend
     chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
@@ -152,7 +151,7 @@ def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
             lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1)
             for layer in seen:  # a layer that reads an image does not run on text
                 inputs[layer].append(seen[layer][0, 1:])
-    told = []
+    result = []
     for layer in [layer for layer in chosen if inputs[layer]]:
         parts = geometry.decompose(torch.stack(inputs[layer]))
         config = lm.model.config.get_text_config()
@@ -164,17 +163,17 @@ def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
         group = len(queries) // len(keys)
         shares = [geometry.score_shares(geometry.score_parts(parts, q, keys[head // group]))
                   for head, q in enumerate(queries)]  # fmt: skip
-        told.append({"layer": layer, "heads": shares})
-    return told
+        result.append({"layer": layer, "heads": shares})
+    return result
 
 
 def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """The channels that follow position over random texts, by each of the three fits."""
     means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, plan.texts, plan.tokens))
-    told: dict[str, Any] = {"texts": plan.texts, "tokens": plan.tokens, "hidden_size": means.shape[-1]}
+    result: dict[str, Any] = {"texts": plan.texts, "tokens": plan.tokens, "hidden_size": means.shape[-1]}
     for fit in channels.FITS:
         every = channels.positional_channels(means, fit, most=None)
-        told[fit] = {
+        result[fit] = {
             "count": len(every),
             "by_chance": channels.by_chance(means, fit),
             "best": [
@@ -187,13 +186,13 @@ def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
                 for one in every[:10]
             ],
         }
-    best = next((told[fit]["best"][0] for fit in channels.FITS if told[fit]["best"]), None)
+    best = next((result[fit]["best"][0] for fit in channels.FITS if result[fit]["best"]), None)
     if best is not None:
         layer = best["layers"][len(best["layers"]) // 2]
-        told["curve"] = {
+        result["curve"] = {
             "channel": best["channel"], "layer": layer, "values": to_rounded_list(means[layer, :, best["channel"]]),
         }  # fmt: skip
-    return told
+    return result
 
 
 def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     span, shift = (tokens * 2 // 5, tokens * 3 // 5), tokens // 5
     texts = hidden_states.random_texts(lm, max(2, plan.texts // 2), tokens, seed=1)
     layer = lm.layers // 2
-    told: dict[str, Any] = {"span": span, "shift": shift, "layer": layer, "texts": len(texts), "arms": {}}
+    result: dict[str, Any] = {"span": span, "shift": shift, "layer": layer, "texts": len(texts), "arms": {}}
     untouched = None
     for name, (positions, visible) in ablation.arms(tokens, span, shift).items():
         every = torch.stack([
@@ -213,21 +212,21 @@ def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
         ])  # fmt: skip
         curve = every.mean(0)
         untouched = curve if untouched is None else untouched
-        told["arms"][name] = {
+        result["arms"][name] = {
             "position_share": geometry.decompose(every[:, 1:]).position_beyond_chance,
             # of vectors of length 1: 0 for no movement, about 1.4 for one to somewhere unrelated
             "moved": float((curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()),
         }
-    return told
+    return result
 
 
-def follows(lm: ProbedModel, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
+def measure_emphasis(lm: ProbedModel, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
     """Whether answers follow attention, on the first task whose slots each hold an answer."""
     for spec in plan.tasks:
         task = spec.build()
         if task.paired and plan.intervention_items and lm.supports_branching:
-            told = ablation.emphasize_slots(lm, task, min(plan.intervention_items, spec.items), multiplied)
-            return {"task": spec.label, **told, "summary": ablation.followed(told["rows"])}
+            result = ablation.emphasize_slots(lm, task, min(plan.intervention_items, spec.items), multiplied)
+            return {"task": spec.label, **result, "summary": ablation.summarize_emphasis(result["rows"])}
     return {}
 
 
@@ -245,13 +244,13 @@ def by_distance(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
     texts = hidden_states.plain_texts(lm, min(TEXTS, plan.texts), plan.tokens)
     ranges, usual = _looked(lm, texts, {})
-    told: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(usual)}
+    result: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(usual)}
     if lm.supports_branching:  # positions can be handed to it
         still = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
         # without a mask transformers takes positions that do not rise for packed texts
         _, alone = _looked(lm, texts, {"attention_mask": torch.ones_like(still), "position_ids": still})
-        told["one_position"] = to_rounded_list(alone)
-    return told
+        result["one_position"] = to_rounded_list(alone)
+    return result
 
 
 def _looked(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
@@ -270,14 +269,14 @@ def _looked(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[l
     return attention_rows.by_distance(as_row)
 
 
-#: by the name of its record
+#: by the name of the record
 ANALYSES: dict[str, Callable[[ProbedModel, Plan], dict[str, Any]]] = {
     "content-free": content_free,
     "distance": by_distance,
     "geometry": hidden_geometry,
     "channels": find_channels,
     "mask-or-encoding": mask_or_encoding,
-    "ablation": ablation.ablated,
-    "emphasis-weight": follows,
-    "emphasis-score": partial(follows, multiplied="score"),
+    "ablation": ablation.run_ablation,
+    "emphasis-weight": measure_emphasis,
+    "emphasis-score": partial(measure_emphasis, multiplied="score"),
 }

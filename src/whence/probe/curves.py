@@ -1,4 +1,4 @@
-"""Records as curves: how often the answer is right with the gold at each place, with intervals, and what that comes to.
+"""Curves from records: accuracy or probability by the slot of the gold, with intervals and tests.
 
 The decision rule of a probe: which effects of position its records support.
 
@@ -28,7 +28,7 @@ LEVEL = 0.95
 
 
 def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> dict[str, Any]:
-    """One task's curve by one score: a point for each place, the average, the gap, the worst place, and the two lines.
+    """One task's curve by one score: a point for each slot, the mean, the gap, the best and the worst slot, and the two baselines.
 
     The average has no interval where all items gave the same: one of no width would claim a certainty they do not show.
     """
@@ -57,7 +57,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
 def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int], Tensor]:
     """The places of one task's records, and every item's value at each, ``[items, places]``."""
     values = _by_place(records, VALUES[score])
-    places = sorted(where for where in values if isinstance(where, int))
+    places = sorted(condition for condition in values if isinstance(condition, int))
     if len(places) < 2:
         raise usage_error("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
     items = sorted(set.intersection(*(set(values[place]) for place in places)))
@@ -73,7 +73,7 @@ def bootstrap_means(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
 
 
 def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any]:
-    """The largest mean less the smallest is above zero by chance alone. How large is it if places do not matter?
+    """The largest mean less the smallest is above zero by chance alone. How large is it if slots do not matter?
 
     If they do not, the values of an item could have come in any order: they are shuffled within each item, many times.
     ``gap_p`` is the share of shuffles with a gap at least as large, the true order counted with them. ``gap_interval`` is

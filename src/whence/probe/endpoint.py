@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint: it writes answers, and nothing else of it can be seen.
+"""A model behind an OpenAI-compatible endpoint, of which only generated answers are available.
 
 Only generation is scored: likelihoods of given answers, attention and hidden states do not come over such an interface.
 What runs behind it cannot be verified. The identity is what the server says of itself, and each answer is recorded with
@@ -81,7 +81,7 @@ class Endpoint:
 
     @property
     def capture_error(self) -> str:
-        """Why a page has curves alone."""
+        """Why only the curves are measured."""
         return "answers come over an endpoint, which shows no likelihoods, attention or hidden states"
 
     @property
@@ -89,7 +89,7 @@ class Endpoint:
         return "/chat/completions" if self.chat else "/completions"
 
     def identity(self) -> dict[str, Any]:
-        """What the server says of itself in answer to one short request. None of it can be verified."""
+        """The names that the server reports in answer to one short request. None of them can be verified."""
         answer = self._answer("Hello", 1, None)
         return {
             "kind": "endpoint",
@@ -103,7 +103,7 @@ class Endpoint:
         }
 
     def answers(self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
-        """What the server writes after each prompt, with the names it gives; one that changes its name is refused."""
+        """The generated answers with the names that the server reports. A change of name is an error."""
         longest = LONGEST_ANSWER
         if metric == "value":
             longest = max(longest, ROOM + max(len(prompt.answer) for prompt in prompts))
@@ -200,7 +200,7 @@ class Endpoint:
 
 
 class _Again(Exception):
-    """What may go better at the next attempt; ``after`` is how long the server asks to wait."""
+    """A failure that is retried; ``after`` is the waiting time that the server asks for."""
 
     def __init__(self, said: str, after: float | None = None) -> None:
         super().__init__(said)

@@ -1,6 +1,6 @@
-"""Everything a page about a probe shows, as plain JSON, from the records in its folder alone: no model and no data is read.
+"""Everything that the report of a probe shows, as plain JSON, from the records in its folder alone.
 
-Two probes of the same questions, paired by item and slot: where one is better than the other, and how sure that is.
+Two probes of the same items are compared in pairs of the same item and slot.
 
 Every difference is tested at once: by slot and on average over slots, for every measure and task. The test is the
 max-T permutation test of Westfall and Young with sign flips: if the two models do the same, an item's differences are as
@@ -73,7 +73,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
 
 
 def read_task(plan: Plan, task: dict[str, Any], folder: Path) -> list[dict[str, Any]] | None:
-    """All records of a task, or nothing where one is not there yet."""
+    """All records of a task; None if one does not exist yet."""
     paths = [folder / name for name in run_folder.record_names(plan, task)]
     if not all(records.exists(path) for path in paths):
         return None
@@ -81,7 +81,7 @@ def read_task(plan: Plan, task: dict[str, Any], folder: Path) -> list[dict[str, 
 
 
 def read_part(plan: Plan, path: Path) -> dict[str, Any] | None:
-    """One way of explaining, where its record is there."""
+    """The record of one analysis; None if it does not exist yet."""
     return run_folder.require_plan_hash(records.read(path), plan, path) if records.exists(path) else None
 
 
@@ -205,19 +205,19 @@ def max_t(groups: Sequence[Tensor], seed: int = 0, draws: int = DRAWS) -> list[l
 
 def _cells(group: Tensor, largest: Tensor, reach: float, draws: int) -> list[dict[str, Any]]:
     observed = _t(torch.ones(1, len(group), dtype=torch.float64), group)[0]
-    told = []
+    result = []
     for column, t in zip(group.T, observed.tolist(), strict=True):
         mean = float(column.mean())
         deviation = float(column.std()) if len(column) > 1 else 0.0
         half = reach * deviation / len(column) ** 0.5 if reach < float("inf") else 0.0
         bounded = half > 0
-        told.append({
+        result.append({
             "difference": mean,
             "interval": {"low": max(-1.0, mean - half), "high": min(1.0, mean + half), "level": LEVEL} if bounded else None,
             "no_interval": None if bounded else "too few items" if reach == float("inf") else "no variance",
             "p": (1 + int((largest >= t * (1 - 1e-9)).sum())) / (1 + draws),
         })  # fmt: skip
-    return told
+    return result
 
 
 def _t(signs: Tensor, values: Tensor) -> Tensor:
@@ -239,10 +239,10 @@ def _tested(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[
             apart = other - one
             columns.append(torch.cat([apart, apart.mean(1, keepdim=True)], 1))
         groups.append(torch.cat(columns, 1))
-    told = []
+    result = []
     for both, task, cells in zip(found, tables, max_t(groups), strict=True):
         cell = iter(cells)
-        told.append([
+        result.append([
             {
                 "score": measure,
                 "curves": [curve(own, measure) for own in both],
@@ -251,7 +251,7 @@ def _tested(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[
             }
             for measure, ((places, _), _) in zip(shared, task, strict=True)
         ])  # fmt: skip
-    return told
+    return result
 
 
 def _lead(own: Sequence[dict[str, Any]]) -> str:
@@ -260,7 +260,7 @@ def _lead(own: Sequence[dict[str, Any]]) -> str:
 
 
 def strongest(measure: dict[str, Any]) -> dict[str, Any]:
-    """The difference of a measure with the smallest p, then the largest; a slot's has its ``place``."""
+    """The difference of a measure with the smallest p, then the largest; that of a slot has the key ``slot``."""
     return min([*measure["slots"], measure["mean"]], key=lambda cell: (cell["p"], -abs(cell["difference"])))
 
 

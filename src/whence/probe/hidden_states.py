@@ -1,10 +1,8 @@
-"""Hidden states of a model over texts of one length, as it is or with other positions and another mask.
+"""Hidden states of a model over texts of one length, unchanged or with other positions and another mask.
 
-The matrix of a linear projection, whatever its weights are stored as.
-
-A quantised layer keeps packed integers under the name ``weight``, an adapter adds a product of two matrices, and an
-offloaded layer has its weights elsewhere. What they have in common is their forward. So the matrix is read through it: the
-outputs for unit vectors are its columns.
+``projection_matrix`` reads the matrix of a linear projection in any storage format. A quantized layer keeps packed integers under the name ``weight``, an adapter adds a product of two matrices, and an
+offloaded layer has its weights elsewhere. The matrix is therefore computed with the forward
+pass: the outputs for unit vectors are its columns.
 """
 
 from __future__ import annotations
@@ -64,11 +62,11 @@ def iterate_states(
     tokens = texts.shape[1]
     lm.require_context("each_text", tokens)
     if visible is None and positions is None:
-        told: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
     elif lm.supports_branching:
         seen = additive_mask(causal(tokens) if visible is None else visible, lm.model.dtype)
         at = torch.arange(tokens) if positions is None else positions
-        told = {"attention_mask": seen[None, None].to(lm.device), "position_ids": at[None].to(lm.device)}
+        inputs = {"attention_mask": seen[None, None].to(lm.device), "position_ids": at[None].to(lm.device)}
     else:
         raise usage_error(
             "each_text(positions=..., visible=...)",
@@ -82,17 +80,17 @@ def iterate_states(
             output_hidden_states=True,
             use_cache=False,
             logits_to_keep=1,
-            **told,
+            **inputs,
         )
         # the last of them stands behind the final norm, where no layer works
         for row in range(len(some)):
             yield torch.stack([layer[row] for layer in out.hidden_states[:-1]]).float()
 
 
-def mean_states(lm: ProbedModel, texts: Tensor, **told: Tensor | None) -> Tensor:
+def mean_states(lm: ProbedModel, texts: Tensor, **inputs: Tensor | None) -> Tensor:
     """The mean over texts, ``[layers, tokens, width]`` in float64, on the CPU, where curves are fitted to it."""
     total = None
-    for states in iterate_states(lm, texts, **told):
+    for states in iterate_states(lm, texts, **inputs):
         total = states.double() if total is None else total + states.double()
     if total is None:
         raise usage_error("mean_states", "no texts", "a mean has at least one", "give some")

@@ -1,9 +1,9 @@
 """Which model a record belongs to: weights, configuration, tokenizer, chat template, and what is attached.
 
 A name or a path is not enough. The weights under a path change, and a mechanism may be attached between two
-measurements. What stands here is part of a plan's hash, so each model has a folder of its own, and part of every record.
+measurements. The identity is part of a plan's hash, so each model has its own folder, and part of every record.
 
-A checksum of a model's weights: SHA-256 over names, shapes, dtypes and bytes, the same on every machine.
+The checksum of the weights is SHA-256 over names, shapes, dtypes and bytes; it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _positions(held: nn.Module | None) -> list[Position]:
 def tokenizer_checksum(tokenizer: Any) -> str:
     """The checksum of what a tokenizer does to texts: its vocabulary, rules and special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    told: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "special": {name: str(token) for name, token in sorted(tokenizer.special_tokens_map.items())},
         "added": [getattr(tokenizer, f"add_{end}_token", None) for end in ("bos", "eos")],
     }
@@ -114,10 +114,10 @@ def tokenizer_checksum(tokenizer: Any) -> str:
         rules = json.loads(backend.to_str())
         for changing in ("truncation", "padding"):  # set by each call
             rules.pop(changing, None)
-        told["rules"] = rules
+        parts["rules"] = rules
     else:
-        told |= {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    return text_checksum(told)
+        parts |= {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    return text_checksum(parts)
 
 
 def same_model(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -180,8 +180,8 @@ def _part(part: Position) -> dict[str, Any]:
     plain = {key: repr(value) for key, value in sorted(vars(part).items()) if _is_setting(key, value)}
     state = (*part.named_parameters(), *part.named_buffers())
     numbers = checksum((key, value) for key, value in state if key not in NOT_NUMBERS)
-    told: dict[str, Any] = {"class": name, "settings": plain, "sha256": numbers["sha256"]}
-    return told if name.startswith("whence.") else told | {"code": _code(kind)}
+    parts: dict[str, Any] = {"class": name, "settings": plain, "sha256": numbers["sha256"]}
+    return parts if name.startswith("whence.") else parts | {"code": _code(kind)}
 
 
 def _is_setting(name: str, value: object) -> bool:
@@ -201,11 +201,11 @@ def _adapters(model: Any) -> dict[str, Any] | None:
     configs = getattr(model, "peft_config", None)
     if not configs:
         return None
-    told = {name: {k: v for k, v in one.to_dict().items() if "path" not in k} for name, one in configs.items()}
+    parts = {name: {k: v for k, v in one.to_dict().items() if "path" not in k} for name, one in configs.items()}
     active = getattr(model, "active_adapters", None)
     off = any(getattr(module, "_disable_adapters", False) for module in model.modules())
     return {
-        "settings": text_checksum(_plain(told)),
+        "settings": text_checksum(_plain(parts)),
         "active": _plain(active() if callable(active) else active),
         "disabled": off,
     }
@@ -297,12 +297,12 @@ def checksum(entries: Iterable[tuple[str, object]]) -> dict[str, Any]:
         total.update(f"{name}\0{digest}\0".encode())
     tensors = [value for _, value in found if isinstance(value, Tensor)]
     unread = sorted({name for name, value in found if _is_meta(value)})
-    told: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "sha256": total.hexdigest(),
         "tensors": len(tensors),
         "bytes": sum(value.numel() * value.element_size() for value in tensors),
     }
-    return told | ({"unread": unread} if unread else {})
+    return parts | ({"unread": unread} if unread else {})
 
 
 def text_checksum(value: object) -> str:

@@ -1,16 +1,15 @@
-"""Which answer a model finds likelier: the right one, or one of its rivals. Each prompt is read once, several together.
+"""The log-likelihood of the answer and its rivals after a prompt. Each prompt is read once; several form a batch.
 
-The prompt goes into the cache up to its last token. That token and every answer follow in one more forward: each answer
-is a branch that sees the prompt and itself and no other branch, with positions that go on from the prompt. The numbers
-are those that a separate forward for each answer would give. Models with windows, or without explicit positions, get a
-row for each answer instead.
+The prompt goes into the cache up to its last token. That token and every answer follow in one more forward pass: each
+answer is a branch that attends to the prompt and to itself, with positions that continue the prompt. The numbers equal
+those of a separate forward pass for each answer. Models with windows, or without explicit positions, get one row for
+each answer instead.
 
-Two ways to emphasise a slot, for the rows that answer and in every layer and head: its weight times a number, or its score.
+A slot can be emphasized for the answering rows, in every layer and head, by multiplying its weights or its scores.
 
-A weight is what softmax makes of a score, before the row is brought back to a sum of one: the weight times t is the score
-plus log t, and attention to the slot rises for any t above 1. The score is the product of query and key over the root of
-their width. It may lie below zero, and times 2 it then lies lower: attention falls. A survey of the subject speaks of
-"doubling the score" and does not say which of the two is meant.
+The weight is exp(score) before normalization: the weight times t is the score plus log t, and attention to the slot rises
+for any t > 1. The score is q k / sqrt(head_dim). A negative score times 2 is lower, so attention falls. The literature
+speaks of "doubling the score" and does not say which of the two is meant.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SCORED = 8
 
 @dataclass(frozen=True)
 class Branches:
-    """The beginning that all answers share, and how each goes on."""
+    """The tokens that all choices share, and the rest of each."""
 
     shared: tuple[int, ...]
     ends: tuple[tuple[int, ...], ...]
@@ -46,14 +45,14 @@ class Branches:
 
     @property
     def fed(self) -> list[tuple[int, int]]:
-        """(token, position) of what follows the cached part; the last token of a branch predicts nothing that counts."""
+        """(token, position) of everything after the cached part. The last token of a branch predicts nothing that is scored."""
         last = len(self.shared) - 1
         after = [(token, last + 1 + place) for end in self.ends for place, token in enumerate(end[:-1])]
         return [(self.shared[-1], last), *after]
 
     @property
     def owners(self) -> list[int]:
-        """The branch of each fed token; -1 for the last token of the prompt, which all have in common."""
+        """The branch of each token after the cache; -1 for the last token of the prompt, which all branches share."""
         return [-1, *(number for number, end in enumerate(self.ends) for _ in end[:-1])]
 
     @property
@@ -67,14 +66,14 @@ class Branches:
 
 
 def branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
-    """For each prompt the answer and its rivals, tokenised as whole texts would be, so that no boundary is invented."""
+    """The answer and the rivals of each prompt, tokenized together with the prompt, so that no token boundary is forced."""
     for prompt in prompts:
         if not prompt.rivals:
             raise usage_error("contest", "an answer without rivals", "it is held against at least one", "add a rival")
-    made = [_branching(rows, scored) for rows in _tokenised(lm, prompts)]
-    for one in made:
+    choices = [_branching(rows, scored) for rows in _tokenised(lm, prompts)]
+    for one in choices:
         lm.require_context("contest", one.longest)
-    return made
+    return choices
 
 
 def _branching(rows: list[list[int]], scored: int) -> Branches:
@@ -112,9 +111,9 @@ def _tokenised(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int
 
 
 class CachedPrompts:
-    """Prompts that were read up to their last tokens, ready to be asked, as often and with as many effects as one likes."""
+    """Prompts in a KV cache up to their last tokens. Their choices can be scored repeatedly, with or without emphasis."""
 
-    def __init__(self, lm: ProbedModel, made: Sequence[Branches]) -> None:
+    def __init__(self, lm: ProbedModel, choices: Sequence[Branches]) -> None:
         if not lm.supports_branching:
             raise usage_error(
                 "Reading",
@@ -122,9 +121,9 @@ class CachedPrompts:
                 "answers that share a forward need a mask and positions of their own",
                 "use contest",
             )
-        self.lm, self.branches = lm, list(made)
+        self.lm, self.branches = lm, list(choices)
         # what fills up a row stands behind its tokens, where causality hides it: no mask, and so the fastest attention
-        cached, self.real = pad_batch(lm, [one.shared[:-1] for one in made], left=False)
+        cached, self.real = pad_batch(lm, [one.shared[:-1] for one in choices], left=False)
         with torch.inference_mode():
             self.cache: Any = lm.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
 
@@ -154,10 +153,10 @@ class CachedPrompts:
 
     @torch.inference_mode()
     def rows(self, effects: Sequence[ScaledScore] = ()) -> list[Tensor]:
-        """Where the last token before the answers looks: ``[layers, heads, tokens]`` for each prompt.
+        """The attention row of the last token before the answers: ``[layers, heads, tokens]`` for each prompt.
 
         Args:
-            effects: nothing, or one for each prompt; of those that act on keys, for watchers know no bias.
+            effects: nothing, or one for each prompt; only ``ScaledScore``, because recorders do not see a bias.
         """
         from whence import hf
 
@@ -200,22 +199,24 @@ class CachedPrompts:
 
 def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
     """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
-    made = branches(lm, prompts, scored)
+    choices = branches(lm, prompts, scored)
     if not lm.supports_branching:
-        return [score_separately(lm, one) for one in made]
+        return [score_separately(lm, one) for one in choices]
     return [
-        scores for some in batch_branches(lm, made) for scores in CachedPrompts(lm, [made[i] for i in some]).scores()
+        scores
+        for some in batch_branches(lm, choices)
+        for scores in CachedPrompts(lm, [choices[i] for i in some]).scores()
     ]
 
 
-def batch_branches(lm: ProbedModel, made: Sequence[Branches]) -> list[range]:
-    """Which of them are read at once, by number."""
-    return lm.batches([len(one.shared) + len(one.fed) for one in made])
+def batch_branches(lm: ProbedModel, choices: Sequence[Branches]) -> list[range]:
+    """Ranges of indices that form one batch."""
+    return lm.batches([len(one.shared) + len(one.fed) for one in choices])
 
 
 @torch.inference_mode()
 def last_attention_row(lm: ProbedModel, tokens: Sequence[int]) -> Tensor:
-    """Where the last token of a text looks, ``[layers, heads, tokens]``, for any model that can be watched."""
+    """The attention row of the last token of a text, ``[layers, heads, tokens]``, for any model that can be captured."""
     from whence import hf
 
     seen = hf.LastRow()
@@ -225,12 +226,12 @@ def last_attention_row(lm: ProbedModel, tokens: Sequence[int]) -> Tensor:
 
 
 @torch.inference_mode()
-def score_separately(lm: ProbedModel, made: Branches) -> list[float]:
-    """The same, with the whole prompt read again for each answer."""
-    tokens, real = pad_batch(lm, [[*made.shared, *end] for end in made.ends], left=False)
+def score_separately(lm: ProbedModel, choices: Branches) -> list[float]:
+    """The scores of one prompt's choices with one row for each choice."""
+    tokens, real = pad_batch(lm, [[*choices.shared, *end] for end in choices.ends], left=False)
     known = lm.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
-    first = len(made.shared) - 1
-    return [_total(known[index], range(first, first + len(end)), end) for index, end in enumerate(made.ends)]
+    first = len(choices.shared) - 1
+    return [_total(known[index], range(first, first + len(end)), end) for index, end in enumerate(choices.ends)]
 
 
 def _total(known: Tensor, rows: Any, end: tuple[int, ...]) -> float:
@@ -238,7 +239,7 @@ def _total(known: Tensor, rows: Any, end: tuple[int, ...]) -> float:
 
 
 def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where a key is seen, the lowest number elsewhere.
+    """An additive mask: zero where a key is visible, the lowest finite number elsewhere.
 
     >>> additive_mask(torch.tensor([[True, False]]), torch.float32).tolist()[0][0]
     0.0
@@ -257,7 +258,7 @@ def shares(scores: list[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Emphasis(ABC):
-    """What is done to the keys of one span while answers are scored; the prompt itself was read without it."""
+    """A change to the keys of one span while answers are scored. The prompt itself is read without it."""
 
     span: Span
     factor: float
@@ -273,7 +274,7 @@ class Emphasis(ABC):
 
 @dataclass(frozen=True)
 class ScaledWeight(Emphasis):
-    """The weight of every key of the span times a number above 0, before rows are brought back to a sum of one."""
+    """Multiply the weight of every key of the span by a number above 0, before normalization."""
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
@@ -289,7 +290,7 @@ class ScaledWeight(Emphasis):
 
 @dataclass(frozen=True)
 class ScaledScore(Emphasis):
-    """The score of every key of the span times any number: the keys are, and scores are linear in them."""
+    """Multiply the score of every key of the span by any number, through its key."""
 
     def on_keys(self, keys: Tensor) -> Tensor:
         changed = keys.clone()
@@ -312,8 +313,7 @@ def emphasis(multiplied: str) -> type[Emphasis]:
 
 @contextmanager
 def change_keys(effects: Sequence[Emphasis], layers: Sequence[Any]) -> Iterator[None]:
-    """A cache's keys as some effects change them, one for each prompt; those that were read come back, not what undoing
-    would make."""
+    """Change the keys of a cache by one effect for each prompt; afterwards the original tensors are back."""
     read = [layer.keys for layer in layers]
     try:
         for layer in layers if effects else ():

@@ -1,6 +1,7 @@
-"""Asking the questions of a plan: a record for every few items at every place, written once, gone on from where it stopped.
+"""Measure the tasks of a plan: one record for every few items in every condition, written once and resumable.
 
-Answers in a model's own words, several prompts at a time, always the likeliest token next.
+A condition is the slot of the gold, or one of the baselines (closed book, oracle). Choices are scored by likelihood;
+generated answers are greedy.
 """
 
 from __future__ import annotations
@@ -26,40 +27,42 @@ from whence.probe.tasks.task import is_correct
 
 DIGITS = 6
 
-#: called with how many pieces of work are done, of how many, what was last, and whether it was read from its record
+#: called after each record: number done, total, description of the last one, whether it was read from disk
 Notify = Callable[[int, int, str, bool], None]
 
 
 @dataclass(frozen=True)
 class RecordSpec:
-    """A few items of a task at one place: the work of one record."""
+    """Some items of a task in one condition: the content of one record."""
 
     task: ProbeTask
     name: str  # the task's name in this plan
-    where: int | str
+    condition: int | str
     first: int
     last: int
 
     @property
     def file_name(self) -> str:
-        return run_folder.record_name(self.name, self.where, self.first)
+        return run_folder.record_name(self.name, self.condition, self.first)
 
 
 def record_specs(plan: Plan, tasks: Sequence[ProbeTask]) -> list[RecordSpec]:
-    """All of them, the lines of each task after its places."""
+    """All records of a plan: for each task the gold slots first, then the baselines."""
     found = []
     for spec, task in zip(plan.tasks, tasks, strict=True):
         places: list[int | str] = [*spec.select_slots(task), CLOSED_BOOK, ORACLE]
-        for where in places:
+        for condition in places:
             for first in range(0, spec.items, plan.items_per_record):
-                found.append(RecordSpec(task, spec.label, where, first, min(first + plan.items_per_record, spec.items)))
+                found.append(
+                    RecordSpec(task, spec.label, condition, first, min(first + plan.items_per_record, spec.items))
+                )
     return found
 
 
 def measure(
     lm: ProbedModel | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Every record of a plan: those that are there are read, the others are made. Returns their folder and them.
+    """Make the missing records of a plan and read the others. Returns the folder and all records.
 
     The folder is that of the plan and of the model as it is now, with whatever is attached to it.
     """
@@ -78,12 +81,12 @@ def measure(
         else:
             found.append({**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": here})
             records.write(path, found[-1])
-        notify(number + 1, len(every), f"{spec.task.name}, {told(spec.where)}", read)
+        notify(number + 1, len(every), f"{spec.task.name}, {describe_condition(spec.condition)}", read)
     return folder, found
 
 
 def build_tasks(plan: Plan) -> list[ProbeTask]:
-    """The tasks of a plan, with what cannot be asked refused before a model is loaded."""
+    """The tasks of a plan. Errors in them are raised here, before a model is loaded."""
     tasks = [spec.build() for spec in plan.tasks]
     for spec, task in zip(plan.tasks, tasks, strict=True):
         spec.select_slots(task)
@@ -98,16 +101,20 @@ def build_tasks(plan: Plan) -> list[ProbeTask]:
 
 
 def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dict[str, Any]:
-    """One record: what was chosen and written for each item, and where the answering token looked, averaged."""
+    """One record: the choice and the generated text for each item, and the mean attention of the answering token."""
     began, started = time.perf_counter(), run_folder.utc_now()
-    prompts = [spec.task.at(item, spec.where) for item in spec.task.items[spec.first : spec.last]]
+    prompts = [spec.task.at(item, spec.condition) for item in spec.task.items[spec.first : spec.last]]
     answers: list[dict[str, Any]] = [{"item": spec.first + index} for index in range(len(prompts))]
-    looks: list[dict[str, torch.Tensor]] = []
+    attention_parts: list[dict[str, torch.Tensor]] = []
     if isinstance(lm, ProbedModel):
         prompts = [lm.apply_template(prompt) for prompt in prompts]
         if "likelihood" in plan.scores:
-            watched = min(max(0, plan.attention_items - spec.first), len(prompts)) if isinstance(spec.where, int) else 0
-            found, looks = score_and_attend(lm, prompts, plan.scored_tokens, 0 if lm.capture_error else watched)
+            num_captured = (
+                min(max(0, plan.attention_items - spec.first), len(prompts)) if isinstance(spec.condition, int) else 0
+            )
+            found, attention_parts = score_and_attend(
+                lm, prompts, plan.scored_tokens, 0 if lm.capture_error else num_captured
+            )
             for row, prompt, scores in zip(answers, prompts, found, strict=True):
                 row |= judge_choice(prompt, scores)
     if "generation" in plan.scores:
@@ -120,44 +127,44 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
         "task": spec.name,
         "task_hash": spec.task.hash,
         "source": spec.task.source,
-        "condition": spec.where,
+        "condition": spec.condition,
         "rows": answers,
-        "attention": _averaged(looks, getattr(lm, "capture_layers", None)),
+        "attention": _averaged(attention_parts, getattr(lm, "capture_layers", None)),
         "started": started,
         "seconds": round(time.perf_counter() - began, 3),
     }
 
 
 def score_and_attend(
-    lm: ProbedModel, prompts: Sequence[Prompt], scored: int, watched: int
+    lm: ProbedModel, prompts: Sequence[Prompt], scored: int, num_captured: int
 ) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
-    """The contest of each prompt and, for the first ``watched``, what one row of attention says about its slots."""
+    """The scores of the choices of each prompt and, for the first ``num_captured``, the attention to its slots."""
     made = likelihood.branches(lm, prompts, scored)
     scores: list[list[float]] = []
-    looks: list[dict[str, torch.Tensor]] = []
+    attention_parts: list[dict[str, torch.Tensor]] = []
     for some in likelihood.batch_branches(lm, made):
         if lm.supports_branching:
             reading = likelihood.CachedPrompts(lm, [made[index] for index in some])
             scores += reading.scores()
-            seen = iter(reading.rows() if some.start < watched else [])
+            seen = iter(reading.rows() if some.start < num_captured else [])
         else:
             scores += [likelihood.score_separately(lm, made[index]) for index in some]
             seen = (likelihood.last_attention_row(lm, made[index].shared) for index in some)
-        for index in range(some.start, min(some.stop, watched)):
+        for index in range(some.start, min(some.stop, num_captured)):
             row = next(seen)
             spans = lm.token_spans(prompts[index].text, prompts[index].slots)
-            looks.append({"slots": attention_rows.slot_means(row, spans), **attention_rows.regions(row)})
-    return scores, looks
+            attention_parts.append({"slots": attention_rows.slot_means(row, spans), **attention_rows.regions(row)})
+    return scores, attention_parts
 
 
 def judge_choice(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
-    """Right only where the answer beats every rival; a tie is not right."""
+    """Correct only if the answer has a higher score than every rival; a tie is not correct."""
     best = max(range(len(scores)), key=scores.__getitem__)
     return {
         "correct": all(scores[0] > rival for rival in scores[1:]),
         "probability": round(likelihood.shares(scores)[0], DIGITS),
         "loglikelihood": round(scores[0], DIGITS),
-        "chosen_slot": prompt.owners[best],  # the slot whose answer won; None where it stands in none
+        "chosen_slot": prompt.owners[best],  # the slot whose answer has the highest score; None if no slot contains it
     }
 
 
@@ -182,7 +189,7 @@ def require_matching_record(record: dict[str, Any], spec: RecordSpec, plan: Plan
 
 
 def require_context(lm: ProbedModel, plan: Plan, tasks: Sequence[ProbeTask]) -> None:
-    """Refuse before any work a plan with a prompt that the model has no positions for."""
+    """Raise an error before any work if a prompt is longer than the model's context."""
     for spec, task in zip(plan.tasks, tasks, strict=True):
         longest = max(task.items, key=lambda item: len(item.gold) + sum(map(len, item.others)))
         prompt = lm.apply_template(task.prompt(longest, spec.select_slots(task)[0]))
@@ -190,13 +197,13 @@ def require_context(lm: ProbedModel, plan: Plan, tasks: Sequence[ProbeTask]) -> 
         lm.require_context(f"the task {spec.task}", len(lm.tokens(prompt.text)) + room)
 
 
-def told(where: int | str) -> str:
-    """Where the gold is, for people: slots are counted from 1.
+def describe_condition(condition: int | str) -> str:
+    """A condition in words; slots are counted from 1.
 
-    >>> told(0), told("oracle")
+    >>> describe_condition(0), describe_condition("oracle")
     ('gold in slot 1', 'oracle')
     """
-    return f"gold in slot {where + 1}" if isinstance(where, int) else where
+    return f"gold in slot {condition + 1}" if isinstance(condition, int) else condition
 
 
 def _written(
@@ -207,16 +214,16 @@ def _written(
     return [{"text": text} for text in generate_answers(lm, prompts, spec.task.metric)]
 
 
-def _averaged(looks: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
-    if not looks:
+def _averaged(attention_parts: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
+    if not attention_parts:
         return None
-    means = {name: torch.stack([look[name] for look in looks]).mean(0) for name in looks[0]}
-    told = {"items": len(looks), **{name: to_rounded_list(value) for name, value in means.items()}}
-    return told if layers is None else told | {"layers": sorted(layers)}
+    means = {name: torch.stack([part[name] for part in attention_parts]).mean(0) for name in attention_parts[0]}
+    means_by_part = {"items": len(attention_parts), **{name: to_rounded_list(mean) for name, mean in means.items()}}
+    return means_by_part if layers is None else means_by_part | {"layers": sorted(layers)}
 
 
 def to_rounded_list(value: torch.Tensor) -> Any:
-    """A tensor as nested lists of numbers with four digits that count: attention to one token of thousands is small.
+    """A tensor as nested lists of numbers with four significant digits.
 
     >>> to_rounded_list(torch.tensor([[0.000123456, 2.0]]))
     [[0.0001235, 2.0]]
@@ -228,14 +235,14 @@ def _short(value: Any) -> Any:
     return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
 
 
-#: the published length of an answer to a question; a value needs its own tokens and room for a few words before it
+#: tokens: the published length of an answer to a question; a value needs its own tokens and a few more before it
 LONGEST_ANSWER = 100
 ROOM = 16
 
 
 @torch.inference_mode()
 def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) -> list[str]:
-    """What the model writes after each prompt. Where only the first line counts, it stops when every row has one."""
+    """The greedy continuation of each prompt. If only the first line counts, generation stops when every row has one."""
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     rows = lm.all_tokens([prompt.text for prompt in prompts])

@@ -1,4 +1,4 @@
-"""What a probe will do, decided before it begins: the tasks, how many items at how many places, and how they are scored."""
+"""The plan of a probe, fixed before it starts: the tasks, the number of items and gold slots, and the scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TaskSpec:
     items: int
     num_gold_slots: int = 5
     settings: dict[str, Any] = field(default_factory=dict)
-    name: str = ""  # tells apart the same task at several lengths, and one's own tasks
+    name: str = ""  # distinguishes the same task at several lengths, and custom tasks
     gold_slots: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
     items_hash: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
 
@@ -38,36 +38,36 @@ class TaskSpec:
 
     @property
     def is_custom(self) -> bool:
-        """Whether the questions are someone's own."""
+        """Whether the task is not built in."""
         return self.task not in TASKS
 
     def build(self) -> ProbeTask:
-        """The task; one's own must ask what it asked when the plan was made."""
-        made = build_task(self.task, self.items, **self.settings)
-        if self.items_hash and self.items_hash != hash_items(made):
+        """Build the task. A custom task must have the same items as when the plan was made."""
+        task = build_task(self.task, self.items, **self.settings)
+        if self.items_hash and self.items_hash != hash_items(task):
             raise usage_error(
                 f"the task {self.label}",
-                "other questions than its plan has",
-                "a plan belongs to its questions",
-                "restore them, or start again with the same command; whence report needs none of them",
+                "items that differ from those of its plan",
+                "the items of a plan do not change",
+                "restore them, or rerun the command to start a new plan; whence report needs no items",
             )
-        return made
+        return task
 
     def with_items_hash(self) -> TaskSpec:
-        """The same with the hash of its questions, so that changed questions make another plan."""
+        """The same with the hash of its items, so that changed items make another plan."""
         return dataclasses.replace(self, items_hash=hash_items(dataclasses.replace(self, items_hash="").build()))
 
-    def select_slots(self, made: ProbeTask) -> tuple[int, ...]:
+    def select_slots(self, task: ProbeTask) -> tuple[int, ...]:
         """The places of the gold."""
-        beyond = [place for place in self.gold_slots if not 0 <= place < made.slots]
+        beyond = [place for place in self.gold_slots if not 0 <= place < task.slots]
         if beyond:
             raise usage_error(
                 f"the task {self.label}",
                 f"slot {beyond[0] + 1}",
-                f"it has the slots 1 to {made.slots}",
+                f"it has the slots 1 to {task.slots}",
                 "choose among them",
             )
-        return self.gold_slots or spread_slots(made.slots, self.num_gold_slots)
+        return self.gold_slots or spread_slots(task.slots, self.num_gold_slots)
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Plan:
             raise usage_error("a plan", ", ".join(low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, but those that came later only where they are set: plans from before keep their hashes."""
-        told = _set_fields(self, OPTIONAL_FIELDS)
-        return told | {"tasks": [_set_fields(one, OPTIONAL_TASK_FIELDS) for one in self.tasks]}
+        """All fields; optional ones only if they are set, so that new options do not change the hashes of other plans."""
+        fields = _set_fields(self, OPTIONAL_FIELDS)
+        return fields | {"tasks": [_set_fields(one, OPTIONAL_TASK_FIELDS) for one in self.tasks]}
 
     @property
     def hash(self) -> str:
@@ -144,9 +144,9 @@ def _set_fields(one: Plan | TaskSpec, later: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(one).items() if name not in later or value}
 
 
-def hash_items(made: ProbeTask) -> str:
-    """A hash of what a task asks and of how answers are judged."""
-    return content_hash([made.hash, made.metric, str(made.paired)])
+def hash_items(task: ProbeTask) -> str:
+    """A hash of the items of a task and of how answers are scored."""
+    return content_hash([task.hash, task.metric, str(task.paired)])
 
 
 #: the setting that says how many slots a task has

@@ -1,4 +1,4 @@
-"""The model under the probe: a causal language model with its tokenizer, and a tiny random one for trying things out."""
+"""The model that is probed: a causal language model with its tokenizer, and a tiny random one for smoke tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACEHOLDER = "WHENCE-PROMPT"
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A loaded model, ready to be caller.
+    """A loaded model with its tokenizer and the settings of a probe.
 
     Args:
         about: what was loaded, for the record.
@@ -46,12 +46,12 @@ class ProbedModel:
 
     @property
     def config(self) -> Any:
-        """The configuration of the language model, which is a part of a multimodal one's."""
+        """The configuration of the language model; for a multimodal model, its text part."""
         return self.model.config.get_text_config()
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go: to the first weights that are in memory, or where accelerate runs those that are not."""
+        """The device of the inputs: that of the first weights in memory, or the one that accelerate runs offloaded weights on."""
         hook = getattr(self.model.get_input_embeddings(), "_hf_hook", None)
         runs_on = getattr(hook, "execution_device", None)
         if runs_on is not None:
@@ -69,12 +69,12 @@ class ProbedModel:
 
     @property
     def longest(self) -> int | None:
-        """The positions the model has, where it says so."""
+        """The number of positions of the model, if its configuration states one."""
         return getattr(self.config, "max_position_embeddings", None)
 
     @cached_property
     def capture_error(self) -> str | None:
-        """Why attention cannot be looked at; nothing where it can. Such a model is measured by its curves alone."""
+        """Why attention cannot be captured; None if it can. Without capture only the curves are measured."""
         from whence import hf
 
         with warnings.catch_warnings():
@@ -102,7 +102,7 @@ class ProbedModel:
 
     @property
     def padding(self) -> int:
-        """The token that fills up rows; which one does not matter, since it is never seen."""
+        """The padding token. Any token will do, because it is always masked."""
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         return next((int(token) for token in known if token is not None), 0)
 
@@ -117,13 +117,13 @@ class ProbedModel:
 
     @cached_property
     def template_parts(self) -> tuple[str, str]:
-        """What the chat template puts before a prompt and after it, up to the beginning of the answer."""
+        """The text that the chat template puts before a prompt, and the text between the prompt and the answer."""
         caller = "a chat template"
         if not getattr(self.tokenizer, "chat_template", None):
             raise usage_error(
                 caller, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out"
             )
-        # a template that knows of thinking aloud is caller for the answer itself
+        # templates with a thinking mode begin the answer directly
         text = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": PLACEHOLDER}],
             add_generation_prompt=True,
@@ -138,7 +138,7 @@ class ProbedModel:
         return before, after
 
     def apply_template(self, prompt: Prompt) -> Prompt:
-        """A prompt as the model is given it: inside its chat template, or as it is."""
+        """The prompt inside the chat template, or unchanged without one."""
         if not self.chat:
             return prompt
         before, after = self.template_parts
@@ -157,12 +157,12 @@ class ProbedModel:
         return self.all_tokens([text])[0]
 
     def all_tokens(self, texts: Sequence[str], special: bool = True) -> list[list[int]]:
-        """The tokens of several texts, which fast tokenizers read side by side. A chat template has its special tokens."""
+        """The tokens of several texts. With a chat template no special tokens are added, because the template has them."""
         special = special and not self.chat
         return [list(row) for row in self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]]
 
     def batches(self, lengths: Sequence[int]) -> list[range]:
-        """Neighbours to be run together, by number: as many as fit when the shorter are filled up to the longest."""
+        """Ranges of neighbouring indices that form one batch: as many as fit when padded to the longest."""
         most, found, first, longest = self.tokens_at_once, [], 0, 0
         for number, length in enumerate(lengths):
             longest = max(longest, length)
@@ -173,7 +173,7 @@ class ProbedModel:
 
     @property
     def tokens_at_once(self) -> int:
-        """Few on a CPU, which more do not make faster; on a GPU what an eighth of its free memory holds.
+        """Tokens in one batch: few on a CPU, where more are not faster; on a GPU as many as fit into an eighth of its free memory.
 
         A token has its keys and values in every layer, and a few vectors as wide as the model or its widest layer; masks,
         scores of the vocabulary and copies take the rest.
@@ -189,7 +189,7 @@ class ProbedModel:
         return max(CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * numbers * self.model.dtype.itemsize))
 
     def token_spans(self, text: str, spans: Sequence[Span]) -> list[Span]:
-        """The tokens that spans of characters lie in: from the first that reaches into one to the last."""
+        """The token spans that cover spans of characters."""
         offsets = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=not self.chat)["offset_mapping"]
         return [token_span(offsets, start, end) for start, end in spans]
 
@@ -270,7 +270,7 @@ def load(
 
 
 def _present(caller: str, device: str) -> torch.device:
-    """A device of this machine; any other is refused."""
+    """A device of this machine; any other is an error."""
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # torch's errors for a wrong name and for a missing device
@@ -279,7 +279,7 @@ def _present(caller: str, device: str) -> torch.device:
 
 
 def _checked(lm: ProbedModel) -> ProbedModel:
-    """A causal language model whose chat template, if caller for, is there, and whose chosen layers are."""
+    """Check that the model is causal, has a chat template if one is used, and has the chosen layers."""
     from whence.hf.causality_check import is_causal, not_causal_error
 
     if not is_causal("whence probe", lm.model):
@@ -292,7 +292,7 @@ def _checked(lm: ProbedModel) -> ProbedModel:
 
 
 def _wrong_layers(lm: ProbedModel, why: str) -> WhenceError:
-    """Other layers would do, or no layer of this model can be looked at."""
+    """The error for layers that cannot be captured: other layers can, or no layer of this model."""
     from whence import hf
 
     try:
@@ -308,7 +308,7 @@ def _wrong_layers(lm: ProbedModel, why: str) -> WhenceError:
 
 
 def tiny_random_model(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> ProbedModel:
-    """A llama of a few thousand random weights over bytes: it knows nothing, and shows in seconds that all parts run."""
+    """A llama with a few thousand random weights and a byte tokenizer, for smoke tests."""
     require_package("transformers", "whence probe", "hf")
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -332,7 +332,7 @@ def tiny_random_model(seed: int = 0, layers: int = 3, width: int = 32, heads: in
 
 
 def byte_tokenizer() -> Any:
-    """One token a byte, and an end: needs no file and no training."""
+    """A tokenizer with one token for each byte and an end token. It needs no file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -344,7 +344,7 @@ def byte_tokenizer() -> Any:
 
 
 def pad_batch(lm: ProbedModel, rows: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor]:
-    """Rows of several lengths as one tensor, padded on one side, with the mask of what is real."""
+    """Rows of several lengths as one padded tensor, and its attention mask."""
     longest = max(map(len, rows))
     tokens = torch.full((len(rows), longest), lm.padding, dtype=torch.long)
     real = torch.zeros_like(tokens)

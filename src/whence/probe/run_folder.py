@@ -1,4 +1,4 @@
-"""The folder of a probe: its plan, what is known of its tasks, and the names of its records.
+"""The folder of a probe: its plan, the description of its tasks, and the names of its records.
 
 What stands here is enough to write the page again: on another machine, without the model, and with another Python, whose
 help topics are other texts and would make other needles.
@@ -28,12 +28,12 @@ PLAN = "plan.json"
 
 
 def folder_of(plan: Plan, base: Path) -> Path:
-    """Where the records of a plan are; the model's name may be a path, of which the last part is enough."""
+    """The folder of a plan, named after the last part of the model's name or path and the plan's hash."""
     return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(plan.model).name)}-{plan.hash}"
 
 
 def open_folder(lm: ProbedModel | Endpoint, plan: Plan, base: Path, tasks: Sequence[ProbeTask]) -> Path:
-    """The folder of a plan, with the plan in it, written once; a folder with another plan in it is refused.
+    """Create the folder of a plan and write the plan to it. A folder with another plan is an error.
 
     The plan has its model's identity, see ``with_identity``; so two models never share a folder.
     """
@@ -45,15 +45,15 @@ def open_folder(lm: ProbedModel | Endpoint, plan: Plan, base: Path, tasks: Seque
         reason = getattr(lm, "capture_error", None)
         model = lm.about | ({"capture_error": reason} if reason else {})
         records.write(
-            path, {"plan": plain(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
+            path, {"plan": plan_json(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
         )
-    elif records.read(path).get("plan") != plain(plan):
+    elif records.read(path).get("plan") != plan_json(plan):
         raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
     return folder
 
 
 def with_identity(plan: Plan, identity: dict[str, Any]) -> Plan:
-    """The plan of one model; a plan that is another model's already is refused."""
+    """The plan with the identity of its model. A plan with another identity is an error."""
     if plan.identity is not None and plan.identity != identity:
         raise usage_error(
             "a probe",
@@ -65,9 +65,9 @@ def with_identity(plan: Plan, identity: dict[str, Any]) -> Plan:
 
 
 def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
-    """The plan in a folder that more is to be written to: of the same questions and the same model, or refused."""
+    """The plan in a folder to which records are added. It must have the same tasks and the same model."""
     there = require_identity(folder, identity)
-    if plain(dataclasses.replace(there, identity=plan.identity)) != plain(plan):
+    if plan_json(dataclasses.replace(there, identity=plan.identity)) != plan_json(plan):
         raise usage_error(
             "a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another"
         )
@@ -75,7 +75,7 @@ def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Pl
 
 
 def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
-    """The plan in a folder, if it is this model's; records of an unknown model are read and never added to."""
+    """The plan in a folder, which must be of this model. Nothing is added to records of an unknown model."""
     there = load_plan(folder)[0]
     if there.identity is None:
         raise usage_error(
@@ -95,10 +95,10 @@ def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
 
 
 def describe_task(spec: TaskSpec, task: ProbeTask) -> dict[str, Any]:
-    """All that a page says of a task besides its records."""
+    """What the report needs to know of a task besides its records."""
     return {
         "task": spec.label,
-        "kind": spec.settings.get("file", spec.task),  # of one's own items, those of one file
+        "kind": spec.settings.get("file", spec.task),  # for items from a file, the file
         "name": task.name,
         "about": task.about,
         "source": task.source,
@@ -112,45 +112,45 @@ def describe_task(spec: TaskSpec, task: ProbeTask) -> dict[str, Any]:
 
 
 def load_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
-    """The plan in a folder, and the whole file; one whose plan does not have its hash was changed, and is refused."""
-    kept = records.read(folder / PLAN)
+    """The plan in a folder, and the content of its file. A plan that does not match its hash is an error."""
+    content = records.read(folder / PLAN)
     try:
-        fields = kept["plan"]
+        fields = content["plan"]
         tasks = tuple(TaskSpec(**{**one, "gold_slots": tuple(one.get("gold_slots", ()))}) for one in fields["tasks"])
         layers = None if fields.get("layers") is None else tuple(fields["layers"])
         plan = Plan(**{**fields, "tasks": tasks, "scores": tuple(fields["scores"]), "layers": layers})
-        whole = plan.hash == kept["hash"] and all(one["task"] and one["gold_slots"] for one in kept["tasks"])
+        matches = plan.hash == content["hash"] and all(one["task"] and one["gold_slots"] for one in content["tasks"])
     except (KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+        matches = False
+    if not matches:
         raise usage_error(
             "report",
             f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
             "it is written by the probe and never changed",
             "restore it, or probe anew",
         )
-    return plan, kept
+    return plan, content
 
 
-def record_name(label: str, where: int | str, first: int) -> str:
-    """The file of a task's items from ``first`` on, with the gold at one place.
+def record_name(label: str, condition: int | str, first: int) -> str:
+    """The file name of the record with a task's items from ``first`` on, in one condition.
 
     >>> record_name("needle", 3, 40), record_name("needle", "closed book", 0)
     ('needle-003-0040.json', 'needle-closed-book-0000.json')
     """
-    place = f"{where:03d}" if isinstance(where, int) else re.sub(r"\W+", "-", where)
+    place = f"{condition:03d}" if isinstance(condition, int) else re.sub(r"\W+", "-", condition)
     return f"{label}-{place}-{first:04d}.json"
 
 
 def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
-    """The files that a task has when all of it was spec."""
+    """The names of all records of a task."""
     places: list[int | str] = [*about["gold_slots"], CLOSED_BOOK, ORACLE]
     firsts = range(0, about["items"], plan.items_per_record)
-    return [record_name(about["task"], where, first) for where in places for first in firsts]
+    return [record_name(about["task"], condition, first) for condition in places for first in firsts]
 
 
 def require_plan_hash(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:
-    """A record that belongs to the plan; any other is refused by its name."""
+    """The record itself, if it belongs to the plan and its model; otherwise an error that names the file."""
     if record.get("plan") != plan.hash:
         raise usage_error(
             "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
@@ -163,7 +163,7 @@ def require_plan_hash(record: dict[str, Any], plan: Plan, path: Path) -> dict[st
 
 
 def environment(lm: ProbedModel | Endpoint) -> dict[str, Any]:
-    """Where records are made, for each of them: a probe may be gone on with elsewhere."""
+    """The environment of the process, stored in every record, because a probe may be resumed on another machine."""
     if isinstance(lm, Endpoint):
         return records.describe_environment(("torch",))
     accelerator = torch.cuda.get_device_name(lm.device) if lm.device.type == "cuda" else None
@@ -174,6 +174,6 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def plain(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON gives it back: tuples become lists."""
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as read from JSON: tuples become lists."""
     return json.loads(json.dumps(plan.to_json()))

@@ -94,15 +94,15 @@ def positional_channels(
     looked = (
         list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(1, count)) or [0]
     )
-    ways = torch.stack([direction(means[layer], fit) for layer in looked])
+    directions = torch.stack([direction(means[layer], fit) for layer in looked])
     rough = torch.stack([roughness(means[layer]) for layer in looked])
     found = []
     for channel in range(means.shape[-1]):
-        way = 1 if int(ways[:, channel].sum()) >= 0 else -1
-        agree = torch.nonzero(ways[:, channel] == way).flatten()
+        sign = 1 if int(directions[:, channel].sum()) >= 0 else -1
+        agree = torch.nonzero(directions[:, channel] == sign).flatten()
         if len(agree) > len(looked) // 4:
             found.append(
-                Channel(channel, way, tuple(looked[i] for i in agree.tolist()), float(rough[agree, channel].min()))
+                Channel(channel, sign, tuple(looked[i] for i in agree.tolist()), float(rough[agree, channel].min()))
             )
     found.sort(key=lambda one: one.roughness)
     return found if most is None else found[:most]

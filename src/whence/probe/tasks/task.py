@@ -95,7 +95,7 @@ class ProbeTask:
 
     @cached_property
     def hash(self) -> str:
-        """Two records with the same one caller the same questions."""
+        """Records with equal hashes have the same items."""
         parts = [self.head, self.joint, self.tail, self.lead, self.label]
         for item in self.items:
             parts.append(json.dumps([item.question, item.gold, item.others, item.answers, item.rivals]))
@@ -112,32 +112,32 @@ class ProbeTask:
             )
         texts = [*item.others[:place], item.gold, *item.others[place:]]
         around = [*range(place), *range(place + 1, len(texts))]
-        return self._made(item, texts, place, (place, *(around if self.paired else [None] * len(item.rivals))))
+        return self._build_prompt(item, texts, place, (place, *(around if self.paired else [None] * len(item.rivals))))
 
     def closed_book(self, item: Item) -> Prompt:
         """The question alone: what the model knows, or guesses, without any slot."""
-        return self._made(item, [], None, (None,) * (1 + len(item.rivals)))
+        return self._build_prompt(item, [], None, (None,) * (1 + len(item.rivals)))
 
     def oracle(self, item: Item) -> Prompt:
         """The gold as the only slot: what can be had when nothing stands around it."""
-        return self._made(item, [item.gold], 0, (0, *[None] * len(item.rivals)))
+        return self._build_prompt(item, [item.gold], 0, (0, *[None] * len(item.rivals)))
 
-    def at(self, item: Item, where: int | str) -> Prompt:
+    def at(self, item: Item, condition: int | str) -> Prompt:
         """The prompt for a place, or for one of the two lines by its name."""
-        if isinstance(where, int):
-            return self.prompt(item, where)
-        return {CLOSED_BOOK: self.closed_book, ORACLE: self.oracle}[where](item)
+        if isinstance(condition, int):
+            return self.prompt(item, condition)
+        return {CLOSED_BOOK: self.closed_book, ORACLE: self.oracle}[condition](item)
 
     def content_free(self, text: str, places: int | None = None) -> Prompt:
         """The same layout with the same words in every slot: whatever differs between slots is position alone."""
         item = self.items[0]
-        return self._made(item, [text] * (places or self.slots), None, (None,) * (1 + len(item.rivals)))
+        return self._build_prompt(item, [text] * (places or self.slots), None, (None,) * (1 + len(item.rivals)))
 
     def first(self, count: int) -> ProbeTask:
         """The same task with its first items."""
         return replace(self, items=self.items[:count])
 
-    def _made(self, item: Item, texts: list[str], gold: int | None, owners: tuple[int | None, ...]) -> Prompt:
+    def _build_prompt(self, item: Item, texts: list[str], gold: int | None, owners: tuple[int | None, ...]) -> Prompt:
         text, spans = self.head, []
         for number, slot in enumerate(texts):
             text += self.joint if number else ""

@@ -1,4 +1,4 @@
-"""Questions of one's own: a file with one JSON object a line, checked whole before anything is caller.
+"""Tasks of the user: a JSONL file of items, validated as a whole first, or a ``ProbeTask`` from a module or a file.
 
     {"question": "Who built it?", "gold": "Ada built it.", "others": ["Ben saw it.", "Cy sold it."], "answers": ["Ada"]}
 
@@ -6,10 +6,9 @@
 likelihood is that of the first. ``rivals`` are wrong answers, the same number in each line. Where a file has none, the
 first answers of other lines are rivals.
 
-A task of one's own, by module or file: ``my_module:MyTask`` or ``./file.py:MyTask(words=3)``.
-
-What is named is called with the number of items, and gives a ``ProbeTask``. Arguments in the text are literals; nothing else
-of it is evaluated. Code runs only because a module or a file was named.
+``my_module:MyTask`` or ``./file.py:MyTask(words=3)`` names a class or function that is called with the number of items and
+returns a ``ProbeTask``. Arguments in the text are literals; they are parsed and never evaluated. Code runs only when a
+module or a file is named.
 """
 
 from __future__ import annotations
@@ -260,7 +259,7 @@ def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
 
 
 def require_valid_task(caller: str, made: object, items: int) -> ProbeTask:
-    """A task that can be caller: alike items with answers, and a prompt with a place for the question."""
+    """The task itself, if its items have equal shapes and answers and its prompt contains the question."""
     if not isinstance(made, ProbeTask):
         raise usage_error(caller, type(made).__name__, "it must return a whence.probe.ProbeTask", "return one")
     require_items(caller, len(made.items), items)

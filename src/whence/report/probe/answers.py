@@ -47,17 +47,17 @@ ARMS = ("mask alone", "encoding alone", "neither")
 def ablation_answer(found: dict[str, Any]) -> str:
     """Whether the curve rests on positional vectors: its gap with and without them, beside the shuffled control."""
     gaps = {name: max(arm["probability"]) - min(arm["probability"]) for name, arm in found["arms"].items()}
-    told = (
+    text = (
         f"The probability of the answer has a gap of {points(gaps['untouched'])} points between its best and worst slot"
         if "untouched" in gaps
         else ""
     )
     if "no moving" in gaps and "shuffled" in gaps:
-        told += (
+        text += (
             f", {points(gaps['no moving'])} without the part of the positional vectors that depends on position, and "
             f"{points(gaps['shuffled'])} in the shuffled control"
         )
-    return f"{told}." if told else ""
+    return f"{text}." if text else ""
 
 
 def _share(value: float) -> str:

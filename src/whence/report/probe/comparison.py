@@ -77,11 +77,11 @@ def task_answer(task: dict[str, Any], found: dict[str, Any]) -> str:
         return f"Undecided: {_difference(measure, best, found)}."
     alpha = found["decision"]["alpha"]
     sure = [cell for cell in measure["slots"] if cell["p"] < alpha]
-    where = {
+    condition = {
         label: [cell["slot"] + 1 for cell in sure if (cell["difference"] > 0) == (label == second)]
         for label in (second, first)
     }
-    parts = [f"{label} is better with the gold in {_slots(slots)}" for label, slots in where.items() if slots]
+    parts = [f"{label} is better with the gold in {_slots(slots)}" for label, slots in condition.items() if slots]
     if not parts:
         better = second if measure["mean"]["difference"] > 0 else first
         parts = [f"{better} is better on average over the slots, and no single slot is decided"]
@@ -102,10 +102,10 @@ def _best(task: dict[str, Any]) -> dict[str, Any]:
 
 def _difference(measure: dict[str, Any], cell: dict[str, Any], found: dict[str, Any]) -> str:
     first, second = found["labels"]
-    where = f"in slot {cell['slot'] + 1}" if "slot" in cell else "on average over the slots"
+    condition = f"in slot {cell['slot'] + 1}" if "slot" in cell else "on average over the slots"
     better, worse = (second, first) if cell["difference"] > 0 else (first, second)
     return (
-        f"{phrase(measure['score'])} is {points(abs(cell['difference']))} points higher for {better} than for {worse} {where}, "
+        f"{phrase(measure['score'])} is {points(abs(cell['difference']))} points higher for {better} than for {worse} {condition}, "
         f"95% interval {_ends(cell, cell['difference'] < 0)}, {p_value(cell['p'])}"
     )
 

@@ -16,7 +16,7 @@ from whence.report.probe import charts, explanation_charts, tables
 from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
 from whence.report.probe.identity import model_details, source
-from whence.report.probe.sentences import counted, detail, emphasised, headline, rule, section_answer, too_few
+from whence.report.probe.sentences import counted, describe_emphasis, detail, headline, rule, section_answer, too_few
 
 CURVES = "Does the position of the answer matter?"
 ALIKE = " All alike: every slot holds the same words, so only position differs."
@@ -39,7 +39,7 @@ def page(findings: dict[str, Any]) -> str:
         style=folder.joinpath("style.css").read_text("utf-8"),
         script=folder.joinpath("legend.js").read_text("utf-8"),
         verdicts=_curves(findings),
-        studies="".join((_unexplained(findings), _attention(findings), _inside(findings), _causes(findings))),
+        studies="".join((_capture_error(findings), _attention(findings), _hidden_states(findings), _causes(findings))),
         rerun=rerun({**findings, "studies": [study]}),
         when=html.escape(findings["when"]),
     )
@@ -56,7 +56,7 @@ def _curves(findings: dict[str, Any]) -> str:
     )
     return (
         f'<section class="verdict" aria-labelledby="curves"><h2 id="curves">{CURVES}</h2>'
-        f"{_answer(section_answer(findings))}{_missing(findings)}{_no_figures()}"
+        f"{_answer(section_answer(findings))}{_incomplete_tasks(findings)}{_no_figures()}"
         f"{model_details(findings['model'], findings['identity'])}"
         f"{f'<p>{random}</p>' if 'random' in findings['model'] else ''}"
         f'<div class="figures">{cards}{_lengths(findings["tasks"])}</div>{tables.curves(findings["tasks"])}'
@@ -78,7 +78,7 @@ def _no_figures() -> str:
     return "" if has_figures() else f'<p class="warning">{html.escape(NO_FIGURES)}</p>'
 
 
-def _missing(findings: dict[str, Any]) -> str:
+def _incomplete_tasks(findings: dict[str, Any]) -> str:
     if not findings["missing"]:
         return ""
     return f'<p class="warning">Incomplete and left out: {html.escape("; ".join(findings["missing"]))}. They count as tests.</p>'
@@ -100,7 +100,7 @@ def _lengths(tasks: list[dict[str, Any]]) -> str:
     )
 
 
-def _unexplained(findings: dict[str, Any]) -> str:
+def _capture_error(findings: dict[str, Any]) -> str:
     """Why a page has curves alone: a family that cannot be captured, or an endpoint."""
     reason = findings["model"].get("capture_error")
     if not reason:
@@ -119,7 +119,7 @@ def _attention(findings: dict[str, Any]) -> str:
         _figure(tasks[name]["name"],
                 chart_html(explanation_charts.slot_attention(name, tasks[name]["name"], part, free.get(name))),
                 "Means over layers and heads; thin lines are single heads." + (ALIKE if free.get(name) else ""),
-                _few(_watched(findings, tasks[name])))
+                _few(_captured_items(findings, tasks[name])))
         for name, part in found.items()
     )  # fmt: skip
     name, first = next(iter(found.items()))
@@ -148,12 +148,12 @@ def _attention(findings: dict[str, Any]) -> str:
         f"<h3>Every head</h3><p>Task: {html.escape(title)}. The first three grids divide each row of attention; beginning and "
         "end are a tenth of the tokens each. The last grid is the share of the differences between slots that position "
         "explains in the model: position + relevance of the gold + rest. With few items, the content of a slot counts as "
-        f'position.</p>{_few(_watched(findings, tasks[name]))}<div class="figures">{grids}</div>'
+        f'position.</p>{_few(_captured_items(findings, tasks[name]))}<div class="figures">{grids}</div>'
         + _gold_by_head(title, first),
     )  # fmt: skip
 
 
-def _watched(findings: dict[str, Any], task: dict[str, Any]) -> int:
+def _captured_items(findings: dict[str, Any], task: dict[str, Any]) -> int:
     """The items whose attention was recorded."""
     return min(findings["plan"]["attention_items"], task["items"])
 
@@ -180,7 +180,7 @@ def _grid(name: str, rows: list[list[float]], title: str, attention: dict[str, A
     return chart_html(explanation_charts.head_grid(name, rows, title, attention.get("layers")))
 
 
-def _inside(findings: dict[str, Any]) -> str:
+def _hidden_states(findings: dict[str, Any]) -> str:
     geometry, channels = (findings["explanation"].get(name) for name in ("geometry", "channels"))
     if not geometry or not channels:
         return ""
@@ -219,26 +219,26 @@ def _causes(findings: dict[str, Any]) -> str:
         f"{tables.arms(arms)}"
         '<p class="small">Mask alone: all positions are equal, so only the causal mask carries order. Encoding alone: no key '
         "is masked. Neither: nothing carries order, and the share is zero up to noise. Descriptive; no test is made.</p>"
-        + _ablated(findings)
-        + _followed(explanation),
+        + _ablation(findings)
+        + _emphasis(explanation),
     )  # fmt: skip
 
 
-def _followed(explanation: dict[str, Any]) -> str:
+def _emphasis(explanation: dict[str, Any]) -> str:
     """How a slot's answer changed when its attention weight, or its score, was multiplied."""
     found = emphasis_parts(explanation)
     if not found:
         return ""
     chart = _figure("Before and after", chart_html(explanation_charts.slot_emphasis(found)), "")
-    told = f'<div class="figures">{chart}</div>' + "".join(
-        f"<p>{html.escape(emphasised(part['summary']))}</p>{tables.followed(part)}" for part in found.values()
+    text = f'<div class="figures">{chart}</div>' + "".join(
+        f"<p>{html.escape(describe_emphasis(part['summary']))}</p>{tables.emphasis(part)}" for part in found.values()
     )
     return _folded(
-        "Does the answer follow the attention?", told, min(part["items"] for part in found.values()), "items"
+        "Does the answer follow the attention?", text, min(part["items"] for part in found.values()), "items"
     )
 
 
-def _ablated(findings: dict[str, Any]) -> str:
+def _ablation(findings: dict[str, Any]) -> str:
     """The curves with parts of the positional vectors removed from the input of attention."""
     found = findings["explanation"].get("ablation")
     task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
@@ -249,7 +249,7 @@ def _ablated(findings: dict[str, Any]) -> str:
         f"{task['name']}, {counted(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
         f"{found['tokens']} tokens."
     )
-    told = (
+    text = (
         f"<p>{html.escape(ablation_answer(found))}</p>"
         "<p>The input of attention in every layer is the sum of a positional vector (the mean over texts) and the content of the "
         "text. Moving is the part of the vector that differs between positions. The first four tokens are not changed, because "
@@ -257,7 +257,7 @@ def _ablated(findings: dict[str, Any]) -> str:
         "shows noise.</p>"
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
-    return _folded("Does the curve depend on positional vectors?", told, found["items"])
+    return _folded("Does the curve depend on positional vectors?", text, found["items"])
 
 
 def _folded(title: str, inside: str, items: int, what: str = "items a slot") -> str:

@@ -89,15 +89,15 @@ def too_few(items: int, what: str = "items a slot") -> str:
 def detail(task: dict[str, Any]) -> str:
     """The numbers behind the answer, all of the leading measure."""
     curve = leading(task)
-    told = (
+    text = (
         f"Mean over slots: {percent(curve['average'])} (95% interval {between(curve['average_interval'])}); chance is "
         f"{percent(task['chance'])}. {counted(curve['items'], 'item')} in each of {len(curve['points'])} slots."
     )
     if curve["gap"]:
-        told += f" Chance alone makes a gap of {points(curve['gap_by_chance'])} points."
-    told += wrong(task["wrong_choices"])
+        text += f" Chance alone makes a gap of {points(curve['gap_by_chance'])} points."
+    text += wrong(task["wrong_choices"])
     lines = [f"{name} {percent(point['mean'])}" for name, point in curve["baselines"].items()]
-    return told + (f" Baselines: {', '.join(lines)}." if lines else "")
+    return text + (f" Baselines: {', '.join(lines)}." if lines else "")
 
 
 def wrong(chosen: dict[str, int]) -> str:
@@ -113,21 +113,21 @@ def wrong(chosen: dict[str, int]) -> str:
     return f" Wrong choices were the answers of {slots}{' and others' if len(named) > MOST else ''}."
 
 
-def emphasised(short: dict[str, float]) -> str:
+def describe_emphasis(short: dict[str, float]) -> str:
     """How answers changed when their slots were emphasised, and how attention changed where it was recorded.
 
-    >>> emphasised({"gained": 1.0})
+    >>> describe_emphasis({"gained": 1.0})
     'The answer of the emphasised slot became more likely in 100% of the cases.'
     """
     share = {name: f"{100 * value:.3g}%" for name, value in short.items()}
-    told = f"The answer of the emphasised slot became more likely in {share['gained']} of the cases."
+    text = f"The answer of the emphasised slot became more likely in {share['gained']} of the cases."
     if "attention_rose" in short:
-        told += (
+        text += (
             " Multiplying a negative score lowers attention; mean attention to the slot rose in "
             f"{share['attention_rose']} of the cases. Answer and attention changed in the same direction in "
             f"{share['same_direction']}."
         )
-    return told
+    return text
 
 
 def p_value(p: float) -> str:

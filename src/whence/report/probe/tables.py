@@ -82,7 +82,7 @@ def arms(found: dict[str, Any]) -> str:
     return table(caption, head, rows)
 
 
-def followed(found: dict[str, Any]) -> str:
+def emphasis(found: dict[str, Any]) -> str:
     """For each emphasised slot: its answer's probability among all before and after."""
     slots = sorted({row["slot"] for row in found["rows"]})
     rows = []
