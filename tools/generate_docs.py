@@ -43,13 +43,13 @@ API = (
     "whence.statistics",
 )
 ACTS = {
-    "embed": "the input",
-    "rotate": "queries and keys",
-    "score_scale": "times the score",
-    "bias": "plus the score",
-    "content_bias": "plus the score, by content",
-    "value_bias": "plus the output",
-    "sink": "one more logit a row",
+    "embed": "changes the input",
+    "rotate": "rotates queries and keys",
+    "score_scale": "multiplies the score",
+    "bias": "added to the score",
+    "content_bias": "added to the score, by content",
+    "value_bias": "added to the output",
+    "sink": "one extra logit per row",
 }
 
 
@@ -69,11 +69,11 @@ def mechanisms() -> str:
     rows = []
     for entry in CATALOGUE:
         position = entry.make(4, 16)
-        acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "nothing"
-        learns = "learns" if position.trainable else "fixed"
+        acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "none"
+        learns = "learnable" if position.trainable else "fixed"
         keys = "past keys" if position.causal_only else "both sides"
         rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
-    return markdown(["mechanism", "idea", "acts on", "as listed", "sees", "source"], rows)
+    return markdown(["mechanism", "idea", "effect", "parameters as listed", "visible keys", "source"], rows)
 
 
 def backends() -> str:
@@ -113,10 +113,10 @@ def speed(record: dict[str, Any]) -> str:
     head = ["forward + backward", "tokens", "SDPA, no position", "whence", "plain torch", "SDPA, dense bias"]
     head += ["whence, extra memory", "plain torch", "SDPA, dense bias"]
     note = (
-        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of width {spec['width']}, batch "
-        f"{spec['batch']}, causal, {spec['dtype']}, median of up to {spec['rounds']} turns on {spec['threads']} cores "
-        f"({where['machine']['processor']}, torch {where['packages']['torch']}). A factor cannot be an SDPA mask. "
-        f"Record: `benchmarks/records/cpu.json`; `make bench` measures again."
+        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of head_dim {spec['width']}, batch "
+        f"{spec['batch']}, causal, {spec['dtype']}, median of up to {spec['rounds']} rounds on {spec['threads']} cores "
+        f"({where['machine']['processor']}, torch {where['packages']['torch']}). An SDPA mask cannot express a `score_scale`. "
+        f"Record: `benchmarks/records/cpu.json`; run `make bench` to repeat."
     )
     return markdown(head, rows) + "\n\n" + note
 
@@ -128,8 +128,8 @@ def capture_memory(record: dict[str, Any]) -> str:
     return (
         f"On a CPU a forward pass of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
         f"{min(sizes.values(), key=float)} to {max(sizes.values(), key=float)} GB with one recorder on all layers, and "
-        f"{everything} GB with all recorders at once. Record: `benchmarks/records/capture.json`; `python benchmarks/capture.py` "
-        "measures again."
+        f"{everything} GB with all recorders at once. Record: `benchmarks/records/capture.json`; run `python benchmarks/capture.py` "
+        "to repeat."
     )
 
 

@@ -36,11 +36,12 @@ class PermutationResult(PlainData):
 def permutation_test(
     a: Sequence[float], b: Sequence[float], *, seed: int = 0, draws: int = DRAWS, most: int = MAX_EXACT
 ) -> PermutationResult:
-    """The permutation test of the difference of means, two-sided: \\|difference\\| at least as large as the observed.
+    """The permutation test of the difference of means, two-sided.
 
-    Assumes that under the null hypothesis the values could be exchanged between the sides: the same distribution, not
-    only the same mean. Up to ``most`` splits all are tried. Beyond, ``draws`` random ones are, and the observed split
-    counts as one more, so that p is never zero (Phipson and Smyth 2010).
+    p is the share of splits with an absolute difference at least as large as the observed one. The test assumes that under
+    the null hypothesis the values can be exchanged between the sides: the distributions are the same, not only the means. Up
+    to ``most`` splits all are tried. Beyond, ``draws`` random splits are tried, and the observed split counts as one more, so
+    that p is never zero (Phipson and Smyth 2010).
 
     >>> permutation_test([6.0, 7.0, 8.0, 9.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
     PermutationResult(difference=5.0, p=0.007936507936507936, exact=True, arrangements=252)
