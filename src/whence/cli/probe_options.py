@@ -18,7 +18,7 @@ from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import QUICK
 from whence.probe.tasks import ITEMS, TASKS, is_installed, load_items
 
-#: an endpoint's answers are dear: a record is written after so many
+#: items in one record of an endpoint, whose answers are expensive
 ENDPOINT_CHUNK = 8
 
 
@@ -45,7 +45,9 @@ def plan_from_options(
     if quick and (full or model or endpoint):
         raise usage_error("whence probe --quick", "another model or size", "it has its own", "leave the others out")
     if not quick and not model:
-        raise usage_error("whence probe", "no model", "it looks into one", "name one, such as smollm2, or add --quick")
+        raise usage_error(
+            "whence probe", "no model", "a probe measures one model", "name one, such as smollm2, or add --quick"
+        )
     if endpoint and (layers or revision or position or intervention):
         raise usage_error(
             "whence probe --endpoint",
@@ -85,7 +87,7 @@ def select_tasks(
     files: Sequence[str] = (),
     slots: str | None = None,
 ) -> tuple[TaskSpec, ...]:
-    """The tasks of a plan that are named, and one's own, with so many items, each at every length.
+    """The named tasks of a plan and custom tasks, with so many items, each at every length.
 
     Without names and files the tasks of the plan stay as they are; with files alone those are specs.
     """
@@ -118,7 +120,7 @@ def select_tasks(
 
 
 def task_from_file(file: str, items: int | None) -> TaskSpec:
-    """The task of a file of one's own items; all of them by default."""
+    """The task of a JSONL file of items; all of them by default."""
     count = items or len(load_items(None, file).items)
     name = re.sub(r"[^A-Za-z0-9._]+", "-", Path(file).stem).strip("-")
     return TaskSpec(ITEMS, count, settings={"file": file}, name=name or ITEMS)
@@ -152,7 +154,7 @@ def parse_numbers(option: str, text: str, least: int) -> tuple[int, ...]:
 
 
 def rerun_command(plan: Plan, device: str) -> str:
-    """The command that makes the records of a plan; empty where no options do. No file of one's own is read for it."""
+    """The command that makes the records of a plan; empty if no options do. No file of the user is read."""
     named: list[tuple[str, Plan]] = [
         (plan.model, plans.default_plan(plan.model, documents=True)),
         (plan.model, plans.default_plan(plan.model, documents=False)),
@@ -204,7 +206,7 @@ def _slots(plan: Plan) -> str:
 
 
 def _unpinned(plan: Plan) -> Plan:
-    """The plan as options make it, before the model and one's own questions were looked at."""
+    """The plan as options make it, without the identity of the model and the hashes of custom items."""
     specs = tuple(dataclasses.replace(one, items_hash="") for one in plan.tasks)
     return dataclasses.replace(plan, tasks=specs, identity=None)
 

@@ -68,7 +68,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def write_pictures(found: dict[str, Any], folder: Path) -> None:
-    """The curves as a picture, and their explanations as another; the page is there without them too."""
+    """Write the curves and the explanations as PNG files. The page does not depend on them."""
     from whence.report.png import write_png
     from whence.report.probe.figures import curves_figure, explanations_figure
 
@@ -85,7 +85,7 @@ def write_pictures(found: dict[str, Any], folder: Path) -> None:
 
 
 def write_page(found: dict[str, Any], path: Path) -> Path:
-    """The page, whole or not at all."""
+    """Write the page atomically."""
     from whence import records
     from whence.report.probe import page
 

@@ -1,7 +1,7 @@
 """Channels of the residual stream that follow position (Yu et al. 2024, arXiv 2406.02536).
 
-A channel is positional when its mean over many texts runs one way along the text, in many layers, and smoothly. Whether
-it runs one way is a matter of the fit through its noise. Three are offered: a cubic, the one of the official code; a
+A channel is positional when its mean over many texts is monotone and smooth along the text, in many layers. Whether it is
+monotone depends on the fit through its noise. Three are offered: a cubic, the one of the official code; a
 moving mean, as the paper is read; and segmented least squares, as in a survey of it. Where they differ, so does the claim.
 
 Curves are ``[tokens, channels]``; lengths to be left out are shares of the tokens (the official 300 of 1000 is 0.3).
@@ -29,7 +29,7 @@ PENALTY = 3.0  # of one more segment, in units of the noise's variance times the
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel that passed, with the layers in which it runs the one way and how rough it is at its smoothest."""
+    """A positional channel: its direction, the layers in which it is monotone, and its lowest roughness over layers."""
 
     channel: int
     direction: int
@@ -83,7 +83,7 @@ def roughness(curves: Tensor) -> Tensor:
 def positional_channels(
     means: Tensor, fit: str = "cubic", most: int | None = 10, layers: Sequence[int] | None = None
 ) -> list[Channel]:
-    """The channels that run one way in more than a quarter of the layers, the smoothest first.
+    """The channels that are monotone in more than a quarter of the layers, the smoothest first.
 
     Args:
         means: hidden states averaged over texts, ``[layers, tokens, channels]``.

@@ -14,7 +14,7 @@ from whence.report.comparison.rerun import rerun
 from whence.report.comparison.tables import definitions
 from whence.report.probe.charts import slot_curves
 from whence.report.probe.figures import NO_FIGURES, chart_html, has_figures
-from whence.report.probe.identity import identity_terms, model_in_words, source
+from whence.report.probe.model_terms import identity_terms, model_in_words, source
 from whence.report.probe.sentences import (
     SCORES,
     SHORT,

@@ -15,7 +15,7 @@ from whence.report.comparison.rerun import rerun
 from whence.report.probe import charts, explanation_charts, tables
 from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
-from whence.report.probe.identity import model_details, source
+from whence.report.probe.model_terms import model_details, source
 from whence.report.probe.sentences import counted, describe_emphasis, detail, headline, rule, section_answer, too_few
 
 CURVES = "Does the position of the answer matter?"

@@ -1,4 +1,4 @@
-"""Which model the records belong to, and where the questions come from. Older records do not say; the page then says so."""
+"""The model of the records and the source of the items, for the page. Older records lack them, and the page says so."""
 
 from __future__ import annotations
 
