@@ -166,8 +166,8 @@ MUTANTS = [
     # the page: order, words, counting, escaping
     (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
     (R + "verdicts.py", '("better than", "better", "▲")', '("better than", "worse", "▼")', PAGE),
-    (R + "maps.py", "[str(layer + 1) for", "[str(layer) for", PAGE),
-    (R + "maps.py", '.replace("<", "\\\\u003c")', "", PAGE),
+    (R + "attention_maps.py", "[str(layer + 1) for", "[str(layer) for", PAGE),
+    (R + "attention_maps.py", '.replace("<", "\\\\u003c")', "", PAGE),
 ]  # fmt: skip
 
 

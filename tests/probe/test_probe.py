@@ -337,7 +337,7 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
              "Where does the answering token look?", "In key-value, 3 keys, the first token receives", "Every head",
              "Heads that attend to the gold", "How much of the hidden states is position?", "Position explains",
              "Is it the mask, or the encoding?", "Undecided, because no test is recorded", "Does the answer follow the attention?",
-             "What was run"]  # fmt: skip
+             "How to reproduce"]  # fmt: skip
     at = [words.index(title) for title in order]
     assert at == sorted(at)
     assert "<quick>" not in text

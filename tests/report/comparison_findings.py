@@ -1,4 +1,4 @@
-"""Made-up findings for the page's tests: they look like a study, and no number in them was ever measured."""
+"""Synthetic findings for the tests of the report. No number in them was measured."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ def study(
     name: str, metric: str, arms: tuple[str, ...], seeds: int, maps: bool, lost: str | None = None
 ) -> dict[str, Any]:
     lengths = {"test": 17, "2x": 33, "4x": 65, "8x": 129}
-    made = [_arm(arm, metric, lengths, seeds, name, arm == lost) for arm in arms]
+    arm_rows = [_arm(arm, metric, lengths, seeds, name, arm == lost) for arm in arms]
     accuracy = metric == "accuracy"
     comparison, why = None, None
     if lost is not None:
         why = f"not every seed of {lost} has a value"
     elif len(arms) < 2:
-        why = "there is one arm only"
+        why = "the study has one arm"
     else:
-        given = {arm["name"]: [v * (100 if accuracy else 1) for v in arm["values"]["test"].values()] for arm in made}
-        comparison = compare(given, arms[0], len(arms) - 1, accuracy, unit="points" if accuracy else "").to_json()
+        values = {arm["name"]: [v * (100 if accuracy else 1) for v in arm["values"]["test"].values()] for arm in arm_rows}
+        comparison = compare(values, arms[0], len(arms) - 1, accuracy, unit="points" if accuracy else "").to_json()
     spec = {"name": name, "seeds": list(range(seeds)), "decision": {"split": "test", "baseline": arms[0]}}
     return {
         "name": name, "question": f"Does a position mechanism help {name.lower()}, and does the gain last beyond the trained length?",
         "task": name.lower(), "hash": "abc123def456", "spec": spec, "about": "Numbers of this study are made up for a test.",
         "metric": metric, "higher_is_better": accuracy, "split": "test", "lengths": lengths, "trained_length": 17,
-        "arms": made, "comparison": comparison, "why_no_comparison": why,
+        "arms": arm_rows, "comparison": comparison, "why_no_comparison": why,
         "ran": [{"environment": ENVIRONMENT, "runs": seeds * len(arms), "started": "2026-11-14T06:00:00Z"}],
         "observations": {arm: _observed(arm) for arm in arms} if maps else None,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page of a comparison: what it must say, in which order, and that it is whole, escaped and the same each time."""
+"""The comparison report: its content and order, valid and escaped HTML, deterministic output."""
 
 from __future__ import annotations
 
@@ -49,64 +49,64 @@ class Document(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made() -> str:
+def html_text() -> str:
     return page(findings())
 
 
 @pytest.fixture(scope="module")
-def document(made: str) -> Document:
-    return Document(made)
+def document(html_text: str) -> Document:
+    return Document(html_text)
 
 
-def test_is_one_small_page_that_asks_for_nothing(made: str, document: Document) -> None:
-    assert len(made.encode()) < 1_000_000
-    assert "http://" not in made and "https://" not in made
-    assert "@import" not in made and "url(" not in made
+def test_page_is_small_and_self_contained(html_text: str, document: Document) -> None:
+    assert len(html_text.encode()) < 1_000_000
+    assert "http://" not in html_text and "https://" not in html_text
+    assert "@import" not in html_text and "url(" not in html_text
     assert not [entry for entry in document.attributes if entry[1] in ("src", "srcset", "action", "data")]
     assert all(value.startswith("#") for _, name, value in document.attributes if name == "href")
 
 
-def test_same_findings_give_the_same_bytes_and_are_left_alone(made: str) -> None:
-    given = findings()
-    before = copy.deepcopy(given)
-    assert page(given) == made
-    assert given == before
+def test_page_is_deterministic_and_does_not_change_its_input(html_text: str) -> None:
+    data = findings()
+    before = copy.deepcopy(data)
+    assert page(data) == html_text
+    assert data == before
 
 
-def test_ids_are_unique_and_labels_point_to_them(document: Document) -> None:
+def test_ids_are_unique_and_labels_refer_to_them(document: Document) -> None:
     ids = [value for _, name, value in document.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     pointed = {v for _, name, v in document.attributes if name in ("for", "aria-labelledby", "aria-describedby")}
     assert pointed <= set(ids)
 
 
-def test_the_verdict_comes_first_in_the_comparisons_own_words(document: Document) -> None:
+def test_verdicts_of_the_comparison_come_first(document: Document) -> None:
     text, studies = document.text, findings()["studies"]
-    first = text.index("The verdict")
+    first = text.index("Verdict")
     assert text.index(findings()["title"], len(findings()["title"])) < first < 300
     for study in studies[:2]:
         for arm in study["comparison"]["arms"].values():
             assert first < text.index(" ".join(arm["verdict"].split())) < text.index(studies[0]["question"])
-    assert "Nothing can be claimed." in text and "(5 each would do)" in text
+    assert "No significant differences." in text and "(5 each would do)" in text
     assert "All 5 arms are better than none." in text
     assert "No comparison was made." in text and studies[2]["why_no_comparison"] in text
 
 
-def test_order_of_the_parts(document: Document) -> None:
-    names = ["The verdict", "Results of each arm", "Every seed", "Beyond the trained length", "Training loss",
-             "Where it looks", "How far it looks", "What the positions learned", "What was run"]  # fmt: skip
+def test_order_of_sections(document: Document) -> None:
+    names = ["Verdict", "Results per arm", "Results per seed", "Length extrapolation", "Training loss",
+             "Attention maps", "Attention by distance", "Learned position parameters", "How to reproduce"]  # fmt: skip
     at = [document.text.index(name) for name in names]
     assert at == sorted(at)
 
 
-def test_every_arm_is_in_every_study_and_keeps_its_colour(made: str) -> None:
-    for section in made.split('<section class="study"')[1:]:
+def test_every_arm_is_in_every_study_with_one_style(html_text: str) -> None:
+    for section in html_text.split('<section class="study"')[1:]:
         for name in ARMS:
             assert section.count(name) >= 4
     for place in range(len(ARMS)):
-        looks = set(re.findall(rf'<g class="(arm [^"]+)" data-arm="{place}">', made))
-        assert len(looks) == 1
-    assert len(set(re.findall(r'<g class="(arm [^"]+)"', made))) == len(ARMS)
+        styles = set(re.findall(rf'<g class="(arm [^"]+)" data-arm="{place}">', html_text))
+        assert len(styles) == 1
+    assert len(set(re.findall(r'<g class="(arm [^"]+)"', html_text))) == len(ARMS)
 
 
 def test_table_numbers_are_those_of_the_comparison(document: Document) -> None:
@@ -118,25 +118,25 @@ def test_table_numbers_are_those_of_the_comparison(document: Document) -> None:
     assert "seed 1 at step 340" in document.text and "with uncommitted changes" in document.text
 
 
-def test_a_comparison_in_shares_is_shown_in_percent_too() -> None:
-    given = findings()
-    study = given["studies"][0]
+def test_comparison_of_fractions_is_shown_in_percent() -> None:
+    data = findings()
+    study = data["studies"][0]
     comparison = study["comparison"]
     expected = f"+{comparison['arms']['Alibi']['difference']:.2f}"
     for side in [comparison["baseline_summary"], *(arm["summary"] for arm in comparison["arms"].values())]:
         side["mean"], side["deviation"] = side["mean"] / 100, side["deviation"] / 100
     for arm in comparison["arms"].values():
         arm["difference"] /= 100
-    assert expected in Document(page(given)).text
+    assert expected in Document(page(data)).text
 
 
 def test_all_text_is_escaped() -> None:
     bad = "<script>alert('x')</script>&\"</style>"
-    given = findings(("none", bad, "b"))
+    data = findings(("none", bad, "b"))
     for key in ("title", "command", "when"):
-        given[key] = bad
-    given["environment"]["commit"] = bad
-    for study in given["studies"]:
+        data[key] = bad
+    data["environment"]["commit"] = bad
+    for study in data["studies"]:
         place = {**study["ran"][0]["environment"], "commit": bad, "machine": {"processor": bad}, "python": bad}
         study["ran"] = [{"environment": place, "runs": 1, "started": bad}]
         for key in ("name", "question", "task", "hash", "about", "why_no_comparison"):
@@ -148,21 +148,21 @@ def test_all_text_is_escaped() -> None:
             arm["diverged"] = [{"seed": 0, "step": 1, "reason": bad}]
         for seen in (study["observations"] or {}).values():
             seen["examples"][0]["tokens"][0] = bad
-    text = page(given)
+    text = page(data)
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text
     assert text.count("<script") == text.count("</script>") == 3  # the maps of two studies, and the one program
     Document(text)
 
 
 def test_nan_is_never_shown() -> None:
-    given = findings()
+    data = findings()
     nan = float("nan")
-    arm = given["studies"][2]["arms"][-1]
+    arm = data["studies"][2]["arms"][-1]
     arm["values"] = {split: {"0": nan, "1": None} for split in arm["values"]}
     arm["curves"]["0"]["losses"][3]["loss"] = float("inf")
     arm["curves"]["0"]["evaluations"][3]["splits"]["test"] = nan
-    given["studies"][0]["observations"]["Alibi"]["mass"]["by_layer"][0][2] = nan
-    text = Document(page(given)).text
+    data["studies"][0]["observations"]["Alibi"]["mass"]["by_layer"][0][2] = nan
+    text = Document(page(data)).text
     assert not re.search(r"\b(nan|inf|infinity|none,none)\b", text.replace("uncommitted", ""), re.IGNORECASE)
     assert "diverged" in text
 
@@ -174,18 +174,18 @@ def test_few_seeds_have_dashes_instead_of_intervals(seeds: int) -> None:
 
 
 def test_one_arm_and_no_maps() -> None:
-    given = findings(("none",), maps=False)
-    text = Document(page(given)).text
-    assert "there is one arm only" in text and "No attention maps were recorded." in text
-    accuracy, perplexity = (study["arms"][0]["summary"] for study in given["studies"][:2])
+    data = findings(("none",), maps=False)
+    text = Document(page(data)).text
+    assert "the study has one arm" in text and "No attention maps were recorded." in text
+    accuracy, perplexity = (study["arms"][0]["summary"] for study in data["studies"][:2])
     assert f"none: {100 * accuracy['mean']:.2f} % accuracy on test." in text
     assert f"none: perplexity {perplexity['mean']:.1f} on test." in text
     low, high = (f"{perplexity['interval'][end]:.1f}" for end in ("low", "high"))
-    assert f"The mean of 6 seeds; its 95 % interval is {low} to {high}. Nothing is compared" in text
-    assert "The mean of 1 seed. Nothing is compared" in Document(page(findings(("none",), 1, maps=False))).text
+    assert f"Mean of 6 seeds; 95 % interval {low} to {high}. No comparison" in text
+    assert "Mean of 1 seed. No comparison" in Document(page(findings(("none",), 1, maps=False))).text
 
 
-def test_the_best_arm_stands_first_whichever_direction_is_better() -> None:
+def test_best_arm_is_first_in_both_directions() -> None:
     for study in findings()["studies"][:2]:
         means = {arm["name"]: arm["summary"]["mean"] for arm in study["arms"]}
         order = sorted(means, key=lambda name: means[name], reverse=study["higher_is_better"])
@@ -193,34 +193,34 @@ def test_the_best_arm_stands_first_whichever_direction_is_better() -> None:
         assert sorted(means, key=lambda name: table.index(f">{name}</span>")) == order
 
 
-def test_where_records_were_made_is_said_once_for_each_place() -> None:
-    given = findings()
-    first, second, third = given["studies"]
+def test_each_environment_is_listed_once() -> None:
+    data = findings()
+    first, second, third = data["studies"]
     elsewhere = {**first["ran"][0]["environment"], "machine": {"processor": "Other 1", "cores": 16}, "commit": "c" * 40}
     second["ran"] = [*second["ran"], {"environment": elsewhere, "runs": 7, "started": "2026-11-13T00:00:00Z"}]
     third["ran"] = [{"environment": elsewhere, "runs": 2, "started": "2026-11-12T00:00:00Z"}]
-    told = Document(page(given)).text.split("What was run, and how to run it again")[1]
-    assert f"{given['command']} runs 18 of Copying; 36 of Speeches first begun 2026-11-14T06:00:00Z commit 0123" in told
-    assert "runs 7 of Speeches; 2 of Sorting first begun 2026-11-12T00:00:00Z commit cccc" in told
-    assert told.count("Synthetic 9000") == told.count("Other 1, 16 cores") == 1
-    # the place where the page was written is no place where anything was measured
-    assert f"written from the records on {given['when']}, with commit fedc" in told
+    text = Document(page(data)).text.split("How to reproduce")[1]
+    assert f"{data['command']} runs 18 of Copying; 36 of Speeches first started 2026-11-14T06:00:00Z commit 0123" in text
+    assert "runs 7 of Speeches; 2 of Sorting first started 2026-11-12T00:00:00Z commit cccc" in text
+    assert text.count("Synthetic 9000") == text.count("Other 1, 16 cores") == 1
+    # the environment that wrote the page is not one that ran a study
+    assert f"written from the records on {data['when']}, at commit fedc" in text
 
 
 def test_a_source_hash_that_is_not_the_commits_is_a_warning() -> None:
-    given = findings()
-    for matches, words in ((True, "the hash of the commit's sources"), (False, "did not make these runs"), (None, "")):
-        given["studies"][0]["ran"][0]["provenance"] = {"source_matches_commit": matches}
-        text = Document(page(given)).text.split("source hash", 1)[1].split("versions")[0]
-        assert words in text and ("did not make" in text) == (matches is False)
+    data = findings()
+    for matches, words in ((True, "matches the commit"), (False, "differs from the commit"), (None, "")):
+        data["studies"][0]["ran"][0]["provenance"] = {"source_matches_commit": matches}
+        text = Document(page(data)).text.split("source hash", 1)[1].split("versions")[0]
+        assert words in text and ("differs from" in text) == (matches is False)
 
 
 def test_layers_and_heads_are_counted_from_one() -> None:
-    made = page(findings())
+    html_text = page(findings())
     for choice in ("layer", "head"):
-        options = re.search(rf'data-choice="{choice}">(.*?)</select>', made)
+        options = re.search(rf'data-choice="{choice}">(.*?)</select>', html_text)
         assert options and re.findall(r">(\d+)</option>", options[1]) == ["1", "2"]
-    assert "layer 1: share of attention" in made and "layer 0" not in made
+    assert "layer 1: share of attention" in html_text and "layer 0" not in html_text
 
 
 def test_padding_reaches_the_maps() -> None:
@@ -231,27 +231,27 @@ def test_padding_reaches_the_maps() -> None:
     assert second["padding"] == [token == "<pad>" for token in second["tokens"]] and any(second["padding"])
 
 
-def test_what_was_learned_is_told_by_layer() -> None:
-    given = findings()
+def test_learned_parameters_are_listed_by_layer() -> None:
+    data = findings()
     name = "body.layers.{}.attention.position"
-    arm = given["studies"][0]["arms"][-1]
+    arm = data["studies"][0]["arms"][-1]
     arm["numbers"] = {
         "before": {"body.at_input.0": "width=8", name.format(0): "", name.format(1): "beta=1"},
         "after": {"body.at_input.0": "width=8", name.format(0): "", name.format(1): "beta=2"},
     }
-    told = Document(page(given)).text
-    assert "input width=8 width=8 layer 2 beta=1 beta=2" in told  # layer 1 has no numbers
+    text = Document(page(data)).text
+    assert "input width=8 width=8 layer 2 beta=1 beta=2" in text  # layer 1 has no numbers
 
 
-def test_parts_of_one_length_stand_open() -> None:
-    given = findings()
-    given["studies"][0]["lengths"] = dict.fromkeys(("test", "2x", "4x", "8x"), 17)
-    made = page(given)
-    assert made.count("<details open><summary>Every value on every part") == 1
-    assert made.count("<details><summary>Every value at every length") == 2
+def test_table_of_splits_with_one_length_is_expanded() -> None:
+    data = findings()
+    data["studies"][0]["lengths"] = dict.fromkeys(("test", "2x", "4x", "8x"), 17)
+    html_text = page(data)
+    assert html_text.count("<details open><summary>All values by split") == 1
+    assert html_text.count("<details><summary>All values by length") == 2
 
 
-def test_twenty_one_arms_with_long_names_look_different() -> None:
+def test_twenty_one_arms_with_long_names_have_distinct_styles() -> None:
     names = ("none", *(f"arm {k} {'with a very long name ' * 6}" for k in range(20)))
     text = page(findings(names, maps=False))
     Document(text)
@@ -259,29 +259,29 @@ def test_twenty_one_arms_with_long_names_look_different() -> None:
 
 
 def test_an_arm_that_diverged_with_all_seeds() -> None:
-    given = findings()
-    arm = given["studies"][2]["arms"][-1]
+    data = findings()
+    arm = data["studies"][2]["arms"][-1]
     arm |= {"values": {}, "curves": {}, "diverged": [{"seed": s, "step": 9, "reason": ""} for s in range(3)]}
-    text = Document(page(given)).text
+    text = Document(page(data)).text
     assert "seed 0 diverged at step 9; seed 1 diverged at step 9; seed 2 diverged at step 9" in text
 
 
-def test_examples_that_do_not_fit_are_left_out_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whence.report.comparison import maps
+def test_examples_that_do_not_fit_are_omitted_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whence.report.comparison import attention_maps
 
-    given, whole = findings(), len(page(findings()))
-    monkeypatch.setattr(maps, "ROOM", 30_000)
-    some = page(given)
-    assert len(some) < whole and "1 of 2 examples were left out" in some
-    monkeypatch.setattr(maps, "ROOM", 10)
-    assert "too large for this page" in page(given)
+    data, whole = findings(), len(page(findings()))
+    monkeypatch.setattr(attention_maps, "MAX_CHARS", 30_000)
+    some = page(data)
+    assert len(some) < whole and "1 of 2 examples were omitted" in some
+    monkeypatch.setattr(attention_maps, "MAX_CHARS", 10)
+    assert "too large for this page" in page(data)
 
 
-def test_refuses_what_is_no_comparison() -> None:
+def test_invalid_findings_raise() -> None:
     empty: dict[str, Any] = {**findings(), "studies": []}
-    with pytest.raises(WhenceError, match=r"page\(findings\) got no studies, but a page is about at least one arm"):
+    with pytest.raises(WhenceError, match=r"page\(findings\) got no studies.*run a study"):
         page(empty)
     wrong = findings()
     wrong["studies"][0]["observations"]["none"]["examples"][0]["tokens"].append("more")
-    with pytest.raises(WhenceError, match=r"a map of 576 bytes for 'none', layer 0, head 0, but 25 tokens have 625"):
+    with pytest.raises(WhenceError, match=r"a map of 576 bytes for 'none', layer 0, head 0.*625.*uint8"):
         page(wrong)

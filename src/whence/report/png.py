@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_png(drawn: Figure, path: Path) -> None:
+def write_png(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with replace_file(path) as part:
-        FigureCanvasAgg(drawn).print_png(str(part))
+        FigureCanvasAgg(figure).print_png(str(part))

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from whence.errors import usage_error
-from whence.report.comparison.tables import definitions, scrolling
+from whence.report.html_page import definition_list, read_asset, scrollable
 
 SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
 
@@ -48,7 +48,7 @@ def page(found: dict[str, Any]) -> str:
         raise usage_error(
             "page(found)", "no claims", "a page is about at least one", "ask for other sources or verdicts"
         )
-    shared = files("whence.report.comparison").joinpath("style.css").read_text("utf-8")
+    shared = read_asset("style.css")
     own = files("whence_papers.ledger")
     return PAGE.substitute(
         style=shared + own.joinpath("ledger.css").read_text("utf-8"),
@@ -84,7 +84,7 @@ def _overview(found: dict[str, Any]) -> str:
         f'<td class="bar">{_bar({name: found["counts"][name] for name in present})}</td></tr></tbody></table>'
     )
     told = '<p class="small">Claims by source and verdict. A verdict’s button shows its claims alone.</p>'
-    return f'<section class="verdict">{told}{scrolling(table, "Claims by source and verdict")}</section>'
+    return f'<section class="verdict">{told}{scrollable(table, "Claims by source and verdict")}</section>'
 
 
 def _bar(counts: dict[str, int]) -> str:
@@ -125,7 +125,7 @@ def _claim(claim: dict[str, Any]) -> str:
     return f"""<details class="claim {_kind(claim["verdict"])}" id="{html.escape(claim["id"])}" data-verdict="{claim["verdict"]}">
 <summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}</span>
 <span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["because"])}</span></span></summary>
-<div class="inside">{_checks(claim["checks"])}{definitions(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
+<div class="inside">{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
 </details>
 """
 
@@ -143,7 +143,7 @@ def _checks(checks: list[dict[str, Any]]) -> str:
             f'<tr class="{kind}">' + "".join(f'<td class="text">{html.escape(c)}</td>' for c in cells) + "</tr>"
         )
     head = '<th scope="col" class="text">the source says</th><th scope="col" class="text">found here</th><th scope="col"></th>'
-    return scrolling(
+    return scrollable(
         f"<table class='checks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "Checks"
     )
 
@@ -158,7 +158,7 @@ def _rules(found: dict[str, Any]) -> str:
     ]
     return (
         '<section aria-labelledby="rules"><h2 id="rules">The rules</h2>'
-        f"{definitions(rows)}<h3>How to make this page again</h3>{definitions(again)}</section>"
+        f"{definition_list(rows)}<h3>How to make this page again</h3>{definition_list(again)}</section>"
     )
 
 

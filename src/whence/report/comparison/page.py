@@ -1,127 +1,99 @@
-"""The page: the verdict first, then each study from its table to its attention maps, then how to run it again."""
+"""The page: verdicts first, then each study from its table to its attention maps, then how to reproduce it."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from whence.errors import usage_error
-from whence.report.comparison import curves, learned, maps, tables
-from whence.report.comparison.dots import dot_plot
-from whence.report.comparison.panels import render_panels
-from whence.report.comparison.rerun import rerun
-from whence.report.comparison.style import Look, legend, looks
-from whence.report.comparison.units import Units, units
-from whence.report.comparison.verdicts import verdicts
+from whence.report.comparison import line_charts, tables
+from whence.report.comparison.arm_style import ArmStyle, assign_styles, render_legend
+from whence.report.comparison.attention_maps import map_viewer, pack_maps
+from whence.report.comparison.dot_plots import seed_plot
+from whence.report.comparison.units import choose_units
+from whence.report.comparison.verdicts import verdict_section
+from whence.report.html_page import provenance_section, render_page
 
-TALL = 9  # arms beyond which the dots stand beside all other charts, and lines are thin
-
-# the policy makes the browser itself refuse any request, so that "self-contained" cannot become untrue
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
-<header><h1>$title</h1></header>
-<main>
-$verdicts
-$studies
-$rerun
-</main>
-<footer><p class="small">Made by whence, $when. This page holds all it shows and asks for nothing from a network.</p></footer>
-<div id="tooltip" role="presentation" hidden></div>
-<script>$script</script>
-</body>
-</html>
-""")
+MAX_ARMS = 9  # with more, the plot of the seeds is taller than the other charts, and lines are thin
 
 
 def page(findings: dict[str, Any]) -> str:
-    """One self-contained HTML page about a comparison.
+    """The self-contained HTML report of a comparison.
 
     Args:
-        findings: plain JSON, as ``whence.lab.results.findings`` makes it; the same findings give the same bytes.
+        findings: plain JSON, from ``whence.lab.results.findings``. The same findings give the same bytes.
     """
     studies = findings.get("studies")
     if not studies or not all(study["arms"] for study in studies):
         raise usage_error(
             "page(findings)",
             "no studies" if not studies else "a study without arms",
-            "a page is about at least one arm of one study",
+            "a report needs at least one study with one arm",
             "run a study first",
         )
-    known = looks(studies)
-    packed, kept, given = maps.fitted(studies)
-    sections = "".join(
-        _study(index, study, units(study), known, _viewer(index, packed[index], known, kept, given))
-        for index, study in enumerate(studies)
-    )
-    folder = files("whence.report.comparison")
-    return PAGE.substitute(
-        title=html.escape(findings["title"]),
-        style=folder.joinpath("style.css").read_text("utf-8"),
-        script="".join(folder.joinpath(name).read_text("utf-8") for name in ("maps.js", "legend.js")),
-        verdicts=verdicts(studies, known),
-        studies=sections,
-        rerun=rerun(findings),
-        when=html.escape(findings["when"]),
-    )
+    styles = assign_styles(studies)
+    packed = pack_maps(studies)
+    sections = [_study(index, study, styles, map_viewer(index, packed)) for index, study in enumerate(studies)]
+    content = "\n".join([verdict_section(studies, styles), *sections, provenance_section(findings)])
+    return render_page(findings["title"], content, findings["when"], scripts=("attention_maps.js", "legend.js"))
 
 
-def _study(index: int, study: dict[str, Any], shown: Units, known: Mapping[str, Look], viewer: str) -> str:
-    about = f'<p class="about">{html.escape(study["about"])}</p>' if study["about"] else ""
-    spec = study.get("spec") or {}
-    seeds = spec.get("seeds") or []
-    many = f", {len(seeds)} seed{'' if len(seeds) == 1 else 's'} each" if seeds else ""
-    arms = f"{len(study['arms'])} arm{'' if len(study['arms']) == 1 else 's'}"
+def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], viewer: str) -> str:
+    units, num_arms = choose_units(study), len(study["arms"])
+    seeds = (study.get("spec") or {}).get("seeds") or []
+    seeds_text = f", {len(seeds)} seed{'' if len(seeds) == 1 else 's'} each" if seeds else ""
+    arms_text = f"{num_arms} arm{'' if num_arms == 1 else 's'}"
+    figures_class = "figures many" if num_arms > MAX_ARMS else "figures"
+    paragraphs = [study["about"], *(study.get("problems") or [])]
+    caption = "Thick: mean of the seeds. Thin: each seed."
     charts = [
-        _figure("Every seed", dot_plot(study, shown, known), _dots_caption(study), tall=len(study["arms"]) > TALL),
+        _figure("Results per seed", seed_plot(study, units, styles), _seed_caption(study), num_arms > MAX_ARMS),
         _figure(
-            "Beyond the trained length",
-            curves.by_length(study, shown, known),
-            "Thick: mean of the seeds; thin: each seed. The vertical line marks the length seen in training.",
+            "Length extrapolation",
+            line_charts.length_chart(study, units, styles),
+            f"{caption} The vertical line marks the training length.",
         ),
-        _figure("Training loss", curves.loss_curves(study, known), "Thick: mean of the seeds; thin: each seed."),
-        _figure(
-            f"Evaluation on {study['split']}",
-            curves.evaluation_curves(study, shown, known),
-            "Thick: mean of the seeds; thin: each seed.",
-        ),
+        _figure("Training loss", line_charts.loss_chart(study, styles), caption),
+        _figure(f"Evaluation on {study['split']}", line_charts.evaluation_chart(study, units, styles), caption),
     ]
-    mass = curves.mass_by_distance(study, known)
-    masses = "".join(f'<figure class="figure">{chart}</figure>' for chart in mass)
-    many_lines = " many" if len(study["arms"]) > TALL else ""
-    far = '<p class="small">How much of a query’s attention lies so many tokens away, on average.</p>'
+    by_distance = "".join(
+        f'<figure class="figure">{chart}</figure>' for chart in line_charts.attention_by_distance_charts(study, styles)
+    )
+    if by_distance:
+        by_distance = (
+            '<h3>Attention by distance</h3><p class="small">Mean attention weight by the distance between query and key.</p>'
+            f'<div class="{figures_class}">{by_distance}</div>'
+        )
     return f"""<section class="study" id="study-{index}" aria-labelledby="study-{index}-name">
-<p class="kicker">{html.escape(study["task"])} · {arms}{many} · <code>{html.escape(study["hash"])}</code></p>
+<p class="kicker">{html.escape(study["task"])} · {arms_text}{seeds_text} · <code>{html.escape(study["hash"])}</code></p>
 <h2 id="study-{index}-name">{html.escape(study["name"])}</h2>
 <p class="question">{html.escape(study["question"])}</p>
-{about}
-{"".join(f'<p class="about">{html.escape(said)}</p>' for said in study.get("problems") or [])}
-{tables.results(study, shown, known)}
-{legend(study["arms"], known)}
-<div class="figures{many_lines}">{"".join(charts)}</div>
-{tables.every_length(study, shown) if len(study["lengths"]) > 1 else ""}
-{render_panels(study, known)}
-<h3>Where it looks</h3>
+{"".join(f'<p class="about">{html.escape(text)}</p>' for text in paragraphs if text)}
+{tables.results_table(study, units, styles)}
+{render_legend(study["arms"], styles)}
+<div class="{figures_class}">{"".join(charts)}</div>
+{tables.lengths_table(study, units) if len(study["lengths"]) > 1 else ""}
+{"".join(_panel(panel, styles) for panel in study.get("panels") or [])}
+<h3>Attention maps</h3>
 {viewer}
-{f'<h3>How far it looks</h3>{far}<div class="figures{many_lines}">{masses}</div>' if mass else ""}
-<h3>What the positions learned</h3>
-{learned.learned(study, known)}
+{by_distance}
+<h3>Learned position parameters</h3>
+{tables.parameters_table(study, styles)}
 </section>
 """
 
 
+def _panel(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
+    """A table or chart that the task supplies."""
+    if panel["kind"] == "table":
+        return tables.panel_table(panel, styles)
+    chart = line_charts.panel_chart(panel, styles)
+    return f'<div class="figures">{_figure(panel["title"], chart, panel["note"])}</div>'
+
+
 def _figure(title: str, chart: str, caption: str, tall: bool = False) -> str:
-    """A chart with its title and caption; nothing where there was nothing to draw."""
+    """A chart with its title and caption; empty if there is no chart."""
     if not chart:
         return ""
     return (
@@ -130,19 +102,10 @@ def _figure(title: str, chart: str, caption: str, tall: bool = False) -> str:
     )
 
 
-def _dots_caption(study: dict[str, Any]) -> str:
+def _seed_caption(study: dict[str, Any]) -> str:
     comparison = study.get("comparison")
-    whiskers = ""
+    interval = ""
     if comparison and comparison["baseline_summary"]["n"] > 1:
         level = f"{100 * comparison['level']:g}%"
-        whiskers = f" The bar is the {level} interval of the mean; an arrow means that it goes on beyond the axis."
-    return f"A dot is one trained model, the tall stroke their mean.{whiskers}"
-
-
-def _viewer(index: int, packed: dict[str, Any] | None, known: Mapping[str, Look], kept: int, given: int) -> str:
-    if packed is not None:
-        return maps.viewer(index, packed, known, kept, given)
-    why = (
-        "The attention maps were too large for this page." if given and not kept else "No attention maps were recorded."
-    )
-    return f'<p class="small">{why}</p>'
+        interval = f" Bar: {level} interval of the mean; an arrow means that it continues beyond the axis."
+    return f"Dot: one trained model. Vertical stroke: mean of the seeds.{interval}"

@@ -1,147 +1,222 @@
-"""The tables of numbers: results against the baseline, and values at every length."""
+"""Tables of a study: results against the baseline, values at every length, learned parameters, a task's own tables."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from whence.report.comparison.chart import shortened
-from whence.report.comparison.numbers import NOTHING, interval, mean, number, probability, seconds, signed, whole
-from whence.report.comparison.style import Look
-from whence.report.comparison.units import Units, best_first, values_of
-from whence.report.comparison.verdicts import kind_of
+from whence.report.comparison.arm_style import ArmStyle
+from whence.report.comparison.svg import shorten
+from whence.report.comparison.units import Units, sort_best_first, values_of
+from whence.report.comparison.verdicts import classify_verdict
+from whence.report.formatting import (
+    NO_VALUE,
+    format_count,
+    format_interval,
+    format_number,
+    format_p,
+    format_seconds,
+    format_signed,
+    mean,
+)
+from whence.report.html_page import scrollable
 
 
-def results(study: dict[str, Any], units: Units, looks: Mapping[str, Look]) -> str:
-    """Each arm with its mean, its difference to the baseline, the tests of it, what it cost, and the seeds it lost."""
-    comparison, lost = study.get("comparison"), any(arm["diverged"] for arm in study["arms"])
-    groups = [(f"{units.label} on {study['split']}", ["mean", _own_level(study), "seeds"])]
+def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
+    """Each arm with its mean, its difference to the baseline, the tests, its cost and its diverged seeds."""
+    comparison, any_diverged = study.get("comparison"), any(arm["diverged"] for arm in study["arms"])
+    metric = f"{units.label} on {study['split']}"
+    groups = [(metric, ["mean", _interval_header(study), "seeds"])]
     if comparison:
-        level = f"{100 * comparison['level']:g}% interval"
         unit = "points" if units.label.startswith("accuracy") else "difference"
         groups = [
-            (groups[0][0], ["mean", level]),
-            (f"difference to {shortened(comparison['baseline'], 24)}", [unit, _corrected_level(comparison)]),
-            ("p", ["corrected", "permuted", "its floor"]),
-            ("effect", ["Hedges’ g"]),
+            (metric, ["mean", f"{100 * comparison['level']:g}% interval"]),
+            (f"difference to {shorten(comparison['baseline'], 24)}", [unit, _corrected_interval_header(comparison)]),
+            ("p value", ["corrected", "permutation", "its minimum"]),
+            ("effect size", ["Hedges’ g"]),
         ]
-    groups += [("cost", ["parameters", "seconds a run"]), *([("lost", ["diverged seeds"])] if lost else [])]
+    groups += [
+        ("cost", ["parameters", "seconds per run"]),
+        *([("failures", ["diverged seeds"])] if any_diverged else []),
+    ]
     above = "".join(
-        f'<th colspan="{len(under)}" scope="colgroup"><span>{html.escape(name)}</span></th>' for name, under in groups
+        f'<th colspan="{len(columns)}" scope="colgroup"><span>{html.escape(name)}</span></th>'
+        for name, columns in groups
     )
-    below = "".join(f'<th scope="col">{html.escape(name)}</th>' for _, under in groups for name in under)
+    below = "".join(f'<th scope="col">{html.escape(name)}</th>' for _, columns in groups for name in columns)
     head = f'<tr><td></td>{above}</tr><tr><th scope="col" class="text">arm</th>{below}</tr>'
-    rows = "".join(_result_row(arm, study, units, looks, lost) for arm in best_first(study))
-    told = "Results of each arm, the best first"
-    table = f'<table class="results"><caption>{told}.</caption><thead>{head}</thead><tbody>{rows}</tbody></table>'
-    return scrolling(table, told) + f'<p class="small">{html.escape(_notes(comparison, lost))}</p>'
+    rows = "".join(_results_row(arm, study, units, styles, any_diverged) for arm in sort_best_first(study))
+    label = "Results per arm, best first"
+    table = f'<table class="results"><caption>{label}.</caption><thead>{head}</thead><tbody>{rows}</tbody></table>'
+    return scrollable(table, label) + f'<p class="small">{html.escape(_results_note(comparison, any_diverged))}</p>'
 
 
-def _result_row(arm: dict[str, Any], study: dict[str, Any], units: Units, looks: Mapping[str, Look], lost: bool) -> str:
-    comparison, name, places = study.get("comparison"), arm["name"], units.places
+def _results_row(
+    arm: dict[str, Any], study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle], any_diverged: bool
+) -> str:
+    comparison, name, decimals = study.get("comparison"), arm["name"], units.decimals
     values, kind = values_of(study, name, study["split"], units.value_factor), ""
-    first = number(mean(values.values()), places) if values else ("diverged" if arm["diverged"] else NOTHING)
-    own = (arm.get("summary") or {}).get("interval")
-    cells = [first, interval(_scaled(own, units.value_factor), places), str(len(values))]
+    first = format_number(mean(values.values()), decimals) if values else ("diverged" if arm["diverged"] else NO_VALUE)
+    interval = (arm.get("summary") or {}).get("interval")
+    cells = [first, format_interval(_scale_interval(interval, units.value_factor), decimals), str(len(values))]
     if comparison:
-        cells = [first, *_against_baseline(name, comparison, units)]
-        kind = kind_of(comparison["arms"][name]["verdict"])[0] if name in comparison["arms"] else ""
-    cells += [whole(arm["parameters"]), seconds(arm["wall_seconds"])]
-    if lost:
-        cells.append(", ".join(f"seed {gone['seed']} at step {gone['step']:,}" for gone in arm["diverged"]) or "none")
-    words = ("baseline", "diverged", "none", NOTHING)
+        cells = [first, *_comparison_cells(name, comparison, units)]
+        kind = classify_verdict(comparison["arms"][name]["verdict"])[0] if name in comparison["arms"] else ""
+    cells += [format_count(arm["parameters"]), format_seconds(arm["wall_seconds"])]
+    if any_diverged:
+        failures = ", ".join(f"seed {failure['seed']} at step {failure['step']:,}" for failure in arm["diverged"])
+        cells.append(failures or "none")
+    words = ("baseline", "diverged", "none", NO_VALUE)
     row = "".join(f'<td class="{"word" if cell in words else "n"}">{html.escape(cell)}</td>' for cell in cells)
-    look = looks[name]
-    told = f'{look.swatch()}<span class="armname" title="{html.escape(arm["position"])}">{html.escape(name)}</span>'
-    return f'<tr class="{kind}" data-arm="{look.place}"><th scope="row" class="text">{told}</th>{row}</tr>'
+    style = styles[name]
+    label = f'{style.swatch()}<span class="armname" title="{html.escape(arm["position"])}">{html.escape(name)}</span>'
+    return f'<tr class="{kind}" data-arm="{style.index}"><th scope="row" class="text">{label}</th>{row}</tr>'
 
 
-def _against_baseline(name: str, comparison: dict[str, Any], units: Units) -> list[str]:
-    """The seven cells that the comparison fills; dashes where it has nothing to say of an arm."""
-    factor, places = units.comparison_factor, units.places
+def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> list[str]:
+    """The seven cells from the comparison; dashes for an arm that was not compared."""
+    factor, decimals = units.comparison_factor, units.decimals
     if name == comparison["baseline"]:
-        own = interval(_scaled(comparison["baseline_summary"]["interval"], factor), places)
-        return [own, "baseline", *[NOTHING] * 5]
-    found = comparison["arms"].get(name)
-    if found is None:
-        return [NOTHING] * 7
+        interval = format_interval(_scale_interval(comparison["baseline_summary"]["interval"], factor), decimals)
+        return [interval, "baseline", *[NO_VALUE] * 5]
+    result = comparison["arms"].get(name)
+    if result is None:
+        return [NO_VALUE] * 7
     return [
-        interval(_scaled(found["summary"]["interval"], factor), places),
-        signed(found["difference"] * factor, places),
-        interval(_scaled(found["corrected_interval"], factor), places),
-        probability(found["corrected_p"]),
-        probability(found["permutation"]["p"]),
-        probability(found["smallest_p"]),
-        number(found["effect"]["g"], 1) if found["effect"] else NOTHING,
+        format_interval(_scale_interval(result["summary"]["interval"], factor), decimals),
+        format_signed(result["difference"] * factor, decimals),
+        format_interval(_scale_interval(result["corrected_interval"], factor), decimals),
+        format_p(result["corrected_p"]),
+        format_p(result["permutation"]["p"]),
+        format_p(result["smallest_p"]),
+        format_number(result["effect"]["g"], 1) if result["effect"] else NO_VALUE,
     ]
 
 
-def _notes(comparison: dict[str, Any] | None, lost: bool) -> str:
-    ending = "" if lost else "No seed diverged."
+def _results_note(comparison: dict[str, Any] | None, any_diverged: bool) -> str:
+    ending = f"{NO_VALUE} means n/a (too few seeds or no variance)." + ("" if any_diverged else " No seed diverged.")
     if not comparison:
-        return f"Nothing was tested. The interval is of the mean over seeds; a dash: not defined. {ending}"
+        return f"No test was made. The interval is of the mean over seeds. {ending}"
     alpha, m = round(1 - comparison["level"], 15), comparison["m"]
     return (
-        f"The interval of a difference and the first p are corrected for {m} comparison{'' if m == 1 else 's'} (Bonferroni); "
-        "the p of the permutation test is not. Its floor is the least it can be with so many seeds: above "
-        f"{alpha:g} / {m} nothing is claimed, whatever the other p. A dash: not defined. {ending}"
+        f"The interval of a difference and the corrected p value are corrected for {m} "
+        f"comparison{'' if m == 1 else 's'} (Bonferroni). The p value of the permutation test is not corrected. Its minimum "
+        f"is the smallest value that the permutation test can reach with this number of seeds; if it is above {alpha:g} / {m}, "
+        f"no difference is claimed, whatever the other p values. {ending}"
     )
 
 
-def every_length(study: dict[str, Any], units: Units) -> str:
-    """Means at every length, folded away: the chart above shows them, this says them.
-
-    Where all parts have one length there is no such chart, and the table stands open.
-    """
+def lengths_table(study: dict[str, Any], units: Units) -> str:
+    """Means and seeds at every length, collapsed below the chart; expanded if there is no chart by length."""
     one_length = len(set(study["lengths"].values())) == 1
     splits = sorted(study["lengths"].items(), key=lambda item: item[1])
     head = "".join(
         f'<th scope="col">{html.escape(split)}<br><span class="unit">{n} tokens</span></th>' for split, n in splits
     )
     rows = []
-    for arm in best_first(study):
-        found = [values_of(study, arm["name"], split, units.value_factor) for split, _ in splits]
-        cells = "".join(_seeds_cell(row, units.places) for row in found)
-        rows.append(
-            f'<tr><th scope="row" class="text"><span class="armname">{html.escape(arm["name"])}</span></th>{cells}</tr>'
-        )
+    for arm in sort_best_first(study):
+        values = [values_of(study, arm["name"], split, units.value_factor) for split, _ in splits]
+        cells = "".join(_seeds_cell(row, units.decimals) for row in values)
+        name = f'<span class="armname">{html.escape(arm["name"])}</span>'
+        rows.append(f'<tr><th scope="row" class="text">{name}</th>{cells}</tr>')
     table = (
-        f"<table><caption>Mean of the seeds, and each seed below it: {html.escape(units.label)}.</caption>"
+        f"<table><caption>Mean of the seeds, with each seed below: {html.escape(units.label)}.</caption>"
         f'<thead><tr><th scope="col" class="text">arm</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
-    told = "Every value on every part" if one_length else "Every value at every length"
-    opened = " open" if one_length else ""
-    return f"<details{opened}><summary>{told}</summary>{scrolling(table, told)}</details>"
+    label = "All values by split" if one_length else "All values by length"
+    return f"<details{' open' if one_length else ''}><summary>{label}</summary>{scrollable(table, label)}</details>"
 
 
-def _seeds_cell(row: Mapping[str, float], places: int) -> str:
-    if not row:
-        return f'<td class="n">{NOTHING}</td>'
-    seeds = " ".join(number(value, places) for value in row.values())
-    return f'<td class="n">{number(mean(row.values()), places)}<br><span class="unit">{seeds}</span></td>'
+def _seeds_cell(values: Mapping[str, float], decimals: int) -> str:
+    if not values:
+        return f'<td class="n">{NO_VALUE}</td>'
+    seeds = " ".join(format_number(value, decimals) for value in values.values())
+    return f'<td class="n">{format_number(mean(values.values()), decimals)}<br><span class="unit">{seeds}</span></td>'
 
 
-def scrolling(table: str, told: str) -> str:
-    """A wide table scrolls in its own frame, which the keyboard can reach, so that the page itself never does."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(told)}">{table}</div>'
+def parameters_table(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
+    """The parameters of each layer's position mechanism, before and after training."""
+    rows, without = [], []
+    for arm in study["arms"]:
+        before, after = arm["numbers"].get("before") or {}, arm["numbers"].get("after") or {}
+        modules = [module for module in dict.fromkeys([*before, *after]) if before.get(module) or after.get(module)]
+        if not modules:
+            without.append(arm["name"])
+            continue
+        for index, module in enumerate(modules):
+            arm_cell = ""
+            if index == 0:
+                name = f'{styles[arm["name"]].swatch()}<span class="armname">{html.escape(arm["name"])}</span>'
+                arm_cell = f'<th scope="rowgroup" rowspan="{len(modules)}" class="text">{name}</th>'
+            cells = "".join(_parameter_cell(side.get(module), before.get(module)) for side in (before, after))
+            module_cell = f'<td class="text layer">{html.escape(name_module(str(module)))}</td>'
+            rows.append(f"<tr{' class=first' if arm_cell else ''}>{arm_cell}{module_cell}{cells}</tr>")
+    note = f'<p class="small">No position parameters: {html.escape(", ".join(without))}.</p>' if without else ""
+    if not rows:
+        return '<p class="small">No arm has position parameters.</p>'
+    head = "".join(f'<th scope="col" class="text">{name}</th>' for name in ("arm", "layer", "before", "after"))
+    label = "Position parameters before and after training"
+    table = (
+        f'<table class="learned"><caption>{label}.</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+    return scrollable(table, label) + note
 
 
-def definitions(rows: Sequence[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<dt>{html.escape(term)}</dt><dd>{told}</dd>" for term, told in rows) + "</dl>"
+def name_module(module: str) -> str:
+    """A module's place in the model, with layers counted from 1.
+
+    >>> name_module("body.layers.2.attention.position"), name_module("body.at_input"), name_module("pointer")
+    ('layer 3', 'input', 'pointer')
+    >>> name_module("body.layers.0.attention.position.members.1")
+    'layer 1, part 2'
+    """
+    numbered = re.fullmatch(r"(?:.*\.)?layers\.(\d+)\.attention\.position(?:\.members\.(\d+))?", module)
+    if numbered:
+        part = "" if numbered[2] is None else f", part {int(numbered[2]) + 1}"
+        return f"layer {int(numbered[1]) + 1}{part}"
+    return "input" if module.endswith("at_input") or ".at_input." in module else module
 
 
-def _scaled(ends: dict[str, Any] | None, factor: float) -> dict[str, Any] | None:
-    return None if ends is None else {**ends, "low": ends["low"] * factor, "high": ends["high"] * factor}
+def _parameter_cell(text: Any, before: Any) -> str:
+    same = text is not None and text == before
+    content = html.escape(str(text)) if text else NO_VALUE
+    return f'<td class="text"><code{" class=same" if same else ""}>{content}</code></td>'
 
 
-def _own_level(study: dict[str, Any]) -> str:
-    ends = [(arm.get("summary") or {}).get("interval") for arm in study["arms"]]
-    return next((f"{100 * one['level']:g}% interval" for one in ends if one), "interval")
+def panel_table(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
+    """A table that the task supplies: a header, and rows that begin with the name of an arm or of an untrained rule."""
+    head = "".join(
+        f'<th scope="col"{"" if index else " class=text"}>{html.escape(name)}</th>'
+        for index, name in enumerate(panel["head"])
+    )
+    rows = []
+    for name, *cells in panel["rows"]:
+        swatch = styles[name].swatch() if name in styles else ""  # an untrained rule has no style
+        label = f'<th scope="row" class="text">{swatch}<span class="armname">{html.escape(name)}</span></th>'
+        rows.append(f"<tr>{label}{''.join(f'<td class=n>{html.escape(cell)}</td>' for cell in cells)}</tr>")
+    table = (
+        f"<table><caption>{html.escape(panel['note'])}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+    return f"<h3>{html.escape(panel['title'])}</h3>{scrollable(table, panel['title'])}"
 
 
-def _corrected_level(comparison: dict[str, Any] | None) -> str:
-    for arm in (comparison or {}).get("arms", {}).values():
+def _scale_interval(interval: dict[str, Any] | None, factor: float) -> dict[str, Any] | None:
+    if interval is None:
+        return None
+    return {**interval, "low": interval["low"] * factor, "high": interval["high"] * factor}
+
+
+def _interval_header(study: dict[str, Any]) -> str:
+    intervals = [(arm.get("summary") or {}).get("interval") for arm in study["arms"]]
+    return next((f"{100 * one['level']:g}% interval" for one in intervals if one), "interval")
+
+
+def _corrected_interval_header(comparison: dict[str, Any]) -> str:
+    for arm in comparison["arms"].values():
         if arm["corrected_interval"]:
             return f"{100 * arm['corrected_interval']['level']:.4g}% interval"
     return "interval"

@@ -1,4 +1,4 @@
-"""What the numbers of a study are in: accuracy is shown in percent, perplexity as it is."""
+"""Values of a study in the units shown: accuracy in percent, other metrics as they are."""
 
 from __future__ import annotations
 
@@ -6,53 +6,59 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from whence.report.comparison.numbers import decimals, is_number, mean
-from whence.report.comparison.style import baseline_of
+from whence.report.comparison.arm_style import baseline_name
+from whence.report.formatting import choose_decimals, is_finite_number, mean
 
 
 @dataclass(frozen=True)
 class Units:
-    """How to show one study: factors to the shown unit, the label of an axis, and decimals for its table."""
+    """How one study is shown: factors to the shown unit, the label of an axis, and decimals in its table."""
 
     label: str
-    logarithmic: bool
+    is_log: bool
     value_factor: float
     comparison_factor: float
-    places: int
+    decimals: int
+
+    @property
+    def axis_label(self) -> str:
+        return f"{self.label}{', log scale' if self.is_log else ''}"
 
 
-def units(study: dict[str, Any]) -> Units:
-    """Values may be shares and the comparison in points, or both the same: the baseline's mean tells."""
+def choose_units(study: dict[str, Any]) -> Units:
+    """Values may be fractions while the comparison is in percentage points; the baseline's mean tells which."""
     percent = study["metric"] == "accuracy"
-    raw = [value for arm in study["arms"] for row in arm["values"].values() for value in row.values()]
-    known = [value for value in raw if is_number(value)]
-    factor = 100.0 if percent and all(abs(value) <= 1 for value in known) else 1.0
-    comparison, second = study.get("comparison"), 1.0
+    values = [value for arm in study["arms"] for row in arm["values"].values() for value in row.values()]
+    finite = [value for value in values if is_finite_number(value)]
+    value_factor = 100.0 if percent and all(abs(value) <= 1 for value in finite) else 1.0
+    comparison, comparison_factor = study.get("comparison"), 1.0
     if comparison:
-        shown = values_of(study, baseline_of(study), study["split"], factor)
-        said = comparison["baseline_summary"]["mean"]
-        if percent and shown and not math.isclose(mean(shown.values()), said, rel_tol=1e-6, abs_tol=1e-9):
-            second = 100.0 if math.isclose(mean(shown.values()), 100 * said, rel_tol=1e-6, abs_tol=1e-9) else 1.0
-    sides = (
+        shown = values_of(study, baseline_name(study), study["split"], value_factor)
+        stated = comparison["baseline_summary"]["mean"]
+        if percent and shown and not math.isclose(mean(shown.values()), stated, rel_tol=1e-6, abs_tol=1e-9):
+            is_fraction = math.isclose(mean(shown.values()), 100 * stated, rel_tol=1e-6, abs_tol=1e-9)
+            comparison_factor = 100.0 if is_fraction else 1.0
+    summaries = (
         [comparison["baseline_summary"], *(arm["summary"] for arm in comparison["arms"].values())] if comparison else []
     )
-    spreads = [side["deviation"] * second for side in sides if is_number(side["deviation"])]
-    places = decimals(spreads, [value * factor for value in known])
+    deviations = [side["deviation"] * comparison_factor for side in summaries if is_finite_number(side["deviation"])]
+    decimals = choose_decimals(deviations, [value * value_factor for value in finite])
     label = "accuracy (%)" if percent else study["metric"]
-    return Units(label, study["metric"] == "perplexity", factor, second, min(places, 2) if percent else places)
+    is_log = study["metric"] == "perplexity"
+    return Units(label, is_log, value_factor, comparison_factor, min(decimals, 2) if percent else decimals)
 
 
 def values_of(study: dict[str, Any], name: str | None, split: str, factor: float) -> dict[str, float]:
-    """The finite values of an arm by seed, in the shown unit."""
+    """The finite values of an arm by seed, times ``factor``."""
     for arm in study["arms"]:
         if arm["name"] == name:
             row = arm["values"].get(split, {})
-            return {str(seed): value * factor for seed, value in row.items() if is_number(value)}
+            return {str(seed): value * factor for seed, value in row.items() if is_finite_number(value)}
     return {}
 
 
-def best_first(study: dict[str, Any]) -> list[dict[str, Any]]:
-    """The arms by their mean on the deciding split; those without a value come last."""
+def sort_best_first(study: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arms by their mean on the deciding split; arms without a value are last."""
 
     def rank(arm: dict[str, Any]) -> tuple[bool, float]:
         values = values_of(study, arm["name"], study["split"], 1.0).values()
@@ -61,16 +67,15 @@ def best_first(study: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(study["arms"], key=rank)
 
 
-def diverged_words(arm: dict[str, Any]) -> str:
-    """Which seeds were lost, where and why; empty when none were.
+def describe_diverged(arm: dict[str, Any]) -> str:
+    """The seeds that diverged, with step and reason; empty if none did.
 
-    >>> diverged_words({"diverged": [{"seed": 3, "step": 120, "reason": "loss is nan"}]})
+    >>> describe_diverged({"diverged": [{"seed": 3, "step": 120, "reason": "loss is nan"}]})
     'seed 3 diverged at step 120 (loss is not a number)'
     """
-    told = []
-    for lost in arm["diverged"]:
-        words = [{"nan": "not a number", "inf": "infinite"}.get(word.lower(), word) for word in lost["reason"].split()]
-        told.append(
-            f"seed {lost['seed']} diverged at step {lost['step']:,}" + (f" ({' '.join(words)})" if words else "")
-        )
-    return "; ".join(told)
+    texts = []
+    for failure in arm["diverged"]:
+        reason = [{"nan": "not a number", "inf": "infinite"}.get(w.lower(), w) for w in failure["reason"].split()]
+        text = f"seed {failure['seed']} diverged at step {failure['step']:,}"
+        texts.append(text + (f" ({' '.join(reason)})" if reason else ""))
+    return "; ".join(texts)

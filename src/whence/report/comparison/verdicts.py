@@ -1,4 +1,4 @@
-"""The verdict of each study in plain words, before anything else on the page."""
+"""The verdict of each study in words, at the top of the page."""
 
 from __future__ import annotations
 
@@ -6,148 +6,159 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from whence.report.comparison.chart import shortened
-from whence.report.comparison.forest import forest
-from whence.report.comparison.numbers import number
-from whence.report.comparison.style import Look, baseline_of
-from whence.report.comparison.units import diverged_words, units
+from whence.report.comparison.arm_style import ArmStyle, baseline_name
+from whence.report.comparison.dot_plots import forest_plot
+from whence.report.comparison.svg import shorten
+from whence.report.comparison.units import choose_units, describe_diverged
+from whence.report.formatting import format_number
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
-NO_CLAIM = ("open", "○")
-SHOWN = 6  # verdicts before the rest of them are folded away
-NAMED = 8  # arms with one verdict that are still named one by one
-LETTERS = 28
+UNDECIDED = ("undecided", "○")
+MAX_VERDICTS = 6  # further ones are collapsed
+MAX_NAMED_ARMS = 8  # with the same verdict
+MAX_NAME_CHARS = 28
 
 
-def verdicts(studies: list[dict[str, Any]], looks: Mapping[str, Look]) -> str:
-    """One card a study: a headline, then the comparison's own words, arms with the same words together."""
+def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle]) -> str:
+    """One card per study: a headline, the differences, and the verdicts of the comparison."""
     cards = "".join(
         f'<article class="card"><p class="kicker"><a href="#study-{index}">{html.escape(study["name"])}</a></p>'
-        f"<h3>{html.escape(headline(study))}</h3>{_picture(study, looks)}{_told(study, looks)}</article>"
+        f"<h3>{html.escape(headline(study))}</h3>{_forest_figure(study, styles)}{_verdict_list(study, styles)}</article>"
         for index, study in enumerate(studies)
     )
-    return f'<section class="verdict" aria-labelledby="verdict"><h2 id="verdict">The verdict</h2><div class="cards">{cards}</div></section>'
-
-
-def _picture(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
-    found = _grouped(study["comparison"]) if study.get("comparison") else []
-    chart = forest(study, units(study), looks, {name for kind, names, _ in found if kind != "open" for name in names})
-    if not chart:
-        return ""
-    unit = "points" if study["metric"] == "accuracy" else study["metric"]
-    hollow = " Hollow: no claim." if any(kind == "open" for kind, _, _ in found) else ""
-    name = shortened(study["comparison"]["baseline"], LETTERS)
-    caption = f"Difference to {name} in {unit}, with corrected intervals.{hollow}"
-    return f'<figure class="forest">{chart}<figcaption>{html.escape(caption)}</figcaption></figure>'
+    return (
+        '<section class="verdict" aria-labelledby="verdict"><h2 id="verdict">Verdict</h2>'
+        f'<div class="cards">{cards}</div></section>'
+    )
 
 
 def headline(study: dict[str, Any]) -> str:
-    """What can be said in one line. It counts the comparison's verdicts and makes none of its own."""
+    """The verdicts of the comparison in one line."""
     comparison = study.get("comparison")
     if not comparison:
-        return _alone(study) or "No comparison was made."
-    baseline, found = comparison["baseline"], _grouped(comparison)
-    better = [name for kind, names, _ in found if kind == "better" for name in names]
-    worse = [name for kind, names, _ in found if kind == "worse" for name in names]
-    open_ = sum(len(names) for kind, names, _ in found if kind == "open")
-    said = []
+        return _single_arm_headline(study) or "No comparison was made."
+    baseline, groups = shorten(comparison["baseline"], MAX_NAME_CHARS), _group_verdicts(comparison)
+    better = [name for kind, names, _ in groups if kind == "better" for name in names]
+    worse = [name for kind, names, _ in groups if kind == "worse" for name in names]
     total = len(comparison["arms"])
+    undecided = total - len(better) - len(worse)
+    clauses = []
     if better:
-        said.append(f"{_subject(better, total)} better than {shortened(baseline, LETTERS)}")
+        clauses.append(f"{_subject(better, total)} better than {baseline}")
     if worse:
-        said.append(f"{_subject(worse, total)} worse{'' if better else f' than {shortened(baseline, LETTERS)}'}")
-    if not said:
-        return "Nothing can be claimed." if open_ != 1 else "No difference can be claimed."
-    if open_:
-        said.append(f"nothing can be claimed of {'one other arm' if open_ == 1 else f'{open_} other arms'}")
-    return "; ".join(said) + "."
+        clauses.append(f"{_subject(worse, total)} worse{'' if better else f' than {baseline}'}")
+    if not clauses:
+        return "No significant difference." if undecided == 1 else "No significant differences."
+    if undecided:
+        clauses.append(f"{undecided} other arm{' is' if undecided == 1 else 's are'} undecided")
+    return "; ".join(clauses) + "."
 
 
-def _alone(study: dict[str, Any]) -> str:
-    """What the only arm of a study reached; empty where there are more, or it reached nothing."""
+def classify_verdict(verdict: str) -> tuple[str, str]:
+    """better, worse or undecided, from the verdict's first words, and a symbol for it."""
+    return next(((kind, symbol) for start, kind, symbol in KINDS if verdict.startswith(start)), UNDECIDED)
+
+
+def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
+    groups = _group_verdicts(study["comparison"]) if study.get("comparison") else []
+    significant = {name for kind, names, _ in groups if kind != "undecided" for name in names}
+    chart = forest_plot(study, choose_units(study), styles, significant)
+    if not chart:
+        return ""
+    unit = "points" if study["metric"] == "accuracy" else study["metric"]
+    hollow = " Hollow: not significant." if any(kind == "undecided" for kind, _, _ in groups) else ""
+    baseline = shorten(study["comparison"]["baseline"], MAX_NAME_CHARS)
+    caption = f"Difference to {baseline} in {unit}, with intervals corrected for multiple comparisons.{hollow}"
+    return f'<figure class="forest">{chart}<figcaption>{html.escape(caption)}</figcaption></figure>'
+
+
+def _single_arm_headline(study: dict[str, Any]) -> str:
+    """The mean of a study's only arm; empty if there are more arms or no mean."""
     arm = study["arms"][0]
     if len(study["arms"]) > 1 or not arm.get("summary"):
         return ""
-    shown = units(study)
-    value = number(arm["summary"]["mean"] * shown.value_factor, shown.places)
-    said = f"{value}\u00a0% accuracy" if study["metric"] == "accuracy" else f"{study['metric']} {value}"
-    return f"{shortened(arm['name'], LETTERS)}: {said} on {study['split']}."
+    units = choose_units(study)
+    value = format_number(arm["summary"]["mean"] * units.value_factor, units.decimals)
+    metric = f"{value}\u00a0% accuracy" if study["metric"] == "accuracy" else f"{study['metric']} {value}"
+    return f"{shorten(arm['name'], MAX_NAME_CHARS)}: {metric} on {study['split']}."
 
 
-def _sure(study: dict[str, Any]) -> str:
-    """How sure the mean of a single arm is."""
-    found, shown = study["arms"][0]["summary"], units(study)
-    seeds = f"{found['n']} seed{'' if found['n'] == 1 else 's'}"
-    if not found["interval"]:
-        return f"The mean of {seeds}"
-    low, high = (number(found["interval"][end] * shown.value_factor, shown.places) for end in ("low", "high"))
-    return f"The mean of {seeds}; its {100 * found['interval']['level']:g} % interval is {low} to {high}"
+def _single_arm_interval(study: dict[str, Any]) -> str:
+    """The number of seeds and the interval of a study's only arm."""
+    summary, units = study["arms"][0]["summary"], choose_units(study)
+    seeds = f"{summary['n']} seed{'' if summary['n'] == 1 else 's'}"
+    interval = summary["interval"]
+    if not interval:
+        return f"Mean of {seeds}"
+    low, high = (format_number(interval[end] * units.value_factor, units.decimals) for end in ("low", "high"))
+    return f"Mean of {seeds}; {100 * interval['level']:g} % interval {low} to {high}"
 
 
-def kind_of(verdict: str) -> tuple[str, str]:
-    """Which way a verdict goes, and the sign for it: its first words say so."""
-    return next(((kind, sign) for start, kind, sign in KINDS if verdict.startswith(start)), NO_CLAIM)
-
-
-def _told(study: dict[str, Any], looks: Mapping[str, Look]) -> str:
-    comparison, parts = study.get("comparison"), []
-    if comparison:
-        for kind, names, verdict in _grouped(comparison):
-            sign = kind_of(verdict)[1]
-            keys = ", ".join(
-                f'<b class="named">{looks[n].swatch() if n in looks else ""}{html.escape(n)}</b>' for n in names
-            )
-            if len(names) > NAMED:
-                keys = f"<b>{'All' if len(names) == len(comparison['arms']) else 'Other'} {len(names)} arms</b>"
-            # p and its number stay on one line
-            words = html.escape(verdict).replace("p &lt; ", "p&nbsp;&lt;&nbsp;").replace("p = ", "p&nbsp;=&nbsp;")
-            parts.append(f'<li class="{kind}"><span class="sign" aria-hidden="true">{sign}</span>{keys}: {words}.</li>')
-    else:
-        why = f"Why: {study.get('why_no_comparison') or 'no reason was recorded'}"
-        if _alone(study):
-            why = f"{_sure(study)}. Nothing is compared: there is one arm only"
-        parts.append(f'<li class="open"><span class="sign" aria-hidden="true">○</span>{html.escape(why)}.</li>')
+def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
+    comparison = study.get("comparison")
+    items = _verdict_items(comparison, styles) if comparison else [_no_comparison_item(study)]
     for arm in study["arms"]:
-        lost = diverged_words(arm)
-        if lost:
-            parts.append(
-                f'<li class="lost"><span class="sign" aria-hidden="true">×</span><b>{html.escape(arm["name"])}</b>: '
-                f"{html.escape(lost)}.</li>"
-            )
-    missing = [
-        a["name"] for a in study["arms"] if comparison and a["name"] not in comparison["arms"] and not a["diverged"]
-    ]
-    missing = [name for name in missing if name != baseline_of(study)]
-    if missing:
-        parts.append(
-            f'<li class="open"><span class="sign" aria-hidden="true">○</span>{html.escape(_listed(missing))}: not compared.</li>'
-        )
-    decides = f'<p class="small">Decided by {html.escape(comparison["decides"])}.</p>' if comparison else ""
+        diverged = describe_diverged(arm)
+        if diverged:
+            items.append(_item("lost", "×", f"<b>{html.escape(arm['name'])}</b>: {html.escape(diverged)}."))
+    if comparison:
+        compared = {*comparison["arms"], baseline_name(study)}
+        missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not arm["diverged"]]
+        if missing:
+            items.append(_item(*UNDECIDED, f"{html.escape(_join_names(missing))}: not compared."))
+    rule = f'<p class="small">Decided by {html.escape(comparison["decides"])}.</p>' if comparison else ""
     more = ""
-    if len(parts) > SHOWN + 1:
-        more = f"<details><summary>{len(parts) - SHOWN} more</summary><ul>{''.join(parts[SHOWN:])}</ul></details>"
-        parts = parts[:SHOWN]
-    return f"<ul>{''.join(parts)}</ul>{more}{decides}"
+    if len(items) > MAX_VERDICTS + 1:
+        rest = items[MAX_VERDICTS:]
+        more = f"<details><summary>{len(rest)} more</summary><ul>{''.join(rest)}</ul></details>"
+        items = items[:MAX_VERDICTS]
+    return f"<ul>{''.join(items)}</ul>{more}{rule}"
 
 
-def _grouped(comparison: dict[str, Any]) -> list[tuple[str, list[str], str]]:
-    """(kind, arms, verdict): better ones first, then worse, then open, large differences first; equal words once."""
-    groups: dict[str, list[str]] = {}
+def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -> list[str]:
+    items = []
+    for kind, names, verdict in _group_verdicts(comparison):
+        labels = ", ".join(
+            f'<b class="named">{styles[name].swatch() if name in styles else ""}{html.escape(name)}</b>'
+            for name in names
+        )
+        if len(names) > MAX_NAMED_ARMS:
+            labels = f"<b>{'All' if len(names) == len(comparison['arms']) else 'Other'} {len(names)} arms</b>"
+        # no line break between p and its value
+        text = html.escape(verdict).replace("p &lt; ", "p&nbsp;&lt;&nbsp;").replace("p = ", "p&nbsp;=&nbsp;")
+        items.append(_item(kind, classify_verdict(verdict)[1], f"{labels}: {text}."))
+    return items
+
+
+def _no_comparison_item(study: dict[str, Any]) -> str:
+    reason = f"Reason: {study.get('why_no_comparison') or 'not recorded'}"
+    if _single_arm_headline(study):
+        reason = f"{_single_arm_interval(study)}. No comparison: the study has one arm"
+    return _item(*UNDECIDED, f"{html.escape(reason)}.")
+
+
+def _item(kind: str, symbol: str, content: str) -> str:
+    return f'<li class="{kind}"><span class="sign" aria-hidden="true">{symbol}</span>{content}</li>'
+
+
+def _group_verdicts(comparison: dict[str, Any]) -> list[tuple[str, list[str], str]]:
+    """(kind, arms, verdict): better, then worse, then undecided; large differences first; equal verdicts together."""
+    by_verdict: dict[str, list[str]] = {}
     for name, arm in sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"])):
-        groups.setdefault(arm["verdict"], []).append(name)
-    order = {"better": 0, "worse": 1, "open": 2}
-    found = [(kind_of(verdict)[0], names, verdict) for verdict, names in groups.items()]
-    return sorted(found, key=lambda group: order[group[0]])
+        by_verdict.setdefault(arm["verdict"], []).append(name)
+    order = {"better": 0, "worse": 1, "undecided": 2}
+    groups = [(classify_verdict(verdict)[0], names, verdict) for verdict, names in by_verdict.items()]
+    return sorted(groups, key=lambda group: order[group[0]])
 
 
 def _subject(names: list[str], total: int) -> str:
     if len(names) == total and total > 2:
         return f"All {total} arms are"
-    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'}"
+    return f"{_join_names(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _listed(names: list[str]) -> str:
-    names = [shortened(name, LETTERS) for name in names]
+def _join_names(names: list[str]) -> str:
+    names = [shorten(name, MAX_NAME_CHARS) for name in names]
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

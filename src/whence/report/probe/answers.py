@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from whence.report.comparison.numbers import number
+from whence.report.formatting import format_number
 from whence.report.probe.explanation_charts import over_heads
 from whence.report.probe.sentences import percent, points
 
@@ -15,7 +15,7 @@ def attention_answer(name: str, attention: dict[str, Any]) -> str:
     sink = _mean([value for layer in attention["regions"]["sink"] for value in layer])
     gold, others = over_heads(attention["gold"]), _mean(over_heads(attention["profile"]))
     most, least = (attention["gold_slots"][gold.index(end(gold))] + 1 for end in (max, min))
-    ratio = f"{number(_mean(gold) / others, 1)} times as much as" if others > 0 else "all of the attention, not"
+    ratio = f"{format_number(_mean(gold) / others, 1)} times as much as" if others > 0 else "all of the attention, not"
     return (
         f"In {name}, the first token receives {percent(sink)} of the attention; a token of the gold receives {ratio} a token "
         f"of another slot, most in slot {most} and least in slot {least}."
@@ -61,7 +61,7 @@ def ablation_answer(found: dict[str, Any]) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{number(100 * value, 1)}%"
+    return f"{format_number(100 * value, 1)}%"
 
 
 def _mean(values: Sequence[float]) -> float:

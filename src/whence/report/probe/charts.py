@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from whence.probe.curves import leading
-from whence.report.comparison.numbers import number
+from whence.report.formatting import format_number
 from whence.report.probe.sentences import SCORES, between, counted, percent
 
 if TYPE_CHECKING:
@@ -126,7 +126,12 @@ def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
             draw_cells(axes, [(i * width, row, width, 0.05 + 0.45 * point["mean"]) for i, point in enumerate(points)])
             for i, point in enumerate(points):
                 axes.text(
-                    (i + 0.5) * width, row + 0.5, number(100 * point["mean"], 0), ha="center", va="center", fontsize=8
+                    (i + 0.5) * width,
+                    row + 0.5,
+                    format_number(100 * point["mean"], 0),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
                 )
         axes.set_ylim(len(lines), 0)
         axes.set_xlim(0, 1)

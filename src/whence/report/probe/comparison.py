@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 from whence.probe.findings import NOT_SETTINGS, strongest
-from whence.report.comparison.numbers import NOTHING, probability
-from whence.report.comparison.page import PAGE
-from whence.report.comparison.rerun import rerun
-from whence.report.comparison.tables import definitions
+from whence.report.formatting import NO_VALUE, format_p
+from whence.report.html_page import definition_list, provenance_section, render_page
 from whence.report.probe.charts import slot_curves
 from whence.report.probe.figures import NO_FIGURES, chart_html, has_figures
 from whence.report.probe.model_terms import identity_terms, model_in_words, source
@@ -31,24 +28,19 @@ from whence.report.probe.tables import table
 
 def comparison_page(found: dict[str, Any]) -> str:
     """One self-contained HTML page from the findings of ``whence.probe.findings.compare_probes``."""
-    folder = files("whence.report.comparison")
     first, second = found["labels"]
     studies = [
         {"name": label, "task": "probe", "hash": side["hash"], "spec": side["plan"], "ran": side["ran"]}
         for label, side in zip(found["labels"], found["sides"], strict=True)
     ]
-    return PAGE.substitute(
-        title=html.escape(title(found)),
-        style=folder.joinpath("style.css").read_text("utf-8"),
-        script=folder.joinpath("legend.js").read_text("utf-8"),
-        verdicts=(
-            f'<section class="verdict" aria-labelledby="better"><h2 id="better">Which is better, {html.escape(first)} or '
-            f'{html.escape(second)}?</h2><p class="question">{html.escape(overall(found))}</p>{_no_figures()}{_sides(found)}</section>'
-        ),
-        studies="".join(_task(number, task, found) for number, task in enumerate(found["tasks"])) + _settings(found),
-        rerun=rerun({**found, "studies": studies}),
-        when=html.escape(found["when"]),
-    )
+    sections = [
+        f'<section class="verdict" aria-labelledby="better"><h2 id="better">Which is better, {html.escape(first)} or '
+        f'{html.escape(second)}?</h2><p class="question">{html.escape(overall(found))}</p>{_no_figures()}{_sides(found)}</section>',
+        *(_task(number, task, found) for number, task in enumerate(found["tasks"])),
+        _settings(found),
+        provenance_section({**found, "studies": studies}),
+    ]
+    return render_page(title(found), "\n".join(sections), found["when"])
 
 
 def title(found: dict[str, Any]) -> str:
@@ -135,7 +127,7 @@ def _no_figures() -> str:
 def _sides(found: dict[str, Any]) -> str:
     cards = "".join(
         f'<article class="card"><h3>{html.escape(label)}</h3>'
-        f"{definitions([('model', html.escape(model_in_words(side['model']))), *identity_terms(side['identity'])])}</article>"
+        f"{definition_list([('model', html.escape(model_in_words(side['model']))), *identity_terms(side['identity'])])}</article>"
         for label, side in zip(found["labels"], found["sides"], strict=True)
     )
     return f'<div class="cards">{cards}</div>'
@@ -179,8 +171,8 @@ def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequ
 def _cells(cell: dict[str, Any]) -> list[str]:
     plus = "+" if cell["difference"] > 0 else ""
     if cell["difference"] == 0 and cell["interval"] is None:
-        return ["0", NOTHING, probability(cell["p"])]
-    return [f"{plus}{points(cell['difference'])}", _ends(cell), probability(cell["p"])]
+        return ["0", NO_VALUE, format_p(cell["p"])]
+    return [f"{plus}{points(cell['difference'])}", _ends(cell), format_p(cell["p"])]
 
 
 def _settings(found: dict[str, Any]) -> str:
@@ -211,4 +203,4 @@ def _settings(found: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return NOTHING if value is None else str(value)
+    return NO_VALUE if value is None else str(value)

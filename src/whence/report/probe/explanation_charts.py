@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from whence.probe.arrays.channels import FITS, LEFT_OUT, fit_curves
-from whence.report.comparison.numbers import number
+from whence.report.formatting import format_number
 from whence.report.probe.charts import (
     COLORS,
     PERCENT,
@@ -257,7 +257,7 @@ def head_grid(name: str, values: list[list[float]], title: str, layers: Sequence
         axes.set_ylabel("layer")
 
     table = [
-        [f"layer {layer}", *(f"{number(100 * value, 1)}%" for value in line)]
+        [f"layer {layer}", *(f"{format_number(100 * value, 1)}%" for value in line)]
         for layer, line in zip(numbers, values, strict=True)
     ]
     listed = f"layers 0 to {rows - 1}" if layers is None else f"layers {', '.join(map(str, layers))}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whence.probe.identity import describe_intervention
-from whence.report.comparison.tables import definitions
+from whence.report.html_page import definition_list
 
 UNKNOWN = "identity unknown (older record)"
 SOURCE_UNKNOWN = "source unknown (older record)"
@@ -16,7 +16,7 @@ DIGITS = 12  # of a checksum
 
 def model_details(model: Mapping[str, Any], identity: Mapping[str, Any] | None) -> str:
     """The model with its identity as a list of terms."""
-    return definitions([("model", html.escape(model_in_words(model))), *identity_terms(identity)])
+    return definition_list([("model", html.escape(model_in_words(model))), *identity_terms(identity)])
 
 
 def model_in_words(model: Mapping[str, Any]) -> str:

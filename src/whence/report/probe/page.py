@@ -6,12 +6,10 @@ Each section begins with one sentence that answers its title.
 from __future__ import annotations
 
 import html
-from importlib.resources import files
 from typing import Any
 
 from whence.errors import usage_error
-from whence.report.comparison.page import PAGE
-from whence.report.comparison.rerun import rerun
+from whence.report.html_page import provenance_section, render_page
 from whence.report.probe import charts, explanation_charts, tables
 from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
@@ -31,18 +29,11 @@ def page(findings: dict[str, Any]) -> str:
     """One self-contained HTML page about a probe, from the findings of ``whence.probe.findings``."""
     if not findings.get("tasks"):
         raise usage_error("page(findings)", "no tasks", "a probe has at least one", "run a probe first")
-    folder = files("whence.report.comparison")
     study = {"name": "the plan", "task": "probe", "hash": findings["hash"], "spec": findings["plan"],
              "ran": findings["ran"]}  # fmt: skip
-    return PAGE.substitute(
-        title=html.escape(findings["title"]),
-        style=folder.joinpath("style.css").read_text("utf-8"),
-        script=folder.joinpath("legend.js").read_text("utf-8"),
-        verdicts=_curves(findings),
-        studies="".join((_capture_error(findings), _attention(findings), _hidden_states(findings), _causes(findings))),
-        rerun=rerun({**findings, "studies": [study]}),
-        when=html.escape(findings["when"]),
-    )
+    sections = [part(findings) for part in (_curves, _capture_error, _attention, _hidden_states, _causes)]
+    sections.append(provenance_section({**findings, "studies": [study]}))
+    return render_page(findings["title"], "\n".join(sections), findings["when"])
 
 
 def _curves(findings: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from whence.probe.curves import FEW, leading
-from whence.report.comparison.numbers import number, probability
+from whence.report.formatting import format_number, format_p
 
 MOST = 4  # slots that are named where a wrong answer came from
 CEILING = 0.99
@@ -135,7 +135,7 @@ def p_value(p: float) -> str:
     >>> p_value(0.0123), p_value(0.00001)
     ('p = 0.012', 'p < 0.0001')
     """
-    said = probability(p)
+    said = format_p(p)
     return f"p {said}" if said.startswith("<") else f"p = {said}"
 
 
@@ -150,7 +150,7 @@ def points(gap: float, places: int | None = None) -> str:
     >>> points(0.384), points(0.0421), points(0.000214), points(0), points(0.0421, 0)
     ('38', '4.2', '0.02', '0', '4')
     """
-    return number(100 * gap, decimals(gap) if places is None else places)
+    return format_number(100 * gap, decimals(gap) if places is None else places)
 
 
 def decimals(gap: float) -> int:
@@ -168,7 +168,7 @@ NO_INTERVAL = "n/a (no variance)"
 
 
 def percent(share: float) -> str:
-    return f"{number(100 * share, 0)}%"
+    return f"{format_number(100 * share, 0)}%"
 
 
 def between(ends: dict[str, float] | None) -> str:

@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from whence.report.comparison.numbers import NOTHING, number, probability, signed
-from whence.report.comparison.tables import scrolling
+from whence.report.formatting import NO_VALUE, format_number, format_p, format_signed
+from whence.report.html_page import scrollable
 from whence.report.probe.sentences import SHORT, between, counted, gap_ends, percent, points, too_few
 
 BASELINES = ("closed book", "oracle")
@@ -31,7 +31,7 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
         for row in rows
     )
     made = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return scrolling(made, caption)
+    return scrollable(made, caption)
 
 
 def curves(tasks: Sequence[dict[str, Any]]) -> str:
@@ -44,11 +44,11 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
                 percent(curve["average"]),
                 between(curve["average_interval"]),
                 points(curve["gap"]),
-                gap_ends(curve) if curve["gap"] else NOTHING,
-                probability(curve["gap_p"]),
-                probability(curve["corrected_p"]),
-                f"{curve['best'] + 1}, {curve['worst'] + 1}" if curve["gap"] else NOTHING,
-                *(percent(line["mean"]) if (line := curve["baselines"].get(name)) else NOTHING for name in BASELINES),
+                gap_ends(curve) if curve["gap"] else NO_VALUE,
+                format_p(curve["gap_p"]),
+                format_p(curve["corrected_p"]),
+                f"{curve['best'] + 1}, {curve['worst'] + 1}" if curve["gap"] else NO_VALUE,
+                *(percent(line["mean"]) if (line := curve["baselines"].get(name)) else NO_VALUE for name in BASELINES),
                 f"{curve['items']}{' (few)' if too_few(curve['items']) else ''}",
             ])  # fmt: skip
     head = ["", "mean", "95% interval", "gap, points", "95% interval of the gap", "p", "p, Holm", "best, worst slot", *BASELINES, "items"]  # fmt: skip
@@ -70,7 +70,7 @@ def channels(found: dict[str, Any]) -> str:
 
 def arms(found: dict[str, Any]) -> str:
     rows = [
-        [name, f"{number(100 * arm['position_share'], 1)}%", number(arm["moved"], 2)]
+        [name, f"{format_number(100 * arm['position_share'], 1)}%", format_number(arm["moved"], 2)]
         for name, arm in found["arms"].items()
     ]
     first, last = found["span"]
@@ -91,8 +91,8 @@ def emphasis(found: dict[str, Any]) -> str:
         before, after = (sum(row[key] for row in own) / len(own) for key in ("before", "after"))
         name = f"slot {slot + 1}" + (" (gold)" if slot == found["gold_slot"] else "")
         won = sum(row["won_after"] for row in own)
-        rows.append([name, f"{number(100 * before, 1)}%", f"{number(100 * after, 1)}%",
-                     signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
+        rows.append([name, f"{format_number(100 * before, 1)}%", f"{format_number(100 * after, 1)}%",
+                     format_signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
     caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('quantity', 'weight')]} {found['factor']:g}."
     head = ["emphasised slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
@@ -112,18 +112,18 @@ def layers(found: dict[str, Any]) -> str:
         vectors = found["vectors"]
         rows.append([
             str(index),
-            f"{number(100 * layer['beyond_chance'], 1)}%",
-            f"{number(100 * layer['beyond_chance_without_outliers'], 1)}%",
+            f"{format_number(100 * layer['beyond_chance'], 1)}%",
+            f"{format_number(100 * layer['beyond_chance_without_outliers'], 1)}%",
             str(len(layer["outliers"])),
-            number(layer["relative_norm"], 2),
-            number(layer["stable_rank"], 1),
+            format_number(layer["relative_norm"], 2),
+            format_number(layer["stable_rank"], 1),
             str(layer["rank"]),
             str(layer["signal_rank"]),
-            f"{number(100 * layer['low_frequencies'], 0)}%",
+            f"{format_number(100 * layer['low_frequencies'], 0)}%",
             *_in_both_halves(layer.get("in_both_halves")),
-            number(layer["incoherence"]["mean"], 2),
-            number(vectors["moving"][index], 2),
-            number(vectors["nearest"][index], 3),
+            format_number(layer["incoherence"]["mean"], 2),
+            format_number(vectors["moving"][index], 2),
+            format_number(vectors["nearest"][index], 3),
         ])  # fmt: skip
     head = ["layer", "position, beyond chance", "without outlier channels", "outliers", "relative norm", "stable rank",
             "rank (95%)", "rank above noise", "low frequencies", "rank in both halves", "low frequencies in both halves",
@@ -136,7 +136,7 @@ def _in_both_halves(found: dict[str, float] | None) -> list[str]:
     """What two halves of the texts agree on, as it was estimated: ``BOTH_HALVES`` says what a share above 100% is."""
     if found is None:
         return ["–", "–"]
-    return [number(found["rank"], 1), f"{number(100 * found['low_frequencies'], 0)}%"]
+    return [format_number(found["rank"], 1), f"{format_number(100 * found['low_frequencies'], 0)}%"]
 
 
 def scores(found: Sequence[dict[str, Any]]) -> str:
@@ -146,7 +146,7 @@ def scores(found: Sequence[dict[str, Any]]) -> str:
     names = list(found[0]["heads"][0])
     rows = [
         [f"layer {one['layer']}"]
-        + [f"{number(100 * sum(head[name] for head in one['heads']) / len(one['heads']), 0)}%" for name in names]
+        + [f"{format_number(100 * sum(head[name] for head in one['heads']) / len(one['heads']), 0)}%" for name in names]
         for one in found
     ]
     return table("Variance of attention scores within a row, before rotation, mean over heads.", ["", *names], rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import require_package
-from whence.report.comparison.verdicts import kind_of
+from whence.report.comparison.verdicts import classify_verdict
 from whence.report.png import write_png
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINS, LOSES, OPEN, MISSING = "wins", "loses", "undecided", "not compared"
-FROM_BASELINE = {"worse": WINS, "better": LOSES, "open": OPEN}
+FROM_BASELINE = {"worse": WINS, "better": LOSES, "undecided": OPEN}
 MIN_STUDIES = 3  # fewest studies for a figure; two are easily compared without one
 
 
@@ -87,7 +87,7 @@ def _cell(study: dict[str, Any], name: str) -> Cell:
     interval = arm["corrected_interval"]
     return Cell(
         against=name,
-        verdict=FROM_BASELINE[kind_of(arm["verdict"])[0]],
+        verdict=FROM_BASELINE[classify_verdict(arm["verdict"])[0]],
         difference=0.0 - arm["difference"],  # and not -0.0 where there is none
         low=None if interval is None else 0.0 - interval["high"],
         high=None if interval is None else 0.0 - interval["low"],

@@ -1,8 +1,8 @@
 
 "use strict";
-// The legend: a pressed arm stands out in every figure and table row of its study.
+// The legend: a pressed button highlights its arm in every figure and table row of the study.
 (() => {
-  function highlighter(legend) {
+  function connectLegend(legend) {
     const study = legend.closest(".study");
     const keys = [...legend.querySelectorAll(".key[data-arm]")];
     const all = legend.querySelector(".all");
@@ -19,7 +19,7 @@
     all.addEventListener("click", () => { keys.forEach((key) => key.setAttribute("aria-pressed", "false")); update(); });
   }
 
-  document.querySelectorAll(".legend").forEach(highlighter);
-  // paper cannot be unfolded, so everything is open on it
+  document.querySelectorAll(".legend").forEach(connectLegend);
+  // expand everything for print
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 })();

@@ -1,14 +1,14 @@
 
 "use strict";
-// The attention maps: decompressed when first asked for, drawn on canvas, read by pointer or arrow keys.
+// Attention maps: decompressed on first use, drawn on canvas, read with the pointer or the arrow keys.
 (() => {
   const tooltip = document.getElementById("tooltip");
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-  // 256 colours from no weight to all of it, through a middle one so that lightness falls evenly
+  // 256 colors from weight 0 to 1, through a middle color so that lightness changes evenly
   function ramp(shade) {
-    const stops = ["--map-none", "--map-some", "--map-all"].map((name) => channels(colour(name)));
+    const stops = ["--map-none", "--map-some", "--map-all"].map((name) => channels(color(name)));
     return Array.from({ length: 256 }, (_, weight) => {
       const place = 2 * (shade === 0 ? Math.sqrt(weight / 255) : weight / 255);
       const from = Math.min(1, Math.floor(place));
@@ -16,7 +16,7 @@
     });
   }
 
-  async function unpacked(example) {
+  async function decompress(example) {
     if (!example.bytes) {
       const packed = Uint8Array.from(atob(example.weights), (letter) => letter.charCodeAt(0));
       const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -28,7 +28,7 @@
   const visible = (token) => token.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ +$/, "␣") || "∅";
   const short = (token) => { const text = visible(token); return text.length > 9 ? text.slice(0, 8) + "…" : text; };
 
-  function sized(canvas, width, height) {
+  function resize(canvas, width, height) {
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -38,12 +38,12 @@
     return pen;
   }
 
-  function hatched(pen, x, y, width, height) {
+  function drawHatching(pen, x, y, width, height) {
     pen.save();
     pen.beginPath();
     pen.rect(x, y, width, height);
     pen.clip();
-    pen.strokeStyle = colour("--hatch");
+    pen.strokeStyle = color("--hatch");
     pen.lineWidth = 0.8;
     pen.beginPath();
     for (let at = -height; at < width; at += 5) { pen.moveTo(x + at, y + height); pen.lineTo(x + at + height, y); }
@@ -53,61 +53,61 @@
 
   function viewer(root) {
     const arms = JSON.parse(document.getElementById(root.dataset.maps).textContent).arms;
-    const choice = (name) => root.querySelector(`[data-choice=${name}]`);
-    const chosen = (name) => Number(choice(name).value);
+    const selector = (name) => root.querySelector(`[data-choice=${name}]`);
+    const selected = (name) => Number(selector(name).value);
     const panels = [...root.querySelectorAll(".panel canvas")].map((canvas) => ({ canvas, side: canvas.dataset.side }));
     const readout = root.querySelector(".readout");
     let cell = null; // [query, key] under the pointer or the arrow keys
-    let turn = 0;
+    let latest = 0;
 
     async function load() {
-      const mine = ++turn; // a slower answer to an earlier choice must not overwrite a later one
+      const request = ++latest; // an earlier request that finishes later must not overwrite this one
       for (const panel of panels) {
-        panel.arm = arms[chosen(panel.side)];
-        panel.example = panel.arm.examples[chosen("example")];
-        const bytes = panel.example && await unpacked(panel.example);
-        if (mine !== turn) return;
-        if (!panel.example || chosen("layer") >= panel.example.layers || chosen("head") >= panel.example.heads) {
+        panel.arm = arms[selected(panel.side)];
+        panel.example = panel.arm.examples[selected("example")];
+        const bytes = panel.example && await decompress(panel.example);
+        if (request !== latest) return;
+        if (!panel.example || selected("layer") >= panel.example.layers || selected("head") >= panel.example.heads) {
           panel.weights = null;
           continue;
         }
         const size = panel.example.tokens.length ** 2;
-        const first = (chosen("layer") * panel.example.heads + chosen("head")) * size;
+        const first = (selected("layer") * panel.example.heads + selected("head")) * size;
         panel.weights = bytes.subarray(first, first + size);
       }
       cell = null;
       draw();
-      root.dataset.drawn = mine;
+      root.dataset.drawn = request;
     }
 
     function draw() {
-      const colours = ramp(chosen("shade"));
-      for (const panel of panels) drawMap(panel, colours);
-      drawBar(colours);
+      const colors = ramp(selected("shade"));
+      for (const panel of panels) drawMap(panel, colors);
+      drawBar(colors);
     }
 
-    function drawMap(panel, colours) {
+    function drawMap(panel, colors) {
       const width = panel.canvas.clientWidth;
       if (!width) return;
       if (!panel.weights) {
-        const pen = sized(panel.canvas, width, 60);
-        pen.fillStyle = colour("--faint");
+        const pen = resize(panel.canvas, width, 60);
+        pen.fillStyle = color("--faint");
         pen.font = "13px system-ui, sans-serif";
         pen.fillText("Not recorded for this arm.", 0, 30);
         return;
       }
       const { tokens, padding } = panel.example;
       const count = tokens.length;
-      const probe = panel.canvas.getContext("2d");
-      probe.font = "11px system-ui, sans-serif";
-      const margin = Math.ceil(Math.max(...tokens.map((token) => probe.measureText(short(token)).width))) + 10;
+      const context = panel.canvas.getContext("2d");
+      context.font = "11px system-ui, sans-serif";
+      const margin = Math.ceil(Math.max(...tokens.map((token) => context.measureText(short(token)).width))) + 10;
       const top = margin + 16, left = margin + 16;
       const side = Math.max(1, Math.min((width - left - 2) / count, 34));
-      const pen = sized(panel.canvas, width, top + side * count + 2);
+      const pen = resize(panel.canvas, width, top + side * count + 2);
       Object.assign(panel, { top, left, cellSide: side });
 
       const image = new ImageData(count, count);
-      panel.weights.forEach((weight, at) => image.data.set([...colours[weight], 255], 4 * at));
+      panel.weights.forEach((weight, at) => image.data.set([...colors[weight], 255], 4 * at));
       const small = document.createElement("canvas");
       small.width = small.height = count;
       small.getContext("2d").putImageData(image, 0, 0);
@@ -115,24 +115,24 @@
       pen.drawImage(small, left, top, side * count, side * count);
       (padding || []).forEach((pad, key) => {
         if (!pad) return;
-        hatched(pen, left + key * side, top, side, side * count);
-        hatched(pen, left, top + key * side, side * count, side);
+        drawHatching(pen, left + key * side, top, side, side * count);
+        drawHatching(pen, left, top + key * side, side * count, side);
       });
-      pen.strokeStyle = colour("--line");
+      pen.strokeStyle = color("--line");
       pen.strokeRect(left - 0.5, top - 0.5, side * count + 1, side * count + 1);
 
       pen.font = `${Math.max(9, Math.min(11, side))}px system-ui, sans-serif`;
       pen.textBaseline = "middle";
-      const each = Math.ceil(10 / side);
+      const labelStep = Math.ceil(10 / side);
       tokens.forEach((token, at) => {
-        const lit = cell && (cell[0] === at || cell[1] === at);
-        if (at % each && !lit) return;
+        const isCurrent = cell && (cell[0] === at || cell[1] === at);
+        if (at % labelStep && !isCurrent) return;
         const middle = (at + 0.5) * side;
-        const ink = (on) => { pen.fillStyle = on ? colour("--ink") : colour(padding && padding[at] ? "--hatch" : "--faint"); };
-        ink(cell && cell[0] === at);
+        const setColor = (on) => { pen.fillStyle = on ? color("--ink") : color(padding && padding[at] ? "--hatch" : "--faint"); };
+        setColor(cell && cell[0] === at);
         pen.textAlign = "right";
         pen.fillText(short(token), left - 5, top + middle);
-        ink(cell && cell[1] === at);
+        setColor(cell && cell[1] === at);
         pen.save();
         pen.translate(left + middle, top - 5);
         pen.rotate(-Math.PI / 2);
@@ -140,7 +140,7 @@
         pen.fillText(short(token), 0, 0);
         pen.restore();
       });
-      pen.fillStyle = colour("--soft");
+      pen.fillStyle = color("--soft");
       pen.font = "600 11px system-ui, sans-serif";
       pen.textAlign = "left";
       pen.fillText("key →", left, 7);
@@ -151,25 +151,25 @@
       pen.fillText("← query", 0, 0);
       pen.restore();
       if (cell && cell[0] < count && cell[1] < count) {
-        pen.strokeStyle = colour("--hue2");
+        pen.strokeStyle = color("--hue2");
         pen.lineWidth = 2;
         pen.strokeRect(left + cell[1] * side, top + cell[0] * side, side, side);
       }
-      panel.canvas.setAttribute("aria-label", `Attention map of ${panel.arm.name}: example ${chosen("example") + 1}, layer ` +
-        `${chosen("layer") + 1}, head ${chosen("head") + 1}, ${count} tokens. Arrow keys read single cells.`);
+      panel.canvas.setAttribute("aria-label", `Attention map of ${panel.arm.name}: example ${selected("example") + 1}, layer ` +
+        `${selected("layer") + 1}, head ${selected("head") + 1}, ${count} tokens. Arrow keys read single cells.`);
     }
 
-    function drawBar(colours) {
+    function drawBar(colors) {
       const bar = root.querySelector(".bar");
       const width = bar.clientWidth, inner = width - 20;
-      const pen = sized(bar, width, 42);
+      const pen = resize(bar, width, 42);
       for (let at = 0; at < inner; at++) {
-        pen.fillStyle = `rgb(${colours[Math.round(255 * at / inner)]})`;
+        pen.fillStyle = `rgb(${colors[Math.round(255 * at / inner)]})`;
         pen.fillRect(10 + at, 16, 1.5, 10);
       }
-      pen.strokeStyle = colour("--line");
+      pen.strokeStyle = color("--line");
       pen.strokeRect(9.5, 15.5, inner + 1, 11);
-      pen.fillStyle = colour("--faint");
+      pen.fillStyle = color("--faint");
       pen.font = "11px system-ui, sans-serif";
       pen.textAlign = "center";
       for (const weight of [0, 0.25, 0.5, 0.75, 1]) pen.fillText(String(weight), 10 + inner * weight, 39);
@@ -177,7 +177,7 @@
       pen.fillText("attention weight", 9, 10);
     }
 
-    function said(panel) {
+    function describe(panel) {
       const { tokens, padding } = panel.example;
       const [query, key] = cell;
       if (query >= tokens.length || key >= tokens.length) return null;
@@ -186,8 +186,8 @@
         (padding && (padding[key] || padding[query]) ? ", padding" : ""), weight: `${panel.arm.name}: ${weight.toFixed(3)}` };
     }
 
-    function tell(panel, x, y) {
-      const all = panels.filter((one) => one.weights).sort((a, b) => (b === panel) - (a === panel)).map(said).filter(Boolean);
+    function showTooltip(panel, x, y) {
+      const all = panels.filter((one) => one.weights).sort((a, b) => (b === panel) - (a === panel)).map(describe).filter(Boolean);
       if (!all.length) return;
       const lines = [all[0].where, ...new Set(all.map((one) => one.weight))];
       tooltip.textContent = lines.join("\n");
@@ -198,7 +198,7 @@
       tooltip.style.top = (y + 18 + box.height > innerHeight ? y - box.height - 10 : y + 18) + "px";
     }
 
-    function leave() { tooltip.hidden = true; if (cell) { cell = null; draw(); } }
+    function clearCell() { tooltip.hidden = true; if (cell) { cell = null; draw(); } }
 
     for (const panel of panels) {
       panel.canvas.addEventListener("pointermove", (event) => {
@@ -206,22 +206,22 @@
         const count = panel.example.tokens.length;
         const key = Math.floor((event.offsetX - panel.left) / panel.cellSide);
         const query = Math.floor((event.offsetY - panel.top) / panel.cellSide);
-        if (key < 0 || query < 0 || key >= count || query >= count) return leave();
+        if (key < 0 || query < 0 || key >= count || query >= count) return clearCell();
         if (!cell || cell[0] !== query || cell[1] !== key) { cell = [query, key]; draw(); }
-        tell(panel, event.clientX, event.clientY);
+        showTooltip(panel, event.clientX, event.clientY);
       });
-      panel.canvas.addEventListener("pointerleave", leave);
-      panel.canvas.addEventListener("blur", leave);
+      panel.canvas.addEventListener("pointerleave", clearCell);
+      panel.canvas.addEventListener("blur", clearCell);
       panel.canvas.addEventListener("keydown", (event) => {
         const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-        if (event.key === "Escape") return leave();
+        if (event.key === "Escape") return clearCell();
         if (!move || !panel.weights) return;
         event.preventDefault();
         const last = panel.example.tokens.length - 1;
         cell = cell ? cell.map((at, k) => Math.max(0, Math.min(last, at + move[k]))) : [0, 0];
         draw();
         const box = panel.canvas.getBoundingClientRect();
-        tell(panel, box.left + panel.left + (cell[1] + 0.5) * panel.cellSide, box.top + panel.top + (cell[0] + 0.5) * panel.cellSide);
+        showTooltip(panel, box.left + panel.left + (cell[1] + 0.5) * panel.cellSide, box.top + panel.top + (cell[0] + 0.5) * panel.cellSide);
       });
     }
     root.querySelectorAll("select").forEach((select) => select.addEventListener("change", load));

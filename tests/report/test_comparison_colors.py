@@ -1,13 +1,14 @@
-"""The arms' colours stay apart for every kind of sight, and can be read on the page: computed, not believed."""
+"""Colors of the arms are distinguishable with color blindness and have enough contrast."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from importlib.resources import files
 
 import pytest
+
+from whence.report.html_page import read_asset
 
 # Machado, Oliveira and Fernandes 2009, full severity, on linear RGB
 SIGHTS = {
@@ -19,8 +20,8 @@ SIGHTS = {
 LAB = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
 
 
-def linear(colour: str) -> list[float]:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def linear(color: str) -> list[float]:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
@@ -36,13 +37,13 @@ def lab(rgb: list[float]) -> tuple[float, float, float]:
 
 
 def palettes() -> dict[str, tuple[list[str], str]]:
-    style = files("whence.report.comparison").joinpath("style.css").read_text("utf-8")
+    style = read_asset("style.css")
     hues, pages = re.findall(r"--hue\d: (#\w{6})", style), re.findall(r"--page: (#\w{6})", style)
     return {"light": (hues[:7], pages[0]), "dark": (hues[7:], pages[1])}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_arms_stay_apart_and_can_be_read(scheme: str) -> None:
+def test_arm_colors_are_distinct_and_readable(scheme: str) -> None:
     hues, page = palettes()[scheme]
     assert len(hues) == len(set(hues)) == 7
     for sight, matrix in SIGHTS.items():
