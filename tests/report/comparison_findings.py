@@ -67,7 +67,9 @@ def study(
     elif len(arms) < 2:
         why = "the study has one arm"
     else:
-        values = {arm["name"]: [v * (100 if accuracy else 1) for v in arm["values"]["test"].values()] for arm in arm_rows}
+        values = {
+            arm["name"]: [v * (100 if accuracy else 1) for v in arm["values"]["test"].values()] for arm in arm_rows
+        }
         comparison = compare(values, arms[0], len(arms) - 1, accuracy, unit="points" if accuracy else "").to_json()
     spec = {"name": name, "seeds": list(range(seeds)), "decision": {"split": "test", "baseline": arms[0]}}
     return {

@@ -200,7 +200,9 @@ def test_each_environment_is_listed_once() -> None:
     second["ran"] = [*second["ran"], {"environment": elsewhere, "runs": 7, "started": "2026-11-13T00:00:00Z"}]
     third["ran"] = [{"environment": elsewhere, "runs": 2, "started": "2026-11-12T00:00:00Z"}]
     text = Document(page(data)).text.split("How to reproduce")[1]
-    assert f"{data['command']} runs 18 of Copying; 36 of Speeches first started 2026-11-14T06:00:00Z commit 0123" in text
+    assert (
+        f"{data['command']} runs 18 of Copying; 36 of Speeches first started 2026-11-14T06:00:00Z commit 0123" in text
+    )
     assert "runs 7 of Speeches; 2 of Sorting first started 2026-11-12T00:00:00Z commit cccc" in text
     assert text.count("Synthetic 9000") == text.count("Other 1, 16 cores") == 1
     # the environment that wrote the page is not one that ran a study
