@@ -1,0 +1,94 @@
+"""A stranger's exercise: the package of docs/extending.md, outside the repository, from the command line and from Python."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text()
+FILES = {match[1]: match[2] for match in re.finditer(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)}
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.strip().splitlines()]
+ENTRY_POINTS = tomllib.loads(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1])["project"]["entry-points"]
+PYTHON = """
+import torch, whence
+from my_ideas.bell import Bell
+from my_ideas.sharpen import Sharpen
+from whence.lab.tasks import load
+from whence.mend import load_intervention
+from whence.position.expression import ModelDims, build_position
+
+whence.check(Bell(4))
+q = k = v = torch.randn(1, 4, 6, 8)
+assert torch.allclose(whence.attend(q, k, v, causal=True, backend="slow"), whence.attend(q, k, v, causal=True), atol=1e-5)
+assert "slow" in str(whence.explain(q, k, v))
+dims = ModelDims(heads=2, head_dim=8, embed_dim=16, context=32, causal=True)
+assert isinstance(build_position("bell", dims), Bell) and len(build_position("rotary + my_ideas.bell:Bell", dims).parts) == 2
+assert load("my_ideas.parity:Parity", length=4).context == 4
+assert isinstance(load_intervention("sharpen(strength=3.0)"), Sharpen)
+print("python done")
+"""
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """An installed package: its folder on the path, with the metadata that pip would write."""
+    folder = tmp_path_factory.mktemp("stranger")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "my_ideas" / "__init__.py").touch()
+    metadata = folder / "my_ideas-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-ideas\nVersion: 1.0\n")
+    groups = (
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in ENTRY_POINTS.items()
+    )
+    (metadata / "entry_points.txt").write_text("".join(groups))
+    (folder / "work").mkdir()
+    return folder
+
+
+DRIVER = """
+import shlex, sys
+from whence.cli import main
+
+for line in sys.stdin.read().splitlines():
+    sys.argv = shlex.split(line)
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            sys.exit(f"{line}: exit code {ended.code}")
+"""
+
+
+def run(stranger, code, text=""):
+    """Run code in a process of its own, which sees the stranger's package and not this test's folder."""
+    path = os.pathsep.join([str(stranger), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=stranger / "work", capture_output=True, text=True, input=text,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_from_python(stranger):
+    assert "python done" in run(stranger, PYTHON)
+
+
+def test_from_the_command_line(stranger):
+    output = run(stranger, DRIVER, "\n".join(COMMANDS))
+    assert output.endswith("hello\n")
+    for words in map(shlex.split, COMMANDS):
+        if words[1] in ("compare", "probe"):
+            out = stranger / "work" / words[words.index("--out") + 1]
+            assert list(out.rglob("report.html")), words
+            texts = [path.read_text() for path in out.rglob("*.json")]
+            named = ("my_ideas", '"bell"', '"parity"', '"colors"')
+            assert any(name in text for text in texts for name in named), words
