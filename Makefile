@@ -53,6 +53,7 @@ smollm2: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/generate_docs.py
+	$(BIN)/python tools/papers_table.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py

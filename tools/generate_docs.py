@@ -40,7 +40,9 @@ API = (
     "whence.hf",
     "whence.lab.tasks",
     "whence.probe",
+    "whence.mend",
     "whence.statistics",
+    "whence.records",
 )
 ACTS = {
     "embed": "changes the input",
