@@ -86,10 +86,23 @@ def test_verdicts_of_the_comparison_come_first(document: Document) -> None:
     assert text.index(findings()["title"], len(findings()["title"])) < first < 300
     for study in studies[:2]:
         for arm in study["comparison"]["arms"].values():
-            assert first < text.index(" ".join(arm["verdict"].split())) < text.index(studies[0]["question"])
-    assert "No significant differences." in text and "(5 each would do)" in text
+            reason, _, trend = " ".join(arm["verdict"].split()).partition("; so far ")
+            for part in (reason[1:], trend):  # arms with one reason share it, as the beginning of a sentence
+                assert first <= text.index(part, first) < text.index(studies[0]["question"])
+    assert "Undecided: more seeds are needed." in text and text.count("(5 each would do)") == 1
     assert "All 5 arms are better than none." in text
     assert "No comparison was made." in text and studies[2]["why_no_comparison"] in text
+
+
+def test_undecided_arms_with_different_trends() -> None:
+    data = findings(ARMS[:3])
+    arms = data["studies"][0]["comparison"]["arms"]
+    arms["Rotary"]["verdict"] = arms["Sinusoid"]["verdict"].partition("; so far ")[0]
+    text = Document(page(data)).text
+    assert "Sinusoid: every seed is better" in text and "Rotary: no consistent direction." in text
+    for arm in arms.values():
+        arm["verdict"] = "no difference from none can be claimed with 3 seeds (p = 0.2)"
+    assert "No significant differences." in Document(page(data)).text
 
 
 def test_order_of_sections(document: Document) -> None:

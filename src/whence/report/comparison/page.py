@@ -62,7 +62,7 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
     )
     if by_distance:
         by_distance = (
-            '<h3>Attention by distance</h3><p class="small">Mean attention weight by the distance between query and key.</p>'
+            '<h3>Attention by distance</h3><p class="small">Share of a query’s attention at each distance to the key, averaged over queries.</p>'
             f'<div class="{figures_class}">{by_distance}</div>'
         )
     return f"""<section class="study" id="study-{index}" aria-labelledby="study-{index}-name">

@@ -14,6 +14,8 @@ from whence.report.formatting import format_number
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
 UNDECIDED = ("undecided", "○")
+MORE_SEEDS = "more seeds are needed"  # in the verdict of an arm with too few seeds for any claim
+TREND = "; so far "  # precedes the trend in such a verdict
 MAX_VERDICTS = 6  # further ones are collapsed
 MAX_NAMED_ARMS = 8  # with the same verdict
 MAX_NAME_CHARS = 28
@@ -48,6 +50,8 @@ def headline(study: dict[str, Any]) -> str:
     if worse:
         clauses.append(f"{_subject(worse, total)} worse{'' if better else f' than {baseline}'}")
     if not clauses:
+        if all(MORE_SEEDS in arm["verdict"] for arm in comparison["arms"].values()):
+            return f"Undecided: {MORE_SEEDS}."
         return "No significant difference." if undecided == 1 else "No significant differences."
     if undecided:
         clauses.append(f"{undecided} other arm{' is' if undecided == 1 else 's are'} undecided")
@@ -116,18 +120,39 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
 
 
 def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -> list[str]:
-    items = []
-    for kind, names, verdict in _group_verdicts(comparison):
-        labels = ", ".join(
-            f'<b class="named">{styles[name].swatch() if name in styles else ""}{html.escape(name)}</b>'
-            for name in names
-        )
-        if len(names) > MAX_NAMED_ARMS:
-            labels = f"<b>{'All' if len(names) == len(comparison['arms']) else 'Other'} {len(names)} arms</b>"
-        # no line break between p and its value
-        text = html.escape(verdict).replace("p &lt; ", "p&nbsp;&lt;&nbsp;").replace("p = ", "p&nbsp;=&nbsp;")
-        items.append(_item(kind, classify_verdict(verdict)[1], f"{labels}: {text}."))
+    """One item per verdict. A reason that several undecided arms share is written once, before their trends."""
+    by_reason: dict[str, list[tuple[list[str], str]]] = {}
+    for _, names, verdict in _group_verdicts(comparison):
+        reason, _, trend = verdict.partition(TREND)
+        by_reason.setdefault(reason, []).append((names, trend))
+    total, items = len(comparison["arms"]), []
+    for reason, rows in by_reason.items():
+        kind, symbol = classify_verdict(reason)
+        if len(rows) == 1:
+            [(names, trend)] = rows
+            text = f"{reason}{TREND}{trend}" if trend else reason
+            items.append(_item(kind, symbol, f"{_arm_labels(names, styles, total)} {_format_verdict(text)}."))
+            continue
+        items.append(_item(kind, symbol, f"{_format_verdict(reason[0].upper() + reason[1:])}. So far:"))
+        for names, trend in rows:
+            text = _format_verdict(trend or "no consistent direction")
+            items.append(_item(kind, "", f"{_arm_labels(names, styles, total)} {text}."))
     return items
+
+
+def _arm_labels(names: list[str], styles: Mapping[str, ArmStyle], total: int) -> str:
+    """The arms with their swatches and a colon; their number if they are many."""
+    if len(names) > MAX_NAMED_ARMS:
+        return f"<b>{'All' if len(names) == total else 'Other'} {len(names)} arms:</b>"
+    return " ".join(
+        f'<b class="named">{styles[name].swatch() if name in styles else ""}{html.escape(name)}{mark}</b>'
+        for name, mark in zip(names, [","] * (len(names) - 1) + [":"], strict=True)
+    )
+
+
+def _format_verdict(text: str) -> str:
+    """Escaped, without a line break between p and its value."""
+    return html.escape(text).replace("p &lt; ", "p&nbsp;&lt;&nbsp;").replace("p = ", "p&nbsp;=&nbsp;")
 
 
 def _no_comparison_item(study: dict[str, Any]) -> str:
