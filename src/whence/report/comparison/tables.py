@@ -96,7 +96,9 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
 
 
 def _results_note(comparison: dict[str, Any] | None, any_diverged: bool) -> str:
-    ending = f"{NO_VALUE} means n/a (baseline, too few seeds or no variance)." + ("" if any_diverged else " No seed diverged.")
+    ending = f"{NO_VALUE} means n/a (baseline, too few seeds or no variance)." + (
+        "" if any_diverged else " No seed diverged."
+    )
     if not comparison:
         return f"No test was made. The interval is of the mean over seeds. {ending}"
     alpha, m = round(1 - comparison["level"], 15), comparison["m"]
