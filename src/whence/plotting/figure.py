@@ -62,7 +62,7 @@ def show(
         height = ROW_INCHES * rows + HEADER_INCHES
         figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="white")
         below_header = (0, 0, 1, 1 - HEADER_INCHES / height)
-        figure.set_layout_engine("constrained", rect=below_header, hspace=0.06, wspace=0.06)
+        figure.set_layout_engine("constrained", rect=below_header, h_pad=0.1, hspace=0.06, wspace=0.06)
         _add_header(figure, position, height)
         grid = iter(figure.add_gridspec(rows, 6)[row, :] for row in range(rows))
         effect = compute_effect(inputs)

@@ -97,8 +97,8 @@ def plot_attention(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> No
     maps = [weight.masked_fill(later_keys, torch.nan).clamp(min=MIN_WEIGHT) for weight in (without, weights[head])]
     # log scale: early queries have few keys and large weights, and would hide the later rows
     plot_heatmaps(panels[:2], maps, "attention weight", cmap="cividis", norm=LogNorm(MIN_WEIGHT, 1))
-    label_axes(panels[0], "attention without it", "key (token)", "query (token)")
-    label_axes(panels[1], f"with it, {_head_name(Effect(weights, ''), head)}", "key (token)", "query (token)")
+    label_axes(panels[0], "attention, no position", "key (token)", "query (token)")
+    label_axes(panels[1], f"with position, {_head_name(Effect(weights, ''), head)}", "key (token)", "query (token)")
 
     half = inputs.length // 2  # every query of the second half sees these distances
     queries, distance = torch.arange(half, inputs.length)[:, None], torch.arange(half)
@@ -111,11 +111,11 @@ def plot_attention(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> No
         panels[2].yaxis.set_major_locator(LogLocator(subs=(1, 3) if high < 1000 * low else (1,)))
         panels[2].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panels[2].yaxis.set_minor_formatter(NullFormatter())
-    panels[2].axhline(1, color="black", linewidth=1, linestyle="--", label="without it")
+    panels[2].axhline(1, color="black", linewidth=1, linestyle="--", label="no position")
     plot_heads(panels[2], distance, ratio, bool(torch.allclose(ratio, ratio[:1], rtol=1e-9, atol=1e-12)))
     if panels[2].get_yscale() == "linear":
         panels[2].set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    label_axes(panels[2], "mean change by distance", "distance to the key (tokens)", "weight with it / without it")
+    label_axes(panels[2], "mean change by distance", "distance to the key (tokens)", "weight with / without position")
 
 
 def plot_oscillation(panels: list[Axes], rotary: Rotary, head_dim: int) -> None:

@@ -1,8 +1,8 @@
-"""The gallery: every mechanism drawn, on one page that needs nothing but itself.
+"""The gallery: a figure of every mechanism, on one self-contained HTML page.
 
     python -m whence.report.gallery --out build/gallery.html
 
-Pictures are inside the page as base64, so it can be mailed, kept and opened without a network.
+Figures are embedded as base64 PNG.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from whence.plotting import show
 from whence.position.base import Position
 from whence.position.catalogue import CATALOGUE, Entry
 
-HEADS, HEAD_WIDTH = 4, 16
+HEADS, HEAD_DIM = 4, 16
 DPI = 100
 
-COMPOSED: tuple[Entry, ...] = (
+COMPOSITIONS: tuple[Entry, ...] = (
     Entry(
         "Rotary + Epar",
         lambda h, d: p.Rotary() + p.Epar(h, beta=[0.5, 1.0, 2.0, 4.0] if h == 4 else 1.0, form="basic", context=64),
-        "rotary turns, then the factor multiplies the turned score: it bounds how far the oscillation reaches",
-        "two mechanisms, one sign: Rotary() + Epar(...)",
+        "rotary rotates queries and keys, then the factor multiplies their score and damps the oscillation at large distances",
+        "two mechanisms in one expression: Rotary() + Epar(...)",
     ),
     Entry(
         "Alibi + Sink",
         lambda h, d: p.Alibi(h) + p.Sink(h, value=[2.0, 1.0, 0.0, -1.0] if h == 4 else 0.0, learnable=False),
-        "a penalty on distance, and one more logit in the row that takes attention and gives nothing",
-        "a bias and an extra logit act in different places, so they add up",
+        "a penalty on distance, and one extra logit per row that receives attention and has no value",
+        "a bias and an extra logit use different hooks, so they compose",
     ),
 )
 
@@ -57,10 +57,10 @@ a { color: var(--link); } .idea { font-size: 1.05rem; } .source { color: var(--f
 nav ol { columns: 3 14rem; padding-left: 1.6rem; } article { border-top: 1px solid var(--line); margin-top: 2.2rem;
   padding-top: 1.4rem; } code { font: .85rem/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { overflow-x: auto; margin: .6rem 0; padding: .5rem .7rem; border: 1px solid var(--line); border-radius: 6px; }
-img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
+.figure { overflow-x: auto; } img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line); border-radius: 6px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; max-width: 50rem; }
 dt { font-weight: 600; } dd { margin: 0; }
-@media (max-width: 600px) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
+@media (max-width: 600px) { h1 { line-height: 1.2; } img { width: 760px; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
 """
 
 PAGE = Template("""<!doctype html>
@@ -74,19 +74,19 @@ PAGE = Template("""<!doctype html>
 <body>
 <header>
 <h1>What position does to attention</h1>
-<p>Attention by itself does not know the order of tokens. Each mechanism below tells it, in its own way: it changes the
-input, turns queries and keys, multiplies scores, adds to them, or takes a share of every row. The same content is put
-before all of them, so whatever differs between two pictures is the mechanism.</p>
+<p>Attention by itself is invariant to the order of tokens. Each mechanism below adds position in its own way: it changes
+the input embedding, rotates queries and keys, scales scores, adds a bias, or adds one logit to every row. All
+figures use the same content, so two figures differ only by the mechanism.</p>
 <dl>
-<dt>Over distance</dt><dd>what a score of 1 meets when its key lies so many tokens before the query; a line for each
-head, from dark to light, or one line where all heads agree.</dd>
-<dt>By query and key</dt><dd>the same number for each pair, for one head. Grey: the query does not see the key.</dd>
-<dt>Fixed content</dt><dd>causal attention over $length tokens of which four matter (the bright columns), without the
-mechanism and with it, and by how much a weight typically changes at each distance (a geometric mean: it speaks for
-the many ordinary keys, and all of them gain where the four lose).</dd>
+<dt>Effect over distance</dt><dd>What happens to a score of 1 at each distance between query and key. One line per head,
+from dark to light; a single line if all heads are the same.</dd>
+<dt>Effect by query and key</dt><dd>The same number for each pair, for one head. Gray: the query does not see the
+key.</dd>
+<dt>Attention</dt><dd>Causal attention over $length tokens, four of which have high scores (the bright columns), without
+and with the mechanism. The last panel is the ratio of both at each distance, as a geometric mean over queries. If the
+four keys lose weight, all others gain.</dd>
 </dl>
-<p>Learnable mechanisms are drawn as they start, with $heads heads. Some start flat: what they will look like is
-for training to say.</p>
+<p>Learnable mechanisms are shown as initialized, with $heads heads. Some are flat until they are trained.</p>
 </header>
 <nav aria-label="Contents">
 <ol>
@@ -96,8 +96,8 @@ $contents
 <main>
 $mechanisms
 <h2 class="part" id="composition">Composition</h2>
-<p>Mechanisms that act in different places act together: <code>a + b</code> is a mechanism too. Embeddings and rotations
-chain, factors multiply, biases and content terms add; a row has one sink at most.</p>
+<p>Mechanisms compose: <code>a + b</code> is a mechanism, too. Embeddings and rotations are applied in turn, factors
+multiply, and biases and content terms add. A sum has at most one sink.</p>
 $compositions
 </main>
 </body>
@@ -108,42 +108,42 @@ ARTICLE = Template("""<article id="$anchor">
 <h2>$name</h2>
 <p class="idea">$idea</p>
 <p class="source">$source</p>
-<pre><code>$shown</code></pre>
-<img src="data:image/png;base64,$picture" width="$width" height="$height" loading="lazy" alt="$alt">
+<pre><code>$code</code></pre>
+<div class="figure" tabindex="0" role="region" aria-label="$name"><img src="data:image/png;base64,$png" width="$width" height="$height" loading="lazy" alt="$alt"></div>
 </article>
 """)
 
 
 @dataclass(frozen=True)
-class Picture:
+class EmbeddedFigure:
     png: bytes
     width: int
     height: int
     alt: str
 
 
-def gallery(
+def write_gallery(
     path: str | os.PathLike[str],
     *,
     entries: Iterable[Entry] = CATALOGUE,
     length: int = 128,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Path:
-    """Draw mechanisms into one self-contained page. An existing page is replaced once the new one is complete.
+    """Write figures of mechanisms to one self-contained HTML page. An existing page is replaced atomically.
 
     Args:
-        path: where the page goes; missing folders are made.
-        entries: what to draw; every mechanism of whence by default. The section on composition follows them.
-        length: tokens in each picture.
-        progress: called before each picture with the number done, the number in all, and the name of the next.
+        path: the HTML file; missing folders are created.
+        entries: the mechanisms. Default: the whole catalogue. A section on composition follows them.
+        length: number of tokens in each figure.
+        progress: called before each figure with the number done, the total, and the name of the next.
     """
     entries = tuple(entries)
-    total = len(entries) + len(COMPOSED)
+    total = len(entries) + len(COMPOSITIONS)
     articles = []
-    for done, entry in enumerate((*entries, *COMPOSED)):
+    for done, entry in enumerate((*entries, *COMPOSITIONS)):
         if progress is not None:
             progress(done, total, entry.name)
-        articles.append(_article(entry, length))
+        articles.append(_render_article(entry, length))
     contents = [f'<li><a href="#{_anchor(entry.name)}">{html.escape(entry.name)}</a></li>' for entry in entries]
     page = PAGE.substitute(
         style=STYLE,
@@ -157,32 +157,32 @@ def gallery(
     return Path(path)
 
 
-def _article(entry: Entry, length: int) -> str:
+def _render_article(entry: Entry, length: int) -> str:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the page is the same each time it is made
-        position = entry.make(HEADS, HEAD_WIDTH)
-    picture = _draw(position, entry.name, length)
-    texts = {"name": entry.name, "idea": entry.idea, "source": entry.source, "shown": repr(position)}
+        torch.manual_seed(0)  # the page is deterministic
+        position = entry.make(HEADS, HEAD_DIM)
+    figure = _plot(position, entry.name, length)
+    texts = {"name": entry.name, "idea": entry.idea, "source": entry.source, "code": repr(position)}
     return ARTICLE.substitute(
         {key: html.escape(text) for key, text in texts.items()},
         anchor=_anchor(entry.name),
-        picture=base64.b64encode(picture.png).decode("ascii"),
-        width=picture.width,
-        height=picture.height,
-        alt=html.escape(picture.alt, quote=True),
+        png=base64.b64encode(figure.png).decode("ascii"),
+        width=figure.width,
+        height=figure.height,
+        alt=html.escape(figure.alt, quote=True),
     )
 
 
-def _draw(position: Position, name: str, length: int) -> Picture:
+def _plot(position: Position, name: str, length: int) -> EmbeddedFigure:
     figure = show(position, length=length)
     panels = [axes for axes in figure.axes if axes.get_title(loc="left")]
     titles = [axes.get_title(loc="left").replace("  ", ", ") for axes in panels]
-    shown = [axes.get_ylabel().replace("\n", " ") if axes.lines else "map" for axes in panels]
-    told = "; ".join(f"{title} ({what})" for title, what in zip(titles, shown, strict=True))
-    target = io.BytesIO()
-    figure.savefig(target, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    contents = [axes.get_ylabel().replace("\n", " ") if axes.lines else "heatmap" for axes in panels]
+    listed = "; ".join(f"{title} ({content})" for title, content in zip(titles, contents, strict=True))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
     width, height = (round(inches * DPI) for inches in figure.get_size_inches())
-    return Picture(target.getvalue(), width, height, f"{name} in {len(panels)} panels: {told}.")
+    return EmbeddedFigure(buffer.getvalue(), width, height, f"{name} in {len(panels)} panels: {listed}.")
 
 
 def _anchor(name: str) -> str:
@@ -192,10 +192,10 @@ def _anchor(name: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m whence.report.gallery",
-        description="Draw every mechanism of whence into one self-contained page.",
+        description="Write a self-contained HTML page with a figure of every mechanism.",
         epilog="example: python -m whence.report.gallery --out build/gallery.html",
     )
-    parser.add_argument("--out", type=Path, default=Path("build/gallery.html"), help="the page (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("build/gallery.html"), help="Output file (default: %(default)s).")
     out = parser.parse_args(arguments).out
     start, end = time.monotonic(), "\r" if sys.stderr.isatty() else "\n"
 
@@ -203,9 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         left = f", about {(time.monotonic() - start) / done * (total - done):.0f} s left" if done else ""
         print(f"{f'[{done + 1}/{total}] {name}{left}':<72}", end=end, file=sys.stderr, flush=True)
 
-    written = gallery(out, progress=progress)
-    print(f"{'drawn':<72}", file=sys.stderr)
-    print(f"{written} ({written.stat().st_size / 1e6:.1f} MB); open it in any browser")
+    path = write_gallery(out, progress=progress)
+    print(f"{'done':<72}", file=sys.stderr)
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``show``: every mechanism can be drawn, what is drawn is the mechanism, and nothing else changes."""
+"""``show`` plots every mechanism, plots its exact values, and changes nothing else."""
 
 import sys
 
@@ -30,12 +30,12 @@ def curves(axes):
     return [(torch.tensor(line.get_xdata()), torch.tensor(line.get_ydata())) for line in lines]
 
 
-def picture(axes):
+def heatmap(axes):
     return torch.tensor(axes.images[0].get_array().filled(float("nan")))
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
-def test_draws_every_mechanism_and_changes_nothing(entry):
+def test_plots_every_mechanism_and_changes_nothing(entry):
     torch.manual_seed(1)
     position = entry.make(2, 8)
     before = {name: value.clone() for name, value in position.state_dict().items()}
@@ -66,7 +66,7 @@ def test_alibi_curves_are_its_slopes():
 
 def test_causal_map_hides_later_keys_and_shows_the_named_head():
     axes = panels(show(Alibi(4), length=LENGTH))[1]
-    values = picture(axes)
+    values = heatmap(axes)
     head = int(axes.get_title(loc="left").split()[-1])
     assert torch.equal(values.isnan(), torch.ones(LENGTH, LENGTH).triu(1).bool())
     torch.testing.assert_close(values[-1, 0], torch.tensor(-slopes(4)[head] * (LENGTH - 1), dtype=values.dtype))
@@ -105,12 +105,12 @@ def test_sums_are_named_and_a_sink_gets_a_row_of_its_own():
 
 def test_the_pattern_without_a_mechanism_is_the_same_for_all():
     alibi, rotary = (panels(show(p, length=LENGTH))[2] for p in (Alibi(2), Rotary()))
-    torch.testing.assert_close(picture(alibi), picture(rotary), equal_nan=True)
+    torch.testing.assert_close(heatmap(alibi), heatmap(rotary), equal_nan=True)
 
 
 def test_no_position_leaves_the_pattern_alone():
     _, _, without, with_it, _ = panels(show(NoPosition(), length=LENGTH))
-    torch.testing.assert_close(picture(without), picture(with_it), equal_nan=True)
+    torch.testing.assert_close(heatmap(without), heatmap(with_it), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_mechanism_of_ones_own():
     show(Window(), length=LENGTH).savefig("/dev/null", format="png", dpi=20)
 
 
-def test_refusals():
+def test_invalid_arguments_raise():
     with pytest.raises(WhenceError, match="position must be a whence"):
         show("alibi")
     with pytest.raises(WhenceError, match="at least 8"):

@@ -1,4 +1,4 @@
-"""The gallery: one page that needs nothing but itself, whole or not there."""
+"""The gallery: one self-contained page, written atomically."""
 
 import re
 
@@ -9,7 +9,7 @@ from whence.position.catalogue import CATALOGUE, Entry
 
 pytest.importorskip("matplotlib")
 from whence.report import gallery as module
-from whence.report.gallery import gallery, main
+from whence.report.gallery import main, write_gallery
 
 TWO = tuple(entry for entry in CATALOGUE if entry.name in ("Alibi", "Kerple, log"))
 
@@ -21,14 +21,14 @@ def small_pictures(monkeypatch):
 
 @pytest.fixture
 def no_compositions(monkeypatch):
-    monkeypatch.setattr(module, "COMPOSED", ())
+    monkeypatch.setattr(module, "COMPOSITIONS", ())
 
 
 @pytest.mark.usefixtures("no_compositions")
-def test_page_is_self_contained_and_tells_what_it_shows(tmp_path):
+def test_page_is_self_contained_and_describes_its_figures(tmp_path):
     odd = Entry("<odd> & name", TWO[0].make, 'an "idea" < 1', "arXiv 0000.00000")
     seen = []
-    path = gallery(
+    path = write_gallery(
         tmp_path / "new" / "gallery.html",
         entries=(*TWO[1:], odd),
         length=16,
@@ -57,9 +57,9 @@ def test_page_is_self_contained_and_tells_what_it_shows(tmp_path):
 
 
 def test_compositions_are_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_draw", lambda position, *_: module.Picture(b"", 1, 1, type(position).__name__))
-    page = gallery(tmp_path / "gallery.html", entries=(), length=16).read_text(encoding="utf-8")
-    assert page.count('alt="Sum"') == len(module.COMPOSED)
+    monkeypatch.setattr(module, "_plot", lambda position, *_: module.EmbeddedFigure(b"", 1, 1, type(position).__name__))
+    page = write_gallery(tmp_path / "gallery.html", entries=(), length=16).read_text(encoding="utf-8")
+    assert page.count('alt="Sum"') == len(module.COMPOSITIONS)
     assert "Rotary + Epar" in page
 
 
@@ -72,7 +72,7 @@ def test_a_failing_picture_leaves_the_old_page(tmp_path):
         raise RuntimeError("cannot be built")
 
     with pytest.raises(RuntimeError, match="cannot be built"):
-        gallery(path, entries=(Entry("Bad", fail, "", ""),), length=16)
+        write_gallery(path, entries=(Entry("Bad", fail, "", ""),), length=16)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -88,14 +88,14 @@ def test_a_failing_write_leaves_the_old_page(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compositions")
-def test_command_says_where_the_page_lies(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "_draw", lambda *_: module.Picture(b"png", 1, 1, "a picture"))
+def test_command_prints_the_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "_plot", lambda *_: module.EmbeddedFigure(b"png", 1, 1, "a picture"))
     out = tmp_path / "page.html"
     assert main(["--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert str(out) in said.out
-    assert f"[{len(CATALOGUE)}/{len(CATALOGUE)}]" in said.err
-    assert "s left" in said.err
+    captured = capsys.readouterr()
+    assert str(out) in captured.out
+    assert f"[{len(CATALOGUE)}/{len(CATALOGUE)}]" in captured.err
+    assert "s left" in captured.err
     assert out.exists()
 
 
