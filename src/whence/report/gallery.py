@@ -195,7 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Write a self-contained HTML page with a figure of every mechanism.",
         epilog="example: python -m whence.report.gallery --out build/gallery.html",
     )
-    parser.add_argument("--out", type=Path, default=Path("build/gallery.html"), help="Output file (default: %(default)s).")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/gallery.html"), help="Output file (default: %(default)s)."
+    )
     out = parser.parse_args(arguments).out
     start, end = time.monotonic(), "\r" if sys.stderr.isatty() else "\n"
 
