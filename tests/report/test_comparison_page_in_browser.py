@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens without a network, its selectors redraw, and it fits a phone."""
+"""The report in a browser: no requests or errors, working selectors and legend, and no sideways scrolling on a phone."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
-def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
-    """The page, and a list that fills with whatever goes wrong on it."""
+def open_page(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
+    """The page, and a list that collects console messages, errors and requests."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    tab, wrong = context.new_page(), []
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("request", lambda request: None if request.url == address else wrong.append(request.url))
-    tab.on("requestfailed", lambda request: wrong.append(request.url))
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("request", lambda request: None if request.url == address else problems.append(request.url))
+    tab.on("requestfailed", lambda request: problems.append(request.url))
     tab.goto(address)
     for maps in tab.query_selector_all(".maps"):
-        drawn(tab, maps, 1)
-    return tab, wrong
+        wait_until_drawn(tab, maps, 1)
+    return tab, problems
 
 
-def drawn(tab: Any, maps: Any, times: int) -> None:
+def wait_until_drawn(tab: Any, maps: Any, times: int) -> None:
     tab.wait_for_function("([root, times]) => Number(root.dataset.drawn) >= times", arg=[maps, times])
 
 
@@ -56,8 +56,8 @@ def pixels(tab: Any, side: str) -> str:
 
 
 def test_opens_from_a_file_without_errors_or_requests(browser: Any, address: str) -> None:
-    tab, wrong = opened(browser, address)
-    assert wrong == []
+    tab, problems = open_page(browser, address)
+    assert problems == []
     assert tab.evaluate("document.querySelectorAll('svg.chart').length") == 3 * 4 + 2 * 2 + 2
     assert tab.evaluate("document.compatMode") == "CSS1Compat"
 
@@ -65,35 +65,35 @@ def test_opens_from_a_file_without_errors_or_requests(browser: Any, address: str
 @pytest.mark.parametrize("choice, sides", [("example", "both"), ("layer", "both"), ("head", "both"), ("shade", "both"),
                                           ("left", "left"), ("right", "right")])  # fmt: skip
 def test_each_selector_changes_its_pictures_by_keyboard(browser: Any, address: str, choice: str, sides: str) -> None:
-    tab, wrong = opened(browser, address)
+    tab, problems = open_page(browser, address)
     before = {side: pixels(tab, side) for side in ("left", "right")}
     tab.focus(f"#{choice}-0")
     tab.keyboard.press("ArrowUp" if choice == "right" else "ArrowDown")  # the right one starts at the last arm
-    drawn(tab, tab.query_selector(".maps"), 2)
+    wait_until_drawn(tab, tab.query_selector(".maps"), 2)
     changed = {side for side in before if pixels(tab, side) != before[side]}
-    assert changed == ({"left", "right"} if sides == "both" else {sides}) and wrong == []
+    assert changed == ({"left", "right"} if sides == "both" else {sides}) and problems == []
 
 
 def test_pointer_and_arrow_keys_read_a_cell_in_both_maps(browser: Any, address: str) -> None:
-    tab, wrong = opened(browser, address)
+    tab, problems = open_page(browser, address)
     canvas = tab.query_selector("canvas[data-side=left]")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] / 3, "y": box["height"] / 2})
     assert tab.is_visible("#tooltip")
-    told = tab.inner_text("#tooltip")
-    assert "query “" in told and "key “" in told and "none: 0." in told and "Epar + Rotary: 0." in told
+    tooltip = tab.inner_text("#tooltip")
+    assert "query “" in tooltip and "key “" in tooltip and "none: 0." in tooltip and "Epar + Rotary: 0." in tooltip
     tab.mouse.move(1, 1)
     assert tab.is_hidden("#tooltip")
     canvas.focus()
     tab.keyboard.press("ArrowDown")
     assert "query “the” (0)" in tab.inner_text("#tooltip") and "none: 1.000" in tab.inner_text("#tooltip")
     tab.keyboard.press("ArrowDown")
-    assert "query “quick” (1)" in tab.inner_text(".readout") and wrong == []
+    assert "query “quick” (1)" in tab.inner_text(".readout") and problems == []
 
 
-def test_legend_makes_an_arm_stand_out(browser: Any, address: str) -> None:
-    tab, wrong = opened(browser, address)
+def test_legend_highlights_an_arm(browser: Any, address: str) -> None:
+    tab, problems = open_page(browser, address)
     tab.focus("#study-0 .key[data-arm='2']")
     tab.keyboard.press("Enter")
     assert tab.get_attribute("#study-0 .key[data-arm='2']", "aria-pressed") == "true"
@@ -101,18 +101,18 @@ def test_legend_makes_an_arm_stand_out(browser: Any, address: str) -> None:
     assert tab.evaluate("getComputedStyle(document.querySelector('#study-0 g[data-arm=\"2\"]')).opacity") == "1"
     tab.click("#study-0 .key.all")
     tab.wait_for_function("() => getComputedStyle(document.querySelector('#study-0 g[data-arm=\"1\"]')).opacity == 1")
-    assert wrong == []
+    assert problems == []
 
 
 def test_dark_is_dark_and_follows_a_change(browser: Any, address: str) -> None:
-    tab, wrong = opened(browser, address, scheme="dark")
+    tab, problems = open_page(browser, address, scheme="dark")
     lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     dark = pixels(tab, "left")
     assert tab.evaluate(lightness) < 120
     tab.emulate_media(color_scheme="light")
     assert tab.evaluate(lightness) > 700
     tab.wait_for_function("dark => document.querySelector('canvas[data-side=left]').toDataURL() !== dark", arg=dark)
-    assert wrong == []
+    assert problems == []
 
 
 @pytest.mark.parametrize("names", [None, ("none", LONG, LONG.replace(" ", "_"), *map(str, range(18)))])
@@ -123,7 +123,7 @@ def test_a_phone_never_scrolls_sideways(
         path = tmp_path / "many.html"
         path.write_text(page(findings(names)), encoding="utf-8")
         address = path.as_uri()
-    tab, wrong = opened(browser, address, width=390)
+    tab, problems = open_page(browser, address, width=390)
     tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
-    assert tab.evaluate("document.body.scrollWidth") <= 390 and wrong == []
+    assert tab.evaluate("document.body.scrollWidth") <= 390 and problems == []

@@ -33,10 +33,10 @@ def choose_units(study: dict[str, Any]) -> Units:
     value_factor = 100.0 if percent and all(abs(value) <= 1 for value in finite) else 1.0
     comparison, comparison_factor = study.get("comparison"), 1.0
     if comparison:
-        shown = values_of(study, baseline_name(study), study["split"], value_factor)
+        baseline = values_of(study, baseline_name(study), study["split"], value_factor)
         stated = comparison["baseline_summary"]["mean"]
-        if percent and shown and not math.isclose(mean(shown.values()), stated, rel_tol=1e-6, abs_tol=1e-9):
-            is_fraction = math.isclose(mean(shown.values()), 100 * stated, rel_tol=1e-6, abs_tol=1e-9)
+        if percent and baseline and not math.isclose(mean(baseline.values()), stated, rel_tol=1e-6, abs_tol=1e-9):
+            is_fraction = math.isclose(mean(baseline.values()), 100 * stated, rel_tol=1e-6, abs_tol=1e-9)
             comparison_factor = 100.0 if is_fraction else 1.0
     summaries = (
         [comparison["baseline_summary"], *(arm["summary"] for arm in comparison["arms"].values())] if comparison else []
