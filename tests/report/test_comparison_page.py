@@ -89,7 +89,7 @@ def test_verdicts_of_the_comparison_come_first(document: Document) -> None:
             reason, _, trend = " ".join(arm["verdict"].split()).partition("; so far ")
             for part in (reason[1:], trend):  # arms with one reason share it, as the beginning of a sentence
                 assert first <= text.index(part, first) < text.index(studies[0]["question"])
-    assert "Undecided: more seeds are needed." in text and text.count("(5 each would do)") == 1
+    assert "Undecided: too few seeds for any claim." in text and text.count("(5 each would do)") == 1
     assert "All 5 arms are better than none." in text
     assert "No comparison was made." in text and studies[2]["why_no_comparison"] in text
 

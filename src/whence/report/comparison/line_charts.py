@@ -109,7 +109,7 @@ def panel_chart(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
     for arm, seeds in panel["lines"].items():
         seed_lines = [[(x, y) for x, y in points] for points in seeds.values()]
         series.append(Series(styles[arm], seed_lines if len(seeds) > 1 else [], _mean_by_x(seed_lines)))
-    x = linear_scale([x for one in series for x, _ in one.mean_line], LEFT, right_edge(series))
+    x = _x_scale([x for one in series for x, _ in one.mean_line], series)
     return line_chart(series, x, _y_scale(series, False), panel["x"], panel["y"], panel["title"])
 
 
@@ -151,10 +151,15 @@ def _chart_over_steps(series: list[Series], y_label: str, log: bool, description
     # a line needs two points of one run; with early stopping each run has one test value, at its own step
     if not any(len(line) > 1 for one in series for line in one.seed_lines or [one.mean_line]):
         return ""
-    last = max(step for one in series for step, _ in one.all_points)
-    x = linear_scale([0, last], LEFT, right_edge(series))
-    x = Scale(x.transform, 0, last, x.start, x.end, tuple((value, text) for value, text in x.ticks if value <= last))
+    x = _x_scale([0, *(step for one in series for step, _ in one.all_points)], series)
     return line_chart(series, x, _y_scale(series, log), "training step", y_label, description)
+
+
+def _x_scale(values: Sequence[float], series: Sequence[Series]) -> Scale:
+    """A linear axis that ends at the last value, so that lines end where their names are."""
+    x = linear_scale(values, LEFT, right_edge(series))
+    last = max(values, default=x.high)
+    return Scale(x.transform, x.low, last, x.start, x.end, tuple((at, text) for at, text in x.ticks if at <= last))
 
 
 def _y_scale(series: Iterable[Series], log: bool) -> Scale:

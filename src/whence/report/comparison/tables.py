@@ -35,7 +35,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
             (metric, ["mean", f"{100 * comparison['level']:g}% interval"]),
             (f"difference to {shorten(comparison['baseline'], 24)}", [unit, _corrected_interval_header(comparison)]),
             ("p value", ["corrected", "permutation", "its minimum"]),
-            ("effect size", ["Hedges’ g"]),
+            ("effect size", ["Hedges’\u00a0g"]),
         ]
     groups += [
         ("cost", ["parameters", "seconds per run"]),
@@ -199,11 +199,10 @@ def panel_table(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         swatch = styles[name].swatch() if name in styles else ""  # an untrained rule has no style
         label = f'<th scope="row" class="text">{swatch}<span class="armname">{html.escape(name)}</span></th>'
         rows.append(f"<tr>{label}{''.join(f'<td class=n>{html.escape(cell)}</td>' for cell in cells)}</tr>")
-    table = (
-        f"<table><caption>{html.escape(panel['note'])}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
-    return f"<h3>{html.escape(panel['title'])}</h3>{scrollable(table, panel['title'])}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    # the note is outside the table: on a phone a caption would scroll with it
+    note = f'<p class="small">{html.escape(panel["note"])}</p>'
+    return f"<h3>{html.escape(panel['title'])}</h3>{note}{scrollable(table, panel['title'])}"
 
 
 def _scale_interval(interval: dict[str, Any] | None, factor: float) -> dict[str, Any] | None:

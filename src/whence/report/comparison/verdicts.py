@@ -51,7 +51,7 @@ def headline(study: dict[str, Any]) -> str:
         clauses.append(f"{_subject(worse, total)} worse{'' if better else f' than {baseline}'}")
     if not clauses:
         if all(MORE_SEEDS in arm["verdict"] for arm in comparison["arms"].values()):
-            return f"Undecided: {MORE_SEEDS}."
+            return "Undecided: too few seeds for any claim."
         return "No significant difference." if undecided == 1 else "No significant differences."
     if undecided:
         clauses.append(f"{undecided} other arm{' is' if undecided == 1 else 's are'} undecided")
