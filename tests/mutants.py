@@ -132,9 +132,9 @@ MUTANTS = [
     (A + "pointer.py", "total.masked_fill(nowhere, 1.0).log()", "total.log()", POINTER),
     (A + "additive.py", "scores.masked_fill(~real, -torch.inf)", "scores", ADDITIVE),
     (A + "additive.py", "before + weights, coverage_loss", "weights, coverage_loss", ADDITIVE),
-    (G + "decoder.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
-    (G + "model.py", "/ asked.sum(1)", "/ asked.shape[1]", GENERATOR),
-    (G + "search.py", "carried.of(source.tokens.new_tensor(parents))", "carried.of(torch.arange(len(longer)).clamp(max=len(carried.h) - 1))", SEARCH),
+    (G + "model.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
+    (G + "model.py", "/ has_target.sum(1)", "/ has_target.shape[1]", GENERATOR),
+    (G + "search.py", "state.of(source.tokens.new_tensor(parents))", "state.of(torch.arange(len(longer)).clamp(max=len(state.h) - 1))", SEARCH),
     # the training loop: data, rates, going on after a stop, what is no number
     (L + "training.py", "(seed * 1_000_003 + number)", "(seed * 1_000_003)", LOOP),
     (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", LOOP),

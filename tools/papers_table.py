@@ -16,7 +16,7 @@ from typing import Any
 
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
-from whence_papers.ledger.command import SIGNS, judged
+from whence_papers.ledger.command import SIGNS, judge_all
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "papers" / "README.md"
@@ -100,7 +100,7 @@ def overview(found: dict[str, Any]) -> str:
 
 def render(text: str) -> str:
     """The README with its generated parts replaced."""
-    found = judged(FOLDER / "claims", FOLDER / "results")
+    found = judge_all(FOLDER / "claims", FOLDER / "results")
     studies = study_commands()
     parts = {"overview": overview(found), "experiments": experiments(studies)}
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}

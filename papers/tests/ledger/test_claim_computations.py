@@ -179,7 +179,7 @@ def test_row_weights_and_added_positions():
 
 
 def test_optimal_position_against_scipy():
-    from whence_papers.ledger.computations.optimal_position import drawn
+    from whence_papers.ledger.computations.epar import drawn
 
     given = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
     found = witness("optimal_position")("random", **given)
@@ -393,15 +393,15 @@ def test_counts_of_the_speeches(tmp_path, monkeypatch):
 
     count = witness("speeches_counts")
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
-    from whence_papers.ledger import Waiting
+    from whence_papers.ledger import MissingEvidence
 
-    with pytest.raises(Waiting, match="speeches' files"):
+    with pytest.raises(MissingEvidence, match="speeches' files"):
         count(32)
     words.mkdir(parents=True)
     (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\ta b c\n1\tb c\n")
     (tmp_path / "speeches" / "test_CLS.tsv").write_text("0\ta b c\n1\tsomething else\n")
     (tmp_path / "speeches" / "train_LM.txt").write_text("c d\n")
-    monkeypatch.setattr(data, "tokeniser", lambda asked: data.Tokeniser(str.split, "none"))
+    monkeypatch.setattr(data, "load_tokenizer", lambda asked: data.NltkTokenizer(str.split, "none"))
     found = count(4)
     assert found["vocabulary"] == len({"0", "1", "a", "b", "c", "d"}) + 2
     assert (found["training_items"], found["test_items"], found["test_items_in_training"]) == (2, 2, 1)

@@ -9,11 +9,11 @@ from whence.errors import WhenceError
 from whence.probe import run_folder
 from whence.probe.plan import Plan, TaskSpec, at_lengths
 from whence_papers import FOLDER
-from whence_papers.ledger import Places, Waiting, judge, load
-from whence_papers.ledger.evidence import KNOWN
-from whence_papers.ledger.probes import READINGS, gold_position
+from whence_papers.ledger import LedgerFolders, MissingEvidence, judge, load_sources
+from whence_papers.ledger.evidence import KNOWN_NAMES
+from whence_papers.ledger.probe_records import READERS, gold_position
 
-CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 ITEMS = 100
 
 
@@ -52,10 +52,10 @@ def with_task(claim, **given):
 )
 def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
     probed(tmp_path, {"key-value": shares})
-    places = Places(results=tmp_path)
-    assert judge(with_task("survey-u-shape", task="key-value"), places).verdict == u_shape
-    assert judge(with_task("survey-order-matters", task="key-value"), places).verdict == order
-    found, where = gold_position(places, "smollm2", "key-value", "likelihood")
+    folders = LedgerFolders(results=tmp_path)
+    assert judge(with_task("survey-u-shape", task="key-value"), folders).verdict == u_shape
+    assert judge(with_task("survey-order-matters", task="key-value"), folders).verdict == order
+    found, where = gold_position(folders, "smollm2", "key-value", "likelihood")
     assert found["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
 
 
@@ -63,7 +63,7 @@ def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
 def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
     probed(tmp_path, {"key-value-of-3": (0.8, 0.6, 0.8), "key-value-of-6": (0.8, middle, 0.8)}, lengths=(3, 6))
     claim = with_task("survey-longer-worse", tasks=["key-value-of-3", "key-value-of-6"])
-    assert judge(claim, Places(results=tmp_path)).verdict == verdict
+    assert judge(claim, LedgerFolders(results=tmp_path)).verdict == verdict
 
 
 @pytest.mark.parametrize("answer, monotone, doubtful", [(True, "reproduced", "not reproduced"),
@@ -72,12 +72,12 @@ def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
 def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     records.write(folder / "hypothesis-one-way.json", {"answer": answer, "rule": "a rule"})
-    places = Places(results=tmp_path)
-    assert judge(CLAIMS["survey-dimension-monotone"], places).verdict == monotone
-    assert judge(CLAIMS["survey-dimension-doubtful"], places).verdict == doubtful
+    folders = LedgerFolders(results=tmp_path)
+    assert judge(CLAIMS["survey-dimension-monotone"], folders).verdict == monotone
+    assert judge(CLAIMS["survey-dimension-doubtful"], folders).verdict == doubtful
     cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
     records.write(folder / "explain-emphasis-weight.json", {"result": {"factor": 2.0, "items": 10, "rows": cases}})
-    assert judge(CLAIMS["survey-attention-causes"], places).verdict == "open"  # the score was not doubled yet
+    assert judge(CLAIMS["survey-attention-causes"], folders).verdict == "open"  # the score was not doubled yet
     for against, verdict in ((5, "reproduced"), (25, "not reproduced")):
         # attention falls throughout; the answer falls with it but for some
         rows = [
@@ -85,8 +85,8 @@ def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
             for i in range(50)
         ]
         records.write(folder / "explain-emphasis-score.json", {"result": {"factor": 2.0, "items": 10, "rows": rows}})
-        assert judge(CLAIMS["survey-attention-causes"], places).verdict == verdict
-    told = READINGS["slot_emphasis"](places, "smollm2")[0]
+        assert judge(CLAIMS["survey-attention-causes"], folders).verdict == verdict
+    told = READERS["slot_emphasis"](folders, "smollm2")[0]
     assert (
         told["with_attention"] == 0.5
         and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in told["words"]
@@ -94,13 +94,13 @@ def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
     layer = {"rank": 300, "low_frequencies": 0.1}
     part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
     records.write(folder / "explain-geometry.json", {"result": part})
-    assert judge(CLAIMS["survey-low-rank"], places).verdict == "open"
+    assert judge(CLAIMS["survey-low-rank"], folders).verdict == "open"
     for rank, verdict in ((30, "reproduced"), (300, "not reproduced")):
         own = {"rank": rank, "low_frequencies": 0.8}
         halves = [own, {**own, "rank": 400}, {**own, "rank": 9}, None]
         part["layers"] = [{**layer, "in_both_halves": half} for half in halves]
         records.write(folder / "explain-geometry.json", {"result": part})
-        assert judge(CLAIMS["survey-low-rank"], places).verdict == verdict
+        assert judge(CLAIMS["survey-low-rank"], folders).verdict == verdict
 
 
 @pytest.mark.parametrize("cropped, shares, causes, unproven", [(3, (2, 4), "reproduced", "reproduced"),
@@ -119,7 +119,7 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
     elsewhere = {name: row[::-1] for name, row in shifted.items()}
     numbers = {"channel": 3, "arms": shifted | left, "arms_in_the_second_span": elsewhere}
     record = {"answer": None, "rule": "a rule", "numbers": numbers, "settings": {"texts": 64, "tokens": 1000}}
-    places = Places(results=tmp_path)
+    folders = LedgerFolders(results=tmp_path)
 
     def with_arm(name, halves):
         return {**record, "numbers": {**numbers, "arms": {**numbers["arms"], name: halves}}}
@@ -131,10 +131,10 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
         with_arm("encoding alone", [{"position_share": -0.1, **runs}] * 2),  # nothing but noise
     ):
         records.write(folder / "hypothesis-from-mask.json", silent)
-        assert judge(CLAIMS["survey-mask-causes"], places).verdict == "open"
+        assert judge(CLAIMS["survey-mask-causes"], folders).verdict == "open"
     records.write(folder / "hypothesis-from-mask.json", record)
-    assert judge(CLAIMS["survey-mask-causes"], places).verdict == causes
-    assert judge(CLAIMS["survey-mask-unproven"], places).verdict == unproven
+    assert judge(CLAIMS["survey-mask-causes"], folders).verdict == causes
+    assert judge(CLAIMS["survey-mask-unproven"], folders).verdict == unproven
 
 
 @pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
@@ -145,21 +145,21 @@ def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, v
     other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose hypotheses are none of this model's
     records.write(other / "explain-distance.json", {"result": found})
     records.write(other / "hypothesis-one-way.json", {"answer": None})
-    places = Places(results=tmp_path)
-    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == "open"
+    folders = LedgerFolders(results=tmp_path)
+    assert judge(CLAIMS["survey-near-favoured-trained"], folders).verdict == "open"
     found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
     records.write(folder / "explain-distance.json", {"result": found})
-    assert judge(CLAIMS["survey-near-favoured-trained"], places).verdict == verdict
-    with pytest.raises(Waiting, match="longer than 200"):
-        READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[200, 300])
-    told = READINGS["near_and_far"](places, "smollm2", near=[1, 8], far=[64, 128])[0]
+    assert judge(CLAIMS["survey-near-favoured-trained"], folders).verdict == verdict
+    with pytest.raises(MissingEvidence, match="longer than 200"):
+        READERS["near_and_far"](folders, "smollm2", near=[1, 8], far=[200, 300])
+    told = READERS["near_and_far"](folders, "smollm2", near=[1, 8], far=[64, 128])[0]
     assert told["near_over_far"] == pytest.approx((0.7 + 6 * 0.1) / 7 / 0.01) and told[
         "without_positions"
     ] == pytest.approx(100 * alone)
 
 
 def test_what_is_missing_is_waited_for(tmp_path):
-    places = Places(results=tmp_path)
+    folders = LedgerFolders(results=tmp_path)
     for name, given in {
         "gold_position": {"task": "documents", "score": "likelihood"},
         "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
@@ -169,14 +169,14 @@ def test_what_is_missing_is_waited_for(tmp_path):
         "positional_part": {},
         "near_and_far": {"near": [1, 8], "far": [64, 128]},
     }.items():
-        with pytest.raises(Waiting, match="a probe of smollm2"):
-            READINGS[name](places, "smollm2", **given)
+        with pytest.raises(MissingEvidence, match="a probe of smollm2"):
+            READERS[name](folders, "smollm2", **given)
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     (folder / run_folder.record_name("key-value", 0, 50)).unlink()
-    with pytest.raises(Waiting, match="all records of key-value"):
-        gold_position(places, "smollm2", "key-value", "likelihood")
+    with pytest.raises(MissingEvidence, match="all records of key-value"):
+        gold_position(folders, "smollm2", "key-value", "likelihood")
     probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")
     (tmp_path / "probe" / "copy").mkdir()
     (tmp_path / "probe" / "copy" / "plan.json").write_text((folder / "plan.json").read_text())
     with pytest.raises(WhenceError, match="one probe of smollm2"):
-        gold_position(places, "smollm2", "key-value", "likelihood")
+        gold_position(folders, "smollm2", "key-value", "likelihood")

@@ -3,7 +3,7 @@
 import pytest
 
 from whence import records
-from whence_papers.ledger.provenance import add_provenance, describe_sources
+from whence_papers.ledger.page import add_provenance, describe_sources
 
 
 @pytest.fixture

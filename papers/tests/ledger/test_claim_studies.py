@@ -15,12 +15,12 @@ from whence.lab.observe import weights_path
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks.classification import Classification, Items
 from whence_papers import FOLDER
-from whence_papers.ledger import Places, Waiting, judge, load
-from whence_papers.ledger.evidence import KNOWN
-from whence_papers.ledger.studies import READINGS, found_study
-from whence_papers.ledger.trained import MEASUREMENTS
+from whence_papers.ledger import LedgerFolders, MissingEvidence, judge, load_sources
+from whence_papers.ledger.evidence import KNOWN_NAMES
+from whence_papers.ledger.study_records import READERS, find_study
+from whence_papers.ledger.trained_models import MEASUREMENTS
 
-CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
 ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
 
@@ -58,7 +58,7 @@ def write(results, made, values, diverged=(), split="test"):
 
 
 def verdict(name, results):
-    return judge(CLAIMS[name], Places(FOLDER / "claims", results))
+    return judge(CLAIMS[name], LedgerFolders(FOLDER / "claims", results))
 
 
 def test_a_study_that_is_not_there_is_waited_for(tmp_path):
@@ -119,7 +119,7 @@ def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi,
     write(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
     found = verdict("speeches-alibi-better", tmp_path)
     assert found.verdict == expected and words in found.because
-    assert "one run of each, with which no test can give a p below 1" in found.because
+    assert "gives a p below 1" in found.because
 
 
 def test_one_arm_against_several(tmp_path):
@@ -133,7 +133,7 @@ def test_one_arm_against_several(tmp_path):
     assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
     assert "better than rotary by 10 points" in found.because
     write(tmp_path, replace(made, name="epar-when-04"), {})
-    with pytest.raises(WhenceError, match="the ledger means the one that asks 'Importance: in waves'"):
+    with pytest.raises(WhenceError, match="the study that asks 'Importance: in waves'"):
         verdict("epar-when-structured", tmp_path)
 
 
@@ -166,12 +166,12 @@ def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
     assert verdict("speeches-encoder-accuracy", tmp_path).evidence.record == folder.as_posix()
     write(tmp_path, made, {})
     with pytest.raises(WhenceError, match=r"got some/where/speeches-encoder-none-.* and speeches-encoder-none-"):
-        found_study(Places(results=tmp_path), made.name)
+        find_study(LedgerFolders(results=tmp_path), made.name)
 
 
 @pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
 def test_an_experiments_record_decides(tmp_path, level, expected):
-    assert "made by `whence run epar/adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
+    assert "`whence run epar/adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
     seeds = {"none": [0.50, 0.51, 0.49, 0.50, 0.52], "fused": [level + 0.01 * n for n in range(5)]}
     models = {name: [{"splits": {"test": value}} for value in rows] for name, rows in seeds.items()}
     records.write(tmp_path / "epar/adaptive_attention.json", {"results": {"models": models}})
@@ -208,8 +208,8 @@ def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
     made = study("speeches-encoder-none", ARMS[:1])
     folder = write(tmp_path, made, {"sinusoidal": [0.84] * 5})
     other = write(tmp_path, replace(made, seeds=(7, 8)), {})
-    with pytest.raises(WhenceError, match="one study speeches-encoder-none"):
-        found_study(Places(results=tmp_path), made.name)
+    with pytest.raises(WhenceError, match="the study speeches-encoder-none"):
+        find_study(LedgerFolders(results=tmp_path), made.name)
     (other / "study.json").unlink()
     kept = records.read(folder / "study.json")
     kept["spec"]["seeds"] = [0]
@@ -219,15 +219,15 @@ def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
 
 
 def test_the_time_of_a_step(tmp_path):
-    reading = READINGS["step_time"]
-    with pytest.raises(Waiting, match="make gpu-bench"):
-        reading(Places(benchmarks=tmp_path), "epar", "flash")
+    reading = READERS["step_time"]
+    with pytest.raises(MissingEvidence, match="make gpu-bench"):
+        reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
     record = {
         "rows": [{"way": "flash", "milliseconds": [10.0, 11.0, 10.0]}, {"way": "epar", "milliseconds": [10.2, 10.2, 30.0]}],
         "spec": {"tokens": 4096}, "environment": {"machine": {"accelerator": "a GPU"}},
     }  # fmt: skip
     records.write(tmp_path / "train_step.json", record)
-    found, _ = reading(Places(benchmarks=tmp_path), "epar", "flash")
+    found, _ = reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
     assert found["more_percent"] == pytest.approx(2.0) and "a GPU" in found["words"]
 
 
@@ -255,12 +255,12 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
     for run in made.runs():
         checkpoints.save_weights(weights_path(run, folder), runner.build_model(run, task))
-    return Places(results=tmp_path), made, folder, task
+    return LedgerFolders(results=tmp_path), made, folder, task
 
 
 def test_what_trained_weights_say(trained):
-    places, made, folder, task = trained
-    found = MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
+    folders, made, folder, task = trained
+    found = MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
     model = runner.build_model(made.runs()[0], task).eval()
     right = total = 0
     for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
@@ -268,26 +268,26 @@ def test_what_trained_weights_say(trained):
             right += int((model(batch.tokens, key_mask=batch.key_mask).argmax(-1) == batch.targets).sum())
         total += len(batch.targets)
     assert found["training"][0] == pytest.approx(100 * right / total) and len(found["training_minus_test"]) == 3
-    found = MEASUREMENTS["attention_reach"](places, "tiny", "ALiBi, 1.1", "sinusoidal")
+    found = MEASUREMENTS["attention_reach"](folders, "tiny", "ALiBi, 1.1", "sinusoidal")
     assert len(found["tokens_away"]) == 3 and found["direction"] in (-1, 0, 1)
-    found = MEASUREMENTS["deeper_looks_farther"](places, "tiny", "sinusoidal", 1, 2)
+    found = MEASUREMENTS["deeper_looks_farther"](folders, "tiny", "sinusoidal", 1, 2)
     assert len(found["upper_layer"]) == 3
     weights_path(made.runs()[0], folder).unlink()
-    with pytest.raises(Waiting, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
-        MEASUREMENTS["training_scores"](places, "tiny", "sinusoidal", "accuracy", "test")
+    with pytest.raises(MissingEvidence, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
+        MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
 
 
 def test_attention_to_padding_by_hand(trained, monkeypatch):
-    places, _, _, task = trained
-    from whence_papers.ledger import trained as module
+    folders, _, _, task = trained
+    from whence_papers.ledger import trained_models as module
 
     batch = task.evaluation("test")[0].tokens[:64]
     spread = torch.full((2, len(batch), 2, batch.shape[1], batch.shape[1]), 1 / batch.shape[1])
     monkeypatch.setattr(module, "attention_maps", lambda model, tokens: spread)
-    found = MEASUREMENTS["padding_attention"](places, "tiny", "sinusoidal")
+    found = MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")
     assert found["attention_over_uniform"] == pytest.approx([1.0] * 3)  # blind attention gives padding its share
     assert found["padding_share"] == pytest.approx(float((batch == 0).float().mean())) and found["padding_share"] > 0.2
     real = (batch != 0).float()[:, None, :]
     seeing = spread[0, :, 0] * real
     monkeypatch.setattr(module, "attention_maps", lambda model, tokens: (seeing / seeing.sum(-1, True))[None, :, None])
-    assert MEASUREMENTS["padding_attention"](places, "tiny", "sinusoidal")["attention_over_uniform"] == [0.0] * 3
+    assert MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")["attention_over_uniform"] == [0.0] * 3

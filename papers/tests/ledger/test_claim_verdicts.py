@@ -10,14 +10,24 @@ import pytest
 from whence import records
 from whence.errors import WhenceError
 from whence_papers import FOLDER
-from whence_papers.ledger import Places, judge, load
+from whence_papers.ledger import LedgerFolders, judge, load_sources
+from whence_papers.ledger.claims import Check
 from whence_papers.ledger.computations import COMPUTATIONS
-from whence_papers.ledger.evidence import KNOWN, computed, plain, same, update
-from whence_papers.ledger.judging import NOT_REPRODUCED, OPEN, REPRODUCED, UNTESTABLE, WRONG, further_run, hold
-from whence_papers.ledger.ledger import Check
+from whence_papers.ledger.evidence import KNOWN_NAMES, nearly_equal, run_computation, to_plain, update_records
+from whence_papers.ledger.verdicts import (
+    NOT_REPRODUCED,
+    OPEN,
+    REPRODUCED,
+    UNTESTABLE,
+    WRONG,
+    evaluate_check,
+    prediction_interval,
+)
 
-HERE = Places(FOLDER / "claims", FOLDER / "results", Path(__file__).resolve().parents[3] / "benchmarks" / "records")
-CLAIMS = [claim for source in load(HERE.claims, KNOWN) for claim in source.claims]
+HERE = LedgerFolders(
+    FOLDER / "claims", FOLDER / "results", Path(__file__).resolve().parents[3] / "benchmarks" / "records"
+)
+CLAIMS = [claim for source in load_sources(HERE.claims, KNOWN_NAMES) for claim in source.claims]
 COMPUTED = [claim for claim in CLAIMS if records.exists(HERE.record_path(claim.id))]
 SLOW = ("optimal_position", "prediction", "speeches_counts")  # seconds, or data; compared with a witness elsewhere
 
@@ -37,7 +47,7 @@ def on_the_side(check, agrees):
 
 @pytest.mark.parametrize("claim", COMPUTED, ids=named(COMPUTED))
 def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
-    places = Places(tmp_path)
+    folders = LedgerFolders(tmp_path)
     record = records.read(HERE.record_path(claim.id))
     good, bad = {}, {}
     for check in claim.checks:
@@ -48,8 +58,8 @@ def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
     if len({check.figure for check in claim.checks}) < len(claim.checks):  # a range: the middle of its ends agrees
         good = {check.figure: sum(c.number for c in claim.checks) / len(claim.checks) for check in claim.checks}
     for found, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
-        records.write(places.record_path(claim.id), record | {"found": record["found"] | found})
-        assert judge(claim, places).verdict == expected
+        records.write(folders.record_path(claim.id), record | {"found": record["found"] | found})
+        assert judge(claim, folders).verdict == expected
 
 
 def test_one_wrong_figure_of_several_is_enough(tmp_path):
@@ -57,8 +67,8 @@ def test_one_wrong_figure_of_several_is_enough(tmp_path):
     record = records.read(HERE.record_path(claim.id))
     assert judge(claim, HERE).verdict == REPRODUCED
     record["found"]["classifier"] += 1
-    records.write(Places(tmp_path).record_path(claim.id), record)
-    found = judge(claim, Places(tmp_path))
+    records.write(LedgerFolders(tmp_path).record_path(claim.id), record)
+    found = judge(claim, LedgerFolders(tmp_path))
     assert found.verdict == WRONG and found.because == "classifier 6,804, not 6,803"
 
 
@@ -99,8 +109,8 @@ QUICK = [claim for claim in COMPUTED if claim.by in COMPUTATIONS and claim.by no
 @pytest.mark.parametrize("claim", QUICK, ids=named(QUICK))
 def test_committed_records_are_what_is_found_now(claim):
     kept = records.read(HERE.record_path(claim.id))
-    assert kept["claim"] == claim.id and kept["computation"] == claim.by and kept["given"] == plain(claim.given)
-    assert same(kept["found"], plain(computed(claim, HERE)))
+    assert kept["claim"] == claim.id and kept["computation"] == claim.by and kept["given"] == to_plain(claim.given)
+    assert nearly_equal(kept["found"], to_plain(run_computation(claim, HERE)))
 
 
 def test_every_record_belongs_to_a_claim_and_every_pure_claim_has_one():
@@ -112,27 +122,29 @@ def test_every_record_belongs_to_a_claim_and_every_pure_claim_has_one():
 
 def test_update_writes_once_and_leaves_what_is_the_same(tmp_path):
     shutil.copy(HERE.claims / "pointer.toml", tmp_path)
-    places = Places(tmp_path)
-    claims = [c for source in load(tmp_path, KNOWN) for c in source.claims if c.id.startswith("pointer-example")]
-    assert {judge(claim, places).verdict for claim in claims} == {OPEN, UNTESTABLE}
-    assert [outcome for _, outcome in update(claims, places)] == ["written"] * 7
+    folders = LedgerFolders(tmp_path)
+    claims = [
+        c for source in load_sources(tmp_path, KNOWN_NAMES) for c in source.claims if c.id.startswith("pointer-example")
+    ]
+    assert {judge(claim, folders).verdict for claim in claims} == {OPEN, UNTESTABLE}
+    assert [outcome for _, outcome in update_records(claims, folders)] == ["written"] * 7
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    assert [outcome for _, outcome in update(claims, places)] == ["unchanged"] * 7
+    assert [outcome for _, outcome in update_records(claims, folders)] == ["unchanged"] * 7
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
 
 
 def test_a_record_of_other_figures_counts_for_nothing(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
     record = records.read(HERE.record_path(claim.id))
-    records.write(Places(tmp_path).record_path(claim.id), record | {"given": {"scores": [1.0]}})
-    found = judge(claim, Places(tmp_path))
-    assert found.verdict == OPEN and "other figures" in found.because
-    Places(tmp_path).record_path(claim.id).write_text("{")
+    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"given": {"scores": [1.0]}})
+    found = judge(claim, LedgerFolders(tmp_path))
+    assert found.verdict == OPEN and "other arguments" in found.because
+    LedgerFolders(tmp_path).record_path(claim.id).write_text("{")
     with pytest.raises(WhenceError, match=r"pointer-example-office\.json, corrupt"):
-        judge(claim, Places(tmp_path))
-    records.write(Places(tmp_path).record_path(claim.id), record | {"found": {}})
+        judge(claim, LedgerFolders(tmp_path))
+    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"found": {}})
     with pytest.raises(WhenceError, match="pointer-example-office, got no number 'of_place'"):
-        judge(claim, Places(tmp_path))
+        judge(claim, LedgerFolders(tmp_path))
 
 
 def test_the_interval_of_a_further_run_against_its_simulation():
@@ -141,10 +153,10 @@ def test_the_interval_of_a_further_run_against_its_simulation():
     drawn = np.random.default_rng(0).normal(50, 3, (4000, 6))
     inside = 0
     for *ours, new in drawn.tolist():
-        low, high = further_run(ours)
+        low, high = prediction_interval(ours)
         inside += low <= new <= high
     assert 0.94 < inside / 4000 < 0.96
-    assert further_run([1.0, 1.0, 1.0]) == (1.0, 1.0)
+    assert prediction_interval([1.0, 1.0, 1.0]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("relation, number, agrees", [("said", 84.9, True), ("said", 99.0, False), ("above", 80.0, True),
@@ -152,15 +164,15 @@ def test_the_interval_of_a_further_run_against_its_simulation():
                                                       ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
 def test_seeds_are_held_by_that_interval(relation, number, agrees):
     check = Check("x", relation, number, str(number), 0.05 if relation == "said" else 0.0)
-    found = hold(check, [84.0, 85.0, 86.0, 85.5, 84.5])
+    found = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
     assert found.agrees is agrees and "on average of 5 runs" in found.found
 
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
-    path = Places(tmp_path).record_path(claim.id)
+    path = LedgerFolders(tmp_path).record_path(claim.id)
     path.parent.mkdir()
     record = records.read(HERE.record_path(claim.id)) | {"found": {"of_place": math.nan}}
     path.write_text(json.dumps(record))
     with pytest.raises(WhenceError, match="no number 'of_place'"):
-        judge(claim, Places(tmp_path))
+        judge(claim, LedgerFolders(tmp_path))

@@ -61,8 +61,8 @@ def test_update_computes_what_was_deleted(here, capsys):
     "given, said",
     [
         ({"source": ["007"]}, "the sources are epar (000), prior (001)"),
-        ({"verdict": ["maybe"]}, "a verdict is one of reproduced, not reproduced"),
-        ({"id_": ["epar-retention-ration"]}, "is it epar-retention-ratio"),
+        ({"verdict": ["maybe"]}, "the verdicts are reproduced, not reproduced"),
+        ({"id_": ["epar-retention-ration"]}, "did you mean epar-retention-ratio"),
         ({"folder": Path("nowhere")}, "no .toml file in nowhere"),
     ],
 )
@@ -74,12 +74,12 @@ def test_bad_requests_are_one_sentence(here, given, said):
 
 @pytest.mark.parametrize("width", [60, 150])
 def test_the_table_fits_its_terminal(here, width):
-    from whence_papers.ledger import Places, findings, load
-    from whence_papers.ledger.evidence import KNOWN
+    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
+    from whence_papers.ledger.evidence import KNOWN_NAMES
 
-    found = findings(load(here / "claims", KNOWN), Places(here / "claims"))
+    found = judge_sources(load_sources(here / "claims", KNOWN_NAMES), LedgerFolders(here / "claims"))
     screen = io.StringIO()
-    command.table(found, Console(width=width, file=screen, force_terminal=True))
+    command.print_table(found, Console(width=width, file=screen, force_terminal=True))
     told = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
     assert "epar-improvement-arxiv" in told and "arithmetic" in told
     assert max(map(len, told.splitlines())) <= width and "…" not in told  # nothing is cut off

@@ -7,12 +7,12 @@ import pytest
 
 from whence.errors import WhenceError
 from whence_papers import FOLDER
-from whence_papers.ledger import load
+from whence_papers.ledger import load_sources
 from whence_papers.ledger.computations import COMPUTATIONS
-from whence_papers.ledger.evidence import KNOWN
-from whence_papers.ledger.trained import MEASUREMENTS
+from whence_papers.ledger.evidence import KNOWN_NAMES
+from whence_papers.ledger.trained_models import MEASUREMENTS
 
-SOURCES = load(FOLDER / "claims", KNOWN)
+SOURCES = load_sources(FOLDER / "claims", KNOWN_NAMES)
 CLAIMS = [claim for source in SOURCES for claim in source.claims]
 
 GOOD = """
@@ -33,7 +33,7 @@ checks = [{ figure = "product", said = "4" }]
 
 def ledger(folder, text):
     (folder / "made.toml").write_text(text)
-    return load(folder, KNOWN)
+    return load_sources(folder, KNOWN_NAMES)
 
 
 def test_a_good_one(tmp_path):
@@ -49,11 +49,11 @@ def test_a_good_one(tmp_path):
     [
         ('title = "A made-up source"', "", "title = None"),
         ('kind = "test"', 'kind = "test"\ncolour = "red"', "an entry 'colour'"),
-        ('id = "made-sum"', 'id = "other-sum"', "other-sum, got an id of another file"),
+        ('id = "made-sum"', 'id = "other-sum"', "other-sum, got id = 'other-sum'"),
         ('where = "1"\n', "", "made-sum, got where = None"),
         ('compute = "product"', 'compute = "magic"', "made-sum, got compute = 'magic'"),
         ('compute = "product"', 'compute = "product"\nuntestable = "no"', "made-sum, got compute, untestable"),
-        ('compute = "product"\n', "", "made-sum, got no way to test it"),
+        ('compute = "product"\n', "", "made-sum, got no method"),
         ("checks =", "check =", "made-sum, got an entry 'check'"),
         ('checks = [{ figure = "product", said = "4" }]', "", "made-sum, got compute with 0 checks"),
         ('said = "4"', 'said = "four"', "'said': 'four'"),
@@ -61,7 +61,7 @@ def test_a_good_one(tmp_path):
         ('said = "4"', 'said = "4", below = "5"', "'below': '5'"),
         ('said = "4"', 'below = "4", within = "1"', "'within': '1'"),
         ('said = "4"', 'said = "nan"', "'said': 'nan'"),
-        ("given = { factors", "given = { factors = [1]\nfactors", "it is TOML"),
+        ("given = { factors", "given = { factors = [1]\nfactors", "valid TOML"),
         ("[[claim]]", "[[claims]]", "an entry 'claims'"),
     ],
 )
@@ -74,10 +74,10 @@ def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, said):
 
 
 def test_an_id_twice_and_an_empty_folder(tmp_path):
-    with pytest.raises(WhenceError, match="made-sum, got an id that is there twice"):
+    with pytest.raises(WhenceError, match="made-sum, got a duplicate id"):
         ledger(tmp_path, GOOD + GOOD.partition("\n\n")[2])
     with pytest.raises(WhenceError, match=r"no \.toml file"):
-        load(tmp_path / "nowhere", KNOWN)
+        load_sources(tmp_path / "nowhere", KNOWN_NAMES)
 
 
 def test_the_five_sources_are_there():

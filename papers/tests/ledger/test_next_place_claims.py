@@ -9,11 +9,11 @@ from whence.lab import runner
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 from whence_papers import FOLDER
-from whence_papers.ledger import Places, judge, load
-from whence_papers.ledger.evidence import KNOWN
-from whence_papers.ledger.next_places import NEXT_PLACES
+from whence_papers.ledger import LedgerFolders, judge, load_sources
+from whence_papers.ledger.evidence import KNOWN_NAMES
+from whence_papers.ledger.next_location_records import READERS
 
-CLAIMS = {claim.id: claim for source in load(FOLDER / "claims", KNOWN) for claim in source.claims}
+CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 NAMES = ("Recency", "no position", "no pointer", "no position-from-end", "neither", "additive")
 STUDY = Study(
     name="next-location", question="made up", task="whence_papers.pointer.next_location.task:NextPlaceTask", seeds=(0, 1, 2, 3, 4),
@@ -70,13 +70,13 @@ def write(results, levels=LEVELS, bias=(0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0
 
 
 def verdict(name, results, benchmarks=Path("none")):
-    return judge(CLAIMS[name], Places(FOLDER / "claims", results, benchmarks))
+    return judge(CLAIMS[name], LedgerFolders(FOLDER / "claims", results, benchmarks))
 
 
 def test_what_is_missing_is_waited_for(tmp_path):
-    waiting = [name for name, claim in CLAIMS.items() if claim.by in NEXT_PLACES]
-    assert len(waiting) >= 12
-    for name in waiting:
+    missing = [name for name, claim in CLAIMS.items() if claim.by in READERS]
+    assert len(missing) >= 12
+    for name in missing:
         assert verdict(name, tmp_path).because.startswith("waits for the study next-")
     folder = write(tmp_path)
     next(folder.glob("no-pointer-*-seed3.json")).unlink()
@@ -103,7 +103,7 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
     found = verdict("pointer-geolife-surely", tmp_path)
     assert found.verdict == surely
     assert found.evidence.found["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
-    for said in ("each user once 45.00", "answers that training has 51.", "other people would give"):
+    for said in ("mean over users 45.00", "answers that occur in training 51.", "other people would give"):
         assert said in found.because
 
 
@@ -125,7 +125,7 @@ def test_differences_are_tested_and_corrected(tmp_path):
 def test_a_counting_is_its_own(tmp_path):
     write(tmp_path, seen=LEVELS | {"no pointer": 52.6})
     assert verdict("pointer-pointer", tmp_path).verdict == "reproduced"
-    assert "Where training has the answer: +0.10 points" in verdict("pointer-pointer", tmp_path).because
+    assert "On answers that occur in training: +0.10 points" in verdict("pointer-pointer", tmp_path).because
     assert verdict("pointer-seen-targets", tmp_path).verdict == "not reproduced"
 
 
@@ -143,7 +143,7 @@ def test_whose_answers_make_the_gain(tmp_path):
     assert (
         found.evidence.found["share_of_gain_at_unseen"] == pytest.approx(15 / 27) and found.verdict == "not reproduced"
     )
-    assert "12 more right of 80 whose answer training has, and 15 more of 20" in found.because
+    assert "12 more of 80 questions whose answer occurs in training, and 15 more of 20" in found.because
 
 
 def test_seeds_that_diverged_are_left_out_of_both(tmp_path):

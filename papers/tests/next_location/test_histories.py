@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from whence_papers.pointer.next_location.histories import UNKNOWN, Numbers, histories_of, split_by_days
-from whence_papers.pointer.next_location.published import foursquare, geolife
+from whence_papers.pointer.next_location.histories import (
+    UNKNOWN,
+    LocationIds,
+    build_histories,
+    load_foursquare,
+    load_geolife,
+    split_by_days,
+)
 from whence_papers.pointer.next_location.visits import Visit
 
 
@@ -44,8 +50,8 @@ def random_visits(seed=0, people=5, days=100):
 
 def test_the_rule_against_plain_loops():
     for part in split_by_days(random_visits()).values():
-        numbers = Numbers.of(part)
-        found = histories_of(part, numbers)
+        numbers = LocationIds.from_visits(part)
+        found = build_histories(part, numbers)
         expected = questions(part)
         assert len(expected) > 20
         assert [
@@ -55,9 +61,9 @@ def test_the_rule_against_plain_loops():
 
 def test_batches_hold_what_the_visits_say():
     parts = split_by_days(random_visits(1))
-    numbers = Numbers.of(parts["train"])
+    numbers = LocationIds.from_visits(parts["train"])
     test = parts["test"]
-    found = histories_of(test, numbers)
+    found = build_histories(test, numbers)
     batch = found.batch(torch.arange(len(found)))
     for row, (history, at) in enumerate(questions(test)):
         asked, n = test[at], len(history)
@@ -83,9 +89,9 @@ def test_parts_are_cut_by_days_counted_from_each_users_first():
 
 def test_geolife_has_the_published_questions():
     real_data()
-    parts = geolife("test")
-    numbers = Numbers.of(parts["train"])
-    found = {name: histories_of(part, numbers) for name, part in parts.items()}
+    parts = load_geolife("test")
+    numbers = LocationIds.from_visits(parts["train"])
+    found = {name: build_histories(part, numbers) for name, part in parts.items()}
     assert {name: len(part) for name, part in found.items()} == {"train": 7424, "valid": 3334, "test": 3502}
     assert (numbers.size, len(numbers.users)) == (1187, 45)
     targets = {name: part.table.place[part.target] for name, part in found.items()}
@@ -101,18 +107,18 @@ def test_the_published_list_of_valid_stays_leaves_nothing_out():
     valid = set((folder / "geolife_valid_ids.txt").read_text().split())
     rows = [line.split(",") for line in (folder / "geolife_stays.csv").read_text().splitlines()[1:]]
     name = {(user, place, int(day), int(minute)): one for one, user, place, _, day, _, minute, _, _ in rows}
-    parts = geolife("test")
+    parts = load_geolife("test")
     for part in parts.values():
-        for target in histories_of(part, Numbers.of(part)).target.tolist():
+        for target in build_histories(part, LocationIds.from_visits(part)).target.tolist():
             visit = part[target]
             assert name[visit.user, visit.place, visit.day, visit.minute] in valid
 
 
 def test_foursquare_has_no_durations_and_its_unseen_places_are_one_already():
     real_data()
-    parts = foursquare("test")
+    parts = load_foursquare("test")
     assert {name: len(part) for name, part in parts.items()} == {"train": 59701, "valid": 17073, "test": 18598}
-    numbers = Numbers.of(parts["train"])
+    numbers = LocationIds.from_visits(parts["train"])
     assert "1" not in numbers.places
     assert {visit.place for visit in parts["test"] if numbers.place(visit.place) == UNKNOWN} == {"1"}
     assert all(visit.duration is None for visit in parts["test"])

@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import torch
 
-from whence_papers.pointer.next_location.baselines import (
+from whence_papers.pointer.next_location.histories import LocationIds, Table, build_histories, gather_histories
+from whence_papers.pointer.next_location.metrics import (
     Counts,
     last_visited,
     markov,
     most_frequent,
     most_frequent_lately,
 )
-from whence_papers.pointer.next_location.histories import Numbers, Table, gathered, histories_of
 from whence_papers.pointer.next_location.visits import Visit
 from whence_papers.pointer.next_location.world import World
 
@@ -25,10 +25,12 @@ TRAINING = life("ann", "hwhwhghw") + life("bob", "ccch")
 
 
 def order(rule, user, history, most=4):
-    numbers = Numbers.of(TRAINING)
-    counts = Counts(Table.of(TRAINING, numbers), numbers.size)
+    numbers = LocationIds.from_visits(TRAINING)
+    counts = Counts(Table.from_visits(TRAINING, numbers), numbers.size)
     visits = life(user, history)
-    batch = gathered(Table.of(visits, numbers), torch.tensor([0]), torch.tensor([len(visits)]), torch.tensor([9]))
+    batch = gather_histories(
+        Table.from_visits(visits, numbers), torch.tensor([0]), torch.tensor([len(visits)]), torch.tensor([9])
+    )
     ranked = rule(counts, batch)[0].argsort(descending=True, stable=True).tolist()
     return "".join(numbers.name(number)[0] for number in ranked[:most])
 
@@ -59,8 +61,8 @@ def test_markov_follows_the_last_step_and_falls_back_to_habits():
 
 def test_steps_are_counted_as_plain_loops_count_them():
     visits = World(people=3, places=8, days=20).visits()
-    numbers = Numbers.of(visits)
-    counts = Counts(Table.of(visits, numbers), numbers.size)
+    numbers = LocationIds.from_visits(visits)
+    counts = Counts(Table.from_visits(visits, numbers), numbers.size)
     steps = Counter((a.user, a.place, b.place) for a, b in pairwise(visits) if a.user == b.user)
     found = {
         (numbers.users[user - 1], numbers.name(here), numbers.name(there)): often
@@ -72,6 +74,6 @@ def test_steps_are_counted_as_plain_loops_count_them():
     assert own.sum() == 80 and own[numbers.place("place 3")] == sum(
         v.user == "person 1" and v.place == "place 3" for v in visits
     )
-    histories = histories_of(visits, numbers)
+    histories = build_histories(visits, numbers)
     scores = markov(counts, histories.batch(torch.arange(len(histories))))
     assert torch.isfinite(scores).all() and (scores[:, 0] < 0).all()  # padding is never said

@@ -7,7 +7,13 @@ import torch
 
 from whence.lab.tasks import Batch
 from whence_papers.pointer.next_location.histories import UNKNOWN
-from whence_papers.pointer.next_location.metrics import RankTally, by_rank, measured, ranks_of, weighted_f1
+from whence_papers.pointer.next_location.metrics import (
+    RankAccumulator,
+    compute_metrics,
+    rank_metrics,
+    target_ranks,
+    weighted_f1,
+)
 
 
 def drawn(rows=200, places=15, people=4, seed=0):
@@ -36,14 +42,14 @@ def f1(said, targets):
 
 def test_ranks_with_ties():
     scores, targets, _ = drawn()
-    assert ranks_of(scores, targets).tolist() == [
+    assert target_ranks(scores, targets).tolist() == [
         rank(row, target) for row, target in zip(scores.tolist(), targets.tolist(), strict=True)
     ]
 
 
 def test_metrics_of_ranks():
     ranks = [1, 1, 2, 4, 7, 10, 11, 40]
-    found = by_rank(torch.tensor(ranks))
+    found = rank_metrics(torch.tensor(ranks))
     assert found == pytest.approx(
         {
             "acc@1": 2 / 8, "acc@5": 4 / 8, "acc@10": 6 / 8, "mrr": sum(1 / r for r in ranks) / 8,
@@ -62,9 +68,9 @@ def test_weighted_f1():
 
 def test_four_countings():
     scores, targets, users = drawn(seed=5)
-    ranks = ranks_of(scores, targets)
+    ranks = target_ranks(scores, targets)
     said = scores.argmax(1)
-    found = measured(ranks, said, targets, users)
+    found = compute_metrics(ranks, said, targets, users)
     rows = list(zip(ranks.tolist(), targets.tolist(), users.tolist(), said.tolist(), strict=True))
     assert any(target == UNKNOWN for _, target, _, _ in rows)
     for ending, kept in (("", rows), ("_seen", [row for row in rows if row[1] != UNKNOWN])):
@@ -80,7 +86,7 @@ def test_four_countings():
 
 def test_a_tally_adds_batches_up():
     scores, targets, users = drawn(seed=7)
-    whole, parts = RankTally(), RankTally()
+    whole, parts = RankAccumulator(), RankAccumulator()
     tokens = torch.zeros(len(targets), 1).long()
     whole.add(scores, Batch(tokens, targets, None, {"user": users}))
     for rows in torch.arange(len(targets)).split(33):
@@ -90,5 +96,5 @@ def test_a_tally_adds_batches_up():
     assert found["value"] == found["metrics"]["all"]["acc@1"] == found["right"] / found["asked"]
     assert [sum(column) for column in zip(*found["users"].values(), strict=True)] == [
         len(targets), found["right"], int((targets != UNKNOWN).sum()),
-        int(((targets != UNKNOWN) & (ranks_of(scores, targets) == 1)).sum()),
+        int(((targets != UNKNOWN) & (target_ranks(scores, targets) == 1)).sum()),
     ]  # fmt: skip

@@ -5,12 +5,10 @@ import torch
 
 from whence import WhenceError
 from whence.lab.arms import Arm
-from whence_papers.pointer.next_location.build import build_next_place
-from whence_papers.pointer.next_location.histories import Numbers, histories_of
-from whence_papers.pointer.next_location.metrics import ranks_of
-from whence_papers.pointer.next_location.model import shape_of
-from whence_papers.pointer.next_location.spec import NextPlaceSpec
-from whence_papers.pointer.next_location.world import HALF, World, best_accuracy, best_surprise
+from whence_papers.pointer.next_location.histories import LocationIds, build_histories
+from whence_papers.pointer.next_location.metrics import target_ranks
+from whence_papers.pointer.next_location.model import NextPlaceSpec, build_next_place, learned_shape
+from whence_papers.pointer.next_location.world import HALF, World, best_accuracy, best_cross_entropy
 
 WORLD = World(people=4, places=10, days=60)
 
@@ -18,15 +16,15 @@ WORLD = World(people=4, places=10, days=60)
 @pytest.fixture(scope="module")
 def known():
     parts = WORLD.parts()
-    numbers = Numbers.of(parts["train"])
-    histories = histories_of(parts["train"], numbers)
+    numbers = LocationIds.from_visits(parts["train"])
+    histories = build_histories(parts["train"], numbers)
     return parts["train"], numbers, histories, WORLD.probabilities(histories, numbers)
 
 
 def test_probabilities_are_those_of_the_rule(known):
     visits, numbers, histories, probabilities = known
     assert torch.allclose(probabilities.sum(1), torch.ones(len(probabilities), dtype=torch.float64))
-    people = WORLD.people_of()
+    people = WORLD.draw_people()
     for row in (0, len(histories) // 2, len(histories) - 1):
         first, target = int(histories.first[row]), int(histories.target[row])
         past, person = visits[first:target], int(visits[target].user.split()[1])
@@ -41,11 +39,11 @@ def test_probabilities_are_those_of_the_rule(known):
 def test_what_happens_is_as_likely_as_it_says(known):
     _, _, histories, probabilities = known
     targets = histories.table.place[histories.target]
-    right = (ranks_of(probabilities, targets) == 1).double()
+    right = (target_ranks(probabilities, targets) == 1).double()
     best, n = best_accuracy(probabilities), len(targets)
     assert abs(float(right.mean()) - best) < 3 * (best * (1 - best) / n) ** 0.5
     surprise = -probabilities.gather(1, targets[:, None]).log()
-    assert abs(float(surprise.mean()) - best_surprise(probabilities)) < 3 * float(surprise.std()) / n**0.5
+    assert abs(float(surprise.mean()) - best_cross_entropy(probabilities)) < 3 * float(surprise.std()) / n**0.5
 
 
 def test_a_seed_is_a_world():
@@ -61,8 +59,8 @@ def test_worlds_that_cannot_be(given):
 
 def test_a_place_that_training_never_shows_is_said(known):
     visits, _, histories, _ = known
-    few = Numbers.of(visits[:3])
-    with pytest.raises(WhenceError, match="of 10 places that training never shows"):
+    few = LocationIds.from_visits(visits[:3])
+    with pytest.raises(WhenceError, match=r"8 of 10 places .*; raise days"):
         WORLD.probabilities(histories, few)
 
 
@@ -70,9 +68,9 @@ def lived(seed):
     """A life without habits, in which each visit back counts half: who points by recency can know all that can be known."""
     world = World(people=16, places=30, days=60, habit=0.0, lately=0.8, seed=seed)
     visits = world.visits()
-    numbers = Numbers(tuple(f"place {n}" for n in range(30)), tuple(f"person {n}" for n in range(16)))
-    histories = histories_of(visits, numbers)
-    return histories, best_surprise(world.probabilities(histories, numbers))
+    numbers = LocationIds(tuple(f"place {n}" for n in range(30)), tuple(f"person {n}" for n in range(16)))
+    histories = build_histories(visits, numbers)
+    return histories, best_cross_entropy(world.probabilities(histories, numbers))
 
 
 @pytest.fixture(scope="module")
@@ -101,5 +99,5 @@ def test_a_pointer_learns_the_recency_that_is_there(lives, position, near):
         above = float(surprise(others, torch.arange(len(others)))) - best
     assert (-0.03 < above < 0.12) if near else above > 0.2
     if near:
-        bias = shape_of(model, 6)["bias"]
+        bias = learned_shape(model, 6)["bias"]
         assert -1.0 < (bias[5] - bias[1]) / 4 < -0.4  # log(1/2) is -0.69

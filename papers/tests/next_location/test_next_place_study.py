@@ -15,10 +15,16 @@ from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks import load
 from whence.report.comparison import page
 from whence_papers import FOLDER
-from whence_papers.pointer.next_location.drawing import pointed, study_figure
-from whence_papers.pointer.next_location.exhibits import exhibits, of_test, over_users
-from whence_papers.pointer.next_location.predicting import ELSEWHERE, Predictor
-from whence_papers.pointer.next_location.visits import Visit, in_time
+from whence_papers.pointer.next_location.figures import (
+    accuracy_over_users,
+    main,
+    metrics_on_test,
+    prediction_figure,
+    report_panels,
+    study_figure,
+)
+from whence_papers.pointer.next_location.predictor import ELSEWHERE, Predictor
+from whence_papers.pointer.next_location.visits import Visit, sort_by_time
 
 TASK = "whence_papers.pointer.next_location.task:NextPlaceTask"
 STUDY = Study(
@@ -74,7 +80,7 @@ def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", diverging)
     record = runner.execute_run(STUDY.runs()[0], tmp_path)
     assert record["result"]["status"] == "diverged" and record["notes"] == {}
-    assert exhibits({"Recency": [record]}, {}) == []
+    assert report_panels({"Recency": [record]}, {}) == []
 
 
 def test_an_ablation_is_part_of_the_hash_and_of_the_model(folder):
@@ -104,10 +110,10 @@ def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
         assert own[4] == f"{100 * metrics[counting]['mrr']:.2f}" and own[6] == f"{100 * metrics[counting]['f1']:.2f}"
     assert json.loads(json.dumps(found["studies"][0]["panels"])) == found["studies"][0]["panels"]
     text = page(found)
-    for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "each user once"):
+    for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "mean over users"):
         assert said in text
     assert "Evaluation on test" not in text  # one value a run makes no line
-    assert exhibits({}, {}) == []
+    assert report_panels({}, {}) == []
     (row,) = [row for row in found["studies"][0]["panels"][0]["rows"] if row[0] == "the world's own rules"]
     assert float(row[1]) == pytest.approx(100 * best_of_the_world(), abs=0.01)
 
@@ -117,7 +123,7 @@ def best_of_the_world():
     from whence_papers.pointer.next_location.world import HALF, World
 
     world = World()
-    people, right, asked = world.people_of(), 0, 0
+    people, right, asked = world.draw_people(), 0, 0
     by_user = {}
     for visit in world.parts()["test"]:
         by_user.setdefault(visit.user, []).append(visit)
@@ -140,7 +146,7 @@ def test_intervals_over_seeds_and_over_people():
         return {"users": {str(user): [10 * user, own, 0, 0] for user, own in enumerate(right, 1)}}
 
     first, second = test_part([4, 10, 24]), test_part([6, 12, 26])
-    found = over_users([first, second])
+    found = accuracy_over_users([first, second])
     assert found.mean == pytest.approx(41 / 60)  # 5, 11 and 25 of 10, 20 and 30
     off = [5 - 410 / 60, 11 - 820 / 60, 25 - 1230 / 60]
     error = (sum(x * x for x in off) / 2 * 3) ** 0.5 / 60
@@ -153,7 +159,7 @@ def test_each_table_counts_its_own_way():
     }
     test = {"metrics": metrics, "value": 0.1, "users": {"1": [2, 1, 2, 1]}}
     run = {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 0, "notes": {}}
-    every, seen, counted, *_ = exhibits({"a": [run]}, {"rule": test})
+    every, seen, counted, *_ = report_panels({"a": [run]}, {"rule": test})
     for rows, first in ((every["rows"], "10.00"), (seen["rows"], "20.00")):
         assert [row[1] for row in rows] == [first] * 2 and rows[0][4] == rows[1][4] == f"{float(first) / 2:.2f}"
     assert [row[1:] for row in counted["rows"]] == [["10.00", "20.00", "30.00", "–"]] * 2
@@ -165,30 +171,31 @@ def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
         return {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
 
     runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "score_scale": [1.0, 0.5]})]}  # fmt: skip
-    added, times = (one for one in exhibits(runs, {}) if one["kind"] == "lines")
+    added, times = (one for one in report_panels(runs, {}) if one["kind"] == "lines")
     assert added["lines"] == {"a": {"3": [[1.0, -1.0], [2.0, 1.0]]}} and times["lines"] == {
         "b": {"3": [[1.0, 1.0], [2.0, 0.5]]}
     }
 
 
 def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
-    from whence_papers.pointer.next_location import drawing
 
     runs = {run.arm.name: [records.read(folder / run.file_name)] for run in STUDY.runs()}
     left, right = study_figure(runs, records.read(folder / "baselines.json")["baselines"]).axes
     assert [tick.get_text() for tick in left.get_yticklabels()] == ["Recency", "no pointer"]
     told = [text.get_text() for text in left.get_legend().get_texts()]
     assert told == [
-        "every question, as the source counts",
-        "answers that training has",
-        "best simple rule: the world's own rules",
+        "every question, as in the source",
+        "answers that occur in training",
+        "best baseline: the world's own rules",
     ]
     drawn = sorted({round(float(x), 4) for line in left.get_lines() for x in line.get_xdata()})
-    shown = [100 * of_test(found[0], counting)["acc@1"] for found in runs.values() for counting in ("all", "seen")]
+    shown = [
+        100 * metrics_on_test(found[0], counting)["acc@1"] for found in runs.values() for counting in ("all", "seen")
+    ]
     assert {round(value, 4) for value in shown} <= set(drawn)
     assert right.get_xlabel().startswith("visits from the end") and len(right.get_lines()) == 3  # zero, seed, mean
     assert len(right.get_lines()[1].get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
-    drawing.main(folder, tmp_path / "study.png")
+    main(folder, tmp_path / "study.png")
     assert (tmp_path / "study.png").stat().st_size > 20_000
 
 
@@ -211,7 +218,7 @@ def test_predictions_are_those_of_the_model(folder):
     assert predictor.numbers == task.numbers
     from whence_papers.pointer.next_location.histories import Histories, Table
 
-    table = Table.of([*said.history, Visit("person 1", "place 0", 12, 1300, 0)], task.numbers)
+    table = Table.from_visits([*said.history, Visit("person 1", "place 0", 12, 1300, 0)], task.numbers)
     end = torch.tensor([len(said.history)])
     batch = Histories(table, torch.tensor([0]), end).batch(torch.tensor([0]))
     log_p = predictor.model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)[0].detach()
@@ -222,23 +229,41 @@ def test_predictions_are_those_of_the_model(folder):
 
 def test_places_of_ones_own_are_named_and_strangers_said(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    (said,) = predictor.predict(in_time(visits("eve", "the gym")), most=100)
+    (said,) = predictor.predict(sort_by_time(visits("eve", "the gym")), most=100)
     shares = dict(said.places)
-    assert not said.known and shares["the gym"] == pytest.approx((1 - said.generating) * said.weights[-1], rel=1e-4)
+    assert not said.known and shares["the gym"] == pytest.approx(
+        (1 - said.generated_share) * said.weights[-1], rel=1e-4
+    )
     assert ELSEWHERE in shares and sum(shares.values()) == pytest.approx(1, abs=1e-5)
     (alone,) = Predictor.from_weights(weights(folder, "no-pointer"), "test").predict(visits("eve", "the gym"))
-    assert alone.weights is None and alone.generating == 1.0
-    assert len(pointed([said, alone]).axes) == 4
+    assert alone.weights is None and alone.generated_share == 1.0
+    assert len(prediction_figure([said, alone]).axes) == 4
 
 
 def test_days_that_cannot_be_predicted(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
     for day, said in (
-        (11, "a visit of person 1 on day 12, but no visit lies after it"),
-        (30, "no visit of person 1 in the 7 days before"),
+        (11, r"person 1 \(last visit on day 12\)"),
+        (30, r"person 1 \(no visit in the 7 days before day 30\)"),
     ):
         with pytest.raises(WhenceError, match=said):
             predictor.predict(visits(), day=day)
+
+
+def test_users_without_a_recent_visit_are_skipped(folder, tmp_path):
+    predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
+    later = [visit._replace(user="late", day=visit.day + 20) for visit in visits()]
+    both = [*visits(), *later]
+    assert [one.user for one in predictor.predict(both, day=33)] == ["late"]
+    assert predictor.skipped_users(both, 33) == {"person 1": "no visit in the 7 days before day 33"}
+    assert predictor.skipped_users(both, 12) == {"late": "last visit on day 32"}
+    assert [one.user for one in predictor.predict(both)] == ["person 1", "late"]
+    path = tmp_path / "visits.csv"
+    rows = [f"{v.user},{v.place},{v.day},{v.minute},{v.weekday}" for v in both]
+    path.write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
+    done = call(weights(folder, "Recency"), path, "--day", "33", "--out", tmp_path / "next.png")
+    assert done.exit_code == 0 and "late: next place on day 33" in done.output
+    assert "skipped person 1: no visit in the 7 days before day 33" in done.output
 
 
 def call(*arguments):
@@ -251,12 +276,12 @@ def test_the_command(folder, tmp_path):
     path.write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
     done = call(weights(folder, "Recency"), path, "--out", tmp_path / "next.png")
     assert done.exit_code == 0, done.output
-    assert "person 1: next place on day 12, from 31 visits; 20 older visits not read" in done.output
-    assert "eve: next place" in done.output and "a user not in training" in done.output
-    assert "pointed" in done.output and (tmp_path / "next.png").stat().st_size > 10_000
+    assert "person 1: next place on day 12, from 31 visits; 20 older visits ignored" in done.output
+    assert "eve: next place" in done.output and "user not in training" in done.output
+    assert "pointer " in done.output and (tmp_path / "next.png").stat().st_size > 10_000
     assert "person 1" not in call(weights(folder, "Recency"), path, "--user", "eve", "--out", tmp_path / "n.png").output
     refusals = [
-        ((weights(folder, "Recency"), path, "--user", "bob"), "visits.csv has person 1, eve"),
+        ((weights(folder, "Recency"), path, "--user", "bob"), "users of visits.csv are person 1, eve"),
         ((weights(folder, "Recency"), path, "--day", "soon"), "a day is a whole number or a date"),
         ((tmp_path / "none.safetensors", path), "trained weights"),
         ((path, path), "complete safetensors file"),

@@ -37,7 +37,7 @@ def test_a_bad_row_of_the_data_is_named(folder):
     (folder / "mobility" / "geolife_stays.csv").write_text(
         "user_id,location_id,start_day,start_min,weekday\n1,2,x,4,5\n"
     )
-    with pytest.raises(WhenceError, match=r"geolife_stays.csv with bad rows: line 2 \(start_day='x'"):
+    with pytest.raises(WhenceError, match=r"geolife_stays.csv with invalid rows: line 2 \(start_day='x'"):
         load(TASK, data="geolife")
 
 

@@ -4,7 +4,7 @@ import torch
 
 from whence.lab.experiment import run_experiment
 from whence_papers.pointer.coverage import COVERAGE
-from whence_papers.pointer.coverage.computing import WITH, WITHOUT, Coverage, both_models
+from whence_papers.pointer.coverage.computing import WITH, WITHOUT, Coverage, train_both_models
 from whence_papers.pointer.summaries import Summaries
 
 TINY = Coverage(seeds=(0, 1), steps=2, more=1, asked=4)
@@ -12,18 +12,18 @@ TINY = Coverage(seeds=(0, 1), steps=2, more=1, asked=4)
 
 def test_both_come_from_one_model_and_see_the_same_texts():
     task = Summaries()
-    without, covered = both_models(Coverage(steps=2, more=0), task, 3).values()
+    without, covered = train_both_models(Coverage(steps=2, more=0), task, 3).values()
     theirs = dict(covered.named_parameters())
     assert all(torch.equal(weight, theirs[name]) for name, weight in without.named_parameters())
     assert not theirs["decoder.attention.of_coverage.weight"].any() and covered.spec.coverage_loss == 1.0
     seen = []
     draw = task.draw
     task.draw = lambda rows, generator: seen.append(draw(rows, generator)) or seen[-1]
-    both_models(TINY, task, 3)
+    train_both_models(TINY, task, 3)
     first, second, ours, theirs = seen
     assert ours == theirs != second and first != second
     seen.clear()
-    both_models(TINY, task, 4)
+    train_both_models(TINY, task, 4)
     assert seen[0] != first and seen[2] != ours
 
 

@@ -14,7 +14,7 @@ from whence_papers.pointer.pointer_generator import (
     beam_search,
     greedy_search,
 )
-from whence_papers.pointer.pointer_generator.texts import PAD, START, STOP
+from whence_papers.pointer.pointer_generator.vocabulary import PAD, START, STOP
 
 VOCABULARY = Vocabulary(["to"])
 SOURCES = VOCABULARY.sources([["ann", "to", "bob", "ann"], ["to"], ["bob", "to"]])
@@ -39,10 +39,10 @@ def sums(model, row, texts):
     source = VOCABULARY.sources([[["ann", "to", "bob", "ann"], ["to"], ["bob", "to"]][row]])
     out = {}
     for text in texts:
-        reading, carried = model.read(source)
+        encoded, state = model.encode(source)
         total, again, words = 0.0, 0.0, (START, *text)
         for place, word in enumerate(words):
-            step, carried = model.step(torch.tensor([word]), carried, reading)
+            step, state = model.step(torch.tensor([word]), state, encoded)
             again += step.repeated.item()
             if place < len(text):
                 before_stop = again
@@ -65,15 +65,23 @@ def exhausted(request):
     return model, [sums(model, row, all_texts(row)) for row in range(3)]
 
 
-@pytest.mark.parametrize("power", [0.0, 1.0])
-@pytest.mark.parametrize("shortest", [0, 2])
-def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, shortest, power):
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("min_length", [0, 2])
+def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, min_length, length_penalty):
     model, of_all = exhausted
-    found = beam_search(model, SOURCES, beams=400, best=5, shortest=shortest, longest=LONGEST, power=power)
+    found = beam_search(
+        model,
+        SOURCES,
+        num_beams=400,
+        num_return_sequences=5,
+        min_length=min_length,
+        max_length=LONGEST,
+        length_penalty=length_penalty,
+    )
     for row in range(3):
         every = of_all[row]
         ranked = sorted(
-            ((stopped / (len(text) + 1) ** power, text) for text, (_, stopped, _, _) in every.items() if len(text) >= shortest),
+            ((stopped / (len(text) + 1) ** length_penalty, text) for text, (_, stopped, _, _) in every.items() if len(text) >= min_length),
             reverse=True,
         )  # fmt: skip
         assert len(found[row]) == 5
@@ -88,8 +96,8 @@ def test_one_beam_is_greedy():
     lengths = set()
     for seed in range(25):
         model = made(seed)
-        greedy = greedy_search(model, SOURCES, longest=6)
-        for row, (hypothesis,) in enumerate(beam_search(model, SOURCES, beams=1, longest=6)):
+        greedy = greedy_search(model, SOURCES, max_length=6)
+        for row, (hypothesis,) in enumerate(beam_search(model, SOURCES, num_beams=1, max_length=6)):
             assert hypothesis.words == greedy[row].words and hypothesis.stopped == greedy[row].stopped
             for part in ("log_p", "score", "repeated"):
                 assert getattr(hypothesis, part) == pytest.approx(getattr(greedy[row], part), rel=1e-12)
@@ -100,14 +108,14 @@ def test_one_beam_is_greedy():
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_takes_the_best_word_each_time(seed):
     model = made(seed)
-    for row, hypothesis in enumerate(greedy_search(model, SOURCES, longest=5)):
+    for row, hypothesis in enumerate(greedy_search(model, SOURCES, max_length=5)):
         assert len(hypothesis.words) <= 5 and (hypothesis.stopped or len(hypothesis.words) == 5)
         source = VOCABULARY.sources([[["ann", "to", "bob", "ann"], ["to"], ["bob", "to"]][row]])
         with torch.no_grad():
-            reading, carried = model.read(source)
+            encoded, state = model.encode(source)
             word, total = START, 0.0
             for wanted in (*hypothesis.words, *([STOP] if hypothesis.stopped else [])):
-                step, carried = model.step(torch.tensor([word]), carried, reading)
+                step, state = model.step(torch.tensor([word]), state, encoded)
                 scores = step.log_p[0].tolist()
                 scores[PAD] = scores[START] = -math.inf
                 word = scores.index(max(scores))
@@ -118,7 +126,7 @@ def test_greedy_takes_the_best_word_each_time(seed):
 
 def test_n_best_are_different_texts_best_first():
     model = made(2)
-    for row in beam_search(model, SOURCES, beams=8, best=8, longest=6):
+    for row in beam_search(model, SOURCES, num_beams=8, num_return_sequences=8, max_length=6):
         assert len({hypothesis.words for hypothesis in row}) == len(row) == 8
         scores = [hypothesis.score for hypothesis in row if hypothesis.stopped]
         assert scores == sorted(scores, reverse=True)
@@ -133,7 +141,7 @@ def never_stops(model):
 def test_a_model_that_cannot_stop_is_cut_off():
     model = never_stops(made())
     for (hypothesis,), greedy in zip(
-        beam_search(model, SOURCES, beams=3, longest=4), greedy_search(model, SOURCES, longest=4), strict=True
+        beam_search(model, SOURCES, num_beams=3, max_length=4), greedy_search(model, SOURCES, max_length=4), strict=True
     ):
         assert not hypothesis.stopped and len(hypothesis.words) == 4 and math.isfinite(hypothesis.log_p)
         assert hypothesis.score == pytest.approx(hypothesis.log_p / 4)
@@ -146,7 +154,7 @@ def test_nothing_impossible_is_ever_said():
     with torch.no_grad():
         model.decoder.gate.layers[0].weight.zero_()
         model.decoder.gate.layers[0].bias.fill_(-math.inf)
-    (only,) = beam_search(model, VOCABULARY.sources([["to", "to"]]), beams=5, best=5, longest=3)
+    (only,) = beam_search(model, VOCABULARY.sources([["to", "to"]]), num_beams=5, num_return_sequences=5, max_length=3)
     assert [hypothesis.words for hypothesis in only] == [(4, 4, 4)]
     assert only[0].log_p == pytest.approx(0, abs=1e-12) and not only[0].stopped
 
@@ -156,8 +164,8 @@ def test_a_model_that_can_say_nothing_ends():
     model = never_stops(made(output="generator"))
     with torch.no_grad():
         model.decoder.out.bias[1] = model.decoder.out.bias[4] = -math.inf
-    assert beam_search(model, SOURCES, beams=2, longest=3) == [[], [], []]
-    for hypothesis in greedy_search(model, SOURCES, longest=3):
+    assert beam_search(model, SOURCES, num_beams=2, max_length=3) == [[], [], []]
+    for hypothesis in greedy_search(model, SOURCES, max_length=3):
         assert hypothesis.words == () and not hypothesis.stopped and hypothesis.log_p == 0
 
 
@@ -167,7 +175,7 @@ def test_coverage_goes_along_with_each_beginning():
     model = made(3, attention="coverage")
     with torch.no_grad():
         model.decoder.attention.of_coverage.weight.mul_(5)
-    (row, *_) = beam_search(model, SOURCES, beams=6, best=6, longest=LONGEST)
+    (row, *_) = beam_search(model, SOURCES, num_beams=6, num_return_sequences=6, max_length=LONGEST)
     every = sums(model, 0, all_texts(0))
     for hypothesis in row:
         alone, stopped, before_stop, again = every[hypothesis.words]
@@ -179,8 +187,8 @@ def test_coverage_goes_along_with_each_beginning():
 def test_searching_leaves_the_model_as_it_was():
     model = made().train()
     model.encoder.eval()
-    greedy_search(model, SOURCES, longest=2)
-    beam_search(model, SOURCES, beams=2, longest=2)
+    greedy_search(model, SOURCES, max_length=2)
+    beam_search(model, SOURCES, num_beams=2, max_length=2)
     assert model.training and not model.encoder.training
     assert all(p.grad is None for p in model.parameters())
 
@@ -188,10 +196,10 @@ def test_searching_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(
     "given, text",
     [
-        ({"beams": 0}, r"beam_search\(beams=...\) got 0"),
-        ({"beams": 2, "best": 3}, r"got beams=2, best=3, .*, but best is at most beams"),
-        ({"shortest": 9, "longest": 3}, r"shortest lies between 0 and longest"),
-        ({"power": math.nan}, r"power is finite"),
+        ({"num_beams": 0}, r"beam_search\(num_beams=...\) got 0"),
+        ({"num_beams": 2, "num_return_sequences": 3}, r"num_beams=2, num_return_sequences=3"),
+        ({"min_length": 9, "max_length": 3}, r"min_length=9, max_length=3"),
+        ({"length_penalty": math.nan}, r"length_penalty=nan"),
     ],
 )
 def test_refusals(given, text):

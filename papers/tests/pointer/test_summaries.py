@@ -7,7 +7,7 @@ import torch
 
 from whence.errors import WhenceError
 from whence_papers.pointer.pointer_generator import PointerGenerator, PointerGeneratorSpec
-from whence_papers.pointer.summaries import CLOSE, OPEN, TOPICS, Judgement, Pair, Summaries, judge, train
+from whence_papers.pointer.summaries import CLOSE, OPEN, TOPICS, Pair, Summaries, SummaryScores, score_summaries, train
 
 TASK = Summaries()
 
@@ -60,7 +60,7 @@ def test_the_judge_counts_by_hand(monkeypatch):
     said = [["match", "n1", "n1", "won"], ["match", "n3"]]
     sources, _ = TASK.batch(pairs)
 
-    def search(model, given, longest):
+    def search(model, given, max_length):
         numbers = [{word: n for n, word in enumerate((*TASK.vocabulary.words, *beyond))} for beyond in sources.beyond]
         return [
             Hypothesis(tuple(number[w] for w in text), 0.0, 0.0, True, repeated)
@@ -68,10 +68,10 @@ def test_the_judge_counts_by_hand(monkeypatch):
         ]
 
     monkeypatch.setattr(summaries, "greedy_search", search)
-    got = judge(torch.nn.Linear(1, 1), TASK, pairs)
-    assert got == Judgement(exact=0.0, copied=2 / 3, generated=2 / 4, said_again=1 / 6, repeated=0.3)
+    got = score_summaries(torch.nn.Linear(1, 1), TASK, pairs)
+    assert got == SummaryScores(exact=0.0, copied=2 / 3, generated=2 / 4, said_again=1 / 6, repeated=0.3)
     said[1] = ["concert", "n3", "played"]
-    assert judge(torch.nn.Linear(1, 1), TASK, pairs).exact == 1 / 2
+    assert score_summaries(torch.nn.Linear(1, 1), TASK, pairs).exact == 1 / 2
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +92,12 @@ def trained():
     train(generator, TASK, steps=90)
     train(pointer, TASK, steps=90)
     covered = went_on(pointer.with_coverage())
-    before = judge(pointer, TASK, TASK.test(100))
+    before = score_summaries(pointer, TASK, TASK.test(100))
     return {
-        "generator": judge(generator, TASK, TASK.test(100)),
+        "generator": score_summaries(generator, TASK, TASK.test(100)),
         "pointer": before,
-        "longer": judge(went_on(pointer), TASK, TASK.test(100)),
-        "covered": judge(covered, TASK, TASK.test(100)),
+        "longer": score_summaries(went_on(pointer), TASK, TASK.test(100)),
+        "covered": score_summaries(covered, TASK, TASK.test(100)),
     }
 
 

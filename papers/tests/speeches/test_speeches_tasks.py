@@ -111,5 +111,5 @@ def test_speeches_refuse_a_broken_line(tmp_path, monkeypatch):
     (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\tfine\n3\tnobody\n")
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
     with pytest.raises(WhenceError) as error:
-        data.labelled("load", "train_CLS.tsv")
+        data.read_labelled("load", "train_CLS.tsv")
     assert "line 2 of train_CLS.tsv" in str(error.value) and "nobody" in str(error.value)

@@ -14,13 +14,17 @@ from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import tiny_random_model
 from whence.records import find_folders
 from whence_papers.survey import hypotheses
-from whence_papers.survey.hypotheses import SIZES, write_all
-from whence_papers.survey.hypotheses.from_mask import decided as mask_decided
-from whence_papers.survey.hypotheses.one_way import decided as one_way_decided
-from whence_papers.survey.hypotheses.scaling_helps import controls_for, decided
-from whence_papers.survey.page import found_in
+from whence_papers.survey.hypotheses import (
+    SIZES,
+    choose_controls,
+    decide_from_mask,
+    decide_one_way,
+    decide_scaling_helps,
+    write_all,
+)
+from whence_papers.survey.record import describe_result
 
-RESULTS = Path(hypotheses.__file__).resolve().parents[2] / "results" / "probe"
+RESULTS = Path(hypotheses.__file__).resolve().parents[1] / "results" / "probe"
 
 
 def interval(low, high):
@@ -43,7 +47,7 @@ def test_the_rule_about_scaling(gap, average, rise, controls, answer):
         "gap_shrinks_by": 0.2, "gap_interval": interval(*gap), "average_rises_by": rise,
         "average_interval": interval(*average),
     }  # fmt: skip
-    assert decided(own, controls) is answer
+    assert decide_scaling_helps(own, controls) is answer
 
 
 def halves(share, change=0.0, runs=0.9):
@@ -64,14 +68,14 @@ def test_the_rule_about_the_mask(mask, encoding, neither, cropped, shifted, runs
     spans = {"cropped mask": halves(0, cropped), "shifted encoding": halves(0, shifted)}
     arms = {"untouched": halves(0.05, 0, runs), "mask alone": halves(mask), "encoding alone": halves(encoding),
             "neither": halves(neither), **spans}  # fmt: skip
-    assert mask_decided(arms, spans) is answer
+    assert decide_from_mask(arms, spans) is answer
 
 
 def test_the_rule_about_channels():
     fits = {fit: {"channels": 30, "by_chance": 10, "rank_correlation_in_other_texts": 0.95} for fit in FITS}
-    assert one_way_decided(fits)
-    assert not one_way_decided({**fits, "window": {**fits["window"], "channels": 0}})
-    assert not one_way_decided({**fits, "cubic": {**fits["cubic"], "rank_correlation_in_other_texts": 0.5}})
+    assert decide_one_way(fits)
+    assert not decide_one_way({**fits, "window": {**fits["window"], "channels": 0}})
+    assert not decide_one_way({**fits, "cubic": {**fits["cubic"], "rank_correlation_in_other_texts": 0.5}})
 
 
 def test_controls_are_of_like_size_and_follow_nothing():
@@ -79,7 +83,7 @@ def test_controls_are_of_like_size_and_follow_nothing():
     ramp = torch.linspace(0, 1, 100, dtype=torch.float64)
     means[..., 0] += 40 * ramp
     means[..., 1] += 20 + 3 * torch.sin(20 * ramp)  # as large, but turning
-    assert controls_for(means, 0, 1) == [1]
+    assert choose_controls(means, 0, 1) == [1]
 
 
 def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
@@ -135,9 +139,9 @@ def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
     spans = {"cropped mask": halves, "shifted encoding": less}
     arms = spans | {"mask alone": halves, "encoding alone": less}
     numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
-    told = found_in({"hypothesis": "from-mask", "numbers": numbers})
+    told = describe_result({"hypothesis": "from-mask", "numbers": numbers})
     assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
-    assert "0.90 and 0.90 with the one, -0.70 and -0.70 with the other" in told
+    assert "0.90 and 0.90 with the mask alone and -0.70 and -0.70 with the encoding alone" in told
     own = {
         "scale": 0.5,
         "gap_shrinks_by": 0.04,
@@ -146,19 +150,22 @@ def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
         "n": 150,
     }
     rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
-    told = found_in(
+    told = describe_result(
         {"hypothesis": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}}
     )
     assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
     fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
-    told = found_in(
+    told = describe_result(
         {
             "hypothesis": "one-way",
             "numbers": {"hidden_size": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)},
         }
     )
     assert "cubic 5, in a shuffled order 2" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
-    assert found_in(HYPOTHESIS) == "" and found_in({"hypothesis": "from-mask", "numbers": {"channel": None}}) == ""
+    assert (
+        describe_result(HYPOTHESIS) == ""
+        and describe_result({"hypothesis": "from-mask", "numbers": {"channel": None}}) == ""
+    )
 
 
 def test_the_hypotheses_refuse_a_probe_of_another_model(tmp_path):

@@ -1,15 +1,15 @@
-"""The ledger of claims: what the sources say, as data; what we find, as records; a verdict computed from both.
+"""The ledger of claims: the claims of the sources are data, the evidence is records, and verdicts are computed from both.
 
-``ledger`` reads the data, ``computations`` makes evidence that needs no training, ``studies`` and ``probes``
-read the records of those, ``evidence`` finds either for a claim, and ``judging`` holds it against what the source says.
+``claims`` reads the data. ``computations`` makes evidence that needs no training; ``study_records``, ``probe_records``,
+``next_location_records`` and ``trained_models`` read evidence from stored records and weights. ``evidence`` finds the
+evidence of a claim, ``verdicts`` compares it with what the source says, and ``page`` renders the HTML report.
 """
 
-from whence_papers.ledger.evidence import Evidence, evidence_of, update
-from whence_papers.ledger.judging import RULES, VERDICTS, Judgement, findings, judge
-from whence_papers.ledger.ledger import Check, Claim, Source, load
-from whence_papers.ledger.places import Places, Waiting
+from whence_papers.ledger.claims import Check, Claim, LedgerFolders, MissingEvidence, Source, load_sources
+from whence_papers.ledger.evidence import Evidence, find_evidence, update_records
+from whence_papers.ledger.verdicts import RULES, VERDICTS, Judgement, judge, judge_sources
 
 __all__ = [
-    "Check", "Claim", "Evidence", "Judgement", "Places", "RULES", "Source", "VERDICTS", "Waiting", "evidence_of", "findings",
-    "judge", "load", "update",
+    "Check", "Claim", "Evidence", "Judgement", "LedgerFolders", "RULES", "Source", "VERDICTS", "MissingEvidence", "find_evidence", "judge_sources",
+    "judge", "load_sources", "update_records",
 ]  # fmt: skip

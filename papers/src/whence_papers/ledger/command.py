@@ -15,24 +15,24 @@ from whence_papers import FOLDER
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from whence_papers.ledger import Places, Source
+    from whence_papers.ledger import LedgerFolders, Source
 
 
 SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
 STYLES = {"reproduced": "green", "not reproduced": "red", "arithmetic wrong": "bold red", "not testable here": "dim"}
-WIDE = 120  # columns from which the claim, what is said and what is found have one each
+WIDE = 120  # terminal width from which the table has four columns
 
 
 def claims(
-    source: Annotated[list[str] | None, typer.Option(help="a source by name or number; again for more")] = None,
-    verdict: Annotated[list[str] | None, typer.Option(help="one of the five verdicts; again for more")] = None,
-    id_: Annotated[list[str] | None, typer.Option("--id", help="a claim with all details; again for more")] = None,
-    page: Annotated[Path | None, typer.Option(help="write one HTML page of these claims to this file")] = None,
-    update: Annotated[bool, typer.Option("--update", help="compute the records of these claims anew first")] = False,
-    folder: Annotated[Path, typer.Option(help="Folder of the ledger.")] = FOLDER / "claims",
+    source: Annotated[list[str] | None, typer.Option(help="Source by name or number. Repeatable.")] = None,
+    verdict: Annotated[list[str] | None, typer.Option(help="Verdict to show. Repeatable.")] = None,
+    id_: Annotated[list[str] | None, typer.Option("--id", help="Claim to show with all details. Repeatable.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Recompute the records of these claims first.")] = False,
+    folder: Annotated[Path, typer.Option(help="Folder of the claims.")] = FOLDER / "claims",
     results: Annotated[Path, typer.Option(help="Folder with the records of the studies.")] = FOLDER / "results",
 ) -> None:
-    """What the sources claim, what is found here, and the verdict, computed from the records each time.
+    """List the claims of the sources with verdicts computed from records.
 
     Examples:
 
@@ -46,19 +46,19 @@ def claims(
 
     whence claims --update
     """
-    from whence_papers.ledger import Places, findings, load
-    from whence_papers.ledger.evidence import KNOWN
-    from whence_papers.ledger.provenance import add_provenance
+    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
+    from whence_papers.ledger.evidence import KNOWN_NAMES
+    from whence_papers.ledger.page import add_provenance
 
-    sources = load(folder, KNOWN)
-    asked = chosen(sources, source or [], id_ or [])
-    places = Places(folder, results)
-    wanted = verdicts(verdict or [])
+    sources = load_sources(folder, KNOWN_NAMES)
+    selected_sources = select_claims(sources, source or [], id_ or [])
+    folders = LedgerFolders(folder, results)
+    shown_verdicts = parse_verdicts(verdict or [])
     if update:
-        renew(asked, places)
-    found = findings(asked, places)
+        update_records(selected_sources, folders)
+    found = judge_sources(selected_sources, folders)
     for one in found["sources"]:
-        one["claims"] = [claim for claim in one["claims"] if claim["verdict"] in wanted]
+        one["claims"] = [claim for claim in one["claims"] if claim["verdict"] in shown_verdicts]
     found["sources"] = [one for one in found["sources"] if one["claims"]]
     rows = [claim for one in found["sources"] for claim in one["claims"]]
     found["counts"] = {name: sum(row["verdict"] == name for row in rows) for name in SIGNS}
@@ -69,25 +69,25 @@ def claims(
         return
     if id_:
         for row in rows:
-            print(details(row))
+            print(format_details(row))
     elif sys.stdout.isatty():
-        table(found)
+        print_table(found)
     else:
         for row in rows:
-            print("\t".join((row["id"], row["verdict"], row["claim"], said(row), row["because"])))
-    print(summary(found["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
+            print("\t".join((row["id"], row["verdict"], row["claim"], describe_checks(row), row["because"])))
+    print(format_counts(found["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
-def judged(folder: Path, results: Path) -> dict[str, Any]:
-    """Every claim of a ledger with its verdict from the records in a folder."""
-    from whence_papers.ledger import Places, findings, load
-    from whence_papers.ledger.evidence import KNOWN
+def judge_all(folder: Path, results: Path) -> dict[str, Any]:
+    """Judge every claim of a ledger from the records in a folder."""
+    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
+    from whence_papers.ledger.evidence import KNOWN_NAMES
 
-    return findings(load(folder, KNOWN), Places(folder, results))
+    return judge_sources(load_sources(folder, KNOWN_NAMES), LedgerFolders(folder, results))
 
 
-def chosen(sources: list[Source], names: list[str], ids: list[str]) -> list[Source]:
-    """The sources and claims that were asked for; all where nothing was."""
+def select_claims(sources: list[Source], names: list[str], ids: list[str]) -> list[Source]:
+    """Select sources by name or number and claims by id; without a selection, all."""
     from dataclasses import replace
 
     known = {name: one for one in sources for name in (one.name, one.number)}
@@ -99,55 +99,58 @@ def chosen(sources: list[Source], names: list[str], ids: list[str]) -> list[Sour
     for name in ids:
         if name not in all_ids:
             raise usage_error(
-                "whence claims --id", repr(name), f"there is no such claim{_near(name, all_ids)}", "name one"
+                "whence claims --id",
+                repr(name),
+                f"there is no such claim{_suggest(name, all_ids)}",
+                "run `whence claims` for all ids",
             )
-    kept = [one for one in sources if not names or one in [known[name] for name in names]]
+    selected = [one for one in sources if not names or one in [known[name] for name in names]]
     if ids:
-        kept = [replace(one, claims=tuple(c for c in one.claims if c.id in ids)) for one in kept]
-    return [one for one in kept if one.claims]
+        selected = [replace(one, claims=tuple(c for c in one.claims if c.id in ids)) for one in selected]
+    return [one for one in selected if one.claims]
 
 
-def _near(name: str, ids: set[str]) -> str:
+def _suggest(name: str, ids: set[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, sorted(ids), n=3)
-    return f" (is it {' or '.join(close)}?)" if close else ""
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
-def verdicts(names: list[str]) -> tuple[str, ...]:
-    """The verdicts by name, with hyphens or spaces; all where none is asked for."""
-    plain = [name.replace("-", " ").lower() for name in names]
-    for name in plain:
+def parse_verdicts(names: list[str]) -> tuple[str, ...]:
+    """Parse verdict names, with hyphens or spaces; without names, all verdicts."""
+    spelled = [name.replace("-", " ").lower() for name in names]
+    for name in spelled:
         if name not in SIGNS:
             raise usage_error(
-                "whence claims --verdict", repr(name), f"a verdict is one of {', '.join(SIGNS)}", "name one"
+                "whence claims --verdict", repr(name), f"the verdicts are {', '.join(SIGNS)}", "name one of them"
             )
-    return tuple(plain) or tuple(SIGNS)
+    return tuple(spelled) or tuple(SIGNS)
 
 
-def renew(sources: list[Source], places: Places) -> None:
-    """Compute records anew, with a line for each."""
+def update_records(sources: list[Source], folders: LedgerFolders) -> None:
+    """Recompute records and print the outcome of each."""
     from whence.cli.progress import show_progress
-    from whence_papers.ledger import update
+    from whence_papers.ledger import evidence
 
     claims = [claim for one in sources for claim in one.claims]
     total = sum(claim.way == "compute" for claim in claims)
     unchanged = 0
     with show_progress() as progress:
-        for number, (claim, outcome) in enumerate(update(claims, places), start=1):
+        for number, (claim, outcome) in enumerate(evidence.update_records(claims, folders), start=1):
             unchanged += outcome == "unchanged"
             progress.finish(number, total, f"{claim.id}: {outcome}")
-    print(f"{unchanged} of {total} records are as they were", file=sys.stderr)
+    print(f"{unchanged} of {total} records unchanged", file=sys.stderr)
 
 
-def said(row: dict[str, Any], most: int = 3) -> str:
-    """What the source says, check by check; the details have all of them."""
-    told = [check["says"] for check in row["checks"]]
-    return "; ".join(told[:most]) + (f"; and {len(told) - most} more" if len(told) > most else "")
+def describe_checks(row: dict[str, Any], most: int = 3) -> str:
+    """What the source says, check by check, at most ``most`` of them."""
+    texts = [check["says"] for check in row["checks"]]
+    return "; ".join(texts[:most]) + (f"; and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def table(found: dict[str, Any], console: Console | None = None) -> None:
-    """A table a source on a terminal; a narrow one has the claim, what is said and what is found below one another."""
+def print_table(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print one table per source. On a narrow terminal, claim and result share a column."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -156,58 +159,56 @@ def table(found: dict[str, Any], console: Console | None = None) -> None:
     console = console or Console()
     wide = console.width >= WIDE
     for source in found["sources"]:
-        shown = Table(
-            box=SIMPLE_HEAD, title=f"{source['number']}  {source['title']}", title_justify="left", expand=True
-        )
-        shown.add_column("verdict", width=18 if wide else 12)
-        shown.add_column("claim", ratio=5)
+        view = Table(box=SIMPLE_HEAD, title=f"{source['number']}  {source['title']}", title_justify="left", expand=True)
+        view.add_column("verdict", width=18 if wide else 12)
+        view.add_column("claim", ratio=5)
         if wide:
-            shown.add_column("the source says", ratio=2)
-            shown.add_column("found here", ratio=4)
+            view.add_column("the source says", ratio=2)
+            view.add_column("our result", ratio=4)
         for row in source["claims"]:
             mark = Text(f"{SIGNS[row['verdict']]} {row['verdict']}", style=STYLES.get(row["verdict"], ""))
             claim = Text.assemble(row["claim"], "\n", (row["id"], "dim"))
             if wide:
-                shown.add_row(mark, claim, said(row), row["because"])
+                view.add_row(mark, claim, describe_checks(row), row["because"])
             else:
-                shown.add_row(mark, Text.assemble(claim, "\n", row["because"]))
-            shown.add_section()
-        console.print(shown)
+                view.add_row(mark, Text.assemble(claim, "\n", row["because"]))
+            view.add_section()
+        console.print(view)
 
 
-def details(row: dict[str, Any]) -> str:
-    """All about one claim, as text."""
-    lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_told("", row["claim"])]
-    lines += _told("where", row["where"]) + _told("how", row["how"]) + _told("because", row["because"])
+def format_details(row: dict[str, Any]) -> str:
+    """Format one claim with all details."""
+    lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_field("", row["claim"])]
+    lines += _field("where", row["where"]) + _field("how", row["how"]) + _field("because", row["because"])
     for check in row["checks"]:
-        mark = {True: "agrees", False: "does not agree", None: "not found yet"}[check["agrees"]]
+        mark = {True: "agrees", False: "does not agree", None: "no result yet"}[check["agrees"]]
         note = f" ({check['note']})" if check["note"] else ""
         found = f"; found {check['found']}" if check["found"] else ""
-        lines += _told("check", f"{check['says']}{found}: {mark}{note}")
-    figures = [f"{name} {_plain(value)}" for name, value in row["found"].items() if name != "words"]
+        lines += _field("check", f"{check['says']}{found}: {mark}{note}")
+    figures = [f"{name} {_format_value(value)}" for name, value in row["found"].items() if name != "words"]
     if figures:
-        lines += _told("figures", ", ".join(figures))
+        lines += _field("figures", ", ".join(figures))
     if row["given"]:
-        lines += _told("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
+        lines += _field("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
     if row["record"]:
-        lines += _told("record", row["record"])
+        lines += _field("record", row["record"])
     if row.get("sources"):
-        lines += _told("sources", row["sources"])
+        lines += _field("sources", row["sources"])
     return "\n".join(lines) + "\n"
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_plain, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 
-def _told(name: str, text: str) -> list[str]:
+def _field(name: str, text: str) -> list[str]:
     wrapped = textwrap.wrap(text, 100) or [""]
     return [f"  {name if place == 0 else '':9}{line}" for place, line in enumerate(wrapped)]
 
 
-def summary(counts: dict[str, int]) -> str:
+def format_counts(counts: dict[str, int]) -> str:
     total = sum(counts.values())
     return f"{total} claim{'s' if total != 1 else ''}: " + ", ".join(
         f"{number} {name}" for name, number in counts.items() if number
@@ -215,16 +216,16 @@ def summary(counts: dict[str, int]) -> str:
 
 
 def write_page(found: dict[str, Any], path: Path) -> Path:
-    """The page, written whole."""
+    """Write the HTML report."""
     import time
 
     from whence import records
-    from whence_papers.ledger.page import page
+    from whence_papers.ledger.page import render_page
 
     about = {
         "command": records.rerun_command() or "whence claims", "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "environment": records.describe_environment(("torch", "scipy"), sources=[__name__]),
     }  # fmt: skip
-    text = page(found | about)
+    text = render_page(found | about)
     records.write_text(path, text)
     return path

@@ -1,14 +1,17 @@
-"""The page: how the claims came out, then each source claim by claim, then the rules by which it was judged."""
+"""The HTML report of the claims: an overview, each source claim by claim, and the rules of the verdicts."""
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
 from whence.errors import usage_error
+from whence.records import RecordFolder
 from whence.report.html_page import definition_list, read_asset, scrollable
 
 SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
@@ -19,34 +22,34 @@ PAGE = Template("""<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>What the sources claim</title>
+<title>Claims and verdicts</title>
 <style>$style</style>
 </head>
 <body>
-<header><h1>What the sources claim, and what is found</h1>
-<p>Verdicts are computed from records when this page is made. What cannot be tested here says why, and what is open says what
-it waits for. Open a claim to see how it is tested, what the source says, what was found and which record shows it.</p></header>
+<header><h1>Claims of the sources and verdicts</h1>
+<p>Verdicts are computed from records when this page is written. Claims that cannot be tested here state the reason, and
+open claims state what is missing. Open a claim to see how it is tested, what the source says, our result and its record.</p></header>
 <main>
 $overview
 $sources
 $rules
 </main>
-<footer><p class="small">Made by whence, $when. This page holds all it shows and asks for nothing from a network.</p></footer>
+<footer><p class="small">Made by whence, $when. This page is self-contained and makes no network request.</p></footer>
 <script>$script</script>
 </body>
 </html>
 """)
 
 
-def page(found: dict[str, Any]) -> str:
+def render_page(found: dict[str, Any]) -> str:
     """One self-contained HTML page of claims.
 
     Args:
-        found: plain JSON, as ``whence_papers.ledger.findings`` makes it, with ``command``, ``when`` and ``environment``.
+        found: plain JSON from ``whence_papers.ledger.judge_sources``, with ``command``, ``when`` and ``environment``.
     """
     if not found["sources"]:
         raise usage_error(
-            "page(found)", "no claims", "a page is about at least one", "ask for other sources or verdicts"
+            "page(found)", "no claims", "a page needs at least one claim", "select other sources or verdicts"
         )
     shared = read_asset("style.css")
     own = files("whence_papers.ledger")
@@ -61,7 +64,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _overview(found: dict[str, Any]) -> str:
-    """Counts by source and verdict; the heads of the columns show one verdict alone."""
+    """Counts by source and verdict. A column header filters the claims by its verdict."""
     present = [name for name in SIGNS if found["counts"][name]]
     head = "".join(
         f'<th scope="col"><button class="key {_kind(name)}" data-verdict="{name}" aria-pressed="false">'
@@ -83,12 +86,12 @@ def _overview(found: dict[str, Any]) -> str:
         f'<tbody>{"".join(rows)}<tr><th scope="row" class="text"><b>all {sum(found["counts"].values())}</b></th>{total}'
         f'<td class="bar">{_bar({name: found["counts"][name] for name in present})}</td></tr></tbody></table>'
     )
-    told = '<p class="small">Claims by source and verdict. A verdict’s button shows its claims alone.</p>'
-    return f'<section class="verdict">{told}{scrollable(table, "Claims by source and verdict")}</section>'
+    text = '<p class="small">Claims by source and verdict. Click a verdict to show only its claims.</p>'
+    return f'<section class="verdict">{text}{scrollable(table, "Claims by source and verdict")}</section>'
 
 
 def _bar(counts: dict[str, int]) -> str:
-    """Shares as one bar; what it says stands in the cells beside it."""
+    """Shares as a stacked bar, which repeats the numbers of the row."""
     total, at, parts = sum(counts.values()), 0.0, []
     for name, number in counts.items():
         width = 100 * number / total
@@ -120,8 +123,8 @@ def _claim(claim: dict[str, Any]) -> str:
     raw = {key: claim[key] for key in ("given", "found") if claim[key]}
     folded = ""
     if raw:
-        told = html.escape(json.dumps(raw, indent=1, ensure_ascii=False))
-        folded = f"<details><summary>All figures</summary><pre><code>{told}</code></pre></details>"
+        text = html.escape(json.dumps(raw, indent=1, ensure_ascii=False))
+        folded = f"<details><summary>All figures</summary><pre><code>{text}</code></pre></details>"
     return f"""<details class="claim {_kind(claim["verdict"])}" id="{html.escape(claim["id"])}" data-verdict="{claim["verdict"]}">
 <summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}</span>
 <span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["because"])}</span></span></summary>
@@ -133,16 +136,16 @@ def _claim(claim: dict[str, Any]) -> str:
 def _checks(checks: list[dict[str, Any]]) -> str:
     if not checks:
         return ""
-    words = {True: "agrees", False: "does not agree", None: "not found yet"}
+    words = {True: "agrees", False: "does not agree", None: "no result yet"}
     rows = []
     for one in checks:
         kind = {True: "better", False: "worse", None: ""}[one["agrees"]]
-        told = words[one["agrees"]] + (f": {one['note']}" if one["note"] else "")
-        cells = (one["says"], one["found"] or "–", told)
+        text = words[one["agrees"]] + (f": {one['note']}" if one["note"] else "")
+        cells = (one["says"], one["found"] or "–", text)
         rows.append(
             f'<tr class="{kind}">' + "".join(f'<td class="text">{html.escape(c)}</td>' for c in cells) + "</tr>"
         )
-    head = '<th scope="col" class="text">the source says</th><th scope="col" class="text">found here</th><th scope="col"></th>'
+    head = '<th scope="col" class="text">the source says</th><th scope="col" class="text">our result</th><th scope="col"></th>'
     return scrollable(
         f"<table class='checks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "Checks"
     )
@@ -158,10 +161,41 @@ def _rules(found: dict[str, Any]) -> str:
     ]
     return (
         '<section aria-labelledby="rules"><h2 id="rules">The rules</h2>'
-        f"{definition_list(rows)}<h3>How to make this page again</h3>{definition_list(again)}</section>"
+        f"{definition_list(rows)}<h3>How to regenerate this page</h3>{definition_list(again)}</section>"
     )
 
 
 def _kind(verdict: str) -> str:
-    """A verdict as the name of a class."""
+    """The CSS class of a verdict."""
     return "v-" + verdict.replace(" ", "-")
+
+
+def add_provenance(rows: list[dict[str, Any]]) -> None:
+    """Add ``sources`` to claims, a sentence about their records; claims that share records share it."""
+    sentences: dict[str, str] = {}
+    for row in rows:
+        record = row["record"]
+        if record not in sentences:
+            sentences[record] = describe_sources(record)
+        row["sources"] = sentences[record]
+
+
+def describe_sources(record: str) -> str:
+    """Say whether a claim's records were made by the sources of the commit they name.
+
+    ``record`` holds paths of folders or files, separated by commas or "and".
+    """
+    matches = []
+    for text in re.split(r", | and ", record) if record else ():
+        path = Path(text)
+        folder, names = (
+            (RecordFolder(path.parent), [path.name]) if path.suffix == ".json" else (RecordFolder(path), None)
+        )
+        for name in folder.names() if names is None else filter(folder.exists, names):
+            matches.append((folder.read(name).get("provenance") or {}).get("source_matches_commit"))
+    known = [match for match in matches if match is not None]
+    if not known:
+        return ""
+    if all(known):
+        return "made by the sources of the commit that the record names"
+    return f"{known.count(False)} of {len(known)} records were made by other sources than those of the commit they name"

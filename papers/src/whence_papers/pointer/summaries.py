@@ -1,13 +1,13 @@
-"""Copy and summarise: generated texts with a marked part, for models that read a text and write a shorter one.
+"""Copy and summarize: synthetic texts with a marked part, for models that read a text and write a shorter one.
 
     weather the n412 saw of [ n93 n7 n508 ] n31 by the      ->      storm n93 n7 n508 today
 
-The names are all beyond the vocabulary, and those of the test are in no training text: they can be copied and in no way
-generated. The first word decides two words of the summary that the text does not hold: they can be generated and not
-copied. How many names are marked, and where, differs from text to text, so a model must keep its place.
+All names are out of vocabulary, and the names of the test texts occur in no training text: they can only be copied. The
+first word determines two words of the summary that are not in the text: they can only be generated. The number and the
+position of the marked names differ from text to text, so a model must track its position.
 
-A task of ``lab.tasks`` asks one model about one sequence of numbered words; here are two texts with words that have no
-number, so these have a small trainer and judge of their own.
+A task of ``whence.lab.tasks`` has one sequence of token ids. This one has two texts with out-of-vocabulary words, so it has
+its own small training loop and scores.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Pair:
 
 
 class Summaries:
-    """Pairs by the rule above.
+    """Generator of pairs by the rule above.
 
     Args:
-        marked: the largest number of marked names; the least is 1.
-        around: the largest number of other words and names on each side of them.
-        names: how many names training texts draw from; those of test texts are as many others.
+        marked: largest number of marked names; the smallest is 1.
+        around: largest number of other words and names on each side.
+        names: number of names in training texts; test texts have as many different names.
 
     >>> pair = Summaries().draw(1, torch.Generator().manual_seed(1))[0]
     >>> " ".join(pair.text), " ".join(pair.summary)
@@ -62,22 +62,22 @@ class Summaries:
                 rule = f"{setting} is at least {least}" + (
                     ", so that no text has a name twice" if setting == "names" else ""
                 )
-                raise usage_error(f"Summaries({setting}=...)", str(got), rule, "give a larger one")
+                raise usage_error(f"Summaries({setting}=...)", str(got), rule, f"raise {setting}")
         self.marked, self.around, self.names = marked, around, names
         written = [word for pair in TOPICS.values() for word in pair]
         self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
 
     def draw(self, rows: int, generator: torch.Generator) -> list[Pair]:
-        """Training pairs, decided by the generator's state alone."""
+        """Draw training pairs; only the generator's state determines them."""
         return [self._pair(0, generator) for _ in range(rows)]
 
     def test(self, rows: int) -> list[Pair]:
-        """Test pairs, the same at every call, with names that no training text has."""
+        """Test pairs, the same at every call, with names that occur in no training text."""
         generator = named_generator("summaries", self.marked, self.around, self.names)
         return [self._pair(self.names, generator) for _ in range(rows)]
 
     def batch(self, pairs: Sequence[Pair]) -> tuple[Sources, Targets]:
-        """Pairs in numbers."""
+        """Encode pairs."""
         sources = self.vocabulary.sources([pair.text for pair in pairs])
         return sources, self.vocabulary.targets([pair.summary for pair in pairs], sources)
 
@@ -102,44 +102,46 @@ def train(
     task: Summaries,
     *,
     steps: int,
-    batch: int = 24,
-    rate: float = 1e-2,
-    clip: float = 2.0,
+    batch_size: int = 24,
+    lr: float = 1e-2,
+    max_grad_norm: float = 2.0,
     seed: int = 0,
 ) -> list[dict[str, float]]:
-    """Train in place on freshly drawn pairs: surprise and coverage loss of every step."""
+    """Train in place on freshly drawn pairs. Returns cross-entropy and coverage loss of every step."""
     device = next(model.parameters()).device
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     generator = torch.Generator().manual_seed(seed)
     model.train()
     curve = []
     for _ in range(steps):
-        sources, targets = task.batch(task.draw(batch, generator))
+        sources, targets = task.batch(task.draw(batch_size, generator))
         loss = model.loss(sources.to(device), targets.to(device))
         optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
-        curve.append({"surprise": loss.surprise.item(), "repeated": loss.repeated.item()})
+        curve.append({"cross_entropy": loss.cross_entropy.item(), "repeated": loss.repeated.item()})
     return curve
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What summaries are worth, as shares of what was asked."""
+class SummaryScores:
+    """Scores of generated summaries. The field names are keys of stored records."""
 
-    exact: float  # summaries without a mistake
-    copied: float  # names at their place
-    generated: float  # other words at their place
-    said_again: float  # words of the summaries that stand there for a second time
-    repeated: float  # the coverage loss, a mean over the summaries
+    exact: float  # share of summaries without an error
+    copied: float  # share of names at the right position
+    generated: float  # share of other words at the right position
+    said_again: float  # share of words that repeat an earlier word of the summary
+    repeated: float  # coverage loss, mean over the summaries
 
 
-def judge(model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, longest: int = 20) -> Judgement:
-    """Greedy summaries against what they should be, word by word."""
+def score_summaries(
+    model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, max_length: int = 20
+) -> SummaryScores:
+    """Compare greedy summaries with the targets, word by word."""
     device = next(model.parameters()).device
     sources, _ = task.batch(pairs)
-    found = greedy_search(model, sources.to(device), longest=longest)
+    found = greedy_search(model, sources.to(device), max_length=max_length)
     exact = again = written = 0
     right, asked = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
     for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
@@ -153,4 +155,4 @@ def judge(model: PointerGenerator, task: Summaries, pairs: Sequence[Pair], *, lo
             right[kind] += words[place : place + 1] == [word]
     shares = {kind: right[kind] / asked[kind] for kind in right}
     repeated = sum(hypothesis.repeated for hypothesis in found) / len(found)
-    return Judgement(exact / len(pairs), **shares, said_again=again / max(1, written), repeated=repeated)
+    return SummaryScores(exact / len(pairs), **shares, said_again=again / max(1, written), repeated=repeated)

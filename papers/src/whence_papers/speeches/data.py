@@ -1,7 +1,7 @@
-"""Speech sentences of three presidents, in the tokens and the vocabulary of the study they come from.
+"""Sentences of three presidents' speeches, with the tokenization and vocabulary of the source.
 
-The tokens are those of nltk's ``word_tokenize``. It changed with nltk 3.9.3: up to 3.9.2 the vocabulary has 5755 types,
-after that 5639 or 5634. Numbers are comparable with the source's only on 5755, so a task records the version and size.
+The tokenizer is nltk's ``word_tokenize``. It changed with nltk 3.9.3: up to 3.9.2 the vocabulary has 5755 types,
+later 5639 or 5634. Results are comparable with the source only at 5755, so a task records version and size.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ LONGEST = 32
 
 
 @dataclass(frozen=True)
-class Tokeniser:
-    """nltk's, with the version that decides what it does."""
+class NltkTokenizer:
+    """nltk's tokenizer with its version."""
 
     split: Callable[[str], list[str]]
     version: str
 
 
-def tokeniser(asked: str) -> Tokeniser:
-    """nltk's word_tokenize, with its sentence parameters from the data folder; nothing is downloaded."""
-    nltk = require_package("nltk", asked, "lab")
-    data_file(asked, "nltk_data", "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
-    folder = str(data_folder(asked) / "nltk_data")
+def load_tokenizer(subject: str) -> NltkTokenizer:
+    """Load nltk's word_tokenize with sentence parameters from the data folder. Nothing is downloaded."""
+    nltk = require_package("nltk", subject, "lab")
+    data_file(subject, "nltk_data", "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
+    folder = str(data_folder(subject) / "nltk_data")
     if folder not in nltk.data.path:
         nltk.data.path.insert(0, folder)
-    return Tokeniser(nltk.tokenize.word_tokenize, nltk.__version__)
+    return NltkTokenizer(nltk.tokenize.word_tokenize, nltk.__version__)
 
 
-def vocabulary(asked: str, split: Callable[[str], list[str]]) -> WordTokenizer:
-    """Every type of both training files, labels and all, in alphabetical order after padding and unknown.
+def build_vocabulary(subject: str, split: Callable[[str], list[str]]) -> WordTokenizer:
+    """Every type of both training files, labels included, in alphabetical order after padding and unknown.
 
-    The files are tokenised whole, not line by line: nltk splits off a full stop only at the end of what it takes for a
-    sentence, and line by line gives one type more.
+    The files are tokenized as a whole. nltk splits off a full stop only at the end of a sentence, and tokenizing line by
+    line gives one type more.
     """
     types: set[str] = set()
     for name in ("train_CLS.tsv", "train_LM.txt"):
-        types.update(split(speech_file(asked, name)))
+        types.update(split(read_speech_file(subject, name)))
     return WordTokenizer(sorted(types))
 
 
-def speech_file(asked: str, name: str) -> str:
-    """The text of one file of the set."""
-    return data_file(asked, "speeches", f"speeches/{name}").read_text(encoding="utf-8")
+def read_speech_file(subject: str, name: str) -> str:
+    """Read one file of the data set."""
+    return data_file(subject, "speeches", f"speeches/{name}").read_text(encoding="utf-8")
 
 
-def labelled(asked: str, name: str) -> tuple[list[str], list[int]]:
-    """The sentences of a classification file and their labels."""
+def read_labelled(subject: str, name: str) -> tuple[list[str], list[int]]:
+    """Read the sentences of a classification file and their labels."""
     texts, labels = [], []
-    for number, line in enumerate(speech_file(asked, name).splitlines(), start=1):
+    for number, line in enumerate(read_speech_file(subject, name).splitlines(), start=1):
         label, tab, text = line.strip().partition("\t")
         if not tab or label not in ("0", "1", "2"):
             raise usage_error(
-                asked,
+                subject,
                 f"line {number} of {name} starting with {line[:12]!r}",
                 "a line is a label 0, 1 or 2, a tab and a text",
                 "restore the file",
@@ -69,6 +69,6 @@ def labelled(asked: str, name: str) -> tuple[list[str], list[int]]:
     return texts, labels
 
 
-def speeches_hash(asked: str, names: tuple[str, ...]) -> str:
-    """One hash over the named files, and the two that make the vocabulary."""
-    return content_hash(speech_file(asked, name) for name in sorted({"train_CLS.tsv", "train_LM.txt", *names}))
+def speeches_hash(subject: str, names: tuple[str, ...]) -> str:
+    """Hash of the named files and the two files of the vocabulary."""
+    return content_hash(read_speech_file(subject, name) for name in sorted({"train_CLS.tsv", "train_LM.txt", *names}))

@@ -1,4 +1,4 @@
-"""Presidential speeches: who said a sentence, and language modelling, as in the study they come from."""
+"""Presidential speeches: classification of the speaker, and language modelling, as in the source."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from whence.lab.tasks.classification import Classification, Items
 from whence.lab.tasks.language_modelling import LanguageModelling, windows
 from whence_papers.speeches import data as data
 
-#: the study's batch, of which it scores at most 200
+#: batch size of the source, which scores at most 200 batches
 STUDY_BATCH = 16
 
-#: lines, counted from 1, of the sentences whose attention the study draws
+#: line numbers, from 1, of the sentences whose attention the source draws
 DRAWN_CLASSIFY = (12, 6, 93)  # of train_CLS.tsv
 DRAWN_LM = (57, 2)  # of train_LM.txt
 
 
 class SpeechesClassify(Classification):
-    """Three presidents, sentences cut at and padded to 32 tokens. The source tells its model nothing of padding.
+    """Classify sentences of three presidents, truncated and padded to 32 tokens. The source does not mask padding.
 
-    Most of the source's test sentences stand word for word in its training file, with the same label: "test" is what
-    the source reports, "unseen" keeps only the sentences that training does not have.
+    Most test sentences of the source also occur in its training file with the same label. The split "test" is the one
+    the source reports; "unseen" holds only the sentences that do not occur in training.
     """
 
     name = "speeches_classify"
 
     def __init__(self, mask_padding: str = "none", context: int = data.LONGEST) -> None:
         require_at_least(self.name, "context", context, 1)
-        asked = f'load("{self.name}")'
-        nltk = data.tokeniser(asked)
-        units = data.vocabulary(asked, nltk.split)
-        texts, labels = data.labelled(asked, "train_CLS.tsv")
-        test_texts, test_labels = data.labelled(asked, "test_CLS.tsv")
+        subject = f'load("{self.name}")'
+        nltk = data.load_tokenizer(subject)
+        units = data.build_vocabulary(subject, nltk.split)
+        texts, labels = data.read_labelled(subject, "train_CLS.tsv")
+        test_texts, test_labels = data.read_labelled(subject, "test_CLS.tsv")
         train = Items.padded([units.look_up(nltk.split(text)) for text in texts], labels, context)
         test = Items.padded([units.look_up(nltk.split(text)) for text in test_texts], test_labels, context)
         known = set(texts)
@@ -46,7 +46,7 @@ class SpeechesClassify(Classification):
             "nltk": nltk.version,
             "vocabulary": units.size,
             "unseen": len(unseen),
-            "data_hash": data.speeches_hash(asked, ("test_CLS.tsv",)),
+            "data_hash": data.speeches_hash(subject, ("test_CLS.tsv",)),
         }
         super().__init__(train, tests, units, 3, mask_padding, settings)
 
@@ -58,10 +58,10 @@ class SpeechesClassify(Classification):
 class SpeechesLm(LanguageModelling):
     """Blocks of 32 tokens, and one test file for each president.
 
-    The source's blocks begin at every token and so overlap; ``stride=context`` lays them side by side instead, and then
-    every token of a test file is scored once. The source scores at most the first 200 batches of 16 blocks of a file;
-    ``evaluation_batches=None`` takes all. There is no longer evaluation: the files are compared, not the lengths.
-    ``train_batch`` begins anywhere, whatever the stride.
+    The source's blocks begin at every token, so they overlap. With ``stride=context`` they do not, and every token of a
+    test file is scored once. The source scores at most the first 200 batches of 16 blocks of a file;
+    ``evaluation_batches=None`` scores all. There is no evaluation at longer lengths: the splits are the three files.
+    ``train_batch`` draws blocks at any token, independent of the stride.
     """
 
     name = "speeches_lm"
@@ -69,16 +69,16 @@ class SpeechesLm(LanguageModelling):
     def __init__(self, context: int = data.LONGEST, stride: int = 1, evaluation_batches: int | None = 200) -> None:
         require_at_least(self.name, "stride", stride, 1)
         require_at_least(self.name, "evaluation_batches", 1 if evaluation_batches is None else evaluation_batches, 1)
-        asked = f'load("{self.name}")'
-        nltk = data.tokeniser(asked)
-        units = data.vocabulary(asked, nltk.split)
+        subject = f'load("{self.name}")'
+        nltk = data.load_tokenizer(subject)
+        units = data.build_vocabulary(subject, nltk.split)
         names = {president: f"test_LM_{president}.txt" for president in data.PRESIDENTS}
         self.files = {
-            president: units.encode_words(nltk.split(data.speech_file(asked, name)))
+            president: units.encode_words(nltk.split(data.read_speech_file(subject, name)))
             for president, name in names.items()
         }
         self.stride, self.evaluation_batches = stride, evaluation_batches
-        text = data.speech_file(asked, "train_LM.txt")
+        text = data.read_speech_file(subject, "train_LM.txt")
         train = units.encode_words(nltk.split(text))
         lines = text.splitlines()
         self.drawn = [units.encode_words(nltk.split(lines[line - 1])).long()[:context] for line in DRAWN_LM]
@@ -87,17 +87,17 @@ class SpeechesLm(LanguageModelling):
             "evaluation_batches": evaluation_batches,
             "nltk": nltk.version,
             "vocabulary": units.size,
-            "data_hash": data.speeches_hash(asked, tuple(names.values())),
+            "data_hash": data.speeches_hash(subject, tuple(names.values())),
         }
         shortest = min(self.files.values(), key=len)
         super().__init__(train, shortest, units, context, 1, settings)
-        del self.settings["blocks"]  # said by stride and evaluation_batches
+        del self.settings["blocks"]  # stride and evaluation_batches describe it
 
     def splits(self) -> dict[str, int]:
         return dict.fromkeys(data.PRESIDENTS, self.context)
 
     def examples(self, count: int) -> list[Batch]:
-        """The sentences whose attention the source draws, without the padding that it puts behind them."""
+        """The sentences whose attention the source draws, without padding."""
         return [Batch(tokens[None], tokens[None]) for tokens in self.drawn[:count]]
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Coverage against saying words again: the LSTM pointer-generator on generated texts, with and without."""
+"""Coverage against repetition: the LSTM pointer-generator on synthetic texts, with and without coverage."""
 
 from whence.lab.experiment import Experiment
 from whence_papers.pointer.coverage import COVERAGE

@@ -1,13 +1,13 @@
-"""Where someone goes next: the pointer-generator transformer and its LSTM predecessor on GeoLife.
+"""Next-location prediction: the pointer-generator transformer and its LSTM predecessor on GeoLife.
 
-The pointer with each of five positions, and the source's ablations: no pointer, no gate, no position-from-end; its fourth,
-no bias, is the arm "no position". One arm has neither the bias nor the embedding, since each can stand in for the other.
-The source reports 51.43 % Acc@1 of one run (51.49 without the bias, 49.34 without position-from-end, 27.41 without the
-pointer). 22.8 % of its test answers are places that training does not have, counted as one place; the report counts
-with and without them. Days ago are counted from the day of the visit that is asked about, as the source does.
+Arms: the pointer with each of five positions, and the source's ablations (no pointer, no gate, no position-from-end). The
+fourth ablation, no bias, is the arm "no position". One arm has neither the bias nor the embedding, because each can
+replace the other. The source reports 51.43 % Acc@1 of one run (51.49 without the bias, 49.34 without position-from-end,
+27.41 without the pointer). 22.8 % of its test answers are places that do not occur in training, counted as one place; the
+report counts with and without them. The feature "days ago" is relative to the day of the target visit, as in the source.
 
-The second study has the predecessor as a whole beside the transformer: the LSTM pointer-generator with additive attention,
-in the transformer's budget. Its coverage has nothing to say here, since a next place is one step.
+The second study compares the transformer with its predecessor, the LSTM pointer-generator with additive attention, under
+the transformer's budget. Coverage does not apply, because a next place is one step.
 """
 
 from whence.lab.arms import Arm

@@ -1,9 +1,9 @@
-"""Sinusoidal against ALiBi: part 3 of the speeches assignment, as it was described and with the mask it forgot.
+"""Sinusoidal position against ALiBi: part 3 of the speeches assignment, as described and with a padding mask.
 
 AdamW at 1e-4, weight decay 0.1, 100 epochs, ALiBi with slopes times 1.1. The source reports 85.20 % and 87.60 %, one run
-of each on 750 sentences: a difference of 18 sentences, which one run cannot tell from none.
-The scales 0.5, 1 and 2 whose maps the source draws are arms of ``speeches_all``, trained as there. Accuracy on what is
-trained on is computed from the weights afterwards, for the ledger of claims.
+of each on 750 sentences: a difference of 18 sentences, which is not significant with one run each.
+The scales 0.5, 1 and 2 whose maps the source draws are arms of ``speeches_all``. Training accuracy is computed from the
+weights afterwards, for the ledger of claims.
 """
 
 from whence.lab.arms import Arm, parse_arm

@@ -1,10 +1,10 @@
-"""Every mechanism side by side on the speeches assignment: its encoder with the padding mask, and its decoder.
+"""All mechanisms on the speeches assignment: its encoder with a padding mask, and its decoder.
 
-ALiBi comes with the three scales whose attention maps the source draws. Mechanisms that are defined for earlier keys only
-(Fire, CoPE, StableMask) are in the decoder's study alone. Recency counts from the end, for pointers at a history, and a
-sink alone places nothing: neither is here. So many arms need six seeds for any claim; five are there for the intervals.
-In the decoder they showed differences that five cannot claim, so it has a second study with six seeds of its own: seeds
-that were looked at may not be among those that decide.
+ALiBi has the three scales whose attention maps the source draws. Mechanisms that are defined only for earlier keys (Fire,
+CoPE, StableMask) are only in the decoder's study. Recency is for pointers over a history, and a sink alone carries no
+position; neither is included. With this many arms, a claim needs six seeds; five seeds give intervals. The decoder showed
+differences that five seeds cannot claim, so it has a second study with six new seeds: seeds that were already inspected
+must not decide.
 """
 
 from dataclasses import replace

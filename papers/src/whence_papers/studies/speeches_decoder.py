@@ -1,8 +1,8 @@
-"""What comes next: the decoder of the speeches assignment, part 2.
+"""Language modelling: the decoder of the speeches assignment, part 2.
 
-The same layers, causal, sinusoidal position, Adam at 1e-3 for 500 steps of 16 blocks of 32 tokens. The source reports
+The encoder's layers with a causal mask, sinusoidal position, Adam at 1e-3 for 500 steps of 16 blocks of 32 tokens. The source reports
 perplexities of 371, 452 and 399 on the three presidents' test files, of one run.
-Its blocks are cut from running text and none is padded, so here a padding mask would change nothing.
+Its blocks are cut from running text without padding, so a padding mask would change nothing.
 """
 
 from whence.lab.arms import parse_arm

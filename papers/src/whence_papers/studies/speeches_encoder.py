@@ -1,7 +1,7 @@
-"""Who said it: the encoder of the speeches assignment, part 1, as it was described and with the mask it forgot.
+"""Classification of the speaker: the encoder of the speeches assignment, part 1, as described and with a padding mask.
 
-Four layers of two heads, width 64, sinusoidal position, mean pooling over all 32 places, Adam at 1e-3 for 15 epochs. The
-source averages over padding too; the second study masks it. It reports 84.93 % on 750 sentences, of one run.
+Four layers of two heads, embed_dim 64, sinusoidal position, mean pooling over all 32 positions, Adam at 1e-3 for 15 epochs.
+The source averages over padding too; the second study masks it. It reports 84.93 % on 750 sentences, of one run.
 """
 
 from whence.lab.arms import parse_arm

@@ -1,1 +1,1 @@
-"""Hypotheses of a survey about positional bias, each tested on a model."""
+"""Hypotheses of a survey about positional bias, each tested on a pretrained model."""

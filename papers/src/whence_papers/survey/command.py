@@ -13,9 +13,9 @@ from whence.errors import usage_error
 def hypotheses(
     model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Enough texts and items for a verdict; for a GPU.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Full size, enough for a verdict; needs a GPU.")] = False,
     minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
-    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device, such as cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("build/hypotheses"),
 ) -> None:
     """Test three hypotheses about positional channels on a model.
@@ -29,11 +29,14 @@ def hypotheses(
     from whence.cli.progress import OutOfTime, probe_progress
     from whence.probe import probed_model
     from whence_papers.survey import hypotheses as experiments
-    from whence_papers.survey.page import found_in
+    from whence_papers.survey.record import describe_result
 
     if quick == bool(model):
         raise usage_error(
-            "whence hypotheses", "both a model and --quick" if quick else "no model", "it tests one model", "name one"
+            "whence hypotheses",
+            "both a model and --quick" if quick else "no model",
+            "exactly one of them is needed",
+            "pass a model or --quick",
         )
     tested = probed_model.load(model, device) if model else probed_model.tiny_random_model()
     size = "quick" if quick else "full" if full else "usual"
@@ -45,5 +48,5 @@ def hypotheses(
         return
     for record in found:
         answer = {True: "supported", False: "not supported", None: "undecided"}[record["answer"]]
-        print(f"{record['claim']}: {answer}. {found_in(record)}")
+        print(f"{record['claim']}: {answer}. {describe_result(record)}")
     print(f"records: {out}")

@@ -1,27 +1,12 @@
-"""Computations that need no training, each a pure function of what the ledger gives it, by the name the ledger uses."""
+"""Computations that need no training. Each is a pure function of the arguments in the ledger, under the ledger's name."""
 
 from collections.abc import Callable
 from typing import Any
 
-from whence_papers.ledger.computations import (
-    epar_attention,
-    epar_factor,
-    optimal_position,
-    order,
-    parameters,
-    pointing,
-    prior,
-    rotary,
-    slopes,
-    speeches_data,
-    tables,
-)
+from whence_papers.ledger.computations import arithmetic, counts, epar, mechanisms, pointer
 
 COMPUTATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
-    for module in (
-        tables, epar_factor, epar_attention, optimal_position, parameters, pointing, prior, rotary, order, slopes,
-        speeches_data,
-    )
+    for module in (arithmetic, counts, epar, mechanisms, pointer)
     for function in module.COMPUTATIONS
-}  # fmt: skip
+}

@@ -1,4 +1,4 @@
-"""Does coverage keep a pointer-generator from saying words again?"""
+"""Does coverage keep a pointer-generator from repeating words?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COVERAGE = Experiment(
     name="coverage",
     group="pointer",
     folder="coverage",
-    question="Does coverage keep a pointer-generator from saying words again?",
+    question="Does coverage keep a pointer-generator from repeating words?",
     spec=Coverage(),
     quick=Coverage(seeds=(0, 1), steps=3, more=2, asked=6),
     compute=compute,

@@ -1,4 +1,4 @@
-"""What coverage does to words and to attention, drawn."""
+"""Figure of the effect of coverage on words and on attention."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from whence_papers.intervals import SHARE
 
 LOOKS = {"without coverage": Look("0.45", "o", "-"), "with coverage": Look("#08519c", "s", "-")}
 PANELS = {
-    "said_again": ("words said again", "share of the words (%)"),
-    "repeated": ("attention where it was before", "coverage loss (of 1)"),
-    "copied": ("names at their place", "share of the names (%)"),
+    "said_again": ("repeated words", "share of the words (%)"),
+    "repeated": ("repeated attention", "coverage loss (of 1)"),
+    "copied": ("names at the right position", "share of the names (%)"),
 }
 
 
@@ -35,7 +35,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     letters(panels)
     note = (
         f"Models with {spec['hidden_size']} units on generated texts, {spec['steps']} steps without coverage and {spec['more']} "
-        f"more with or without it; {spec['asked']} texts of each length, written word by word with the best word. Marks: mean "
+        f"more with or without it; {spec['asked']} texts of each length, greedy search. Marks: mean "
         f"of {len(spec['seeds'])} seeds with its 95 % interval; dots: seeds."
     )
     save(figure, folder / "coverage.png", record, note)

@@ -1,1 +1,1 @@
-"""Where someone goes next: visits, histories, baselines, metrics, and the pointer-generator transformer for them."""
+"""Next-location prediction: visits, histories, baselines, metrics, and the pointer-generator transformer."""

@@ -1,8 +1,12 @@
-"""From visits to what is asked: the visits of the last days, and the place that came next.
+"""Questions from visits: the visits of the last days, and the place that came next. Also loads the published data sets.
 
-The rule is that of the published GeoLife sequences. Each user's days are split 60 / 20 / 20; within a part a visit is asked
-about when at least ``days`` days of that part lie before it, and when its history, the visits of the ``days`` days before
-its own day, holds at least three. Places that training does not have share one number, ``UNKNOWN``.
+The rule is that of the published GeoLife sequences. Each user's days are split 60 / 20 / 20. Within a part, a visit is a
+question if at least ``days`` days of that part precede it and its history (the visits of the ``days`` days before its own
+day) holds at least three visits. Places that do not occur in training share one id, ``UNKNOWN``.
+
+Data sets in the folder of WHENCE_DATA: GeoLife (Zheng et al. 2010), stays of 45 users, detected and clustered with
+trackintel by Hong et al. (arXiv 2212.01953). Foursquare in New York (Yang et al. 2015), check-ins of 535 users, split by
+Wang et al. (arXiv 2308.15197), in which places that do not occur in training already share one id.
 """
 
 from __future__ import annotations
@@ -13,23 +17,24 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from whence.lab.data.corpora import data_file
 from whence.lab.tasks import Batch
-from whence_papers.pointer.next_location.visits import Visit
+from whence_papers.pointer.next_location.visits import Visit, read_visits
 
 PADDING, UNKNOWN = 0, 1
-SHORTEST = 3  # visits of a history
-SHARES = {"train": 0.6, "valid": 0.8}  # where each part ends, as a share of a user's days; the rest is for testing
-TIME_STEP, TIMES = 15, 96  # minutes, and how many such steps a day has
-DURATION_STEP, DURATIONS = 30, 96  # minutes; stays of more than two days are as long as two days
+SHORTEST = 3  # visits in a history
+SHARES = {"train": 0.6, "valid": 0.8}  # end of each part as a share of a user's days; the rest is the test part
+TIME_STEP, TIMES = 15, 96  # minutes per step and steps per day
+DURATION_STEP, DURATIONS = 30, 96  # minutes per step; longer stays count as two days
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Names as numbers. Places of training count from 2, users from 1; whoever is not there is unknown.
+class LocationIds:
+    """Ids of places and users. Places of the training part have ids from 2, users from 1.
 
-    A user who is unknown is 0: the model then knows nothing of habits.
+    Places that do not occur in training have the id ``UNKNOWN``, unknown users have 0.
 
-    >>> numbers = Numbers.of([Visit("ann", "home", 0, 480, 0), Visit("ann", "work", 0, 540, 0)])
+    >>> numbers = LocationIds.from_visits([Visit("ann", "home", 0, 480, 0), Visit("ann", "work", 0, 540, 0)])
     >>> numbers.place("work"), numbers.place("moon"), numbers.user("ann"), numbers.user("bob"), numbers.size
     (3, 1, 1, 0, 4)
     """
@@ -44,14 +49,14 @@ class Numbers:
         object.__setattr__(self, "_user", {name: at for at, name in enumerate(self.users, 1)})
 
     @classmethod
-    def of(cls, training: Iterable[Visit]) -> Numbers:
-        """Every place and user of the training visits, in the order in which they appear."""
+    def from_visits(cls, training: Iterable[Visit]) -> LocationIds:
+        """Number every place and user of the training visits in the order in which they appear."""
         visits = list(training)
         return cls(tuple(dict.fromkeys(v.place for v in visits)), tuple(dict.fromkeys(v.user for v in visits)))
 
     @property
     def size(self) -> int:
-        """How many numbers places have, with padding and unknown."""
+        """Number of place ids, padding and unknown included."""
         return len(self.places) + UNKNOWN + 1
 
     def place(self, name: str) -> int:
@@ -61,24 +66,24 @@ class Numbers:
         return self._user.get(name, 0)
 
     def name(self, number: int) -> str:
-        """The place of a number, for people."""
+        """The name of a place id."""
         return {PADDING: "(padding)", UNKNOWN: "(a place not in training)"}.get(number) or self.places[number - 2]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Visits as columns of numbers, in time within each user."""
+    """Visits as integer columns, sorted by time within each user."""
 
-    place: Tensor  # [V] all of them int64
+    place: Tensor  # all columns are [V] int64
     user: Tensor
     day: Tensor
     time: Tensor  # quarter of an hour of the day, from 1
     weekday: Tensor  # from 1
-    duration: Tensor  # half hours, from 1; 0 where it is not known
+    duration: Tensor  # half hours, from 1; 0 if unknown
 
     @classmethod
-    def of(cls, visits: Sequence[Visit], numbers: Numbers) -> Table:
-        """0 is left to padding in every column but the day's."""
+    def from_visits(cls, visits: Sequence[Visit], numbers: LocationIds) -> Table:
+        """Build the columns. 0 is padding in every column except ``day``."""
         rows = [
             (
                 numbers.place(v.place), numbers.user(v.user), v.day, v.minute // TIME_STEP + 1, v.weekday + 1,
@@ -91,7 +96,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Histories:
-    """Questions over one table: the visits ``first[i]`` to ``target[i] - 1`` lead to the visit ``target[i]``."""
+    """Questions over one table: the visits ``first[i]`` to ``target[i] - 1`` are the history of the visit ``target[i]``."""
 
     table: Table
     first: Tensor  # [N] int64
@@ -105,26 +110,26 @@ class Histories:
         return self.target - self.first
 
     def batch(self, rows: Tensor) -> Batch:
-        """Some questions together, padded on the right to the longest of them."""
+        """A batch of questions, padded on the right to the longest history."""
         day = self.table.day[self.target[rows]]
-        batch = gathered(self.table, self.first[rows], self.lengths[rows], day)
+        batch = gather_histories(self.table, self.first[rows], self.lengths[rows], day)
         return Batch(batch.tokens, self.table.place[self.target[rows]], batch.key_mask, batch.extras)
 
 
-def gathered(table: Table, first: Tensor, lengths: Tensor, day: Tensor) -> Batch:
-    """Histories that begin at ``first``, seen from a day; nothing is asked yet, so the targets are empty."""
+def gather_histories(table: Table, first: Tensor, lengths: Tensor, day: Tensor) -> Batch:
+    """Gather histories that begin at ``first``, relative to ``day``. The targets are empty."""
     here = torch.arange(int(lengths.max()))
     key_mask = here < lengths[:, None]
     places = (first[:, None] + here).clamp(max=len(table.place) - 1)
     columns = {name: getattr(table, name)[places] * key_mask for name in ("place", "time", "weekday", "duration")}
-    # how many days ago, from 1 for the day itself; 0 is padding
+    # days ago, 1 for the same day; 0 is padding
     ago = (day[:, None] - table.day[places] + 1) * key_mask
     tokens = columns.pop("place")
     return Batch(tokens, tokens.new_empty(0), key_mask, {**columns, "ago": ago, "user": table.user[first]})
 
 
 def split_by_days(visits: Iterable[Visit]) -> dict[str, list[Visit]]:
-    """Each user's visits in three parts by day: the first 60 % of the days, the next 20 %, the rest.
+    """Split each user's visits by day: the first 60 % of the days, the next 20 %, the rest.
 
     >>> week = [Visit("a", "x", day, 0, 0) for day in range(11)]
     >>> {name: [v.day for v in part] for name, part in split_by_days(week).items()}
@@ -144,10 +149,10 @@ def split_by_days(visits: Iterable[Visit]) -> dict[str, list[Visit]]:
     return parts
 
 
-def histories_of(visits: Sequence[Visit], numbers: Numbers, days: int = 7) -> Histories:
-    """Every question of one part, by the rule above."""
+def build_histories(visits: Sequence[Visit], numbers: LocationIds, days: int = 7) -> Histories:
+    """Build every question of one part by the rule in the module docstring."""
     first, target = [], []
-    begin, start = 0, 0  # of the user, and of the window
+    begin, start = 0, 0  # first visit of the user and of the window
     for at, visit in enumerate(visits):
         if at == 0 or visit.user != visits[at - 1].user:
             begin = start = at
@@ -156,4 +161,23 @@ def histories_of(visits: Sequence[Visit], numbers: Numbers, days: int = 7) -> Hi
         if visit.day - visits[begin].day >= days and at - start >= SHORTEST:
             first.append(start)
             target.append(at)
-    return Histories(Table.of(visits, numbers), torch.tensor(first).long(), torch.tensor(target).long())
+    return Histories(Table.from_visits(visits, numbers), torch.tensor(first).long(), torch.tensor(target).long())
+
+
+Parts = dict[str, list[Visit]]
+
+
+def load_geolife(subject: str) -> Parts:
+    """Load GeoLife stays, split by days within each user."""
+    return split_by_days(read_visits(data_file(subject, "geolife", "mobility/geolife_stays.csv"), subject))
+
+
+def load_foursquare(subject: str) -> Parts:
+    """Load Foursquare check-ins, which have no duration. The parts are separate files."""
+    return {
+        part: read_visits(data_file(subject, "foursquare", f"mobility/foursquare_{part}.csv"), subject)
+        for part in ("train", "valid", "test")
+    }
+
+
+PUBLISHED = {"geolife": load_geolife, "foursquare": load_foursquare}

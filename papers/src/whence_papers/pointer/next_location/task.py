@@ -1,4 +1,4 @@
-"""The next place as a task of the lab: ``load("whence_papers.pointer.next_location.task:NextPlaceTask", data="geolife")``."""
+"""Next-location prediction as a task of the lab: ``load("whence_papers.pointer.next_location.task:NextPlaceTask", data="geolife")``."""
 
 from __future__ import annotations
 
@@ -15,27 +15,34 @@ from whence.lab.data.corpora import content_hash
 from whence.lab.tasks import Batch, MetricAccumulator, Task
 from whence.lab.tasks.base import require_at_least, require_choice, require_known_fields, to_ints
 from whence.models import eval_mode
-from whence_papers.pointer.next_location.baselines import Counts, measured_rules
-from whence_papers.pointer.next_location.build import build_next_place
-from whence_papers.pointer.next_location.exhibits import exhibits
-from whence_papers.pointer.next_location.histories import UNKNOWN, Numbers, histories_of
-from whence_papers.pointer.next_location.metrics import RankTally, measured, ranks_of
-from whence_papers.pointer.next_location.model import shape_of
-from whence_papers.pointer.next_location.published import PUBLISHED
-from whence_papers.pointer.next_location.reading import NextPlaceModel
-from whence_papers.pointer.next_location.spec import READS, NextPlaceSpec
-from whence_papers.pointer.next_location.world import World, best_accuracy, best_surprise
+from whence_papers.pointer.next_location.figures import report_panels
+from whence_papers.pointer.next_location.histories import PUBLISHED, UNKNOWN, LocationIds, build_histories
+from whence_papers.pointer.next_location.metrics import (
+    Counts,
+    RankAccumulator,
+    compute_metrics,
+    evaluate_rules,
+    target_ranks,
+)
+from whence_papers.pointer.next_location.model import (
+    READS,
+    NextPlaceModel,
+    NextPlaceSpec,
+    build_next_place,
+    learned_shape,
+)
+from whence_papers.pointer.next_location.world import World, best_accuracy, best_cross_entropy
 
-POOL = 16  # batches whose questions are sorted by length together: little padding, and still a random order
-EVALUATED = 512  # questions of an evaluation batch
+POOL = 16  # batches per pool; questions are sorted by length within a pool, for little padding in a random order
+EVALUATED = 512  # questions per evaluation batch
 
 
 class NextPlaceTask(Task):
-    """Given the visits of the last days, which place comes next.
+    """Predict the next place from the visits of the last days.
 
     Args:
-        data: ``"geolife"`` or ``"foursquare"`` from the folder of WHENCE_DATA, or ``"world"``, which is made up.
-        days: of a history.
+        data: ``"geolife"`` or ``"foursquare"`` from the folder of WHENCE_DATA, or ``"world"``, which is synthetic.
+        days: length of a history in days.
     """
 
     name = "next_place"
@@ -47,8 +54,8 @@ class NextPlaceTask(Task):
         require_choice(self.name, "data", data, (*PUBLISHED, "world"))
         require_at_least(self.name, "days", days, 1)
         parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f'load("{self.name}")')
-        self.numbers, self.days = Numbers.of(parts["train"]), days
-        self.parts = {name: histories_of(visits, self.numbers, days) for name, visits in parts.items()}
+        self.numbers, self.days = LocationIds.from_visits(parts["train"]), days
+        self.parts = {name: build_histories(visits, self.numbers, days) for name, visits in parts.items()}
         self.vocab_size = self.classes = self.numbers.size
         self.context = int(self.parts["train"].lengths.max())
         self.durations = bool((self.parts["train"].table.duration > 0).any())
@@ -83,15 +90,15 @@ class NextPlaceTask(Task):
         return [self.numbers.name(token) for token in to_ints(tokens)]
 
     def spec(self, settings: Mapping[str, Any]) -> NextPlaceSpec:
-        """The model's spec with what the data decides; it cannot read what the data does not have."""
+        """The model's spec, completed from the data. Features that the data does not have cannot be read."""
         reads = settings.get("reads", [name for name in READS if name != "duration" or self.durations])
         if "duration" in reads and not self.durations:
-            raise usage_error("reads", "duration", f"{self.settings['data']} has no durations", "leave it out")
-        given = {
+            raise usage_error("reads", "duration", f"{self.settings['data']} has no durations", "remove it from reads")
+        from_data = {
             "places": self.vocab_size, "users": len(self.numbers.users), "days": self.days, "context": self.context,
         }  # fmt: skip
         require_known_fields("study.model", settings, NextPlaceSpec)
-        return NextPlaceSpec(**(given | dict(settings) | {"reads": tuple(reads)}))
+        return NextPlaceSpec(**(from_data | dict(settings) | {"reads": tuple(reads)}))
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         return build_next_place(self.spec(settings), arm, seed)
@@ -100,32 +107,35 @@ class NextPlaceTask(Task):
         return model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
 
     def metric_accumulator(self) -> MetricAccumulator:
-        return RankTally()
+        return RankAccumulator()
 
     def baselines(self) -> dict[str, Any]:
         counts = Counts(self.parts["train"].table, self.vocab_size)
-        found: dict[str, Any] = measured_rules(counts, self.evaluation("test"))
+        found: dict[str, Any] = evaluate_rules(counts, self.evaluation("test"))
         if self.settings["data"] == "world":
             test = self.parts["test"]
             known = World(history=self.days).probabilities(test, self.numbers)
             targets, users = test.table.place[test.target], test.table.user[test.target]
             found["the world's own rules"] = {
-                "value": best_accuracy(known), "surprise": best_surprise(known),
-                "metrics": measured(ranks_of(known, targets), known.argmax(1), targets, users),
+                "value": best_accuracy(known), "surprise": best_cross_entropy(known),
+                "metrics": compute_metrics(target_ranks(known, targets), known.argmax(1), targets, users),
             }  # fmt: skip
         return found
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
         assert isinstance(model, NextPlaceModel)
-        return {"shape": shape_of(model, self.context), "generated": self._generated(model)}
+        return {"shape": learned_shape(model, self.context), "generated": self._generated(model)}
 
     @torch.no_grad()
     def _generated(self, model: NextPlaceModel) -> dict[str, float]:
-        """The mean share of the answer that is generated instead of copied, where training has the answer or has not."""
+        """Mean generated share for answers that occur in training and for those that do not."""
         device = next(model.parameters()).device
         with eval_mode(model):
             shares = [
-                (model.answer(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generating, batch.targets)
+                (
+                    model.predict(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generated_share,
+                    batch.targets,
+                )
                 for batch in (found.map(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
             ]
         share, targets = (torch.cat(column) for column in zip(*shares, strict=True))
@@ -134,7 +144,7 @@ class NextPlaceTask(Task):
 
     @staticmethod
     def panels(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return exhibits(runs, baselines)
+        return report_panels(runs, baselines)
 
     def weights_metadata(self, model: nn.Module) -> dict[str, Any]:
         assert isinstance(model, NextPlaceModel)

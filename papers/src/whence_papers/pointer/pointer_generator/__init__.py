@@ -1,11 +1,10 @@
-"""The pointer-generator with coverage: a summariser that can say words it has no name for, by copying them."""
+"""The pointer-generator with coverage: a summarizer that can copy out-of-vocabulary words from its source."""
 
-from whence_papers.pointer.pointer_generator.model import PointerGenerator, Told
+from whence_papers.pointer.pointer_generator.model import PointerGenerator, PointerGeneratorSpec, TeacherForcedOutput
 from whence_papers.pointer.pointer_generator.search import Hypothesis, beam_search, greedy_search
-from whence_papers.pointer.pointer_generator.spec import PointerGeneratorSpec
-from whence_papers.pointer.pointer_generator.texts import Sources, Targets, Vocabulary
+from whence_papers.pointer.pointer_generator.vocabulary import Sources, Targets, Vocabulary
 
 __all__ = [
-    "Hypothesis", "PointerGenerator", "PointerGeneratorSpec", "Sources", "Targets", "Told", "Vocabulary", "beam_search",
+    "Hypothesis", "PointerGenerator", "PointerGeneratorSpec", "Sources", "Targets", "TeacherForcedOutput", "Vocabulary", "beam_search",
     "greedy_search",
 ]  # fmt: skip

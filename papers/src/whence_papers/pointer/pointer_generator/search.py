@@ -1,6 +1,6 @@
-"""Writing: the best word each time, or the best of several beginnings kept side by side. Coverage goes along with each.
+"""Greedy search and beam search. Each hypothesis carries its own coverage.
 
-All scores are sums of logarithms. What is impossible has -inf, and is never gone on from.
+Scores are sums of log-probabilities. Impossible continuations have -inf and are never extended.
 """
 
 from __future__ import annotations
@@ -15,43 +15,45 @@ from whence.errors import usage_error
 from whence.models import eval_mode
 from whence.validation import require_integer
 from whence_papers.pointer.pointer_generator.model import PointerGenerator
-from whence_papers.pointer.pointer_generator.texts import PAD, START, STOP, Sources
+from whence_papers.pointer.pointer_generator.vocabulary import PAD, START, STOP, Sources
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished text in numbers of its source's extended vocabulary, without start and stop."""
+    """A finished text in ids of its source's extended vocabulary, without start and stop."""
 
     words: tuple[int, ...]
-    log_p: float  # of all words and of the stop, where it came to one
-    score: float  # log_p over the number of steps to the power that was asked for
-    stopped: bool  # False: cut off at the longest length
+    log_p: float  # of all words and of the stop, if there is one
+    score: float  # log_p / steps ** length_penalty
+    stopped: bool  # False: cut off at max_length
     repeated: float  # the coverage loss, a mean over the steps
 
 
-def hypothesis(words: tuple[int, ...], log_p: float, stopped: bool, repeated: float, power: float) -> Hypothesis:
+def make_hypothesis(
+    words: tuple[int, ...], log_p: float, stopped: bool, repeated: float, length_penalty: float
+) -> Hypothesis:
     steps = max(1, len(words) + stopped)
-    return Hypothesis(words, log_p, log_p / steps**power, stopped, repeated / steps)
+    return Hypothesis(words, log_p, log_p / steps**length_penalty, stopped, repeated / steps)
 
 
 @torch.no_grad()
-def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 100) -> list[Hypothesis]:
-    """The most likely word at each step, for all sources together; one text for each."""
-    require_integer("greedy_search", "longest", longest)
+def greedy_search(model: PointerGenerator, sources: Sources, *, max_length: int = 100) -> list[Hypothesis]:
+    """Take the most likely word at each step. All sources run as one batch."""
+    require_integer("greedy_search", "max_length", max_length)
     with eval_mode(model):
-        reading, carried = model.read(sources)
+        encoded, state = model.encode(sources)
         batch = len(sources.lengths)
         words = sources.tokens.new_full((batch,), START)
         ended = torch.zeros_like(words, dtype=torch.bool)
-        log_p, repeated = (carried.coverage.new_zeros(batch, dtype=torch.float64) for _ in range(2))
+        log_p, repeated = (state.coverage.new_zeros(batch, dtype=torch.float64) for _ in range(2))
         written: list[Tensor] = []
-        for length in range(longest + 1):
-            step, carried = model.step(words, carried, reading)
-            best, words = _allowed(step.log_p).max(-1)
-            ended = ended | torch.isneginf(best)  # nothing can be said any more
-            if length == longest:
-                ended = ended | (words != STOP)  # cut off: this word is not written any more
-            log_p += best.double().masked_fill(ended, 0.0)
+        for length in range(max_length + 1):
+            step, state = model.step(words, state, encoded)
+            best_log_p, words = _allowed(step.log_p).max(-1)
+            ended = ended | torch.isneginf(best_log_p)  # no continuation is possible
+            if length == max_length:
+                ended = ended | (words != STOP)  # cut off: this word is not written
+            log_p += best_log_p.double().masked_fill(ended, 0.0)
             repeated += step.repeated.double().masked_fill(ended, 0.0)
             words = words.masked_fill(ended, PAD)
             written.append(words)
@@ -59,10 +61,10 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, longest: int = 1
             if bool(ended.all()):
                 break
     out = []
-    for row, total, again in zip(torch.stack(written, 1).tolist(), log_p.tolist(), repeated.tolist(), strict=True):
+    for row, total, coverage in zip(torch.stack(written, 1).tolist(), log_p.tolist(), repeated.tolist(), strict=True):
         stopped = STOP in row
-        kept = tuple(word for word in row if word not in (STOP, PAD))
-        out.append(hypothesis(kept, total, stopped, again, 1.0))
+        text = tuple(word for word in row if word not in (STOP, PAD))
+        out.append(make_hypothesis(text, total, stopped, coverage, 1.0))
     return out
 
 
@@ -71,41 +73,53 @@ def beam_search(
     model: PointerGenerator,
     sources: Sources,
     *,
-    beams: int = 4,
-    best: int = 1,
-    shortest: int = 0,
-    longest: int = 100,
-    power: float = 1.0,
+    num_beams: int = 4,
+    num_return_sequences: int = 1,
+    min_length: int = 0,
+    max_length: int = 100,
+    length_penalty: float = 1.0,
 ) -> list[list[Hypothesis]]:
-    """For each source its ``best`` texts, the highest score first; fewer where there are no more.
+    """For each source up to ``num_return_sequences`` texts, the highest score first.
 
-    The search ends when ``beams`` texts have come to a stop, as in the source, or when none is left to go on from.
+    The search ends when ``num_beams`` texts have stopped, as in the source, or when no hypothesis can be extended.
 
     Args:
-        beams: beginnings that are kept side by side.
-        best: how many texts to give back for each source, at most ``beams``.
-        shortest: words before which no text may stop.
-        longest: words after which a text is cut off; such a text is given back only where too few came to a stop.
-        power: the score is ``log_p / steps ** power``: 1 for the mean, as in the source, 0 for the sum.
+        num_beams: number of partial hypotheses.
+        num_return_sequences: number of texts per source, at most ``num_beams``.
+        min_length: smallest number of words.
+        max_length: number of words after which a text is cut off. Cut texts are returned only if too few texts stopped.
+        length_penalty: the score is ``log_p / steps ** length_penalty``: 1 for the mean, as in the source, 0 for the sum.
     """
-    for name, value in (("beams", beams), ("best", best), ("longest", longest)):
+    for name, value in (
+        ("num_beams", num_beams),
+        ("num_return_sequences", num_return_sequences),
+        ("max_length", max_length),
+    ):
         require_integer("beam_search", name, value)
-    whole = isinstance(shortest, int) and not isinstance(shortest, bool)
-    if best > beams or not whole or not 0 <= shortest <= longest or not math.isfinite(power):
+    whole = isinstance(min_length, int) and not isinstance(min_length, bool)
+    if (
+        num_return_sequences > num_beams
+        or not whole
+        or not 0 <= min_length <= max_length
+        or not math.isfinite(length_penalty)
+    ):
         raise usage_error(
             "beam_search(...)",
-            f"beams={beams}, best={best}, shortest={shortest!r}, longest={longest}, power={power}",
-            "best is at most beams, shortest lies between 0 and longest, and power is finite",
+            f"num_beams={num_beams}, num_return_sequences={num_return_sequences}, min_length={min_length!r}, max_length={max_length}, length_penalty={length_penalty}",
+            "num_return_sequences is at most num_beams, min_length is between 0 and max_length, and length_penalty is finite",
             "correct them",
         )
     with eval_mode(model):
         rows = range(len(sources.lengths))
-        return [_search(model, _one(sources, row), beams, best, shortest, longest, power) for row in rows]
+        return [
+            _search(model, _one(sources, row), num_beams, num_return_sequences, min_length, max_length, length_penalty)
+            for row in rows
+        ]
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A text that has not come to a stop."""
+    """A text that has not stopped yet."""
 
     words: tuple[int, ...]
     log_p: float
@@ -113,47 +127,53 @@ class Beginning:
 
 
 def _search(
-    model: PointerGenerator, source: Sources, beams: int, best: int, shortest: int, longest: int, power: float
+    model: PointerGenerator,
+    source: Sources,
+    num_beams: int,
+    num_return_sequences: int,
+    min_length: int,
+    max_length: int,
+    length_penalty: float,
 ) -> list[Hypothesis]:
-    reading, carried = model.read(source)
-    kept = [Beginning((), 0.0, 0.0)]
+    encoded, state = model.encode(source)
+    partials = [Beginning((), 0.0, 0.0)]
     done: list[Hypothesis] = []
-    for length in range(longest + 1):
-        words = source.tokens.new_tensor([text.words[-1] if text.words else START for text in kept])
-        step, carried = model.step(words, carried, reading.of(torch.zeros_like(words)))
-        sums = torch.tensor([text.log_p for text in kept], dtype=torch.float64, device=words.device)
+    for length in range(max_length + 1):
+        words = source.tokens.new_tensor([text.words[-1] if text.words else START for text in partials])
+        step, state = model.step(words, state, encoded.of(torch.zeros_like(words)))
+        sums = torch.tensor([text.log_p for text in partials], dtype=torch.float64, device=words.device)
         totals = sums[:, None] + _allowed(step.log_p).double()
-        if length < shortest:
+        if length < min_length:
             totals[:, STOP] = -torch.inf
-        repeated = [text.repeated + again for text, again in zip(kept, step.repeated.tolist(), strict=True)]
+        repeated = [text.repeated + coverage for text, coverage in zip(partials, step.repeated.tolist(), strict=True)]
         longer: list[Beginning] = []
         parents: list[int] = []
-        # each beginning has one stop, so among twice the beams enough goes on
-        ranked = totals.flatten().topk(min(2 * beams, totals.numel()))
+        # each hypothesis has one stop, so twice the number of beams leaves enough continuations
+        ranked = totals.flatten().topk(min(2 * num_beams, totals.numel()))
         for total, place in zip(ranked.values.tolist(), ranked.indices.tolist(), strict=True):
-            if total == -torch.inf or len(longer) == beams or len(done) == beams:
+            if total == -torch.inf or len(longer) == num_beams or len(done) == num_beams:
                 break
             parent, word = divmod(place, totals.shape[1])
             if word == STOP:
-                done.append(hypothesis(kept[parent].words, total, True, repeated[parent], power))
+                done.append(make_hypothesis(partials[parent].words, total, True, repeated[parent], length_penalty))
             else:
-                longer.append(Beginning((*kept[parent].words, word), total, repeated[parent]))
+                longer.append(Beginning((*partials[parent].words, word), total, repeated[parent]))
                 parents.append(parent)
-        if length == longest or len(done) == beams or not longer:
+        if length == max_length or len(done) == num_beams or not longer:
             break
-        kept, carried = longer, carried.of(source.tokens.new_tensor(parents))
+        partials, state = longer, state.of(source.tokens.new_tensor(parents))
     stopped = {found.words for found in done}
     cut = [
-        hypothesis(text.words, text.log_p, False, text.repeated, power)
-        for text in kept
-        if len(text.words) == longest and text.words not in stopped
+        make_hypothesis(text.words, text.log_p, False, text.repeated, length_penalty)
+        for text in partials
+        if len(text.words) == max_length and text.words not in stopped
     ]
     best_first = (sorted(some, key=lambda found: -found.score) for some in (done, cut))
-    return [found for some in best_first for found in some][:best]
+    return [found for some in best_first for found in some][:num_return_sequences]
 
 
 def _allowed(log_p: Tensor) -> Tensor:
-    """No text goes on with padding or a second start."""
+    """Exclude padding and a second start."""
     log_p = log_p.clone()
     log_p[:, [PAD, START]] = -torch.inf
     return log_p

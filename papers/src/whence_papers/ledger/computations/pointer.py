@@ -1,4 +1,4 @@
-"""The pointer's worked examples and rules: softmax of printed scores, scattering, masking, counting from the end."""
+"""The worked examples and rules of the pointer: softmax of printed scores, scattering, masking, positions from the end."""
 
 from __future__ import annotations
 

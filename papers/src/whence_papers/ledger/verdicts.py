@@ -1,4 +1,4 @@
-"""From a claim and its evidence to a verdict. Nothing here is typed in: change the evidence and the verdict follows."""
+"""Verdicts: compare the evidence of a claim with what the source says. Nothing is typed in; verdicts follow the evidence."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.statistics import summary
-from whence_papers.ledger.evidence import Evidence, evidence_of
-from whence_papers.ledger.ledger import Check, Claim, Source
-from whence_papers.ledger.places import Places
+from whence_papers.ledger.claims import Check, Claim, LedgerFolders, Source
+from whence_papers.ledger.evidence import Evidence, find_evidence
 
 REPRODUCED, NOT_REPRODUCED, WRONG = "reproduced", "not reproduced", "arithmetic wrong"
 UNTESTABLE, OPEN = "not testable here", "open"
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, WRONG, UNTESTABLE, OPEN)
 LEVEL = 0.95
-FEWEST = 3  # seeds below which nothing is said of a figure
+MIN_SEEDS = 3  # fewer seeds leave a claim open
 
 RULES = {
-    "a number": "Ours agrees with a printed number if it rounds to it, or lies within the tolerance the ledger states.",
+    "a number": "Our value agrees with a printed number if it rounds to that number, or if it is within the tolerance stated in the ledger.",
     "seeds": (
-        "A figure of one run is held against several seeds of ours: it agrees if it lies in the interval in which one "
-        "further run of ours would lie with 95 % (t distribution of our seeds; Bonferroni's correction where a claim has "
-        f"several such figures). A bound is said of all runs and held against their mean. Fewer than {FEWEST} finished seeds leave it open."
+        "The source's figure of one run agrees if it lies in the 95 % prediction interval for one further run of ours "
+        "(t distribution over our seeds; Bonferroni correction if a claim has "
+        f"several such figures). A bound is compared with the mean over our seeds. Fewer than {MIN_SEEDS} finished seeds leave a claim open."
     ),
     "a difference": (
-        "A difference between arms is claimed only if Welch's test does so after Bonferroni's correction and the "
-        "permutation test could, given the number of seeds (whence.statistics.compare); the source's own number of runs "
-        "is judged by the same rule."
+        "A difference between arms is claimed only if Welch's test is significant after Bonferroni correction and the "
+        "number of seeds is large enough for a permutation test to be significant (whence.statistics.compare). The "
+        "source's own number of runs is judged by the same rule."
     ),
     "verdicts": (
-        "Every check of a claim must agree for 'reproduced'. A failing check means 'arithmetic wrong' where the source's "
-        "own figures or formula give the other number, and 'not reproduced' elsewhere."
+        "'Reproduced' requires that every check of a claim agrees. A failed check means 'arithmetic wrong' if the source's "
+        "own figures or formula give another number, and 'not reproduced' otherwise."
     ),
 }
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One check with what was found."""
+class CheckResult:
+    """One check and its result."""
 
     check: Check
     found: str
@@ -48,48 +47,48 @@ class Checked:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim, its verdict, and why."""
+    """A claim, its verdict and the reason."""
 
     claim: Claim
     verdict: str
     because: str
-    checked: tuple[Checked, ...]
+    checked: tuple[CheckResult, ...]
     evidence: Evidence
 
 
-def judge(claim: Claim, places: Places) -> Judgement:
-    """The verdict on a claim from the evidence there is."""
+def judge(claim: Claim, folders: LedgerFolders) -> Judgement:
+    """Compute the verdict on a claim from the available evidence."""
     if claim.way == "untestable":
         return Judgement(claim, UNTESTABLE, claim.by, (), Evidence(None))
     if claim.way == "waits_for":
         return Judgement(claim, OPEN, f"waits for {claim.by}", (), Evidence(None, waits_for=claim.by))
-    evidence = evidence_of(claim, places)
+    evidence = find_evidence(claim, folders)
     if evidence.found is None:
         return Judgement(claim, OPEN, f"waits for {evidence.waits_for}", (), evidence)
-    values = [_figure(claim, check, evidence.found) for check in claim.checks]
-    few = [check.figure for check, value in zip(claim.checks, values, strict=True) if _too_few(value)]
+    values = [_figure_values(claim, check, evidence.found) for check in claim.checks]
+    few = [check.figure for check, value in zip(claim.checks, values, strict=True) if _has_too_few_seeds(value)]
     if few:
         return Judgement(claim, OPEN, f"waits for more seeds of {few[0].replace('_', ' ')}", (), evidence)
     statistical = sum(isinstance(value, list) for value in values)
     level = 1 - (1 - LEVEL) / max(1, statistical)
-    checked = tuple(hold(check, value, level) for check, value in zip(claim.checks, values, strict=True))
+    checked = tuple(evaluate_check(check, value, level) for check, value in zip(claim.checks, values, strict=True))
     words = str(evidence.found.get("words", ""))
     wrong = [one for one in checked if not one.agrees]
     shown = wrong or list(checked)
-    told = list(dict.fromkeys(_told(one) for one in shown))
-    because = "; ".join(told[:3]) + (f"; and {len(told) - 3} more" if len(told) > 3 else "")
+    sentences = list(dict.fromkeys(_describe_result(one) for one in shown))
+    because = "; ".join(sentences[:3]) + (f"; and {len(sentences) - 3} more" if len(sentences) > 3 else "")
     verdict = REPRODUCED if not wrong else WRONG if claim.arithmetic else NOT_REPRODUCED
     return Judgement(claim, verdict, f"{because}. {words}" if words else because, checked, evidence)
 
 
-def hold(check: Check, found: float | list[float], level: float = LEVEL) -> Checked:
-    """What was found held against what was said.
+def evaluate_check(check: Check, found: float | list[float], level: float = LEVEL) -> CheckResult:
+    """Compare a figure with what the source says.
 
-    >>> hold(Check("x", "said", 4.7, "4.7", 0.05), 4.68).agrees, hold(Check("x", "below", 0.7, "0.7"), 0.7).agrees
+    >>> evaluate_check(Check("x", "said", 4.7, "4.7", 0.05), 4.68).agrees, evaluate_check(Check("x", "below", 0.7, "0.7"), 0.7).agrees
     (True, False)
     """
     if isinstance(found, list):
-        return _hold_seeds(check, found, level)
+        return _evaluate_on_seeds(check, found, level)
     agrees = {
         "said": abs(found - check.number) <= check.within,
         "at_most": found <= check.number,
@@ -97,15 +96,15 @@ def hold(check: Check, found: float | list[float], level: float = LEVEL) -> Chec
         "below": found < check.number,
         "above": found > check.number,
     }[check.relation]
-    return Checked(check, shown(found, check), agrees)
+    return CheckResult(check, format_number(found, check), agrees)
 
 
-def further_run(values: list[float], level: float = LEVEL) -> tuple[float, float]:
+def prediction_interval(values: list[float], level: float = LEVEL) -> tuple[float, float]:
     """The interval in which one more value of the same kind lies with this probability.
 
     The interval of a mean of n values has half-width t * s / sqrt(n); that of one further value t * s * sqrt(1 + 1/n).
 
-    >>> low, high = further_run([70.0, 71.0, 72.0])
+    >>> low, high = prediction_interval([70.0, 71.0, 72.0])
     >>> round(low, 3), round(high, 3)
     (66.032, 75.968)
     """
@@ -116,52 +115,52 @@ def further_run(values: list[float], level: float = LEVEL) -> tuple[float, float
     return found.mean - half, found.mean + half
 
 
-def _hold_seeds(check: Check, values: list[float], level: float) -> Checked:
-    low, high = further_run(values, level)
+def _evaluate_on_seeds(check: Check, values: list[float], level: float) -> CheckResult:
+    low, high = prediction_interval(values, level)
     mean = math.fsum(values) / len(values)
     digits = max(1, len(check.text.partition(".")[2]))
     agrees = {
-        "said": low - check.within <= check.number <= high + check.within,  # the source's figure is of one run
-        "at_most": mean <= check.number,  # a limit is said of all runs
+        "said": low - check.within <= check.number <= high + check.within,  # the source reports one run
+        "at_most": mean <= check.number,  # a bound is a statement about all runs
         "at_least": mean >= check.number,
         "below": mean < check.number,
         "above": mean > check.number,
     }[check.relation]
-    return Checked(
+    return CheckResult(
         check,
         f"{mean:,.{digits}f} on average of {len(values)} runs, a further one within {low:,.{digits}f} to {high:,.{digits}f}",
         agrees,
     )
 
 
-def _told(one: Checked) -> str:
-    """What was found, and what the source says where that is something else."""
+def _describe_result(one: CheckResult) -> str:
+    """The result, and the source's number if the two disagree."""
     said = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "said" else ""
     return f"{one.check.figure.replace('_', ' ')} {one.found}" + ("" if one.agrees else f", not {said}{one.check.text}")
 
 
-def _figure(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[float]:
+def _figure_values(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[float]:
     value = found.get(check.figure)
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         raise usage_error(
             f"claims/{claim.source}.toml, {claim.id},",
-            f"no number {check.figure!r} in its evidence, which has {', '.join(found)}",
-            "a check names a number that was found",
-            "correct the check, or compute the record again",
+            f"no number {check.figure!r} in the evidence, which has {', '.join(found)}",
+            "a check names a figure of the evidence",
+            "correct the check, or run `whence claims --update`",
         )
     numbers = [float(v) for v in values if v is not None]
     return numbers if isinstance(value, list) else numbers[0]
 
 
-def _too_few(value: float | list[float]) -> bool:
-    return isinstance(value, list) and len(value) < FEWEST
+def _has_too_few_seeds(value: float | list[float]) -> bool:
+    return isinstance(value, list) and len(value) < MIN_SEEDS
 
 
-def shown(value: float, check: Check | None = None) -> str:
-    """A number with one digit more than the source prints, or in four digits.
+def format_number(value: float, check: Check | None = None) -> str:
+    """Format a number with one digit more than the source prints, or with four significant digits.
 
-    >>> shown(2.9787, Check("x", "said", 4.7, "4.7")), shown(394240.0), shown(1.2e-16), shown(0.36788)
+    >>> format_number(2.9787, Check("x", "said", 4.7, "4.7")), format_number(394240.0), format_number(1.2e-16), format_number(0.36788)
     ('2.98', '394,240', '1.2e-16', '0.3679')
     """
     if value == round(value) and abs(value) < 1e15:
@@ -177,17 +176,17 @@ def shown(value: float, check: Check | None = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def findings(sources: list[Source], places: Places) -> dict[str, Any]:
-    """Every claim with its verdict, as plain JSON for a terminal or a page."""
-    told: list[dict[str, Any]] = [
+def judge_sources(sources: list[Source], folders: LedgerFolders) -> dict[str, Any]:
+    """Every claim with its verdict, as plain JSON for the terminal or the page."""
+    rows: list[dict[str, Any]] = [
         {
             "name": source.name, "number": source.number, "title": source.title, "kind": source.kind,
-            "claims": [to_json(judge(claim, places)) for claim in source.claims],
+            "claims": [to_json(judge(claim, folders)) for claim in source.claims],
         }
         for source in sources
     ]  # fmt: skip
-    counts = {v: sum(claim["verdict"] == v for source in told for claim in source["claims"]) for v in VERDICTS}
-    return {"sources": told, "counts": counts, "rules": RULES}
+    counts = {v: sum(claim["verdict"] == v for source in rows for claim in source["claims"]) for v in VERDICTS}
+    return {"sources": rows, "counts": counts, "rules": RULES}
 
 
 def to_json(judgement: Judgement) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""How many numbers models and attentions learn: from the modules themselves, and from the sums a source prints."""
+"""Counts: parameters of models and attention modules, multiplications, and the items of the speeches data.
+
+The counts of the speeches need the data folder. Without it their records stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from torch import nn
 
 from whence.attention.additive import AdditiveAttention
 from whence.attention.pointer import PointerAttention
+from whence.errors import MissingExtra, WhenceError
 from whence.models import ModelSpec, build, parameter_table
 from whence.position import Alibi, NoPosition, Position, Recency, Sinusoidal
+from whence_papers.ledger.claims import MissingEvidence
 
 KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoidal(spec.embed_dim),
          "alibi": lambda spec: Alibi(spec.heads, form="symmetric", scale=1.1)}  # fmt: skip
@@ -96,7 +101,31 @@ def multiplications(attention: int, encoder: int, decoder: int, embed_dim: int, 
     }
 
 
+def speeches_counts(context: int) -> dict[str, Any]:
+    """Vocabulary, items, padding at a length, and how many test sentences stand in the training file."""
+    from whence_papers.speeches import data
+
+    subject = "whence claims"
+    try:
+        nltk = data.load_tokenizer(subject)
+        words = data.build_vocabulary(subject, nltk.split).size
+        train, _ = data.read_labelled(subject, "train_CLS.tsv")
+        test, _ = data.read_labelled(subject, "test_CLS.tsv")
+    except (WhenceError, MissingExtra) as error:
+        raise MissingEvidence(f"the speeches' files ({error})") from None
+    known = set(train)
+    lengths = [min(context, len(nltk.split(text))) for text in train]
+    return {
+        "vocabulary": words,
+        "training_items": len(train),
+        "test_items": len(test),
+        "padding_percent": 100 * (1 - sum(lengths) / (context * len(train))),
+        "test_items_in_training": sum(text in known for text in test),
+        "words": f"nltk {nltk.version}; other versions cut other words.",
+    }
+
+
 COMPUTATIONS = (
     model_parameters, position_parameters, vocabulary_for, additive_attention, pointer_attention, equal_widths,
-    multiplications,
+    multiplications, speeches_counts,
 )  # fmt: skip

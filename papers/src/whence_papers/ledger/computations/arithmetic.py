@@ -1,4 +1,4 @@
-"""Arithmetic on figures that a source prints: its columns, products, differences and shares."""
+"""Arithmetic on the figures that a source prints: columns, products, differences and shares."""
 
 from __future__ import annotations
 

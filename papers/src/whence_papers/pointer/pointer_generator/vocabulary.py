@@ -1,7 +1,7 @@
-"""Words and numbers: a vocabulary, and for each batch the words beyond it that its sources hold.
+"""A vocabulary, and for each batch the out-of-vocabulary words of its sources.
 
-A word of the vocabulary has one number everywhere. A word beyond it has a number in its own source alone: V for the first
-such word of the source, V + 1 for the next. The model reads it as unknown, and can only copy it.
+A word of the vocabulary has one id everywhere. An out-of-vocabulary word has an id in its own source alone: V for the first
+such word of the source, V + 1 for the next. The model reads it as unknown and can only copy it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from whence.errors import usage_error
 
 PAD, UNKNOWN, START, STOP = range(4)
 SPECIAL = ("[pad]", "[unknown]", "[start]", "[stop]")
-#: a target where there is none; what torch's losses leave out
+#: no target; the ignore index of torch's losses
 NO_TARGET = -100
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What is read, padded on the right."""
+    """A batch of source texts, padded on the right."""
 
-    tokens: Tensor  # [B, S]: words beyond the vocabulary are unknown
-    extended: Tensor  # [B, S]: they have numbers of their own
+    tokens: Tensor  # [B, S]: out-of-vocabulary words are unknown
+    extended: Tensor  # [B, S]: out-of-vocabulary words have their own ids
     lengths: Tensor  # [B]
-    beyond: tuple[tuple[str, ...], ...]  # those words, for each source, in the order of their numbers
+    beyond: tuple[tuple[str, ...], ...]  # out-of-vocabulary words of each source, in the order of their ids
 
     @property
     def extra(self) -> int:
-        """How many numbers the extended vocabulary of this batch has beyond the vocabulary."""
+        """Number of additional ids in the extended vocabulary of this batch."""
         return max(len(words) for words in self.beyond)
 
     def to(self, device: torch.device | str) -> Sources:
@@ -40,18 +40,18 @@ class Sources:
 
 @dataclass(frozen=True)
 class Targets:
-    """What is written: the inputs of each step and the word that should follow, padded on the right."""
+    """A batch of target texts: the input and the target of each step, padded on the right."""
 
-    inputs: Tensor  # [B, T], the start and then the words, as the model reads them
-    words: Tensor  # [B, T], the words and then the stop, beyond the vocabulary unknown; NO_TARGET behind
-    extended: Tensor  # [B, T], the same with the numbers of the extended vocabulary
+    inputs: Tensor  # [B, T], the start and then the words
+    words: Tensor  # [B, T], the words and then the stop; out-of-vocabulary words are unknown; NO_TARGET is padding
+    extended: Tensor  # [B, T], the same in the extended vocabulary
 
     def to(self, device: torch.device | str) -> Targets:
         return Targets(self.inputs.to(device), self.words.to(device), self.extended.to(device))
 
 
 class Vocabulary:
-    """Words with numbers, behind the four special ones.
+    """Words with ids, after the four special ones.
 
     >>> vocabulary = Vocabulary(["went", "to"])
     >>> sources = vocabulary.sources([["ann", "went", "to", "oslo", "ann"]])
@@ -68,22 +68,20 @@ class Vocabulary:
         self.numbers = {word: number for number, word in enumerate(self.words)}
         if len(self.numbers) < len(self.words):
             twice = next(word for place, word in enumerate(self.words) if self.numbers[word] != place)
-            raise usage_error(
-                "Vocabulary(words)", f"{twice!r} twice", "each word has one number", "give each word once"
-            )
+            raise usage_error("Vocabulary(words)", f"{twice!r} twice", "words are unique", "list each word once")
 
     def __len__(self) -> int:
         return len(self.words)
 
     def sources(self, texts: Sequence[Sequence[str]]) -> Sources:
-        """A batch of texts to read."""
+        """Encode a batch of source texts."""
         empty = [place for place, text in enumerate(texts) if not text]
         if not texts or empty:
             raise usage_error(
                 "Vocabulary.sources(texts)",
                 f"no words in text {empty[0]}" if empty else "no texts",
-                "there is something to read in every text",
-                "leave empty texts out",
+                "every text needs at least one word",
+                "remove empty texts",
             )
         beyond = tuple(tuple(dict.fromkeys(w for w in text if w not in self.numbers)) for text in texts)
         own = [{word: len(self) + place for place, word in enumerate(words)} for words in beyond]
@@ -93,13 +91,13 @@ class Vocabulary:
         return Sources(_padded(tokens, PAD), _padded(extended, PAD), lengths, beyond)
 
     def targets(self, texts: Sequence[Sequence[str]], sources: Sources) -> Targets:
-        """What should be written for a batch of sources. A word in neither vocabulary nor source is unknown."""
+        """Encode the target texts of a batch of sources. A word in neither vocabulary nor source is unknown."""
         if len(texts) != len(sources.beyond):
             raise usage_error(
                 "Vocabulary.targets(texts, sources)",
                 f"{len(texts)} texts for {len(sources.beyond)} sources",
                 "each source has one target",
-                "give as many texts",
+                "pass one text per source",
             )
         own = [{word: len(self) + place for place, word in enumerate(words)} for words in sources.beyond]
         words = [[self.numbers.get(w, UNKNOWN) for w in text] for text in texts]
@@ -111,15 +109,15 @@ class Vocabulary:
         )
 
     def text(self, numbers: Sequence[int], beyond: Sequence[str]) -> list[str]:
-        """Words from numbers of a source's extended vocabulary."""
+        """Decode ids of a source's extended vocabulary."""
         every = (*self.words, *beyond)
         outside = [n for n in numbers if not 0 <= n < len(every)]
         if outside:
             raise usage_error(
                 "Vocabulary.text(numbers, beyond)",
                 str(outside[0]),
-                f"this source's words have numbers from 0 to {len(every) - 1}",
-                "give the words beyond the vocabulary of the same source",
+                f"ids of this source are from 0 to {len(every) - 1}",
+                "pass sources.beyond of the same source",
             )
         return [every[n] for n in numbers]
 

@@ -1,0 +1,227 @@
+"""Claims of the sources, read from one TOML file per source and validated before anything is computed.
+
+number = "000"                          number of the source
+title = "..."
+kind = "..."                            kind of text
+
+[[claim]]
+id = "epar-bound"                       starts with the file's name
+claim = "..."                           the claim in our words
+where = "..."                           section of the source
+how = "..."                             how it is tested here
+compute = "name"                        exactly one of these four: a computation whose record is the evidence,
+read = "name"                           a reader of stored records,
+untestable = "reason"                   why it cannot be tested here,
+waits_for = "what"                      what is needed before it can be tested
+arithmetic = true                       a failed check is an arithmetic error of the source, not a different measurement
+given = { ... }                         arguments of the computation or reader, such as the source's figures
+checks = [{ figure = "name", said = "4.7" }]
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whence.errors import WhenceError, usage_error
+from whence_papers import FOLDER
+
+METHODS = ("compute", "read", "untestable", "waits_for")
+TEXTS = ("id", "claim", "where", "how")
+RELATIONS = ("said", "at_most", "at_least", "below", "above")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One number that the source states about a figure of the evidence."""
+
+    figure: str  # name of the figure in the evidence
+    relation: str  # one of RELATIONS
+    number: float
+    text: str  # the number as the source prints it
+    within: float = 0.0  # tolerance of ``said``; by default half of the last printed digit
+    note: str = ""
+
+    @property
+    def says(self) -> str:
+        """The claim about this number, as text.
+
+        >>> Check("share", "at_most", 0.5, "0.5").says
+        'share at most 0.5'
+        """
+        relation = "" if self.relation == "said" else f"{self.relation.replace('_', ' ')} "
+        return f"{self.figure.replace('_', ' ')} {relation}{self.text}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and the one method by which it is judged."""
+
+    id: str
+    source: str
+    claim: str
+    where: str
+    how: str
+    way: str  # one of WAYS
+    by: str  # name of the computation or reader, the reason, or what is awaited
+    arithmetic: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text with claims."""
+
+    name: str
+    number: str
+    title: str
+    kind: str
+    claims: tuple[Claim, ...]
+
+
+def load_sources(folder: Path, known: Mapping[str, tuple[str, ...]] | None = None) -> list[Source]:
+    """Load every source of a folder, sorted by number.
+
+    Args:
+        folder: holds one TOML file per source.
+        known: names of all computations and readers, under "compute" and "read"; other names are errors.
+    """
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise usage_error(
+            "claims",
+            f"no .toml file in {folder}",
+            "a ledger has one TOML file per source",
+            "pass --folder with the folder of the claims",
+        )
+    sources = sorted((_source(path, known or {}) for path in paths), key=lambda source: source.number)
+    seen: set[str] = set()
+    for source in sources:
+        for claim in source.claims:
+            if claim.id in seen:
+                raise _entry_error(f"{source.name}.toml", claim.id, "a duplicate id", "ids are unique")
+            seen.add(claim.id)
+    return sources
+
+
+def _source(path: Path, known: Mapping[str, tuple[str, ...]]) -> Source:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise usage_error(
+            f"claims/{path.name}", str(error), "the file must be valid TOML", "correct that line"
+        ) from None
+    texts = {name: data.pop(name, None) for name in ("number", "title", "kind")}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text:
+            raise _entry_error(path.name, None, f"{name} = {text!r}", f"{name} is a non-empty text")
+    claims = data.pop("claim", None)
+    if data:
+        raise _entry_error(
+            path.name, None, f"an entry {next(iter(data))!r}", "the keys are number, title, kind and claim"
+        )
+    if not isinstance(claims, list) or not claims:
+        raise _entry_error(path.name, None, "no [[claim]]", "a source has at least one claim")
+    return Source(path.stem, claims=tuple(_claim(path, place, row, known) for place, row in enumerate(claims)), **texts)
+
+
+def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tuple[str, ...]]) -> Claim:
+    name = str(row.get("id") or f"claim {place + 1}")
+    for key in TEXTS:
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            raise _entry_error(path.name, name, f"{key} = {row.get(key)!r}", f"{', '.join(TEXTS)} are non-empty texts")
+    if not row["id"].startswith(f"{path.stem}-"):
+        raise _entry_error(path.name, name, f"id = {row['id']!r}", f"ids in this file start with {path.stem}-")
+    ways = [way for way in METHODS if way in row]
+    if len(ways) != 1 or not isinstance(row[ways[0]], str) or not row[ways[0]].strip():
+        raise _entry_error(
+            path.name, name, ", ".join(ways) or "no method", f"a claim has exactly one of {', '.join(METHODS)}"
+        )
+    way = ways[0]
+    unknown = set(row) - {*TEXTS, *METHODS, "arithmetic", "given", "checks"}
+    if unknown:
+        raise _entry_error(
+            path.name, name, f"an entry {min(unknown)!r}", "the docstring of claims.py lists the keys of a claim"
+        )
+    if way in known and row[way] not in known[way]:
+        raise _entry_error(
+            path.name, name, f"{way} = {row[way]!r}", f"the known names are {', '.join(sorted(known[way]))}"
+        )
+    given, checks = row.get("given", {}), row.get("checks", [])
+    if (
+        not isinstance(given, dict)
+        or not isinstance(checks, list)
+        or not isinstance(row.get("arithmetic", False), bool)
+    ):
+        raise _entry_error(
+            path.name,
+            name,
+            "given, checks or arithmetic of the wrong type",
+            "they are a table, a list, and true or false",
+        )
+    if (way in ("compute", "read")) != bool(checks):
+        raise _entry_error(
+            path.name,
+            name,
+            f"{way} with {len(checks)} checks",
+            "compute and read need checks, untestable and waits_for have none",
+        )
+    return Claim(
+        **{key: row[key].strip() for key in TEXTS}, source=path.stem, way=way, by=row[way].strip(),
+        arithmetic=row.get("arithmetic", False), given=given,
+        checks=tuple(_check(path.name, name, check) for check in checks),
+    )  # fmt: skip
+
+
+def _check(file: str, name: str, row: Any) -> Check:
+    rule = f"a check has a figure and exactly one of {', '.join(RELATIONS)}, with the number as the source prints it, as text"
+    if not isinstance(row, dict) or not isinstance(row.get("figure"), str):
+        raise _entry_error(file, name, f"the check {row!r}", rule)
+    relations = [relation for relation in RELATIONS if relation in row]
+    if len(relations) != 1 or set(row) - {"figure", "within", "note", *RELATIONS}:
+        raise _entry_error(file, name, f"the check {row!r}", rule)
+    relation = relations[0]
+    text = row[relation]
+    number = _number(text)
+    # a printed number stands for every number that rounds to it; the factor allows for float rounding
+    own = 0.5 * 10.0 ** -len(str(text).partition(".")[2]) * (1 + 1e-9) if relation == "said" else 0.0
+    within = _number(row["within"]) if "within" in row else own
+    if number is None or within is None or ("within" in row and relation != "said"):
+        raise _entry_error(file, name, f"the check {row!r}", rule)
+    return Check(row["figure"], relation, number, text, within, str(row.get("note", "")))
+
+
+def _number(text: Any) -> float | None:
+    """Parse a printed number, with or without thousands separators."""
+    if not isinstance(text, str):
+        return None
+    try:
+        number = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _entry_error(file: str, name: str | None, got: str, rule: str) -> WhenceError:
+    return usage_error(f"claims/{file}" + (f", {name}," if name else ""), got, rule, "correct that entry")
+
+
+class MissingEvidence(Exception):
+    """Evidence that is not there yet: records of a study, a data folder, trained weights. The message names it."""
+
+
+@dataclass(frozen=True)
+class LedgerFolders:
+    """Folders of the claims and their records, of the studies' records, and of the benchmarks."""
+
+    claims: Path = FOLDER / "claims"
+    results: Path = FOLDER / "results"
+    benchmarks: Path = Path("benchmarks/records")
+
+    def record_path(self, claim_id: str) -> Path:
+        return self.claims / "records" / f"{claim_id}.json"

@@ -1,0 +1,135 @@
+"""Evidence from the records of next-location studies: metrics in each counting, differences, learned biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whence.errors import usage_error
+from whence.lab import results as lab
+from whence.statistics import smallest_p, summary
+from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
+from whence_papers.ledger.study_records import Reader, compare_arms, find_study
+from whence_papers.pointer.next_location.figures import COUNTINGS, accuracy_over_users, metrics_on_test
+
+Records = list[dict[str, Any]]
+
+
+def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str, Records], Path]:
+    """Load the finished runs of each arm. All seeds must have ended."""
+    spec, folder = find_study(folders, study)
+    known = {arm.name: arm for arm in spec.arms}
+    found = {}
+    for name in arms:
+        if name not in known:
+            rule = f"its arms are {', '.join(known)}"
+            raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
+        ended = lab.load_arm_records(spec, known[name], folder)
+        if len(ended) < len(spec.seeds):
+            raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
+        found[name] = [record for record in ended if record["result"]["status"] == "done"]
+    return found, folder
+
+
+def seed_values(runs: Records, counting: str = "all", metric: str = "acc@1") -> list[float]:
+    """One metric on the test part in percent, one number per seed."""
+    return [100 * metrics_on_test(run, counting)[metric] for run in runs]
+
+
+def next_places(folders: LedgerFolders, study: str, arm: str, figures: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """Metrics of one arm in the source's counting, one value per seed, and Acc@1 in the other countings.
+
+    ``NAME_mean`` is the mean over the seeds, ``NAME_low`` the lower end of its 95 % interval.
+    """
+    found, folder = load_runs(folders, study, arm)
+    runs = found[arm]
+    figures_found: dict[str, Any] = {name: seed_values(runs, "all", metric) for name, metric in figures.items()}
+    for name in figures:
+        short = summary(figures_found[name])
+        figures_found |= {
+            f"{name}_mean": short.mean,
+            f"{name}_low": short.interval.low if short.interval else short.mean,
+        }
+    people = accuracy_over_users([run["result"]["evaluations"][-1]["splits"]["test"] for run in runs]).interval
+    beside = [
+        f"{words} {summary(seed_values(runs, name)).mean:.2f}" for name, words in COUNTINGS.items() if name != "all"
+    ]
+    over = f"95 % interval over users {100 * people.low:.2f} to {100 * people.high:.2f}; " if people else ""
+    return figures_found | {"words": f"Acc@1 in other countings: {over}{', '.join(beside)}."}, folder.as_posix()
+
+
+def next_places_differ(
+    folders: LedgerFolders, study: str, arm: str, baseline: str, comparisons: int, counting: str = "all"
+) -> tuple[dict[str, Any], str]:
+    """Compare Acc@1 of two arms: 1 for better, -1 for worse, 0 for undecided.
+
+    Args:
+        comparisons: number of comparisons the ledger makes with the study, for the correction.
+        counting: one of ``all``, ``seen``, ``by_user`` and ``by_user_seen``.
+    """
+    found, folder = load_runs(folders, study, baseline, arm)
+    sides = {name: seed_values(runs, counting) for name, runs in found.items()}
+    one = compare_arms(sides, baseline, "accuracy", comparisons)[arm]
+    means = ", ".join(f"{name} {summary(values).mean:.2f}" for name, values in sides.items())
+    seen = {name: summary(seed_values(runs, "seen")).mean for name, runs in found.items()}
+    beside = (
+        "" if counting == "seen" else f" On answers that occur in training: {seen[arm] - seen[baseline]:+.2f} points."
+    )
+    words = f"{one['words']} Means: {means}.{beside} With one run each, as in the source, no p is below {smallest_p(1, 1):g}."
+    changes = [seed_values([b], counting)[0] - seed_values([a], counting)[0] for a, b in _pairs(found, baseline, arm)]
+    return one | {"change": changes, "words": words}, folder.as_posix()
+
+
+def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) -> tuple[dict[str, Any], str]:
+    """The share of an arm's gain over another that falls on answers that do not occur in training."""
+    found, folder = load_runs(folders, study, baseline, arm)
+    both = [(_by_answer(a)["right"], _by_answer(b)["right"]) for a, b in _pairs(found, baseline, arm)]
+    seen, unseen = (summary([b[kind] - a[kind] for a, b in both]).mean for kind in ("seen", "unseen"))
+    asked = _by_answer(found[arm][0])["asked"]
+    share = {
+        "share_of_gain_at_unseen": unseen / (seen + unseen),
+        "share_of_questions_unseen": asked["unseen"] / sum(asked.values()),
+    }
+    words = (
+        f"{arm} answers {seen:.0f} more of {asked['seen']} questions whose answer occurs in training, and {unseen:.0f} more of "
+        f"{asked['unseen']} whose answer does not: {100 * share['share_of_gain_at_unseen']:.0f} % of the gain on "
+        f"{100 * share['share_of_questions_unseen']:.1f} % of the questions."
+    )
+    return share | {"words": words}, folder.as_posix()
+
+
+def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple[dict[str, Any], str]:
+    """How much more a learned bias adds to the last visit than to visit ``to`` from the end, per seed.
+
+    Only differences of a bias matter in a softmax. ``surely`` is the lower end of the interval of their mean.
+    """
+    found, folder = load_runs(folders, study, arm)
+    biases = [run["notes"]["shape"]["bias"] for run in found[arm]]
+    more = [bias[0] - bias[to - 1] for bias in biases]
+    short = summary(more)
+    spans = [max(bias[:to]) - min(bias[:to]) for bias in biases]
+    words = f"Over the last {to} visits the learned bias spans {summary(spans).mean:.3f} on average."
+    low = short.interval.low if short.interval else short.mean
+    return {"last_over_others": more, "surely": low, "spans": spans, "words": words}, folder.as_posix()
+
+
+def _pairs(found: Mapping[str, Records], one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Pairs of runs with the same seed that both finished."""
+    by_seed = {run["seed"]: run for run in found[other]}
+    return [(run, by_seed[run["seed"]]) for run in found[one] if run["seed"] in by_seed]
+
+
+def _by_answer(run: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Questions and correct answers, split by whether the answer occurs in training."""
+    users = run["result"]["evaluations"][-1]["splits"]["test"]["users"].values()
+    asked, right, asked_seen, right_seen = (sum(user[column] for user in users) for column in range(4))
+    return {
+        "asked": {"seen": asked_seen, "unseen": asked - asked_seen},
+        "right": {"seen": right_seen, "unseen": right - right_seen},
+    }
+
+
+READERS: dict[str, Reader] = {
+    function.__name__: function for function in (next_places, next_places_differ, pointer_gain, learned_bias)
+}

@@ -1,0 +1,341 @@
+"""Report panels and figures of next-location studies and predictions, from records alone.
+
+python -m whence_papers.pointer.next_location.figures results/next-location-HASH docs/next_location.png
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whence import records
+from whence.errors import require_package
+from whence.lab.results import load_arm_records, load_study
+from whence.statistics import Interval, Summary, cluster_proportion, summary
+from whence_papers.pointer.next_location.predictor import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
+    "acc@1": "Acc@1",
+    "acc@5": "Acc@5",
+    "acc@10": "Acc@10",
+    "mrr": "MRR",
+    "ndcg@10": "NDCG@10",
+    "f1": "weighted F1",
+}
+COUNTINGS = {
+    "all": "every question, as in the source",
+    "seen": "answers that occur in training",
+    "by_user": "mean over users",
+    "by_user_seen": "mean over users, answers that occur in training",
+}
+METRIC_TABLES = (  # counting, title and note of the tables of all metrics
+    (
+        "all",
+        "Every metric on the test part",
+        "In percent; mean over seeds ± half of its 95 % interval. The first rows are simple baselines. "
+        "Counting of the source: places that do not occur in training are one place.",
+    ),
+    (
+        "seen",
+        "Every metric on answers that occur in training",
+        "The same without questions whose answer does not occur in training.",
+    ),
+)
+MISSING = "–"
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def report_panels(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Panels of the report: four tables of the test part, the generated shares, and the learned bias and scale."""
+    finished = {
+        arm: [record for record in found if record["result"]["status"] == "done"] for arm, found in runs.items()
+    }
+    finished = {arm: found for arm, found in finished.items() if found}
+    simple = {name: row for name, row in baselines.items() if "metrics" in row}
+    tables = [_metric_table(finished, simple, *counting) for counting in METRIC_TABLES]
+    tables += [_counting_table(finished, simple), _uncertainty_table(finished, simple), _generated_table(finished)]
+    found = [*tables, learned_bias_panel(finished), learned_scale_panel(finished)]
+    return [one for one in found if one["rows" if one["kind"] == "table" else "lines"]]
+
+
+def metrics_on_test(record: Mapping[str, Any], counting: str) -> Mapping[str, float]:
+    """A run's metrics on the test part."""
+    return record["result"]["evaluations"][-1]["splits"]["test"]["metrics"].get(counting, {})
+
+
+def learned_bias_panel(runs: Runs) -> dict[str, Any]:
+    """The learned bias of the pointer by visits from the end, as lines: arm, seed, points."""
+    # only differences of a bias matter in a softmax, so each line is shifted to mean 0
+    lines = _lines(runs, "bias", lambda bias: [one - sum(bias) / len(bias) for one in bias])
+    return {
+        "kind": "lines", "title": "Learned bias of the pointer", "lines": lines,
+        "x": "visits from the end (1 is the last visit)", "y": "added to the pointer's score, mean 0",
+        "note": "Thick: mean of the seeds; thin: each seed. Only arms that add a bias have one.",
+    }  # fmt: skip
+
+
+def learned_scale_panel(runs: Runs) -> dict[str, Any]:
+    """The learned score scale of the pointer, as lines."""
+    return {
+        "kind": "lines", "title": "Learned score scale of the pointer",
+        "lines": _lines(runs, "score_scale", list),
+        "x": "visits from the end (1 is the last visit)", "y": "times the pointer's score",
+        "note": "Thick: mean of the seeds; thin: each seed. Only arms that multiply the score have one.",
+    }  # fmt: skip
+
+
+def _lines(
+    runs: Runs, hook: str, moved: Callable[[list[float]], list[float]]
+) -> dict[str, dict[str, list[list[float]]]]:
+    lines: dict[str, dict[str, list[list[float]]]] = {}
+    for arm, found in runs.items():
+        for record in found:
+            shape = record["notes"].get("shape") or {}
+            if hook in shape:
+                points = [list(point) for point in zip(shape["from_end"], moved(shape[hook]), strict=True)]
+                lines.setdefault(arm, {})[str(record["seed"])] = points
+    return lines
+
+
+def _metric_table(runs: Runs, simple: Mapping[str, Any], counting: str, title: str, note: str) -> dict[str, Any]:
+    rows = [
+        [name, *(_percent(row["metrics"].get(counting, {}).get(metric)) for metric in NAMES)]
+        for name, row in simple.items()
+    ]
+    for arm, found in runs.items():
+        rows.append(
+            [
+                arm,
+                *(
+                    _mean_and_half_interval([metrics_on_test(record, counting).get(metric) for record in found])
+                    for metric in NAMES
+                ),
+            ]
+        )
+    return {"kind": "table", "title": title, "head": ["", *NAMES.values()], "rows": rows, "note": note}
+
+
+def _counting_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        [name, *(_percent(row["metrics"].get(counting, {}).get("acc@1")) for counting in COUNTINGS)]
+        for name, row in simple.items()
+    ]
+    for arm, found in runs.items():
+        rows.append(
+            [
+                arm,
+                *(
+                    _mean_and_half_interval([metrics_on_test(one, counting).get("acc@1") for one in found])
+                    for counting in COUNTINGS
+                ),
+            ]
+        )
+    return {
+        "kind": "table", "title": "Acc@1, counted four ways", "head": ["", *COUNTINGS.values()], "rows": rows,
+        "note": "All unseen places share one id. A pointer can copy it; a generator never learns it. The source's counting "
+        "rewards that. The other countings exclude these answers or give every user the same weight.",
+    }  # fmt: skip
+
+
+def accuracy_over_users(tested: Sequence[Mapping[str, Any]]) -> Summary:
+    """Acc@1 over users as clusters, from the test parts of one or several runs; each user has the mean over the runs."""
+    users = list(tested[0]["users"])
+    right = [sum(one["users"][user][1] for one in tested) / len(tested) for user in users]
+    return cluster_proportion(right, [tested[0]["users"][user][0] for user in users])
+
+
+def _uncertainty_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [[name, _percent(row["value"]), MISSING, _interval_text(accuracy_over_users([row]).interval)]
+            for name, row in simple.items() if "users" in row]  # fmt: skip
+    for arm, found in runs.items():
+        tested = [record["result"]["evaluations"][-1]["splits"]["test"] for record in found]
+        short = summary([one["value"] for one in tested])
+        rows.append(
+            [
+                arm,
+                _percent(short.mean),
+                _interval_text(short.interval),
+                _interval_text(accuracy_over_users(tested).interval),
+            ]
+        )
+    return {
+        "kind": "table", "title": "Uncertainty of Acc@1", "rows": rows,
+        "head": ["", COUNTINGS["all"], "95 % interval over seeds", "95 % interval over users"],
+        "note": "In percent. The interval over users treats users as clusters and covers another sample of users; the interval "
+        "over seeds covers only other initializations.",
+    }  # fmt: skip
+
+
+def _interval_text(interval: Interval | None) -> str:
+    return MISSING if interval is None else f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
+
+
+def _generated_table(runs: Runs) -> dict[str, Any]:
+    rows = []
+    for arm, found in runs.items():
+        shares = [record["notes"].get("generated") or {} for record in found]
+        rows.append(
+            [arm, *(_mean_and_half_interval([share.get(kind) for share in shares]) for kind in ("seen", "unseen"))]
+        )
+    return {
+        "kind": "table", "title": "Generated share",
+        "head": ["", "answers in training", "other answers"], "rows": rows,
+        "note": "In percent of the probability, on the test part.",
+    }  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.2f}"
+
+
+def _mean_and_half_interval(values: Sequence[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return MISSING
+    short = summary(known)
+    if short.interval is None:
+        return f"{short.mean:.2f}"
+    return f"{short.mean:.2f} ± {short.interval.high - short.mean:.2f}"
+
+
+MAX_USERS_DRAWN = 4  # users per figure
+MAX_LABELS = 24  # visits with a label below the axis
+DARK, LIGHT = "#1f5a96", "#d8dde3"  # distinguishable in grayscale
+DASHES = ("-", "--", "-.", ":")
+COUNTING_STYLES: dict[str, dict[str, Any]] = {
+    "all": {"color": DARK, "marker": "o"},
+    "seen": {"color": "#b5651d", "marker": "D", "markerfacecolor": "white"},
+}
+
+
+def prediction_figure(predictions: Sequence[Prediction]) -> Figure:
+    """For each user, left: the pointer weight of each past visit; right: the predicted places. At most four users."""
+    figure = _figure(11, 3.4 * len(predictions[:MAX_USERS_DRAWN]))
+    axes = figure.subplots(len(predictions[:MAX_USERS_DRAWN]), 2, squeeze=False, width_ratios=(3, 2))
+    for (left, right), one in zip(axes, predictions, strict=False):
+        _draw_history(left, one)
+        names = [name for name, _ in reversed(one.places)]
+        shares = [100 * share for _, share in reversed(one.places)]
+        right.barh(range(len(names)), shares, color=DARK)
+        right.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
+        right.bar_label(right.containers[0], fmt="%.1f", fontsize=8, padding=2)
+        right.set_xlim(0, max(100.0, max(shares)))
+        right.set_xlabel("probability (%)", fontsize=8)
+        right.set_title(f"next place ({100 * one.generated_share:.0f} % generated)", loc="left", fontsize=9)
+        for panel in (left, right):
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(labelsize=8)
+    return figure
+
+
+def study_figure(runs: Runs, baselines: Mapping[str, Any]) -> Figure:
+    """Left: Acc@1 of every arm and of the best baseline; right: the learned bias of each pointer."""
+    figure = _figure(11, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(5, 6))
+    _draw_accuracies(left, runs, baselines)
+    draw_learned_bias(right, runs)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    return figure
+
+
+def draw_learned_bias(axes: Axes, runs: Runs) -> None:
+    """Draw the learned bias of each arm by visits from the end, mean and every seed."""
+    from matplotlib import colormaps
+
+    shown = learned_bias_panel(runs)
+    arms = list(shown["lines"])
+    shades = colormaps["viridis"]([0.85 * place / max(1, len(arms) - 1) for place in range(len(arms))])
+    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+    for place, arm in enumerate(arms):
+        seeds = list(shown["lines"][arm].values())
+        for points in seeds:
+            axes.plot(*zip(*points, strict=True), color=shades[place], linewidth=0.6, alpha=0.5)
+        means = [sum(p[i][1] for p in seeds) / len(seeds) for i in range(len(seeds[0]))]
+        axes.plot(
+            [p[0] for p in seeds[0]], means, DASHES[place % len(DASHES)], color=shades[place], linewidth=2, label=arm
+        )  # fmt: skip
+    _set_labels(axes, shown["title"], shown["x"], shown["y"])
+    if arms:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:
+    """One row per arm, all questions (dark) and answers that occur in training (light): seeds, mean and interval."""
+    for row, found in enumerate(runs.values()):
+        for side, (counting, look) in zip((-0.16, 0.16), COUNTING_STYLES.items(), strict=True):
+            values = [100 * metrics_on_test(record, counting)["acc@1"] for record in found]
+            short = summary(values)
+            name = COUNTINGS[counting] if row == 0 else None
+            axes.plot(values, [row + side] * len(values), ".", color=look["color"], markersize=4, alpha=0.5)
+            if short.interval is not None:
+                axes.plot(
+                    [short.interval.low, short.interval.high], [row + side] * 2, color=look["color"], linewidth=1.3
+                )
+            axes.plot([short.mean], [row + side], linestyle="none", markersize=6, label=name, **look)
+    rule = max(baselines, key=lambda name: baselines[name]["value"])
+    axes.axvline(
+        100 * baselines[rule]["value"], color="0.5", linestyle=":", linewidth=1.2, label=f"best baseline: {rule}"
+    )
+    axes.set_yticks(range(len(runs)), list(runs))
+    axes.set_ylim(len(runs) - 0.4, -0.6)
+    _set_labels(axes, "Accuracy of next-location prediction", "Acc@1 on the test part (%)", "")
+    axes.legend(facecolor="white", edgecolor="none", framealpha=0.9, fontsize=7.5, loc="upper left")
+
+
+def _set_labels(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+
+
+def _draw_history(axes: Axes, one: Prediction) -> None:
+    visits = one.history
+    weights = [100 * weight for weight in one.weights or [0.0] * len(visits)]
+    best = one.places[0][0]
+    axes.bar(
+        range(len(visits)), weights, edgecolor=DARK, linewidth=0.6,
+        color=[DARK if visit.place == best else LIGHT for visit in visits],
+    )  # fmt: skip
+    step = max(1, -(-len(visits) // MAX_LABELS))
+    shown = range((len(visits) - 1) % step, len(visits), step)  # the last visit is always labelled
+    axes.set_xticks(shown, [_short(visits[at].place, 10) for at in shown], rotation=60, ha="right", fontsize=7)
+    axes.set_ylabel("pointer weight (%)", fontsize=8)
+    axes.set_xlabel(f"visits of the last days, oldest first; dark: {_short(best)}", fontsize=8)
+    title = f"{one.user}: pointer weights" if one.weights is not None else f"{one.user}: no pointer in this model"
+    axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
+
+
+def _short(name: str, letters: int = 22) -> str:
+    return name if len(name) <= letters else name[: letters - 1] + "…"
+
+
+def _figure(width: float, height: float) -> Figure:
+    require_package("matplotlib", "drawing", "plot")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), facecolor="white", layout="constrained")
+
+
+def main(folder: Path, out: Path) -> None:
+    """Draw the figure of a study from its records."""
+    study = load_study(folder)
+    found = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
+    runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in found.items()}
+    simple = records.read(folder / "baselines.json")["baselines"]
+    figure = study_figure({arm: some for arm, some in runs.items() if some}, simple)
+    with records.replace_file(out) as part:
+        figure.savefig(part, dpi=130, format=out.suffix[1:].lower())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m whence_papers.pointer.next_location.figures STUDY_FOLDER IMAGE")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

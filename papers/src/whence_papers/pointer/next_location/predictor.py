@@ -1,0 +1,123 @@
+"""Predict the next location of every user from trained weights and a file of visits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import torch
+
+from whence.errors import usage_error
+from whence.lab import checkpoints
+from whence.lab.arms import Arm
+from whence_papers.pointer.next_location.histories import PADDING, UNKNOWN, LocationIds, Table, gather_histories
+from whence_papers.pointer.next_location.model import NextPlaceModel, NextPlaceSpec, build_next_place
+from whence_papers.pointer.next_location.visits import Visit, format_day, sort_by_time
+
+ELSEWHERE = "(a place not in training)"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction for one user."""
+
+    user: str
+    known: bool  # whether the user occurs in training
+    day: int  # day of the predicted visit
+    history: tuple[Visit, ...]  # visits that the model reads
+    before: int  # number of older visits, which the model ignores
+    weights: tuple[float, ...] | None  # pointer weight of each visit; None without a pointer
+    generated_share: float  # probability mass that is generated rather than copied
+    places: tuple[tuple[str, float], ...]  # most likely first
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model with its place and user ids."""
+
+    model: NextPlaceModel
+    numbers: LocationIds
+    days: int
+
+    @classmethod
+    def from_weights(cls, path: Path, subject: str) -> Predictor:
+        """Load the model from a weights file of a next-location study, which stores its spec."""
+        about = checkpoints.read_metadata(path, subject)
+        metadata = about.get("task") or {}
+        if not {"places", "users", "days", "spec"} <= metadata.keys():
+            raise usage_error(
+                subject,
+                f"{path.name}, weights of {about.get('spec', {}).get('task', 'something else')}",
+                "the weights of a next-location model are needed",
+                "run `whence run next_location` and pass a file of its weights folder",
+            )
+        arm = next(arm for arm in about["spec"]["arms"] if arm["name"] == about["arm"])
+        model = build_next_place(NextPlaceSpec(**metadata["spec"]), Arm(**arm), 0)
+        checkpoints.load_weights(path, model)
+        return cls(model.eval(), LocationIds(tuple(metadata["places"]), tuple(metadata["users"])), metadata["days"])
+
+    def predict(self, visits: Sequence[Visit], day: int | None = None, most: int = 5) -> list[Prediction]:
+        """Predict the next place of every user for a visit on ``day``; by default on the day of the user's last visit.
+
+        Users whose history does not fit ``day`` are left out (``skipped_users`` lists them). If none is left, it is an error.
+        """
+        skipped = self.skipped_users(visits, day)
+        predictions = [
+            self._predict_user(user, list(own), day, most)
+            for user, own in groupby(sort_by_time(visits), key=lambda visit: visit.user)
+            if user not in skipped
+        ]
+        if not predictions:
+            raise usage_error(
+                f"predict(day={day})",
+                ", ".join(f"{user} ({reason})" for user, reason in list(skipped.items())[:3]) or "no visits",
+                f"a prediction needs a visit in the {self.days} days before the day and no visit after it",
+                "pass another day, or later visits",
+            )
+        return predictions
+
+    def skipped_users(self, visits: Sequence[Visit], day: int | None) -> dict[str, str]:
+        """Users that cannot be predicted for ``day``, with the reason."""
+        reasons: dict[str, str] = {}
+        if day is None:
+            return reasons
+        for user, own in groupby(sort_by_time(visits), key=lambda visit: visit.user):
+            last = max(visit.day for visit in own)
+            if last > day:
+                reasons[user] = f"last visit on {format_day(last)}"
+            elif last < day - self.days:
+                reasons[user] = f"no visit in the {self.days} days before {format_day(day)}"
+        return reasons
+
+    @torch.no_grad()
+    def _predict_user(self, user: str, visits: list[Visit], day: int | None, most: int) -> Prediction:
+        target_day = visits[-1].day if day is None else day
+        history = [visit for visit in visits if visit.day >= target_day - self.days]
+        table = Table.from_visits(history, self.numbers)
+        batch = gather_histories(table, torch.tensor([0]), torch.tensor([len(history)]), torch.tensor([target_day]))
+        output = self.model.predict(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)
+        weights = None if output.log_weights is None else output.log_weights[0].exp().tolist()
+        generated_share = float(output.generated_share[0])
+        probabilities = self._probabilities_by_name(output.log_p[0].exp().tolist(), history, weights, generated_share)
+        ordered = sorted(probabilities.items(), key=lambda item: -item[1])
+        return Prediction(
+            user, user in self.numbers.users, target_day, tuple(history), len(visits) - len(history),
+            None if weights is None else tuple(weights), generated_share, tuple(ordered[:most]),
+        )  # fmt: skip
+
+    def _probabilities_by_name(
+        self, probabilities: list[float], history: list[Visit], weights: list[float] | None, generated_share: float
+    ) -> dict[str, float]:
+        """Probabilities by place name. Copies of places that do not occur in training count for their own names."""
+        found = {
+            self.numbers.name(n): probabilities[n] for n in range(len(probabilities)) if n not in (PADDING, UNKNOWN)
+        }
+        left = probabilities[UNKNOWN]
+        for visit, weight in zip(history, weights or [0.0] * len(history), strict=True):
+            if self.numbers.place(visit.place) == UNKNOWN:
+                copied = (1 - generated_share) * weight
+                found[visit.place] = found.get(visit.place, 0.0) + copied
+                left -= copied
+        return found | {ELSEWHERE: max(left, 0.0)}
