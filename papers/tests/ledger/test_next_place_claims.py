@@ -103,7 +103,7 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
     found = verdict("pointer-geolife-surely", tmp_path)
     assert found.verdict == surely
     assert found.evidence.found["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
-    for said in ("mean over users 45.00", "answers that occur in training 51.", "other people would give"):
+    for said in ("mean over users 45.00", "answers that occur in training 51.", "interval over users"):
         assert said in found.because
 
 

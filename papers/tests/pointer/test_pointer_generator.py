@@ -206,7 +206,7 @@ def test_the_papers_counts_of_parameters():
         (lambda: VOCABULARY.sources([["to"], []]), r"got no words in text 1"),
         (lambda: VOCABULARY.sources([]), r"got no texts"),
         (lambda: VOCABULARY.targets([["to"]], SOURCES), r"got 1 texts for 3 sources"),
-        (lambda: VOCABULARY.text([V + 1], ("ann",)), rf"got {V + 1}, but this source's words have numbers from 0 to {V}"),
+        (lambda: VOCABULARY.text([V + 1], ("ann",)), rf"got {V + 1}, but .*from 0 to {V}"),
         (lambda: PointerGenerator(PointerGeneratorSpec(5, 3, 4)).encode(SOURCES), r"got the word id 7, but .*below 5"),
         (lambda: made().with_coverage(), r"got a model with coverage"),
     ],
