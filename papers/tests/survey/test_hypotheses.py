@@ -161,7 +161,10 @@ def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
             "numbers": {"hidden_size": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)},
         }
     )
-    assert "cubic 5 (2 with shuffled positions)" in told and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
+    assert (
+        "cubic 5 (2 with shuffled positions)" in told
+        and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
+    )
     assert (
         describe_result(HYPOTHESIS) == ""
         and describe_result({"hypothesis": "from-mask", "numbers": {"channel": None}}) == ""
