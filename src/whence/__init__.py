@@ -5,7 +5,12 @@ training and in cached decoding, on every backend, alone or in a sum.
 """
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
+
+with warnings.catch_warnings():  # torch warns at import if NumPy is absent; whence does not need it
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    import torch as _torch  # noqa: F401
 
 from whence.attention import (
     Attention,
