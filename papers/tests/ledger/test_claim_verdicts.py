@@ -83,7 +83,7 @@ def test_what_the_sources_got_wrong_is_found_again():
         "epar-retention-together": (WRONG, "beta 3.58, where the enhanced one keeps 67.6 %, 24 times"),
         "epar-monotonicity-factor": (REPRODUCED, "0"), "epar-monotonicity-attention": (NOT_REPRODUCED, "score -"),
         "epar-score-level": (NOT_REPRODUCED, "e-1"), "epar-derived-position": (NOT_REPRODUCED, "0"),
-        "epar-consistency-reports": (NOT_REPRODUCED, "0.6578"), "epar-theorem-2": (UNTESTABLE, "not stated"),
+        "epar-consistency-reports": (NOT_REPRODUCED, "0.6578"), "epar-theorem-2": (UNTESTABLE, "without stating"),
         "epar-adaptive": (NOT_REPRODUCED, "rows reordered 0"), "epar-cached-matrix": (NOT_REPRODUCED, "0.000"),
         "prior-baseline": (NOT_REPRODUCED, "0.2034"), "prior-learnable": (NOT_REPRODUCED, "logarithm"),
         "prior-start": (NOT_REPRODUCED, "0.95"), "prior-new": (NOT_REPRODUCED, "0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -25,12 +26,17 @@ WIDE = 120  # terminal width from which the table has four columns
 
 def claims(
     source: Annotated[list[str] | None, typer.Option(help="Source by name or number. Repeatable.")] = None,
-    verdict: Annotated[list[str] | None, typer.Option(help="Verdict to show. Repeatable.")] = None,
+    verdict: Annotated[
+        list[str] | None, typer.Option(help="Verdict to show, such as 'not reproduced'. Repeatable.")
+    ] = None,
     id_: Annotated[list[str] | None, typer.Option("--id", help="Claim to show with all details. Repeatable.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
     update: Annotated[bool, typer.Option("--update", help="Recompute the records of these claims first.")] = False,
-    folder: Annotated[Path, typer.Option(help="Folder of the claims.")] = FOLDER / "claims",
-    results: Annotated[Path, typer.Option(help="Folder with the records of the studies.")] = FOLDER / "results",
+    folder: Annotated[Path, typer.Option(help="Folder of the claims.", show_default="in the package")] = FOLDER
+    / "claims",
+    results: Annotated[
+        Path, typer.Option(help="Folder with the records of the studies.", show_default="in the package")
+    ] = FOLDER / "results",
 ) -> None:
     """List the claims of the sources with verdicts computed from records.
 
@@ -204,7 +210,7 @@ def _format_value(value: Any) -> str:
 
 
 def _field(name: str, text: str) -> list[str]:
-    wrapped = textwrap.wrap(text, 100) or [""]
+    wrapped = textwrap.wrap(text, min(100, shutil.get_terminal_size((111, 24)).columns - 11)) or [""]
     return [f"  {name if place == 0 else '':9}{line}" for place, line in enumerate(wrapped)]
 
 

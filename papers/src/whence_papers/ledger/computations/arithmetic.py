@@ -11,7 +11,7 @@ from whence.statistics.samples import load_distributions
 
 
 def improvement(baseline: float, basic: float, enhanced: float, lower_is_better: bool = False) -> dict[str, Any]:
-    """By how many per cent the last cell is better than the first, and other readings of an improvement.
+    """Percent by which the last cell improves on the first, and other definitions of an improvement.
 
     >>> round(improvement(200.0, 190.0, 180.0, lower_is_better=True)["percent_of_baseline"], 6)
     10.0
@@ -49,13 +49,13 @@ def significance(rows: dict[str, list[float]], runs: int, comparisons: int) -> d
 
 
 def permutation_floor(runs: int, comparisons: int) -> dict[str, Any]:
-    """The least p that a test without assumptions can give with so many runs on each side."""
+    """The smallest p of a permutation test with ``runs`` runs per arm."""
     floor = smallest_p(runs, runs)
     return {"smallest_p": floor, "smallest_corrected_p": bonferroni(floor, comparisons)}
 
 
 def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """How many quantities have different values in the places that state them, and how far they lie apart.
+    """Number of quantities with different stated values, and the largest difference.
 
     >>> disagreement({"here": {"x": 1.0, "y": 2.0}, "there": {"x": 1.0, "y": 3.0}})
     {'quantities_that_differ': 1, 'largest_difference': 1.0, 'words': 'y: 2 here, 3 there.'}
@@ -75,7 +75,7 @@ def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 
 def quotient_range(above: float, above_digit: float, below: float, below_digit: float) -> dict[str, Any]:
-    """The quotient of two rounded figures, and the least and most it can be given their last digits."""
+    """The quotient of two rounded figures, with its range given their last digits."""
     return {
         "quotient": above / below,
         "least": (above - above_digit / 2) / (below + below_digit / 2),
@@ -84,22 +84,22 @@ def quotient_range(above: float, above_digit: float, below: float, below_digit: 
 
 
 def product(factors: list[float], divisor: float = 1.0) -> dict[str, Any]:
-    """A product, over a divisor."""
+    """A product and its quotient by a divisor."""
     return {"product": math.prod(factors), "quotient": math.prod(factors) / divisor}
 
 
 def loss_gap(loss: float, reference: float) -> dict[str, Any]:
-    """Two losses of a language model apart, in nats and as perplexities."""
+    """Difference of two language-model losses, in nats and as perplexity."""
     return {"difference": loss - reference, "more_perplexity_percent": 100 * math.expm1(loss - reference)}
 
 
 def overlap(first: list[float], second: list[float]) -> dict[str, Any]:
-    """How long the part is that two ranges share."""
+    """Length of the overlap of two ranges."""
     return {"shared_length": max(0.0, min(first[1], second[1]) - max(first[0], second[0]))}
 
 
 def falls(series: dict[str, list[float]]) -> dict[str, Any]:
-    """How often each series falls and rises from one entry to the next, and where its largest step is."""
+    """Number of falls and rises of each series from one entry to the next, and the index of its largest step."""
     found: dict[str, Any] = {}
     for name, values in series.items():
         steps = [b - a for a, b in pairwise(values)]
@@ -110,7 +110,7 @@ def falls(series: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
-    """Of pairs of series, upper minus lower: how often the gap closes, how often it is below zero, its first and last.
+    """Gaps between pairs of series, upper minus lower: first and last gap, closing steps, negative gaps.
 
     >>> gaps({"x": [[5.0, 6.0], [4.0, 4.5]]})
     {'x_first': 1.0, 'x_last': 1.5, 'closing_steps': 0, 'gaps_that_close': 0, 'times_below_zero': 0, 'last_pair_minus_first': 0.0}
@@ -130,7 +130,7 @@ def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
 
 
 def peak(places: list[int], values: list[float], named: float) -> dict[str, Any]:
-    """Where a series is largest, and what it is at the place that was named."""
+    """Where a series is largest, and its value at the named place."""
     return {
         "place": places[max(range(len(values)), key=values.__getitem__)],
         "largest": max(values),
@@ -140,7 +140,7 @@ def peak(places: list[int], values: list[float], named: float) -> dict[str, Any]
 
 
 def possible_shares(percents: list[float], items: int, decimals: int = 2) -> dict[str, Any]:
-    """How many printed percentages are no whole number of so many items.
+    """Number of printed percentages that are not a whole number of ``items``.
 
     >>> possible_shares([33.33, 50.0], 3)
     {'impossible_percentages': 1, 'words': 'Of 2: 50.'}
@@ -151,10 +151,10 @@ def possible_shares(percents: list[float], items: int, decimals: int = 2) -> dic
 
 
 def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
-    """Two accuracies in per cent on equally many items: items apart, each one's interval, and the difference's.
+    """Two accuracies in percent on the same number of items: their difference with its interval.
 
-    The interval of the difference is Newcombe's, from Wilson's two. It takes the two sets of items for independent; they
-    are the same items here, which single accuracies cannot use.
+    The interval of the difference is Newcombe's, from two Wilson intervals. It assumes independent items. Here the items are
+    the same, but single accuracies do not allow a paired test.
     """
     shares = [proportion(round(percent * items / 100), items) for percent in (first, second)]
     (a, b), (low_a, low_b) = (s.share for s in shares), (s.interval.low for s in shares)
@@ -172,13 +172,13 @@ def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
 
 
 def missing_words(sentence: list[str], named: list[str]) -> dict[str, Any]:
-    """How many of the named words a sentence does not have."""
+    """Number of the named words that are not in a sentence."""
     gone = [word for word in named if word.lower() not in {own.lower() for own in sentence}]
     return {"words_missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
 
 
 def steps_of_epochs(items: int, batch_size: int, epochs: int) -> dict[str, Any]:
-    """How many steps whole passes take."""
+    """Number of steps of whole epochs."""
     return {"steps": math.ceil(items / batch_size) * epochs}
 
 

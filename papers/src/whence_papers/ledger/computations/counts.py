@@ -22,7 +22,7 @@ KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoida
 
 
 def model_parameters(spec: dict[str, Any], position: str = "sinusoidal") -> dict[str, Any]:
-    """Every part of a model that is built, by name, with the total."""
+    """Parameter counts of all parts of a model, by name, with the total."""
     made = ModelSpec(**spec)
     found: dict[str, Any] = {}
     table = parameter_table(build(made, lambda layer: KINDS[position](made), seed=0))
@@ -36,25 +36,25 @@ def model_parameters(spec: dict[str, Any], position: str = "sinusoidal") -> dict
 
 
 def position_parameters(spec: dict[str, Any], first: str, second: str) -> dict[str, Any]:
-    """How many more numbers a model learns with the second position than with the first, and how many that learns."""
+    """Additional parameters of a model with the second position instead of the first, and those of that position."""
     counts = [model_parameters(spec, position)["total"] for position in (first, second)]
     own: Position = KINDS[second](ModelSpec(**spec))
     return {"more_parameters": counts[1] - counts[0], "learned_by_position": sum(p.numel() for p in own.parameters())}
 
 
 def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
-    """What the layers alone have, and the vocabulary with which a model of tied embeddings has so many numbers."""
+    """Parameters of the layers alone, and the vocabulary size with which tied embeddings give the total."""
     made = ModelSpec(**spec)
     one = ModelSpec(**(spec | {"layers": 1}))
     table = parameter_table(build(one, lambda layer: NoPosition(), seed=0))
     rows = dict(table.rows)
-    layers = rows["layers"] * made.layers  # every layer has the same parts; building one is enough
+    layers = rows["layers"] * made.layers  # all layers are equal; building one is enough
     rest = total - layers - rows.get("final norm", 0)
     return {"layers": layers, "vocabulary": rest / made.embed_dim}
 
 
 def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:
-    """The numbers of ``AdditiveAttention``, and without one of its two vectors."""
+    """Parameters of ``AdditiveAttention``, and without one of its two vectors."""
     with torch.device("meta"):
         total = _numbers(AdditiveAttention(encoder, decoder, attention))
     return {"total": total, "total_without_one_vector": total - attention,
@@ -62,7 +62,7 @@ def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, 
 
 
 def pointer_attention(embed_dim: int, positions: int) -> dict[str, Any]:
-    """The numbers of ``PointerAttention`` with ``Recency``: without biases of its projections, as printed, and with."""
+    """Parameters of ``PointerAttention`` with ``Recency``: without biases of the projections, as printed, and with them."""
     with torch.device("meta"):
         printed, code = (PointerAttention(embed_dim, Recency(positions), bias=bias) for bias in (False, True))
     return {"total_as_printed": _numbers(printed), "total_of_code": _numbers(code)}
@@ -73,7 +73,7 @@ def _numbers(module: nn.Module) -> int:
 
 
 def equal_widths(embed_dim: int, positions: int, keys: int) -> dict[str, Any]:
-    """Both attentions at one width: the numbers they learn, and the multiplications of a score, counted alike."""
+    """Both attentions at one dimension: parameters, and multiplications per score, counted in the same way."""
     additive, pointer = (
         additive_attention(embed_dim, embed_dim, embed_dim)["total"],
         pointer_attention(embed_dim, positions),
@@ -88,10 +88,10 @@ def equal_widths(embed_dim: int, positions: int, keys: int) -> dict[str, Any]:
 
 
 def multiplications(attention: int, encoder: int, decoder: int, embed_dim: int, keys: int) -> dict[str, Any]:
-    """Multiplications for a score, one query over so many keys: every projection counted, and with keys projected before.
+    """Multiplications per score of one query over ``keys`` keys, with all projections and with precomputed keys.
 
-    Additive: project each key, project the query, then v against tanh. Dot product: the same with one more product in
-    place of v. A tanh is no multiplication.
+    Additive: project each key, project the query, multiply v by tanh. Dot product: the same with the product of query and
+    key instead of v. A tanh does not count.
     """
     return {
         "additive": attention * encoder + attention * decoder / keys + attention,
@@ -102,7 +102,7 @@ def multiplications(attention: int, encoder: int, decoder: int, embed_dim: int, 
 
 
 def speeches_counts(context: int) -> dict[str, Any]:
-    """Vocabulary, items, padding at a length, and how many test sentences stand in the training file."""
+    """Vocabulary size, items, share of padding, and the number of test sentences that occur in the training file."""
     from whence_papers.speeches import data
 
     subject = "whence claims"

@@ -32,12 +32,12 @@ STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
 
 
 def epar_statement(statement: str, beta: float, gamma: float) -> dict[str, Any]:
-    """A statement of the theory tried out: the worst case, what rounding allows, and the numbers beside it."""
+    """Test a statement of the theory: the largest violation, the rounding tolerance, and further numbers."""
     return from_evidence(STATEMENTS[statement](theory.Setting(beta=beta, gamma=gamma)))
 
 
 def from_evidence(found: theory.Evidence) -> dict[str, Any]:
-    """The theory's evidence as a record; names lose their spaces."""
+    """The theory's evidence as a record, with underscores in names."""
     named = {_name(key): value for key, value in found.numbers.items() if math.isfinite(value)}
     words = ""
     if found.counter_example is not None:
@@ -52,7 +52,7 @@ def _name(text: str) -> str:
 
 
 def retention(beta: float, gamma: float, share: float) -> dict[str, Any]:
-    """What both forms keep at a share of the length, and how many times as much the enhanced one keeps."""
+    """Retention of both forms at a share of the length, and their ratio."""
     both = theory.compare_retention(torch.tensor([share], dtype=torch.float64), theory.Setting(beta=beta, gamma=gamma))
     return {
         "basic_percent": 100 * float(both.basic),
@@ -64,7 +64,7 @@ def retention(beta: float, gamma: float, share: float) -> dict[str, Any]:
 def retention_reading(
     basic_percent: float, enhanced_percent: float, ratio: float, medium_ratio: float, gamma: float
 ) -> dict[str, Any]:
-    """Whether one beta and one gamma give all the printed figures, and what each of them would need."""
+    """Whether one beta and one gamma give all printed figures, and the values that each figure needs."""
     beta = theory.beta_for_retention(basic_percent / 100)
     at_that = retention(beta, gamma, 1.0)
     own_gamma = theory.gamma_for_retention(enhanced_percent / 100, basic_percent / 100)
@@ -85,13 +85,13 @@ def retention_reading(
 
 
 def basic_at_the_end(beta: float, length: int) -> dict[str, Any]:
-    """The smallest factor that the basic form has inside a sequence."""
+    """The smallest factor of the basic form within a sequence."""
     setting = theory.Setting(beta=beta).basic()
     return {"smallest_factor": float(theory.factor(torch.arange(length), length, setting).min())}
 
 
 def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
-    """Whether alpha changes how a near factor stands to a far one, or only the size of all."""
+    """Whether alpha changes the ratio of a near and a far factor, or only the scale."""
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
     found = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
     ratios = [float(near / far) for near, far in found]
@@ -104,7 +104,7 @@ def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
 
 
 def growing_length(beta: float, gamma: float, length: int) -> dict[str, Any]:
-    """How much the factors of the pairs that were there change when one token comes and L grows with it."""
+    """Change of the factors of existing pairs when L grows by one token."""
     distance, setting = torch.arange(length), theory.Setting(beta=beta, gamma=gamma)
     change = theory.factor(distance, length + 1, setting) - theory.factor(distance, length, setting)
     return {
@@ -115,7 +115,7 @@ def growing_length(beta: float, gamma: float, length: int) -> dict[str, Any]:
 
 
 def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Where the stated defaults differ, and which of them ``whence.Epar`` follows."""
+    """Differences between the stated defaults, and which of them ``whence.Epar`` uses."""
     own = {
         name: taken.default
         for name, taken in inspect.signature(Epar).parameters.items()
@@ -131,10 +131,10 @@ def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 
 def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[str, Any]:
-    """How the factors change with the gamma that is configured, where a program passes on only some of the numbers.
+    """Change of the factors with the configured gamma, if a program passes only some of the parameters.
 
-    What is not passed on stays at the default of the source's class signature. The same with all numbers passed on shows
-    what is lost.
+    Parameters that are not passed keep the default of the source's class signature. The same with all parameters passed
+    shows the difference.
     """
     signature = dict(Epar.CODE_DEFAULTS)
     distance = torch.arange(length)
@@ -159,15 +159,15 @@ def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[
 
 
 def scale_of_code(embed_dim: int, heads: int) -> dict[str, Any]:
-    """The square root of a head's width, in the formula, beside that of the whole width, in the code."""
+    """The square root of head_dim, in the formula, and of embed_dim, in the code."""
     formula, code = math.sqrt(embed_dim / heads), math.sqrt(embed_dim)
     return {"formula": formula, "code": code, "difference": code - formula, "ratio": code / formula}
 
 
 def matrix_memory(parameters: float, lengths: list[int]) -> dict[str, Any]:
-    """A kept L x L matrix, and a table of L numbers, beside a model's weights, gradients and Adam's two moments.
+    """Memory of a cached L x L matrix and of a table of L values, relative to weights, gradients and Adam's two moments.
 
-    Four bytes a number throughout; activations are not counted, since they depend on the batch.
+    Four bytes per value. Activations are not counted, because they depend on the batch.
     """
     found: dict[str, Any] = {}
     for length in lengths:
@@ -182,7 +182,7 @@ def matrix_memory(parameters: float, lengths: list[int]) -> dict[str, Any]:
 
 
 def doubled_vectors(beta: float, gamma: float, length: int, embed_dim: int, seed: int) -> dict[str, Any]:
-    """Causal EPAR beside attention without position over doubled queries and keys, in float64."""
+    """Causal EPAR compared with attention without position over doubled queries and keys, in float64."""
     drawn = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(1, 2, length, embed_dim, dtype=torch.float64, generator=drawn) for _ in range(3))
     found = theory.doubling_identity(q, k, v, theory.Setting(beta=beta, gamma=gamma), length)
@@ -190,7 +190,7 @@ def doubled_vectors(beta: float, gamma: float, length: int, embed_dim: int, seed
 
 
 def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
-    """Weights on whole rows of scores: whether any key passes another, beside weights on keys and a temperature.
+    """Weights on whole rows of scores: whether the order of keys changes, compared with weights on keys and a temperature.
 
     A row weight w gives softmax(w * scores), which is the softmax at temperature 1 / w.
     """
@@ -208,7 +208,7 @@ def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
 
 
 def added_positions(length: int, embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
-    """How much a score changes when query and key move on together: vectors added to queries, and Shaw's to keys."""
+    """Change of a score when query and key shift together: vectors added to queries, and Shaw's added to keys."""
     drawn = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
     by_place = torch.randn(length, embed_dim, dtype=torch.float64, generator=drawn)
@@ -219,7 +219,7 @@ def added_positions(length: int, embed_dim: int, shift: int, seed: int) -> dict[
 
 
 def drawn(pattern: str, length: int, embed_dim: int, runs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Importance ``[runs, L]``, queries and keys ``[runs, L, width]`` of one experiment."""
+    """Importance ``[runs, L]``, queries and keys ``[runs, L, embed_dim]`` of one experiment."""
     importance = theory.make_pattern(pattern, length, seed, rows=runs)
     x = theory.make_vectors(importance, embed_dim, seed)
     heads = [
@@ -240,7 +240,7 @@ def _values(importance: Tensor, q: Tensor, k: Tensor, setting: theory.Setting) -
 def optimal_position(
     pattern: str, beta: float, gamma: float, length: int, embed_dim: int, runs: int, experiments: int
 ) -> dict[str, Any]:
-    """Mean consistency and ranking of each experiment, with the basic and the enhanced form on the same draws."""
+    """Mean consistency and ranking of each experiment, with the basic and the enhanced form on the same samples."""
     setting = theory.Setting(beta=beta, gamma=gamma)
     found: dict[str, Any] = {}
     each: dict[str, list[float]] = {}
@@ -272,14 +272,14 @@ def _by_chance(pattern: str, length: int, embed_dim: int, runs: int, setting: th
 
 
 def proposition(beta: float, gamma: float, length: int, embed_dim: int, runs: int) -> dict[str, Any]:
-    """Whether V(i) lies between the least and the largest importance in every row, on the random pattern."""
+    """Whether V(i) lies between the smallest and the largest importance in every row, on the random pattern."""
     importance, q, k = drawn("random", length, embed_dim, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
     return from_evidence(theory.value_is_convex_combination(weights, importance))
 
 
 def prediction(beta: float, gamma: float, length: int, embed_dim: int, runs: int) -> dict[str, Any]:
-    """In how many runs the predicted position differs from that of the largest importance."""
+    """Number of runs in which the predicted position differs from that of the largest importance."""
     importance, q, k = drawn("random", length, embed_dim, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
     differ = theory.source_prediction(weights, importance) != importance.argmax(-1)

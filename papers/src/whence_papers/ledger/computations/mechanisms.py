@@ -17,7 +17,7 @@ from whence.position.t5 import bucket
 
 
 def prior_start(alpha: float, beta: float, length: int, near: int) -> dict[str, Any]:
-    """The share of the weight on the nearest keys among equal ones, and how far the prior is from ALiBi of slope alpha."""
+    """Weight on the nearest of equal keys, and the difference of the prior from ALiBi of slope alpha."""
     distance = torch.arange(length, dtype=torch.float64)
     prior = PowerPrior(alpha=alpha, beta=beta, learnable=False).double().bias(distance, None)
     alibi = Alibi(1, slope=[alpha]).double().bias(distance, None)[0]
@@ -29,7 +29,7 @@ def prior_start(alpha: float, beta: float, length: int, near: int) -> dict[str, 
 
 
 def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, Any]:
-    """Gradients of the formula as it is printed, by a power and by a logarithm, that are not finite; and of ours."""
+    """Number of non-finite gradients of the printed formula, by a power and by a logarithm, and of our implementation."""
     found = {"not_finite_by_power": 0, "not_finite_by_logarithm": 0, "not_finite_of_ours": 0}
     distance = torch.arange(length, dtype=torch.float64)
     for beta in betas:
@@ -47,7 +47,7 @@ def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, 
 
 
 def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str, Any]:
-    """The prior together with rotary position: one pass, beside token by token from a cache, and its gradients."""
+    """The prior with rotary position: one pass compared with cached decoding, and its gradients."""
     torch.manual_seed(seed)
     position = Rotary() + PowerPrior(heads, alpha=0.1)
     layer = Attention(embed_dim, heads=heads, position=position, causal=True, backend="reference").double()
@@ -66,14 +66,14 @@ def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str,
 
 
 def _turned(x: Tensor, position: int) -> Tensor:
-    """One vector turned by ``whence.Rotary`` for a position."""
+    """Rotate one vector with ``whence.Rotary``."""
     at = torch.tensor([[position]])
     turned, _ = Rotary().rotate(x[None, None, None], x[None, None, None], at, at)
     return turned[0, 0, 0]
 
 
 def relative_scores(embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
-    """How much a score changes when both positions move on: turned, and by the printed product without conjugate."""
+    """Change of a score when both positions shift: after rotation, and by the printed product without conjugate."""
     drawn = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
     turned = [float(_turned(q, i) @ _turned(k, j)) for i, j in ((9, 2), (9 + shift, 2 + shift))]
@@ -94,7 +94,7 @@ def relative_scores(embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
 
 
 def first_angle(embed_dim: int, base: float) -> dict[str, Any]:
-    """The angle of the first pair for one step: by the printed formula, whose index begins at 1, and as published."""
+    """Angle of the first pair per step: by the printed formula, whose index begins at 1, and as published."""
     x = torch.zeros(embed_dim, dtype=torch.float64)
     x[0] = 1.0
     turned = _turned(x, 1)
@@ -103,7 +103,7 @@ def first_angle(embed_dim: int, base: float) -> dict[str, Any]:
 
 
 def waves(embed_dim: int, longest: int) -> dict[str, Any]:
-    """The score of two equal vectors by distance: how often it rises, and its mean over near and far distances."""
+    """Score of two equal vectors by distance: number of rises, and the means over near and far distances."""
     distance = torch.arange(longest, dtype=torch.float64)
     angles = 10000.0 ** (-torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim)
     curve = torch.cos(distance[:, None] * angles).mean(1)
@@ -116,7 +116,7 @@ def waves(embed_dim: int, longest: int) -> dict[str, Any]:
 
 
 def scaled_positions(embed_dim: int, ratio: float, seed: int) -> dict[str, Any]:
-    """Positions over a ratio beside angles over it: a score then depends on the distance over the ratio."""
+    """Positions divided by a ratio compared with angles divided by it."""
     drawn = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(embed_dim // 2, dtype=torch.complex128, generator=drawn) for _ in range(2))
     angles = 10000.0 ** (-torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim)
@@ -129,13 +129,13 @@ def scaled_positions(embed_dim: int, ratio: float, seed: int) -> dict[str, Any]:
 
 
 def mean_distance(slope: float, length: int) -> float:
-    """How far away the weight of the last query lies on average, among equal keys with a bias of -slope * distance."""
+    """Mean attention distance of the last query over equal keys with a bias of -slope * distance."""
     distance = torch.arange(length, dtype=torch.float64)
     return float(torch.softmax(-slope * distance, 0) @ distance)
 
 
 def slope_signs(slope: float, length: int) -> dict[str, Any]:
-    """The mean distance of the weight without a bias, and with the same slope above and below zero."""
+    """Mean attention distance without a bias, and with a positive and a negative slope."""
     none, positive, negative = (mean_distance(s, length) for s in (0.0, slope, -slope))
     return {
         "mean_distance_without": none,
@@ -146,7 +146,7 @@ def slope_signs(slope: float, length: int) -> dict[str, Any]:
 
 
 def scales(factors: list[float], heads: int, length: int) -> dict[str, Any]:
-    """The mean distance of every head's weight at each scale, and how often a larger scale reaches farther."""
+    """Mean attention distance at each scale, and how often a larger scale reaches at least as far."""
     found = []
     for factor in factors:
         own = Alibi(heads, scale=factor).double()
@@ -160,7 +160,7 @@ def scales(factors: list[float], heads: int, length: int) -> dict[str, Any]:
 
 
 def learned_slopes(heads: int) -> dict[str, Any]:
-    """How many numbers ALiBi as published learns, and how far its bias is from linear."""
+    """Number of parameters of ALiBi as published, and the deviation of its bias from linear."""
     own = Alibi(heads)
     bias = own.bias(torch.arange(64.0), None)
     return {
@@ -170,7 +170,7 @@ def learned_slopes(heads: int) -> dict[str, Any]:
 
 
 def sinusoids(embed_dim: int, length: int) -> dict[str, Any]:
-    """The printed formula, number by number, beside ``whence.Sinusoidal``."""
+    """The printed formula compared with ``whence.Sinusoidal`` value by value."""
     own = sinusoid(torch.arange(length, dtype=torch.float64), embed_dim)
     off = 0.0
     for place in range(length):
@@ -182,9 +182,9 @@ def sinusoids(embed_dim: int, length: int) -> dict[str, Any]:
 
 
 def order_without_position(length: int, embed_dim: int, seed: int) -> dict[str, Any]:
-    """How far a token's output moves when the tokens around it change places: looking both ways, and causally.
+    """Change of a token's output when two earlier tokens swap: bidirectional and causal attention.
 
-    Two layers of attention and a residual, the last token kept where it is: one causal layer alone is a set of the past.
+    Two layers of attention with a residual, the last token fixed. One causal layer alone is invariant to the order of the past.
     """
     drawn = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 1, length, embed_dim, dtype=torch.float64, generator=drawn) / 2
@@ -202,13 +202,13 @@ def order_without_position(length: int, embed_dim: int, seed: int) -> dict[str, 
 
 
 def who_sees(length: int) -> dict[str, Any]:
-    """How many queries see the first, the middle and the last key under a causal mask."""
+    """Number of queries that see the first, the middle and the last key under a causal mask."""
     seen = torch.ones(length, length).tril().sum(0)
     return {"see_first": int(seen[0]), "see_middle": int(seen[length // 2]), "see_last": int(seen[-1])}
 
 
 def no_look_ahead(tokens: int, seed: int) -> dict[str, Any]:
-    """How far earlier predictions of a decoder move when its last token changes."""
+    """Change of earlier predictions of a decoder when its last token changes."""
     made = ModelSpec("decoder", vocab_size=50, embed_dim=32, ffn_dim=50, layers=2, dropout=0.0)
     model = build(made, lambda layer: Sinusoidal(made.embed_dim), seed=seed).eval()
     text = torch.randint(50, (1, tokens), generator=torch.Generator().manual_seed(seed))
@@ -220,7 +220,7 @@ def no_look_ahead(tokens: int, seed: int) -> dict[str, Any]:
 
 
 def stable_rows(heads: int, context: int) -> dict[str, Any]:
-    """Row sums of StableMask over equal keys: how often they fall from row to row, and the first and last of them."""
+    """Row sums of StableMask over equal keys: number of falls, first and last sum."""
     position = StableMask(heads, context=context, gamma=0.0625).double()
     same = torch.zeros(1, heads, context, 4, dtype=torch.float64)
     _, weights = attend(
@@ -231,23 +231,23 @@ def stable_rows(heads: int, context: int) -> dict[str, Any]:
 
 
 def t5_numbers(longest: int, buckets: int) -> dict[str, Any]:
-    """How many numbers T5 learns for so many distances."""
+    """Number of values that T5 learns for ``longest`` distances."""
     shared = bucket(torch.arange(longest), buckets=buckets).unique().numel()
     return {"distances": longest, "numbers": shared, "learned": T5Bias(1, buckets=buckets).table.numel()}
 
 
 def additive_calibration(documents: int, seed: int) -> dict[str, Any]:
-    """Relevance from attention less that of a dummy at the same place, under the additive model, after a softmax."""
+    """Relevance as attention minus that of a dummy at the same position, under the additive model, after a softmax."""
     drawn = torch.Generator().manual_seed(seed)
     relevance, bias = (torch.rand(documents, dtype=torch.float64, generator=drawn) for _ in range(2))
-    found = (relevance + bias) - (0.3 + bias)  # the dummy has a relevance of its own
+    found = (relevance + bias) - (0.3 + bias)  # the dummy has a nonzero relevance
     weights = torch.softmax(found, 0), torch.softmax(relevance, 0)
     return {"largest_error_of_weights": float((weights[0] - weights[1]).abs().max()),
             "error_of_relevance": float((found - relevance).abs().max())}  # fmt: skip
 
 
 def decomposition(samples: int, length: int, seed: int) -> dict[str, Any]:
-    """Hidden states as their mean over samples and a rest: how far the parts miss the whole, and the rest's mean."""
+    """Hidden states as their mean over samples plus a residual: error of the sum, and the mean of the residual."""
     hidden = torch.randn(samples, length, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     by_position = hidden.mean(0)
     rest = hidden - by_position

@@ -10,7 +10,7 @@ from whence.position import Recency
 
 
 def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]:
-    """The softmax of printed scores beside the printed weights."""
+    """The softmax of printed scores compared with the printed weights."""
     found = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
     off = (found - torch.tensor(printed, dtype=torch.float64)).abs()
     return {
@@ -24,7 +24,7 @@ def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]
 def scaled_scores(
     raw: list[float], embed_dim: int, bias: list[float], scaled: list[float], final: list[float]
 ) -> dict[str, Any]:
-    """Raw scores over the square root of the width, and with the bias, beside what is printed."""
+    """Raw scores divided by sqrt(embed_dim), and with the bias, compared with the printed ones."""
     own = [score / embed_dim**0.5 for score in raw]
     both = [score + added for score, added in zip(own, bias, strict=True)]
     return {
@@ -34,7 +34,7 @@ def scaled_scores(
 
 
 def scattered(places: list[int], weights: list[float], place: int) -> dict[str, Any]:
-    """The weights of repeated places added up, and what one of them gets."""
+    """Weights summed by place, and the sum of one place."""
     total = torch.zeros(max(places) + 1, dtype=torch.float64)
     total.scatter_add_(0, torch.tensor(places), torch.tensor(weights, dtype=torch.float64))
     return {"of_place": float(total[place]), "sum": float(total.sum()), "largest_place": int(total.argmax())}
@@ -46,9 +46,9 @@ def scattered_scores(places: list[int], scores: list[float], place: int) -> dict
 
 
 def reasons(places: list[int], content: list[float], bias: list[float], place: int) -> dict[str, Any]:
-    """What a place's probability gains from standing there twice, from the bias and from its content.
+    """Contributions of repetition, bias and content to a place's probability.
 
-    Each is taken away alone: one of the visits counted only, the bias at zero, the content at zero.
+    Each is removed alone: only one of the visits counted, the bias at zero, the content at zero.
     """
 
     def share(own: list[float], added: list[float]) -> float:
@@ -67,14 +67,14 @@ def reasons(places: list[int], content: list[float], bias: list[float], place: i
 
 
 def masking(length: int, real: int, rows: int, seed: int) -> dict[str, Any]:
-    """Softmax, zero and renormalise, beside minus infinity before the softmax: how far they differ, and where one fails."""
+    """Softmax, zeroing and renormalization compared with minus infinity before the softmax."""
     drawn = torch.Generator().manual_seed(seed)
     scores = 3 * torch.randn(rows, length, dtype=torch.float64, generator=drawn)
     mask = torch.arange(length) < real
     renormalised = torch.softmax(scores, -1) * mask
     renormalised = renormalised / renormalised.sum(-1, keepdim=True)
     hidden = torch.softmax(scores.masked_fill(~mask, float("-inf")), -1)
-    extreme = torch.tensor([0.0, 200.0])  # in float32 a padded score so far above leaves nothing to renormalise
+    extreme = torch.tensor([0.0, 200.0])  # in float32 such a large padded score leaves no mass to renormalize
     left = float((torch.softmax(extreme, 0) * torch.tensor([1.0, 0.0])).sum())
     return {
         "largest_difference": float((renormalised - hidden).abs().max()),
@@ -101,7 +101,7 @@ def from_the_end(length: int, padded: int, positions: int) -> dict[str, Any]:
 
 
 def linearity(embed_dim: int, seed: int) -> dict[str, Any]:
-    """Whether the score of the middle of two keys is the mean of their scores: dot product, and additive."""
+    """Deviation of the score of two keys' mean from the mean of their scores: dot product and additive."""
     torch_state = torch.Generator().manual_seed(seed)
     draw = [torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=torch_state) for _ in range(2)]
     a, b, q, v = (torch.randn(embed_dim, dtype=torch.float64, generator=torch_state) for _ in range(4))
@@ -119,7 +119,7 @@ def linearity(embed_dim: int, seed: int) -> dict[str, Any]:
 
 
 def pointwise_convolution(embed_dim: int, length: int, seed: int) -> dict[str, Any]:
-    """A convolution of size 1 x 1 over a sequence beside the product of each state with its matrix."""
+    """A 1 x 1 convolution over a sequence compared with the product of each state and the matrix."""
     drawn = torch.Generator().manual_seed(seed)
     states = torch.randn(2, length, embed_dim, dtype=torch.float64, generator=drawn)
     matrix = torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=drawn)
@@ -130,7 +130,7 @@ def pointwise_convolution(embed_dim: int, length: int, seed: int) -> dict[str, A
 
 
 def ablation(with_it: float, without: float, items: int) -> dict[str, Any]:
-    """Two accuracies in per cent, of one run each: what the part brings, and how sure one accuracy is."""
+    """Difference of two accuracies in percent, of one run each, and the half interval of one accuracy."""
     from whence.statistics import proportion
 
     one = proportion(round(with_it * items / 100), items)

@@ -25,7 +25,7 @@ def predict(
         typer.Option(help="Day of the next visit, as a number or a date. Default: the user's last day."),
     ] = None,
     most: Annotated[int, typer.Option(help="Number of places to list per user.", min=1)] = 5,
-    out: Annotated[Path, typer.Option(help="Image file of the pointer weights.")] = Path("pointed.png"),
+    out: Annotated[Path, typer.Option(help="Image file of the pointer weights.")] = Path("prediction.png"),
 ) -> None:
     """Predict the next location of every user in a file of visits, and draw the pointer weights.
 
@@ -82,8 +82,7 @@ def format_prediction(one: Prediction) -> list[str]:
         heading += f"; {_count(one.before, 'older visit')} ignored"
     if not one.known:
         heading += "; user not in training"
-    width = max(len(name) for name, _ in one.places)
-    lines = [heading, *(f"  {100 * share:6.2f} %  {name:{width}}" for name, share in one.places)]
+    lines = [heading, *(f"  {100 * share:6.2f} %  {name}" for name, share in one.places)]
     if one.weights is None:
         return [*lines, "  no pointer in this model"]
     ordered = sorted(range(len(one.history)), key=lambda at: -one.weights[at])[:3]  # type: ignore[index]
