@@ -84,16 +84,16 @@ def next_places_differ(
 def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) -> tuple[dict[str, Any], str]:
     """The share of an arm's gain over another that falls on answers that do not occur in training."""
     found, folder = load_runs(folders, study, baseline, arm)
-    both = [(_by_answer(a)["right"], _by_answer(b)["right"]) for a, b in _pairs(found, baseline, arm)]
+    both = [(_by_answer(a)["correct"], _by_answer(b)["correct"]) for a, b in _pairs(found, baseline, arm)]
     seen, unseen = (summary([b[kind] - a[kind] for a, b in both]).mean for kind in ("seen", "unseen"))
-    asked = _by_answer(found[arm][0])["asked"]
+    questions = _by_answer(found[arm][0])["questions"]
     share = {
         "share_of_gain_at_unseen": unseen / (seen + unseen),
-        "share_of_questions_unseen": asked["unseen"] / sum(asked.values()),
+        "share_of_questions_unseen": questions["unseen"] / sum(questions.values()),
     }
     words = (
-        f"{arm} answers {seen:.0f} more of {asked['seen']} questions whose answer occurs in training, and {unseen:.0f} more of "
-        f"{asked['unseen']} whose answer does not: {100 * share['share_of_gain_at_unseen']:.0f} % of the gain on "
+        f"{arm} answers {seen:.0f} more of {questions['seen']} questions whose answer occurs in training, and {unseen:.0f} more of "
+        f"{questions['unseen']} whose answer does not: {100 * share['share_of_gain_at_unseen']:.0f} % of the gain on "
         f"{100 * share['share_of_questions_unseen']:.1f} % of the questions."
     )
     return share | {"words": words}, folder.as_posix()
@@ -123,10 +123,10 @@ def _pairs(found: Mapping[str, Records], one: str, other: str) -> list[tuple[dic
 def _by_answer(run: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Questions and correct answers, split by whether the answer occurs in training."""
     users = run["result"]["evaluations"][-1]["splits"]["test"]["users"].values()
-    asked, right, asked_seen, right_seen = (sum(user[column] for user in users) for column in range(4))
+    questions, correct, questions_seen, correct_seen = (sum(user[column] for user in users) for column in range(4))
     return {
-        "asked": {"seen": asked_seen, "unseen": asked - asked_seen},
-        "right": {"seen": right_seen, "unseen": right - right_seen},
+        "questions": {"seen": questions_seen, "unseen": questions - questions_seen},
+        "correct": {"seen": correct_seen, "unseen": correct - correct_seen},
     }
 
 

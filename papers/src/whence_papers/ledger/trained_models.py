@@ -123,8 +123,8 @@ def _with_study_name(measure: Callable[..., dict[str, Any]]) -> Callable[..., di
     """Add the name of the study's folder to a measurement; its hash identifies what was trained."""
 
     @functools.wraps(measure)
-    def measured(folders: LedgerFolders, study: str, *given: Any, **named: Any) -> dict[str, Any]:
-        found = measure(folders, study, *given, **named)
+    def measured(folders: LedgerFolders, study: str, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        found = measure(folders, study, *arguments, **keywords)
         return found | {"study": find_study(folders, study)[1].name}
 
     return measured

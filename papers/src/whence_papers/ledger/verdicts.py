@@ -135,8 +135,10 @@ def _evaluate_on_seeds(check: Check, values: list[float], level: float) -> Check
 
 def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
-    said = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "said" else ""
-    return f"{one.check.figure.replace('_', ' ')} {one.found}" + ("" if one.agrees else f", not {said}{one.check.text}")
+    relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "said" else ""
+    return f"{one.check.figure.replace('_', ' ')} {one.found}" + (
+        "" if one.agrees else f", not {relation}{one.check.text}"
+    )
 
 
 def _figure_values(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[float]:

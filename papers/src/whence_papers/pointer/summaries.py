@@ -91,10 +91,10 @@ class Summaries:
             [FILLING[below(len(FILLING))] if below(2) else unused.pop() for _ in range(below(self.around + 1))]
             for _ in range(2)
         ]
-        chosen = [unused.pop() for _ in range(1 + below(self.marked))]
+        marked_names = [unused.pop() for _ in range(1 + below(self.marked))]
         topic = list(TOPICS)[below(len(TOPICS))]
         opening, closing = TOPICS[topic]
-        return Pair((topic, *sides[0], OPEN, *chosen, CLOSE, *sides[1]), (opening, *chosen, closing))
+        return Pair((topic, *sides[0], OPEN, *marked_names, CLOSE, *sides[1]), (opening, *marked_names, closing))
 
 
 def train(
@@ -143,7 +143,7 @@ def score_summaries(
     sources, _ = task.batch(pairs)
     found = greedy_search(model, sources.to(device), max_length=max_length)
     exact = again = written = 0
-    right, asked = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
+    correct, total = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
     for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
         words = task.vocabulary.text(hypothesis.words, beyond)
         exact += tuple(words) == pair.summary
@@ -151,8 +151,8 @@ def score_summaries(
         written += len(words)
         for place, word in enumerate(pair.summary):
             kind = "copied" if word in beyond else "generated"
-            asked[kind] += 1
-            right[kind] += words[place : place + 1] == [word]
-    shares = {kind: right[kind] / asked[kind] for kind in right}
+            total[kind] += 1
+            correct[kind] += words[place : place + 1] == [word]
+    shares = {kind: correct[kind] / total[kind] for kind in correct}
     repeated = sum(hypothesis.repeated for hypothesis in found) / len(found)
     return SummaryScores(exact / len(pairs), **shares, said_again=again / max(1, written), repeated=repeated)

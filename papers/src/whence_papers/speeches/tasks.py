@@ -102,8 +102,8 @@ class SpeechesLm(LanguageModelling):
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
         starts = torch.arange(0, len(self.train) - self.context, self.stride)
-        for chosen in starts[torch.randperm(len(starts), generator=generator)].split(size):
-            yield windows(self.train, chosen, self.context)
+        for batch_starts in starts[torch.randperm(len(starts), generator=generator)].split(size):
+            yield windows(self.train, batch_starts, self.context)
 
     def evaluation(self, split: str) -> list[Batch]:
         self.split_length(split)

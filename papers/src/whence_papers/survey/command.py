@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +48,9 @@ def hypotheses(
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {out}")
         return
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
     for record in found:
         answer = {True: "supported", False: "not supported", None: "undecided"}[record["answer"]]
-        print(f"{record['claim']}: {answer}. {describe_result(record)}")
+        for line, indent in ((f"{answer}: {record['claim']}", ""), (describe_result(record), "  ")):
+            print(textwrap.fill(line, width, initial_indent=indent, subsequent_indent="  "))
     print(f"records: {out}")

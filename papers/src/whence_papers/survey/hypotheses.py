@@ -121,8 +121,8 @@ def from_mask(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 
     held_out = hidden_states.random_texts(lm, texts, tokens, seed=seed + 1)
 
     def seen(arm: tuple[Tensor, Tensor]) -> Tensor:
-        told = {"positions": arm[0], "visible": arm[1]}
-        return torch.stack([one[layer] for one in hidden_states.iterate_states(lm, held_out, **told)]).double()
+        settings = {"positions": arm[0], "visible": arm[1]}
+        return torch.stack([one[layer] for one in hidden_states.iterate_states(lm, held_out, **settings)]).double()
 
     first, second = (ablation.arms(tokens, span, shift) for span in spans)
     untouched = seen(first["untouched"])
@@ -163,12 +163,14 @@ def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[i
 
 def _arm(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> dict[str, float]:
     """One half of the texts in one arm, ``[texts, tokens, hidden_size]``: share of position after normalization, and the channel."""
-    told = {"position_share": geometry.decompose(hidden_states.normalize_states(every[:, 1:])).position_beyond_chance}
+    measured = {
+        "position_share": geometry.decompose(hidden_states.normalize_states(every[:, 1:])).position_beyond_chance
+    }
     if channel is not None:
         curve, before = every.mean(0)[:, channel], untouched.mean(0)[:, channel]
-        told["rank_correlation"] = ablation.rank_correlation(curve[len(curve) // 10 :])
-        told["change_in_span"] = ablation.change_in_span(curve, before, span)
-    return told
+        measured["rank_correlation"] = ablation.rank_correlation(curve[len(curve) // 10 :])
+        measured["change_in_span"] = ablation.change_in_span(curve, before, span)
+    return measured
 
 
 SCALES = (1.0, 0.5, 0.0, -0.5, -1.0)

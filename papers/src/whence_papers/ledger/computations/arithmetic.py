@@ -61,16 +61,16 @@ def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
     {'quantities_that_differ': 1, 'largest_difference': 1.0, 'words': 'y: 2 here, 3 there.'}
     """
     names = sorted({name for place in stated.values() for name in place})
-    apart, told = [], []
+    apart, sentences = [], []
     for name in names:
         values = {place: numbers[name] for place, numbers in stated.items() if name in numbers}
         apart.append(max(values.values()) - min(values.values()))
         if apart[-1] > 0:
-            told.append(f"{name}: " + ", ".join(f"{value:g} {place}" for place, value in values.items()))
+            sentences.append(f"{name}: " + ", ".join(f"{value:g} {place}" for place, value in values.items()))
     return {
         "quantities_that_differ": sum(one > 0 for one in apart),
         "largest_difference": max(apart),
-        "words": f"{'; '.join(told)}." if told else "",
+        "words": f"{'; '.join(sentences)}." if sentences else "",
     }
 
 
@@ -146,8 +146,8 @@ def possible_shares(percents: list[float], items: int, decimals: int = 2) -> dic
     {'impossible_percentages': 1, 'words': 'Of 2: 50.'}
     """
     wrong = [p for p in percents if round(100 * round(p * items / 100) / items, decimals) != round(p, decimals)]
-    told = f"Of {len(percents)}: {', '.join(f'{p:g}' for p in wrong)}." if wrong else ""
-    return {"impossible_percentages": len(wrong), "words": told}
+    sentence = f"Of {len(percents)}: {', '.join(f'{p:g}' for p in wrong)}." if wrong else ""
+    return {"impossible_percentages": len(wrong), "words": sentence}
 
 
 def share_difference(first: float, second: float, items: int) -> dict[str, Any]:

@@ -23,9 +23,9 @@ KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoida
 
 def model_parameters(spec: dict[str, Any], position: str = "sinusoidal") -> dict[str, Any]:
     """Parameter counts of all parts of a model, by name, with the total."""
-    made = ModelSpec(**spec)
+    model_spec = ModelSpec(**spec)
     found: dict[str, Any] = {}
-    table = parameter_table(build(made, lambda layer: KINDS[position](made), seed=0))
+    table = parameter_table(build(model_spec, lambda layer: KINDS[position](model_spec), seed=0))
     for part in table.parts:
         found[part.name.replace(" ", "_")] = part.count
         for inside in part.inside[:1] if part.name == "layers" else part.inside:
@@ -44,13 +44,13 @@ def position_parameters(spec: dict[str, Any], first: str, second: str) -> dict[s
 
 def vocabulary_for(total: float, spec: dict[str, Any]) -> dict[str, Any]:
     """Parameters of the layers alone, and the vocabulary size with which tied embeddings give the total."""
-    made = ModelSpec(**spec)
+    model_spec = ModelSpec(**spec)
     one = ModelSpec(**(spec | {"layers": 1}))
     table = parameter_table(build(one, lambda layer: NoPosition(), seed=0))
     rows = dict(table.rows)
-    layers = rows["layers"] * made.layers  # all layers are equal; building one is enough
+    layers = rows["layers"] * model_spec.layers  # all layers are equal; building one is enough
     rest = total - layers - rows.get("final norm", 0)
-    return {"layers": layers, "vocabulary": rest / made.embed_dim}
+    return {"layers": layers, "vocabulary": rest / model_spec.embed_dim}
 
 
 def additive_attention(attention: int, encoder: int, decoder: int) -> dict[str, Any]:

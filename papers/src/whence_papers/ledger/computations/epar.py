@@ -41,8 +41,8 @@ def from_evidence(found: theory.Evidence) -> dict[str, Any]:
     named = {_name(key): value for key, value in found.numbers.items() if math.isfinite(value)}
     words = ""
     if found.counter_example is not None:
-        told = ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items())
-        words = f"Against '{found.statement}': {told}."
+        example = ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items())
+        words = f"Against '{found.statement}': {example}."
     beyond = 0.0 if found.holds else found.violation
     return {"misses_by": beyond, "rounding": found.allowed, "checked": found.checked, **named, "words": words}
 
@@ -246,8 +246,8 @@ def optimal_position(
     each: dict[str, list[float]] = {}
     for seed in range(experiments):
         importance, q, k = drawn(pattern, length, embed_dim, runs, seed)
-        for form, chosen in (("basic", setting.basic()), ("enhanced", setting)):
-            value = _values(importance, q, k, chosen)
+        for form, form_setting in (("basic", setting.basic()), ("enhanced", setting)):
+            value = _values(importance, q, k, form_setting)
             agreed = [theory.consistency(v, int(i.argmax())).both for v, i in zip(value, importance, strict=True)]
             ranked = theory.spearman(value, importance).tolist()
             for name, rows in ((f"consistency_{form}", agreed), (f"ranking_{form}", ranked)):

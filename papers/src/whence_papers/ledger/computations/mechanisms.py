@@ -209,8 +209,8 @@ def who_sees(length: int) -> dict[str, Any]:
 
 def no_look_ahead(tokens: int, seed: int) -> dict[str, Any]:
     """Change of earlier predictions of a decoder when its last token changes."""
-    made = ModelSpec("decoder", vocab_size=50, embed_dim=32, ffn_dim=50, layers=2, dropout=0.0)
-    model = build(made, lambda layer: Sinusoidal(made.embed_dim), seed=seed).eval()
+    model_spec = ModelSpec("decoder", vocab_size=50, embed_dim=32, ffn_dim=50, layers=2, dropout=0.0)
+    model = build(model_spec, lambda layer: Sinusoidal(model_spec.embed_dim), seed=seed).eval()
     text = torch.randint(50, (1, tokens), generator=torch.Generator().manual_seed(seed))
     other = text.clone()
     other[0, -1] = (other[0, -1] + 1) % 50

@@ -250,19 +250,19 @@ def draw_learned_bias(axes: Axes, runs: Runs) -> None:
     """Draw the learned bias of each arm by visits from the end, mean and every seed."""
     from matplotlib import colormaps
 
-    shown = learned_bias_panel(runs)
-    arms = list(shown["lines"])
+    panel = learned_bias_panel(runs)
+    arms = list(panel["lines"])
     shades = colormaps["viridis"]([0.85 * place / max(1, len(arms) - 1) for place in range(len(arms))])
     axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     for place, arm in enumerate(arms):
-        seeds = list(shown["lines"][arm].values())
+        seeds = list(panel["lines"][arm].values())
         for points in seeds:
             axes.plot(*zip(*points, strict=True), color=shades[place], linewidth=0.6, alpha=0.5)
         means = [sum(p[i][1] for p in seeds) / len(seeds) for i in range(len(seeds[0]))]
         axes.plot(
             [p[0] for p in seeds[0]], means, DASHES[place % len(DASHES)], color=shades[place], linewidth=2, label=arm
         )  # fmt: skip
-    _set_labels(axes, shown["title"], shown["x"], shown["y"])
+    _set_labels(axes, panel["title"], panel["x"], panel["y"])
     if arms:
         axes.legend(frameon=False, fontsize=8)
 
@@ -305,8 +305,8 @@ def _draw_history(axes: Axes, one: Prediction) -> None:
         color=[DARK if visit.place == best else LIGHT for visit in visits],
     )  # fmt: skip
     step = max(1, -(-len(visits) // MAX_LABELS))
-    shown = range((len(visits) - 1) % step, len(visits), step)  # the last visit is always labelled
-    axes.set_xticks(shown, [_short(visits[at].place, 10) for at in shown], rotation=60, ha="right", fontsize=7)
+    labelled = range((len(visits) - 1) % step, len(visits), step)  # the last visit is always labelled
+    axes.set_xticks(labelled, [_short(visits[at].place, 10) for at in labelled], rotation=60, ha="right", fontsize=7)
     axes.set_ylabel("pointer weight (%)", fontsize=8)
     axes.set_xlabel(f"visits of the last days, oldest first; dark: {_short(best)}", fontsize=8)
     title = f"{one.user}: pointer weights" if one.weights is not None else f"{one.user}: no pointer in this model"
