@@ -243,7 +243,7 @@ def caching(draw):
         return cache.crop, {"length": 2}, {"length": "integer"}, lambda *_: None, cache
 
     def judge(_, arguments):
-        if cache._held.k.shape[0] != len(arguments["index"]):
+        if cache._entries.k.shape[0] != len(arguments["index"]):
             raise Wrong("not as many rows as the index names")
 
     return cache.reorder, {"index": torch.tensor([1, 0])}, {"index": "whole"}, judge, cache

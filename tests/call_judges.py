@@ -40,8 +40,8 @@ def state_of(cache):
     """Everything a cache holds, copied."""
     if not isinstance(cache, KVCache):
         return None
-    state = {name: value for name, value in vars(cache).items() if name != "_held"}
-    held = None if cache._held is None else [t[:, : len(cache)].clone() for t in cache._held.tensors()]
+    state = {name: value for name, value in vars(cache).items() if name != "_entries"}
+    held = None if cache._entries is None else [t[:, : len(cache)].clone() for t in cache._entries.tensors()]
     return state, held
 
 

@@ -173,11 +173,11 @@ def test_a_cache_is_reordered_by_any_integers_and_never_to_nothing(dtype):
     cache = KVCache()
     x = torch.randn(2, 2, 3, 8)
     attend(x, x, x, causal=True, cache=cache)
-    first = cache._held.k.clone()
+    first = cache._entries.k.clone()
     cache.reorder(torch.tensor([1, 0], dtype=dtype))
-    assert torch.equal(cache._held.k, first.flip(0))
+    assert torch.equal(cache._entries.k, first.flip(0))
     refused(lambda: cache.reorder(torch.empty(0, dtype=dtype)), "reorder", "at least one")
-    assert torch.equal(cache._held.k, first.flip(0))
+    assert torch.equal(cache._entries.k, first.flip(0))
 
 
 def test_a_layer_takes_the_dtype_it_has():

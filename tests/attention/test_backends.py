@@ -181,7 +181,7 @@ def test_explain_looks_into_a_cache_that_carries_gradients():
     cache, q = KVCache(), torch.randn(1, H, 3, D, requires_grad=True)
     attend(q * 2, q * 2, q * 2, causal=True, cache=cache)
     assert explain(q, q, q, causal=True, position=Epar(H), cache=cache).backend == "blockwise"
-    assert cache._held.k.requires_grad and len(cache) == 3
+    assert cache._entries.k.requires_grad and len(cache) == 3
 
 
 def test_explain_names_what_attend_then_runs(monkeypatch):

@@ -390,7 +390,7 @@ def test_keys_are_stored_as_projected(mechanism):
     layer.keys.register_forward_hook(lambda module, args, out: inputs.append(out.detach()))
     cache = KVCache()
     feed(layer, x, cache, [5, 7])
-    stored = cache._held.k.flatten(2)
+    stored = cache._entries.k.flatten(2)
     torch.testing.assert_close(stored, torch.cat(inputs, 1), rtol=0, atol=0)
 
 
@@ -414,13 +414,13 @@ def test_a_preallocated_cache_keeps_its_memory():
     # static addresses are what captured graphs need
     cache = KVCache(capacity=8)
     run(cache, 2)
-    places = [t.data_ptr() for t in cache._held.tensors()]
+    places = [t.data_ptr() for t in cache._entries.tensors()]
     run(cache, 5)
     cache.crop(3)
     run(cache, 1)
     cache.reset()
     run(cache, 8)
-    assert [t.data_ptr() for t in cache._held.tensors()] == places
+    assert [t.data_ptr() for t in cache._entries.tensors()] == places
     assert repr(cache) == "KVCache(capacity=8, 8 tokens held of 8 seen)"
 
 

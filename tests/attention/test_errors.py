@@ -716,7 +716,7 @@ def test_sums(make, fragments):
 
 def contents(cache):
     """All that a cache answers with, as plain values."""
-    tensors = [] if cache._held is None else [t[:, : len(cache)].clone() for t in cache._held.tensors()]
+    tensors = [] if cache._entries is None else [t[:, : len(cache)].clone() for t in cache._entries.tensors()]
     return repr(cache), tensors
 
 

@@ -44,7 +44,7 @@ def test_a_sliding_cache_gives_memory_back():
     cache = whence.KVCache(window=4)
     whence.attend(q, k, v, causal=True, window=4, cache=cache)
     assert len(cache) == 3
-    assert cache._held.k.untyped_storage().nbytes() == 3 * H * D * 8
+    assert cache._entries.k.untyped_storage().nbytes() == 3 * H * D * 8
 
 
 def test_two_texts_of_one_length_need_positions():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.attention.toeplitz import Span, fold, mask_table, spread
+from whence.attention.toeplitz import Span, band_to_table, mask_table, table_to_band
 
 LOG2E = math.log2(math.e)
 BLOCK = 128  # query rows in a tile
@@ -79,14 +79,14 @@ class Plan:
             pairs = slice(b * self.groups + groups.start, (batch.stop - 1) * self.groups + groups.stop)
             for r in range(0, self.span.queries, self.block):
                 rows = slice(r, min(r + self.block, self.span.queries))
-                low, high = self.span.keys_of(rows.start, rows.stop)
+                low, high = self.span.visible_keys(rows.start, rows.stop)
                 number += 1
                 if high > low:
                     yield Tile(pairs, batch, rows, slice(low, high), number)
 
 
 class Work:
-    """What the tiles of a call share: views by pair, scratch memory, and the bands of the heads at hand."""
+    """State shared by the tiles of a call: views by pair, scratch memory, and the bands of the current heads."""
 
     def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables, settings: Settings, buffers: int) -> None:
         self.span, self.tables, self.settings = span, tables, settings
@@ -94,18 +94,18 @@ class Work:
         self.unit = LOG2E / settings.temperature
         self.q_scale = settings.scale if tables.score_scale is not None else settings.scale * self.unit
         mask = mask_table(span, q)
-        self.mask = None if mask is None or tables.bias is not None else spread(mask, span, self.plan.block)
+        self.mask = None if mask is None or tables.bias is not None else table_to_band(mask, span, self.plan.block)
         self.masked_bias = tables.bias if mask is None or tables.bias is None else tables.bias + mask
         self.scratch = [q.new_empty(self.plan.scores) for _ in range(buffers)]
         self.score_scale: Tensor | None = None
         self.bias: Tensor | None = None
 
-    def lay_bands(self, groups: slice) -> slice:
-        """Lay out the bands of some key-value heads; return the slice of their query heads."""
+    def build_bands(self, groups: slice) -> slice:
+        """Build the bands of some key-value heads and return the slice of their query heads."""
         heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
         score_scale, bias, block = self.tables.score_scale, self.masked_bias, self.plan.block
-        self.score_scale = None if score_scale is None else spread(score_scale[heads] * self.unit, self.span, block)
-        self.bias = None if bias is None else spread(bias[heads] * self.unit, self.span, block)
+        self.score_scale = None if score_scale is None else table_to_band(score_scale[heads] * self.unit, self.span, block)
+        self.bias = None if bias is None else table_to_band(bias[heads] * self.unit, self.span, block)
         return heads
 
     def by_pair(self, x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Work:
     def hide_edges(self, z: Tensor, tile: Tile) -> None:
         """Causality and window, on those keys of a tile that some of its rows do not see."""
         assert self.mask is not None
-        band, (low, high) = self.cut(self.mask, tile), self.span.seen_by_all(tile.rows.start, tile.rows.stop)
+        band, (low, high) = self.cut(self.mask, tile), self.span.keys_visible_to_all(tile.rows.start, tile.rows.stop)
         first, count = tile.keys.start, tile.keys.stop - tile.keys.start
         left, right = min(max(low - first, 0), count), min(max(high - first, 0), count)
         for edge in (slice(0, left), slice(max(left, right), count)):
@@ -182,7 +182,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, setting
     queries, outs = work.by_pair(q), work.by_pair(out)
     keys, values = k.flatten(0, 1).transpose(1, 2).contiguous(), v.flatten(0, 1)
     for groups in work.plan.head_groups():
-        heads = work.lay_bands(groups)
+        heads = work.build_bands(groups)
         for tile in work.plan.tiles(groups):
             scores = work.space(0, tile)
             torch.bmm(work.rows_of(queries, tile) * work.q_scale, keys[tile.pairs, :, tile.keys], out=scores)
@@ -232,7 +232,7 @@ def backward(
     keys_across, values_across = (x.flatten(0, 1).transpose(1, 2).contiguous() for x in (k, v))
     dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
     for groups in work.plan.head_groups():
-        heads = work.lay_bands(groups)
+        heads = work.build_bands(groups)
         factor_sum = None if d_factor is None or work.score_scale is None else torch.zeros_like(work.score_scale)
         bias_sum = None if d_bias is None or work.bias is None else torch.zeros_like(work.bias)
         for tile in work.plan.tiles(groups):
@@ -260,9 +260,9 @@ def backward(
             dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
             dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)
         if d_factor is not None and factor_sum is not None:
-            d_factor[heads] = fold(factor_sum, span, work.plan.block).div_(settings.temperature)
+            d_factor[heads] = band_to_table(factor_sum, span, work.plan.block).div_(settings.temperature)
         if d_bias is not None and bias_sum is not None:
-            d_bias[heads] = fold(bias_sum, span, work.plan.block).div_(settings.temperature)
+            d_bias[heads] = band_to_table(bias_sum, span, work.plan.block).div_(settings.temperature)
     d_sink = None
     if tables.sink is not None and wanted[2]:
         d_sink = torch.exp2(tables.sink * work.unit - lse).mul_(-delta).div_(settings.temperature)

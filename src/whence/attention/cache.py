@@ -29,8 +29,8 @@ from whence.validation import require_integer
 
 
 @dataclass
-class Held:
-    """What a cache holds for its tokens, all with the tokens on axis 1."""
+class CacheEntries:
+    """The tensors that a cache stores for its tokens, all with the tokens on axis 1."""
 
     k: Tensor  # [B, S, G, D]
     v: Tensor  # [B, S, G, E]
@@ -42,8 +42,8 @@ class Held:
         return self.k, self.v, self.positions, self.real, self.segment_ids
 
 
-#: the attributes of a cache that change
-CHANGING = ("_held", "_used", "seen", "_consecutive", "_masked", "_packed")
+#: the attributes that appending, cropping and resetting change
+STATE_ATTRIBUTES = ("_entries", "_used", "seen", "_consecutive", "_masked", "_packed")
 
 
 class KVCache:
@@ -71,7 +71,7 @@ class KVCache:
                 require_integer("KVCache", name, value, remedy="give a number of tokens")
         require_integer("KVCache", "rollback", rollback, low=0, remedy="give a number of tokens")
         self.capacity, self.window, self.rollback = capacity, window, rollback
-        self._held: Held | None = None
+        self._entries: CacheEntries | None = None
         self._used = 0  # tokens in the store
         self.seen = 0  # tokens ever appended and not rolled back
         self._consecutive = True  # every row's positions are one run
@@ -97,7 +97,7 @@ class KVCache:
         k, v, segment_ids = arguments.k, arguments.v, arguments.segment_ids
         require_fit(
             arguments, window=self.window, capacity=self.capacity, used=self._used,
-            held=None if self._held is None else (self._held.k, self._held.v), learnable=learnable,
+            stored=None if self._entries is None else (self._entries.k, self._entries.v), learnable=learnable,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
         name, given = single_positions(arguments.q_positions, arguments.k_positions)
@@ -118,7 +118,7 @@ class KVCache:
         self._masked = self._masked or real is not None
         self._packed = self._packed or segments is not None
         self._append(
-            Held(
+            CacheEntries(
                 k.transpose(1, 2),
                 v.transpose(1, 2),
                 positions,
@@ -157,15 +157,15 @@ class KVCache:
             )
         self._used, self.seen = length - lost, length
         self._note_rollback()
-        if self._held is not None and self.capacity is None:
-            self._held = Held(*(t[:, : self._used] for t in self._held.tensors()))
+        if self._entries is not None and self.capacity is None:
+            self._entries = CacheEntries(*(t[:, : self._used] for t in self._entries.tensors()))
 
     def reorder(self, index: Tensor) -> None:
         """Row b becomes what row ``index[b]`` was, as in beam search. The number of rows may change."""
-        if self._held is None:
+        if self._entries is None:
             return
-        index = require_rows(index, self._held.k)
-        self._held = Held(*(t.index_select(0, index) for t in self._held.tensors()))
+        index = require_rows(index, self._entries.k)
+        self._entries = CacheEntries(*(t.index_select(0, index) for t in self._entries.tensors()))
 
     def reset(self) -> None:
         """Forget everything; a preallocated cache keeps its memory."""
@@ -173,7 +173,7 @@ class KVCache:
         self._consecutive, self._masked, self._packed = True, False, False
         self._note_rollback()
         if self.capacity is None:
-            self._held = None
+            self._entries = None
 
     def mark(self) -> dict[str, Any]:
         """What ``restore`` needs to undo everything from here on; nothing is copied."""
@@ -198,7 +198,7 @@ class KVCache:
 
     def state(self) -> dict[str, Any]:
         """What one call of ``attend`` can change, for ``undo``."""
-        return {name: getattr(self, name) for name in CHANGING}
+        return {name: getattr(self, name) for name in STATE_ATTRIBUTES}
 
     def undo(self, state: dict[str, Any]) -> None:
         """Go back to a ``state`` since which tokens were appended and nothing else was done."""
@@ -208,29 +208,29 @@ class KVCache:
         """A cache of its own: no token that is appended to one shows in the other."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), _rollbacks=list(self._rollbacks))
-        if self._held is not None:
-            other._held = Held(*(t.clone() for t in self._held.tensors()))
+        if self._entries is not None:
+            other._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
         return self.__copy__()  # torch's own deep copy refuses tensors that have a gradient function
 
     # --- storage ---------------------------------------------------------------------------------------------------
-    def _append(self, new: Held) -> None:
+    def _append(self, new: CacheEntries) -> None:
         count = new.k.shape[1]
         if self.capacity is not None:
-            if self._held is None:
-                self._held = Held(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
-            kind = torch.promote_types(self._held.positions.dtype, new.positions.dtype)
-            self._held = replace(self._held, positions=self._held.positions.to(kind))  # whole, then fractional ones
-            if not tracing.is_tracing() and self._held.k.is_inference() and not torch.is_inference_mode_enabled():
-                self._held = Held(*(t.clone() for t in self._held.tensors()))  # only a copy may be written to here
-            for store, t in zip(self._held.tensors(), new.tensors(), strict=True):
+            if self._entries is None:
+                self._entries = CacheEntries(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
+            kind = torch.promote_types(self._entries.positions.dtype, new.positions.dtype)
+            self._entries = replace(self._entries, positions=self._entries.positions.to(kind))  # whole, then fractional ones
+            if not tracing.is_tracing() and self._entries.k.is_inference() and not torch.is_inference_mode_enabled():
+                self._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))  # only a copy may be written to here
+            for store, t in zip(self._entries.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
-        elif self._held is None:
-            self._held = new
+        elif self._entries is None:
+            self._entries = new
         else:
-            self._held = Held(*(torch.cat([a, b], 1) for a, b in zip(self._held.tensors(), new.tensors(), strict=True)))
+            self._entries = CacheEntries(*(torch.cat([a, b], 1) for a, b in zip(self._entries.tensors(), new.tensors(), strict=True)))
         self._used += count
         self.seen += count
 
@@ -241,8 +241,8 @@ class KVCache:
         self._rollbacks.append((self._rolled, self._used))
 
     def _view(self) -> tuple[Tensor, ...]:
-        assert self._held is not None
-        return tuple(t[:, : self._used] for t in self._held.tensors())
+        assert self._entries is not None
+        return tuple(t[:, : self._used] for t in self._entries.tensors())
 
     def _behind(self) -> int:
         """How many tokens a sliding cache keeps before the next one: those in its window, and always the last, from
@@ -252,12 +252,12 @@ class KVCache:
 
     def _forget(self) -> None:
         """Drop what no later query, nor one after a rollback, can see."""
-        if self.window is None or self._held is None:
+        if self.window is None or self._entries is None:
             return
         surplus = self._used - (self._behind() + self.rollback)
         if surplus > 0:
             # a slice of much more than it shows would keep all of it alive
-            self._held = Held(*(t[:, surplus:].clone() for t in self._held.tensors()))
+            self._entries = CacheEntries(*(t[:, surplus:].clone() for t in self._entries.tensors()))
             self._used -= surplus
 
     def count(self, real: Tensor | None, segments: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
@@ -266,41 +266,41 @@ class KVCache:
         if last is None:
             require_contiguous_segments(segments)
             return count_tokens(real, segments, new, device).expand(batch, new)
-        assert self._held is not None
-        if self._held.k.shape[0] != batch:
+        assert self._entries is not None
+        if self._entries.k.shape[0] != batch:
             raise usage_error(
                 "attend(cache=...)",
-                f"batch {batch} with {self._held.k.shape[0]} in the cache",
+                f"batch {batch} with {self._entries.k.shape[0]} in the cache",
                 "each row continues its own tokens",
                 "use one cache for each batch, or reorder it",
             )
         before = self._last_real_position(last)
         if segments is not None:
             segments = segments.expand(batch, new)
-            require_contiguous_segments(torch.cat([self._held.segment_ids[:, : self._used], segments], 1))
+            require_contiguous_segments(torch.cat([self._entries.segment_ids[:, : self._used], segments], 1))
             before = torch.where(segments[:, :1] == last.segment_ids, before, -1)
         return count_tokens(real, segments, new, device, before).expand(batch, new)
 
-    def _last(self) -> Held | None:
+    def _last(self) -> CacheEntries | None:
         """The last token of each row, which may be padding; None in an empty cache."""
-        if self._held is None or not self._used:
+        if self._entries is None or not self._used:
             return None
-        return Held(*(t[:, self._used - 1 : self._used] for t in self._held.tensors()))
+        return CacheEntries(*(t[:, self._used - 1 : self._used] for t in self._entries.tensors()))
 
-    def _last_real_position(self, last: Held) -> Tensor:
+    def _last_real_position(self, last: CacheEntries) -> Tensor:
         """The position of the last real token of each row's last segment, -1 where it has none yet: ``[B, 1]``."""
-        assert self._held is not None
+        assert self._entries is not None
         if not self._masked:
             return last.positions
-        counts = self._held.real[:, : self._used]
+        counts = self._entries.real[:, : self._used]
         if self._packed:
-            counts = counts & (self._held.segment_ids[:, : self._used] == last.segment_ids)
+            counts = counts & (self._entries.segment_ids[:, : self._used] == last.segment_ids)
         index = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
-        positions = self._held.positions[:, : self._used].gather(1, index.clamp(min=0))
+        positions = self._entries.positions[:, : self._used].gather(1, index.clamp(min=0))
         return torch.where(index < 0, -1, positions)
 
     def _stays_consecutive(
-        self, last: Held | None, explicit: bool, real: Tensor | None, segments: Tensor | None, positions: Tensor
+        self, last: CacheEntries | None, explicit: bool, real: Tensor | None, segments: Tensor | None, positions: Tensor
     ) -> bool:
         """Whether distances between real tokens of one segment still equal differences of their indices in the cache."""
         if explicit:
@@ -314,7 +314,7 @@ class KVCache:
 
     def _resumes_segment(self, segments: Tensor | None) -> bool:
         """Whether new tokens belong to a segment before the last one, whose tokens are then not adjacent."""
-        if segments is None or self._held is None or not self._used:
+        if segments is None or self._entries is None or not self._used:
             return False
-        batch = self._held.segment_ids.shape[0]
-        return is_interrupted(torch.cat([self._held.segment_ids[:, : self._used], segments.expand(batch, -1)], 1))
+        batch = self._entries.segment_ids.shape[0]
+        return is_interrupted(torch.cat([self._entries.segment_ids[:, : self._used], segments.expand(batch, -1)], 1))

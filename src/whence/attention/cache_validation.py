@@ -18,7 +18,7 @@ def require_fit(
     window: int | None,
     capacity: int | None,
     used: int,
-    held: tuple[Tensor, Tensor] | None,
+    stored: tuple[Tensor, Tensor] | None,
     learnable: bool,
 ) -> None:
     """Refuse tokens that do not fit a cache of this window, capacity and content."""
@@ -74,9 +74,9 @@ def require_fit(
             "decode under torch.no_grad(), or use KVCache()",
         )
     if (
-        held is not None
+        stored is not None
         and not tracing.is_tracing()
-        and is_functorch_wrapped_tensor(held[0])
+        and is_functorch_wrapped_tensor(stored[0])
         and not tracing.is_transforming()
     ):
         raise usage_error(
@@ -85,8 +85,8 @@ def require_fit(
             "its keys and values ended with that function",
             "build the cache and use it inside the function",
         )
-    if held is not None:
-        for name, mine, theirs in (("k", held[0], k), ("v", held[1], v)):
+    if stored is not None:
+        for name, mine, theirs in (("k", stored[0], k), ("v", stored[1], v)):
             mine_is, came = (
                 (mine.shape[0], mine.shape[2], mine.shape[3]),
                 (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
@@ -157,9 +157,9 @@ PADDING_WHILE_TRACING = (
 )
 
 
-def require_rows(index: Tensor, held: Tensor) -> Tensor:
+def require_rows(index: Tensor, stored: Tensor) -> Tensor:
     """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
-    rows = held.shape[0]
+    rows = stored.shape[0]
     fits = shapes.is_integer(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
     if not fits or (tracing.can_read_values(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
         raise usage_error(
@@ -168,7 +168,7 @@ def require_rows(index: Tensor, held: Tensor) -> Tensor:
             f"index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
             "give one row for each beam",
         )
-    return index.to(held.device, torch.int64)
+    return index.to(stored.device, torch.int64)
 
 
 def shown_index(index: object) -> str:

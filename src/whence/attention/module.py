@@ -24,12 +24,12 @@ class Attention(nn.Module):
     """Multi-head attention with any Position.
 
     Args:
-        embed_dim: width of the input and output.
+        embed_dim: dimension of the input and output.
         heads: query heads.
         position: what position does; parts that act on embeddings are applied to this layer's input. A model that
             applies them once at its own input gives its layers the rest: ``position=without_embedding(position)``.
         num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
-        head_dim: width of a query or key; ``width // heads`` by default.
+        head_dim: dimension of a query or key head; ``embed_dim // heads`` by default.
         value_dim: width of a value; ``head_dim`` by default.
         norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
         bias: whether the projections have a bias.

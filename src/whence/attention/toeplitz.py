@@ -1,9 +1,9 @@
 """Toeplitz bands: a table over distances, laid out so that every tile of scores is a plain slice of it.
 
-A block of m query rows meets keys whose distances are ``offset + i - j``. Row a of the band is the reversed table moved
-by a, so the tile of rows ``r0..`` and keys ``j0..j1`` is ``band[:, :, column(r0, j0) : column(r0, j1)]``. The band has
-m times the table's numbers (linear in length), and gradients of all tiles add up in a band of the same form, which is
-folded back into the table once, in a fixed order.
+The distance of query row i and key j is ``offset + i - j``. For blocks of m rows, row a of the band is the reversed table
+shifted by a, so the tile of rows ``r0..`` and keys ``j0..j1`` is ``band[:, :, column(r0, j0) : column(r0, j1)]``. The band has
+m times the entries of the table (linear in length). The gradients of all tiles are summed in a band of the same form,
+which is reduced to the table once, in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Span:
-    """Which rows and keys there are, and which of them can see each other by causality and window."""
+    """The numbers of query rows and keys, their offset, and which pairs the causal mask and the window leave visible."""
 
     queries: int
     keys: int
@@ -29,8 +29,8 @@ class Span:
         """The first distance of a table and one past the last."""
         return self.offset - self.keys + 1, self.offset + self.queries
 
-    def keys_of(self, first: int, last: int) -> tuple[int, int]:
-        """The keys that rows first..last-1 can see, as a range."""
+    def visible_keys(self, first: int, last: int) -> tuple[int, int]:
+        """The range of keys that at least one of the rows first..last-1 attends to."""
         low, high = 0, self.keys
         if self.causal:
             high = min(high, self.offset + last)
@@ -39,8 +39,8 @@ class Span:
             high = min(high, self.offset + last - 1 + self.window)
         return low, max(low, high)
 
-    def seen_by_all(self, first: int, last: int) -> tuple[int, int]:
-        """The keys that every one of the rows first..last-1 can see, as a range."""
+    def keys_visible_to_all(self, first: int, last: int) -> tuple[int, int]:
+        """The range of keys that all of the rows first..last-1 attend to."""
         low, high = 0, self.keys
         if self.causal:
             high = min(high, self.offset + first + 1)
@@ -64,18 +64,18 @@ class Span:
         return key - row + self.queries
 
 
-def spread(table: Tensor, span: Span, block: int) -> Tensor:
+def table_to_band(table: Tensor, span: Span, block: int) -> Tensor:
     """The band ``[heads, block, columns]`` of a table ``[heads, distances]``."""
     low, high = span.columns(block)
     padded = torch.nn.functional.pad(table.flip(-1), (block, 0))
     return padded[:, low : high + block - 1].unfold(-1, high - low, 1).flip(1).contiguous()
 
 
-def fold(band: Tensor, span: Span, block: int) -> Tensor:
-    """The transpose of ``spread``: the sum of a band's entries by distance, as a table."""
+def band_to_table(band: Tensor, span: Span, block: int) -> Tensor:
+    """The transpose of ``table_to_band``: the sum of a band's entries by distance, as a table."""
     heads, _, width = band.shape
     low, _ = span.columns(block)
-    # row x moved right by x: padding every row by `block` and re-reading with rows one shorter does just that
+    # shift row x right by x: pad every row by `block` and read the memory again with rows one shorter
     skewed = torch.nn.functional.pad(band.flip(1), (0, block)).reshape(heads, -1)[:, : block * (width + block - 1)]
     sums = skewed.reshape(heads, block, width + block - 1).sum(1)
     reversed_table = band.new_zeros(heads, span.queries + span.keys - 1 + block)
@@ -84,7 +84,7 @@ def fold(band: Tensor, span: Span, block: int) -> Tensor:
 
 
 def mask_table(span: Span, like: Tensor) -> Tensor | None:
-    """0 at distances that may be seen and -inf at the others, ``[1, distances]``; None when all may."""
+    """0 at visible distances and -inf at the others, ``[1, distances]``; None if all are visible."""
     if not span.causal and span.window is None:
         return None
     distance = torch.arange(*span.distances, device=like.device)
