@@ -9,7 +9,7 @@ from tiny_models import everything_of, same, tokens
 import whence
 from whence import hf
 from whence.probe import analyses, hidden_states
-from whence.probe.likelihood import branches, score_choices, score_separately
+from whence.probe.likelihood import build_branches, score_choices, score_separately
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.probe.tasks.task import Prompt
 
@@ -122,7 +122,7 @@ def test_the_probe_of_a_multimodal_model():
     prompt = Prompt("a is 1, b is 2; b is", ((0, 6), (8, 14)), 1, " 2", (" 1", " 7"), (1, 0, None), (" 2",))
     batch_branches = score_choices(lm, [prompt])
     assert lm.supports_branching and batch_branches[0] == pytest.approx(
-        score_separately(lm, branches(lm, [prompt])[0]), abs=1e-4
+        score_separately(lm, build_branches(lm, [prompt])[0]), abs=1e-4
     )
     found = analyses.score_split(lm, hidden_states.random_texts(lm, 2, 16))
     assert [one["layer"] for one in found] == [0, 1] and all(len(one["heads"]) == 4 for one in found)

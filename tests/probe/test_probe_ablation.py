@@ -33,7 +33,7 @@ def test_vectors_are_the_mean_of_what_enters_the_projections(lm, vectors):
 def test_each_arm_reads_what_it_says(lm, vectors):
     text = hidden_states.random_texts(lm, 1, 50)
     read = {}
-    for name, change in ablation.changes(vectors).items():
+    for name, change in ablation.ablation_arms(vectors).items():
         with torch.inference_mode(), ablation.change_attention_inputs(lm, change):
             with hidden_states.attention_inputs(lm, [0]) as seen:
                 lm.model(input_ids=text)
@@ -57,9 +57,9 @@ def test_untouched_is_the_model_to_the_bit_and_all_is_undone(lm, vectors):
     text = hidden_states.random_texts(lm, 2, 40)
     with torch.inference_mode():
         before = lm.model(input_ids=text).logits
-        with ablation.change_attention_inputs(lm, ablation.changes(vectors)["untouched"]):
+        with ablation.change_attention_inputs(lm, ablation.ablation_arms(vectors)["untouched"]):
             assert torch.equal(lm.model(input_ids=text).logits, before)
-        with ablation.change_attention_inputs(lm, ablation.changes(vectors)["no vector"]):
+        with ablation.change_attention_inputs(lm, ablation.ablation_arms(vectors)["no vector"]):
             assert (lm.model(input_ids=text).logits - before).abs().max() > 0.01
         assert torch.equal(lm.model(input_ids=text).logits, before)
 
@@ -69,9 +69,9 @@ def test_a_cache_and_branches_keep_the_positions(lm, vectors, arm):
     """Answers side by side after a cached prompt, against each in a forward of its own that begins at zero."""
     made = build_task("key-value", 2, pairs=3)
     prompts = [made.prompt(item, place) for place, item in enumerate(made.items)]
-    with ablation.change_attention_inputs(lm, ablation.changes(vectors)[arm]):
+    with ablation.change_attention_inputs(lm, ablation.ablation_arms(vectors)[arm]):
         got = likelihood.score_choices(lm, prompts)
-        wanted = [likelihood.score_separately(lm, one) for one in likelihood.branches(lm, prompts)]
+        wanted = [likelihood.score_separately(lm, one) for one in likelihood.build_branches(lm, prompts)]
     torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-3, rtol=1e-4)
     plain = likelihood.score_choices(lm, prompts)
     assert (torch.tensor(got) - torch.tensor(plain)).abs().max() > 0.01
@@ -90,9 +90,9 @@ def test_modules_that_are_not_handed_positions_read_the_right_ones(lm):
     vectors = ablation.mean_attention_inputs(other, hidden_states.plain_texts(other, 3, 600))
     made = build_task("key-value", 1, pairs=3)
     prompts = [made.prompt(made.items[0], 1)]
-    with ablation.change_attention_inputs(other, ablation.changes(vectors)["no moving"]):
+    with ablation.change_attention_inputs(other, ablation.ablation_arms(vectors)["no moving"]):
         got = likelihood.score_choices(other, prompts)
-        wanted = [likelihood.score_separately(other, one) for one in likelihood.branches(other, prompts)]
+        wanted = [likelihood.score_separately(other, one) for one in likelihood.build_branches(other, prompts)]
     torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), atol=1e-3, rtol=1e-4)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.probe.curves import chosen_slots, curve, gap_by_chance
+from whence.probe.curves import count_wrong_choices, curve, gap_by_chance
 from whence.statistics import proportion
 
 
@@ -64,7 +64,7 @@ def test_items_without_every_place_are_left_out_and_equal_ones_claim_no_interval
 def test_wrong_choices_are_counted_by_slot():
     rows = [{"correct": False, "chosen_slot": 0}, {"correct": False, "chosen_slot": 0}, {"correct": True, "chosen_slot": 2},
             {"correct": False, "chosen_slot": None}]  # fmt: skip
-    assert chosen_slots([{"condition": 2, "rows": rows}, {"condition": "oracle", "rows": rows}]) == {"0": 2, "none": 1}
+    assert count_wrong_choices([{"condition": 2, "rows": rows}, {"condition": "oracle", "rows": rows}]) == {"0": 2, "none": 1}
 
 
 def test_a_curve_needs_places():

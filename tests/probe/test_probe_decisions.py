@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from whence.probe.curves import ALPHA, curve, decide, gap_by_chance, leading, measures
-from whence.report.probe.sentences import headline, section_answer, too_few
+from whence.probe.curves import ALPHA, curve, decide, gap_by_chance, leading_curve, measures
+from whence.report.probe.sentences import few_items_note, headline, section_answer
 
 
 def records(correct, share):
@@ -42,7 +42,7 @@ def test_the_measure_that_supports_an_effect_leads():
     [one] = found["tasks"]
     choice, probability = one["curves"]
     assert choice["corrected_p"] >= ALPHA and probability["corrected_p"] < ALPHA
-    assert leading(one)["score"] == "probability" and one["supported"]
+    assert leading_curve(one)["score"] == "probability" and one["supported"]
     said = headline(one)
     assert said.startswith("The probability of the answer is 48 points higher with the gold in slot 1 than in slot 5")
     assert "95% interval" in said and "p = 0.001" in said
@@ -71,7 +71,7 @@ def test_a_measure_with_a_gap_leads_one_without_where_no_test_supports_either():
     wrong = [[0] * 2] * 3
     found = answered(task("hard", wrong, [[0.2, 0.3], [0.3, 0.2], [0.25, 0.26]]))
     assert all(one["corrected_p"] == 1 for one in found["tasks"][0]["curves"])
-    assert leading(found["tasks"][0])["score"] == "probability"
+    assert leading_curve(found["tasks"][0])["score"] == "probability"
 
 
 def test_a_task_that_is_too_hard_and_a_single_test_are_told():
@@ -122,4 +122,4 @@ def test_the_interval_of_the_gap_agrees_with_its_p_and_covers_the_truth():
 
 
 def test_panels_with_few_items_are_marked():
-    assert too_few(1) == "Few items: 1 item a slot, fewer than 20." and too_few(20) == ""
+    assert few_items_note(1) == "Few items: 1 item a slot, fewer than 20." and few_items_note(20) == ""

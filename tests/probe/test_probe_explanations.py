@@ -111,10 +111,10 @@ def test_positional_vectors_have_no_rest():
     found = geometry.positional_vectors(states)
     assert float(found.content.mean(0).abs().max()) < 1e-12 and float(found.moving.mean(1).abs().max()) < 1e-12
     assert torch.allclose(found.base + found.moving + found.content, states)
-    assert torch.allclose(geometry.without(states, found, "content"), found.vector.expand_as(states))
+    assert torch.allclose(geometry.remove_part(states, found, "content"), found.vector.expand_as(states))
     one = states[:, 0]
-    assert torch.allclose(geometry.replaced(one, found.vector[0]), one)
-    moved = geometry.replaced(one, found.vector[0], ratio=2.0)
+    assert torch.allclose(geometry.replace_positional_vectors(one, found.vector[0]), one)
+    moved = geometry.replace_positional_vectors(one, found.vector[0], ratio=2.0)
     assert torch.equal(moved[:, :4], one[:, :4])
     expected = one[:, 9] - found.vector[0, 9] + (found.vector[0, 4] + found.vector[0, 5]) / 2
     assert torch.allclose(moved[:, 9], expected)

@@ -6,7 +6,7 @@ import torch
 from whence.errors import WhenceError
 from whence.probe import ablation, hidden_states
 from whence.probe.ablation import scale_channel
-from whence.probe.likelihood import CachedPrompts, branches
+from whence.probe.likelihood import CachedPrompts, build_branches
 from whence.probe.probed_model import tiny_random_model
 from whence.probe.tasks import build_task
 
@@ -58,7 +58,7 @@ def test_all_positions_moved_together_change_nothing_in_a_rotary_model(lm, text)
 
 def test_scaling_by_one_is_the_model_to_the_bit_and_all_is_undone(lm):
     made = build_task("key-value", 1, pairs=2)
-    made = branches(lm, [made.prompt(made.items[0], 1)])
+    made = build_branches(lm, [made.prompt(made.items[0], 1)])
     plain = CachedPrompts(lm, made).scores()
     with scale_channel(lm, 3, 1.0, [0, 1]):
         assert CachedPrompts(lm, made).scores() == plain
@@ -73,7 +73,7 @@ def test_scaled_keys_have_the_rank_one_form_and_the_prompt_is_read_unchanged(lm)
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     made = build_task("key-value", 1, pairs=2)
-    made = branches(lm, [made.prompt(made.items[0], 1)])
+    made = build_branches(lm, [made.prompt(made.items[0], 1)])
     plain = CachedPrompts(lm, made).cache.layers
     layer = lm.model.model.layers[1]
     with hidden_states.attention_inputs(lm, [1]) as seen:

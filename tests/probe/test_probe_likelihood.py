@@ -8,13 +8,13 @@ from whence.probe.likelihood import (
     CachedPrompts,
     ScaledScore,
     ScaledWeight,
-    _tokenised,
-    branches,
-    emphasis,
+    _tokenize,
+    build_branches,
+    choice_probabilities,
+    emphasis_class,
     last_attention_row,
     score_choices,
     score_separately,
-    shares,
 )
 from whence.probe.measurement import generate_answers
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model, token_span
@@ -37,7 +37,7 @@ def by_hand(lm, prompt, scored):
     model = tiny_random_model(layers=2).model.double()
     found = []
     for end in (prompt.answer, *prompt.rivals):
-        whole, before = lm.tokens(prompt.text + end), len(branches(lm, [prompt], scored)[0].shared)
+        whole, before = lm.tokens(prompt.text + end), len(build_branches(lm, [prompt], scored)[0].shared)
         known = model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
         after = whole[before : before + scored]
         found.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
@@ -46,7 +46,7 @@ def by_hand(lm, prompt, scored):
 
 def test_branches_give_what_separate_forwards_give(lm, prompt):
     expected = by_hand(lm, prompt, 5)
-    [made] = branches(lm, [prompt], 5)
+    [made] = build_branches(lm, [prompt], 5)
     reading = CachedPrompts(lm, [made])
     assert reading.scores()[0] == pytest.approx(expected, abs=2e-4)
     assert score_separately(lm, made) == pytest.approx(expected, abs=2e-4)
@@ -55,13 +55,13 @@ def test_branches_give_what_separate_forwards_give(lm, prompt):
 
 
 def test_branches_share_the_longest_beginning(lm, prompt):
-    [made] = branches(lm, [prompt], 4)
+    [made] = build_branches(lm, [prompt], 4)
     assert lm.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
     assert all(len(end) == 4 for end in made.ends) and len(made.fed) == 1 + 3 * 3
 
 
 def test_the_row_is_that_of_eager_attention(lm, prompt):
-    [made] = branches(lm, [prompt])
+    [made] = build_branches(lm, [prompt])
     row = CachedPrompts(lm, [made]).rows()[0]
     eager = tiny_random_model(layers=2).model
     eager.set_attn_implementation("eager")
@@ -106,7 +106,7 @@ SEEN = []
 def test_emphasis_is_that_of_dense_attention(lm, prompt, kind, change, factor):
     from transformers import AttentionInterface
 
-    [made] = branches(lm, [prompt])
+    [made] = build_branches(lm, [prompt])
     span, last = lm.token_spans(prompt.text, prompt.slots)[2], len(made.shared) - 1
     model = tiny_random_model(layers=2).model.double()
     AttentionInterface.register("dense-emphasis", dense(last, span, lambda scores: change(scores, factor)))
@@ -133,7 +133,7 @@ def test_what_emphasis_cannot_be_is_refused():
     with pytest.raises(WhenceError, match="a weight is multiplied by a number above 0"):
         ScaledWeight((0, 1), 0.0)
     with pytest.raises(WhenceError, match="multiplies a weight or a score"):
-        emphasis("value")
+        emphasis_class("value")
     assert ScaledScore((0, 1), -1.0).factor == -1.0
 
 
@@ -148,7 +148,7 @@ def test_a_model_with_windows_is_asked_row_by_row(prompt):
     )  # fmt: skip
     windowed = ProbedModel("windowed", MistralForCausalLM(config).eval(), tokenizer)
     assert not windowed.supports_branching
-    [made] = branches(windowed, [prompt], 3)
+    [made] = build_branches(windowed, [prompt], 3)
     one = score_separately(windowed, made)
     assert score_choices(windowed, [prompt], 3)[0] == pytest.approx(one)
     with pytest.raises(WhenceError, match="use contest"):
@@ -174,13 +174,13 @@ def test_spans_of_tokens_and_shares():
     assert token_span([(0, 4), (4, 8), (8, 12)], 5, 9) == (1, 3)
     with pytest.raises(WhenceError, match="some token lies in them"):
         token_span([(0, 4)], 9, 12)
-    assert sum(shares([-3.0, -4.0, -90.0])) == pytest.approx(1)
+    assert sum(choice_probabilities([-3.0, -4.0, -90.0])) == pytest.approx(1)
 
 
 def test_prompts_read_together_are_answered_as_alone(lm):
     made = build_task("key-value", 2, pairs=4)
     prompts = [made.prompt(made.items[0], 1), made.oracle(made.items[1]), made.prompt(made.items[1], 3)]
-    every = branches(lm, prompts)
+    every = build_branches(lm, prompts)
     alone = [CachedPrompts(lm, [one]) for one in every]
     reading = CachedPrompts(lm, every)
     for batched, one in zip(reading.scores(), alone, strict=True):
@@ -211,7 +211,7 @@ def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(lm):
         for name, settings in (("key-value", {"pairs": 5}), ("needle", {"pieces": 3, "words": 9})):
             made = build_task(name, 2, **settings)
             prompts = [made.at(item, where) for item in made.items for where in (0, 2, "closed book", "oracle")]
-            for prompt, found in zip(prompts, _tokenised(reader, prompts), strict=True):
+            for prompt, found in zip(prompts, _tokenize(reader, prompts), strict=True):
                 assert found == [reader.tokens(prompt.text + end) for end in (prompt.answer, *prompt.rivals)]
 
 
@@ -224,7 +224,7 @@ def test_a_tokenizer_that_begins_every_text_anew_reads_whole_texts(prompt):
 
     reader = ProbedModel("reader", None, Begins())
     expected = [[32, *(prompt.text + end).encode()] for end in (prompt.answer, *prompt.rivals)]
-    assert _tokenised(reader, [prompt]) == [expected]
+    assert _tokenize(reader, [prompt]) == [expected]
 
 
 def test_neighbours_are_run_together_as_long_as_they_fit(lm):

@@ -69,7 +69,7 @@ def test_answers_in_a_chat_are_scored_as_a_whole_text_would_be(tmp_path):
     with torch.inference_mode():
         known = lm.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
     expected = sum(float(known[at - 1, tokens[at]]) for at in range(shared, shared + 8))
-    rivals = likelihood.branches(lm, [prompt])[0]
+    rivals = likelihood.build_branches(lm, [prompt])[0]
     skipped = len(rivals.shared) - shared  # what all answers begin with is not scored
     expected = sum(float(known[at - 1, tokens[at]]) for at in range(shared + skipped, shared + skipped + 8))
     assert likelihood.score_choices(lm, [prompt])[0][0] == pytest.approx(expected, abs=1e-4)
@@ -129,7 +129,7 @@ def test_their_scores_are_those_of_whole_texts_one_by_one(name):
     assert not lm.supports_branching
     prompts = [made.prompt(item, 1) for item in made.items]
     for prompt, scores in zip(prompts, likelihood.score_choices(lm, prompts), strict=True):
-        [one] = likelihood.branches(lm, [prompt])
+        [one] = likelihood.build_branches(lm, [prompt])
         for end, score in zip(one.ends, scores, strict=True):
             row = torch.tensor([[*one.shared, *end]])
             with torch.inference_mode():

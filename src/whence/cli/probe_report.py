@@ -22,7 +22,7 @@ def print_table(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from whence.report.probe.sentences import SHORT, headline, section_answer, too_few
+    from whence.report.probe.sentences import SHORT, few_items_note, headline, section_answer
 
     table = Table(title=found["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
@@ -45,7 +45,7 @@ def print_table(found: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     for task in found["tasks"]:
-        few = too_few(task["items"])
+        few = few_items_note(task["items"])
         console.print(f"{task['task']}: {headline(task)}" + (f" {few}" if few else ""), markup=False)
     console.print(section_answer(found), markup=False, style="bold")
     if found["missing"]:

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.probe import hidden_states, likelihood
-from whence.probe.arrays.geometry import KEPT
+from whence.probe.arrays.geometry import NUM_UNCHANGED
 from whence.probe.hidden_states import attention_modules, causal
-from whence.probe.likelihood import Emphasis, ScaledScore, emphasis
+from whence.probe.likelihood import Emphasis, ScaledScore, emphasis_class
 from whence.probe.measurement import judge_choice, score_and_attend, to_rounded_list
 from whence.probe.plan import Plan
 from whence.probe.probed_model import ProbedModel
@@ -81,15 +81,15 @@ def mean_attention_inputs(lm: ProbedModel, texts: Tensor) -> dict[int, Tensor]:
     return {layer: (value / len(texts)).float() for layer, value in total.items()}
 
 
-def changes(vectors: dict[int, Tensor]) -> dict[str, Change]:
+def ablation_arms(vectors: dict[int, Tensor]) -> dict[str, Change]:
     """What each arm does to the input of a layer. The first tokens stay as they are: without their sink a model breaks."""
-    moving = {layer: vector - vector[KEPT:].mean(0) for layer, vector in vectors.items()}
+    moving = {layer: vector - vector[NUM_UNCHANGED:].mean(0) for layer, vector in vectors.items()}
     # the control: a mean over few texts keeps their noise, which does harm whatever position it is taken from
     tokens = len(next(iter(vectors.values())))
     other = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
 
     def beyond_first(choices: Change) -> Change:
-        return lambda layer, x, at: torch.where((at < KEPT)[..., None], x, choices(layer, x, at).to(x.dtype))
+        return lambda layer, x, at: torch.where((at < NUM_UNCHANGED)[..., None], x, choices(layer, x, at).to(x.dtype))
 
     return {
         "untouched": lambda layer, x, at: x,
@@ -114,23 +114,23 @@ def run_ablation(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
         "task": spec.label, "items": len(task.items), "gold_slots": list(places), "texts": plan.texts, "tokens": tokens,
         "arms": {},
     }  # fmt: skip
-    for name, change in changes(vectors).items():
+    for name, change in ablation_arms(vectors).items():
         with change_attention_inputs(lm, change):
             scores, attention_parts = score_and_attend(lm, prompts, plan.scored_tokens, len(prompts))
         answers = [judge_choice(prompt, found) for prompt, found in zip(prompts, scores, strict=True)]
         gold = [part["slots"][..., prompt.gold].mean() for prompt, part in zip(prompts, attention_parts, strict=True)]
         result["arms"][name] = {
-            "probability": to_rounded_list(by_place([answer["probability"] for answer in answers], len(places))),
-            "correct": to_rounded_list(by_place([float(answer["correct"]) for answer in answers], len(places))),
-            "gold_attention": to_rounded_list(by_place([float(one) for one in gold], len(places))),
+            "probability": to_rounded_list(mean_by_slot([answer["probability"] for answer in answers], len(places))),
+            "correct": to_rounded_list(mean_by_slot([float(answer["correct"]) for answer in answers], len(places))),
+            "gold_attention": to_rounded_list(mean_by_slot([float(one) for one in gold], len(places))),
         }
     return result
 
 
-def by_place(values: list[float], places: int) -> Tensor:
+def mean_by_slot(values: list[float], places: int) -> Tensor:
     """The mean over items of values that are ordered by slot.
 
-    >>> by_place([1.0, 3.0, 5.0, 7.0], 2).tolist()
+    >>> mean_by_slot([1.0, 3.0, 5.0, 7.0], 2).tolist()
     [2.0, 6.0]
     """
     return torch.tensor(values, dtype=torch.float64).reshape(places, -1).mean(1)
@@ -150,11 +150,11 @@ def emphasize_slots(
     """
     if not task.paired:
         raise usage_error("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
-    kind = emphasis(multiplied)
+    kind = emphasis_class(multiplied)
     middle, chosen = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
     prompts = [lm.apply_template(task.prompt(item, middle)) for item in task.items[:items]]
     spans = [lm.token_spans(prompt.text, prompt.slots) for prompt in prompts]
-    choices = likelihood.branches(lm, prompts)
+    choices = likelihood.build_branches(lm, prompts)
     rows = []
     for some in likelihood.batch_branches(lm, choices):
         reading = likelihood.CachedPrompts(lm, [choices[index] for index in some])
@@ -162,13 +162,13 @@ def emphasize_slots(
         for slot in chosen:
             effects = [kind(spans[index][slot], factor) for index in some]
             changed = reading.scores(effects)
-            looked = _looked_at(reading, effects)
+            looked = _attention_to_span(reading, effects)
             for place, (index, before, after) in enumerate(zip(some, plain, changed, strict=True)):
                 own = prompts[index].owners.index(slot)
                 rows.append({
                     "slot": slot,
-                    "before": likelihood.shares(before)[own],
-                    "after": likelihood.shares(after)[own],
+                    "before": likelihood.choice_probabilities(before)[own],
+                    "after": likelihood.choice_probabilities(after)[own],
                     "won_before": before[own] == max(before),
                     "won_after": after[own] == max(after),
                     **(looked[place] if looked else {}),
@@ -182,7 +182,7 @@ def emphasize_slots(
     }
 
 
-def _looked_at(reading: likelihood.CachedPrompts, effects: Sequence[Emphasis]) -> list[dict[str, float]]:
+def _attention_to_span(reading: likelihood.CachedPrompts, effects: Sequence[Emphasis]) -> list[dict[str, float]]:
     """For each prompt the attention to the emphasised span before and after, where the effect is one on scores."""
     of_scores = [effect for effect in effects if isinstance(effect, ScaledScore)]
     if not of_scores:
@@ -282,7 +282,7 @@ def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence
         for layer in layers:
             module = modules[layer]
             before.append((module, module.__dict__.get("forward")))
-            module.forward = _changed(module, module.forward, channel, factor)
+            module.forward = _wrap_forward(module, module.forward, channel, factor)
         yield
     finally:
         for module, forward in before:
@@ -292,7 +292,7 @@ def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence
                 module.forward = forward
 
 
-def _changed(module: nn.Module, forward: Callable[..., Any], channel: int, factor: float) -> Callable[..., Any]:
+def _wrap_forward(module: nn.Module, forward: Callable[..., Any], channel: int, factor: float) -> Callable[..., Any]:
     def call(*given: Any, **named: Any) -> Any:
         cache = named.get("past_key_values")
         if cache is None:
@@ -305,7 +305,7 @@ def _changed(module: nn.Module, forward: Callable[..., Any], channel: int, facto
         plain = None
         if cache.get_seq_length(module.layer_idx) == 0:
             plain = forward(*given, **{**named, "past_key_values": None})
-        with _inputs_changed(module, channel, factor):
+        with _scale_projection_inputs(module, channel, factor):
             other = forward(*given, **named)
         return other if plain is None else plain
 
@@ -313,7 +313,7 @@ def _changed(module: nn.Module, forward: Callable[..., Any], channel: int, facto
 
 
 @contextmanager
-def _inputs_changed(module: nn.Module, channel: int, factor: float) -> Iterator[None]:
+def _scale_projection_inputs(module: nn.Module, channel: int, factor: float) -> Iterator[None]:
     def change(projection: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x = given[0].clone()
         x[..., channel] *= factor

@@ -55,7 +55,7 @@ def file_name(way: str) -> str:
     return f"explain-{way}.json"
 
 
-def attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize_attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """From the records: by task, attention to the gold as it moves and to every slot, and how each head divides its row."""
     tasks: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
     for record in found:
@@ -243,17 +243,17 @@ TEXTS = 2
 def by_distance(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
     texts = hidden_states.plain_texts(lm, min(TEXTS, plan.texts), plan.tokens)
-    ranges, usual = _looked(lm, texts, {})
+    ranges, usual = _mean_attention_by_distance(lm, texts, {})
     result: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(usual)}
     if lm.supports_branching:  # positions can be handed to it
         still = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
         # without a mask transformers takes positions that do not rise for packed texts
-        _, alone = _looked(lm, texts, {"attention_mask": torch.ones_like(still), "position_ids": still})
+        _, alone = _mean_attention_by_distance(lm, texts, {"attention_mask": torch.ones_like(still), "position_ids": still})
         result["one_position"] = to_rounded_list(alone)
     return result
 
 
-def _looked(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
+def _mean_attention_by_distance(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
     from whence import hf
 
     total: Tensor | None = None

@@ -35,7 +35,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     if score not in VALUES:
         raise usage_error("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
     records = list(records)
-    values = _by_place(records, VALUES[score])
+    values = _values_by_condition(records, VALUES[score])
     places, table = by_item(records, score)
     means = table.mean(0)
     lines = {name: _point(list(values[name].values()), score) for name in (CLOSED_BOOK, ORACLE) if name in values}
@@ -45,7 +45,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
         "items": len(table),
         "points": [{"slot": slot, **_point(table[:, i].tolist(), score)} for i, slot in enumerate(places)],
         "average": float(means.mean()),
-        "average_interval": _within(table.mean(1).tolist()),
+        "average_interval": _mean_interval(table.mean(1).tolist()),
         "gap": float(means[best] - means[worst]),
         **gap_by_chance(table, seed),
         "worst": places[worst],
@@ -56,7 +56,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
 
 def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int], Tensor]:
     """The places of one task's records, and every item's value at each, ``[items, places]``."""
-    values = _by_place(records, VALUES[score])
+    values = _values_by_condition(records, VALUES[score])
     places = sorted(condition for condition in values if isinstance(condition, int))
     if len(places) < 2:
         raise usage_error("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
@@ -102,7 +102,7 @@ def _gap_interval(found: float, gaps: list[float]) -> dict[str, float] | None:
     return {"low": found - reach, "high": min(1.0, found + reach), "level": LEVEL} if reach > 0 else None
 
 
-def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def count_wrong_choices(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Whose answer was taken where the gold's was not, over all records with the gold in some slot: counts by slot."""
     counts: dict[str, int] = {}
     for record in records:
@@ -114,7 +114,7 @@ def chosen_slots(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return counts
 
 
-def _by_place(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str, dict[int, float]]:
+def _values_by_condition(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str, dict[int, float]]:
     found: dict[int | str, dict[int, float]] = {}
     for record in records:
         for row in record["rows"]:
@@ -128,10 +128,10 @@ def _point(values: list[float], score: str) -> dict[str, Any]:
     if score != "probability":
         found = proportion(round(sum(values)), len(values), LEVEL)
         return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
-    return {"n": len(values), "mean": sum(values) / len(values), "interval": _within(values)}
+    return {"n": len(values), "mean": sum(values) / len(values), "interval": _mean_interval(values)}
 
 
-def _within(values: list[float]) -> dict[str, float] | None:
+def _mean_interval(values: list[float]) -> dict[str, float] | None:
     """The t-interval of a mean of shares, which lie between 0 and 1; none where it has none."""
     ends = summary(values, LEVEL).interval
     return None if ends is None else {"low": max(0.0, ends.low), "high": min(1.0, ends.high), "level": LEVEL}
@@ -167,7 +167,7 @@ def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, 
         curves = [{**curve, "corrected_p": next(corrected)} for curve in task["curves"]]
         lead = min(curves, key=_strength)
         decided.append({**task, "curves": curves, "lead": lead["score"], "supported": supported(lead)})
-    best = min(decided, key=lambda task: _strength(leading(task)))
+    best = min(decided, key=lambda task: _strength(leading_curve(task)))
     return decided, {
         "alpha": ALPHA,
         "tests": tests,
@@ -177,7 +177,7 @@ def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, 
     }
 
 
-def leading(task: dict[str, Any]) -> dict[str, Any]:
+def leading_curve(task: dict[str, Any]) -> dict[str, Any]:
     """The curve that a task's answer rests on."""
     return next(curve for curve in task["curves"] if curve["score"] == task["lead"])
 

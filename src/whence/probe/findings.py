@@ -24,7 +24,7 @@ from whence import records
 from whence.errors import usage_error
 from whence.lab.results import group_environments
 from whence.probe import analyses, run_folder
-from whence.probe.curves import ALPHA, FEW, LEVEL, by_item, chosen_slots, curve, decide, measures
+from whence.probe.curves import ALPHA, FEW, LEVEL, by_item, count_wrong_choices, curve, decide, measures
 from whence.probe.plan import Plan
 from whence.probe.probed_model import QUICK
 
@@ -40,7 +40,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             missing.append(task["name"])
             continue
         found += own
-        chosen = chosen_slots(own) if task["paired"] else {}
+        chosen = count_wrong_choices(own) if task["paired"] else {}
         tasks.append({**task, "curves": [curve(own, score) for score in scores], "wrong_choices": chosen})
     if not tasks:
         raise usage_error(
@@ -66,7 +66,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         "decision": decision,
         "missing": missing,
         "explanation": {
-            "attention": analyses.attention(found),
+            "attention": analyses.summarize_attention(found),
             **{part["analysis"]: part["result"] for part in explained},
         },
     }
@@ -116,7 +116,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
                 )
         found.append(both)
         tasks.append(task)
-    tested = _tested(found, shared)
+    tested = _test_differences(found, shared)
     return {
         "labels": list(labels) or default_labels([about for _, about in sides]),
         "command": command,
@@ -132,7 +132,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
             }
             for number, (plan, about) in enumerate(sides)
         ],
-        "tasks": [{**task, "measures": own, "lead": _lead(own)} for task, own in zip(tasks, tested, strict=True)],
+        "tasks": [{**task, "measures": own, "lead": _leading_measure(own)} for task, own in zip(tasks, tested, strict=True)],
         "left_out": sorted({one for plan, _ in sides for one in measures(plan.scores)} - {*shared}),
         "decision": {
             "alpha": ALPHA,
@@ -152,7 +152,7 @@ def require_same_items(
     for name in (name for name in a if name in b):
         for key, words in (("items", "numbers of items"), ("hash", "items"), ("gold_slots", "slots")):
             if a[name][key] != b[name][key]:
-                shown = "" if key == "hash" else f" ({_shown(a[name][key])} and {_shown(b[name][key])})"
+                shown = "" if key == "hash" else f" ({_format_slots(a[name][key])} and {_format_slots(b[name][key])})"
                 wrong.append(f"{name} with different {words}{shown}")
                 break
     if wrong:
@@ -164,7 +164,7 @@ def require_same_items(
         )
 
 
-def _shown(value: int | list[int]) -> str:
+def _format_slots(value: int | list[int]) -> str:
     """Slots as people count them, from 1."""
     return ", ".join(str(place + 1) for place in value) if isinstance(value, list) else str(value)
 
@@ -172,16 +172,16 @@ def _shown(value: int | list[int]) -> str:
 def default_labels(sides: Sequence[dict[str, Any]]) -> list[str]:
     """Names that tell two probes apart: the models, what is attached to them, the hashes of their plans, or their order."""
     names = [Path(side["plan"]["model"]).name for side in sides]
-    attached = [_attached((side["plan"].get("identity") or {}).get("attached") or ()) for side in sides]
+    attached = [_attached_names((side["plan"].get("identity") or {}).get("attached") or ()) for side in sides]
     hashes = [side["hash"] for side in sides]
     choices = (names, attached, hashes, ["first", "second"])
     return next(some for some in choices if some[0] != some[1])
 
 
-def _attached(found: Sequence[dict[str, Any]]) -> str:
+def _attached_names(found: Sequence[dict[str, Any]]) -> str:
     """The classes of attached mechanisms, without their settings.
 
-    >>> _attached([{"position": "Rotary() + Alibi(heads=4)", "layers": [0, 1]}]), _attached([])
+    >>> _attached_names([{"position": "Rotary() + Alibi(heads=4)", "layers": [0, 1]}]), _attached_names([])
     ('Rotary + Alibi', 'plain')
     """
     words = [re.sub(r"\(.*?\)(?= \+ |$)", "", str(one.get("position", "attached"))) for one in found]
@@ -229,7 +229,7 @@ def _t(signs: Tensor, values: Tensor) -> Tensor:
     return torch.where(share > 1 - 1e-9, torch.inf, t.nan_to_num(posinf=torch.inf)).masked_fill(squares == 0, 0.0)
 
 
-def _tested(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _test_differences(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
     """By task and measure: both curves, and every difference with its interval and p."""
     tables = [[[by_item(own, measure) for own in both] for measure in shared] for both in found]
     groups = []
@@ -254,7 +254,7 @@ def _tested(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[
     return result
 
 
-def _lead(own: Sequence[dict[str, Any]]) -> str:
+def _leading_measure(own: Sequence[dict[str, Any]]) -> str:
     """The measure with the smallest p, then with the largest difference."""
     return str(min(own, key=_strongest)["score"])
 

@@ -107,12 +107,12 @@ def normalize_states(states: Tensor) -> Tensor:
 
 def has_projections(lm: ProbedModel) -> bool:
     """Whether queries, keys and values have projections of their own, as ``attention_modules`` asks."""
-    return bool(_projecting(lm))
+    return bool(_find_projecting_modules(lm))
 
 
 def attention_modules(lm: ProbedModel) -> dict[int, nn.Module]:
     """The attention modules by layer, of a model whose queries and keys have projections of their own."""
-    found = _projecting(lm)
+    found = _find_projecting_modules(lm)
     if not found:
         raise usage_error(
             "attention_modules",
@@ -123,7 +123,7 @@ def attention_modules(lm: ProbedModel) -> dict[int, nn.Module]:
     return dict(sorted(found.items()))
 
 
-def _projecting(lm: ProbedModel) -> dict[int, nn.Module]:
+def _find_projecting_modules(lm: ProbedModel) -> dict[int, nn.Module]:
     """Of the language model alone: the image encoder of a multimodal one has layers of the same numbers."""
     found: dict[int, nn.Module] = {}
     text = lm.model.get_decoder() if hasattr(lm.model, "get_decoder") else lm.model

@@ -221,21 +221,21 @@ def _hooks(model: nn.Module) -> list[str]:
             named = called if hasattr(called, "__qualname__") else type(called)
             name = f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
             if name.split(".")[0] not in KNOWN_HOOKS:
-                name += _held(called)
+                name += _describe_closure(called)
                 found[name] = found.get(name, 0) + 1
     return [f"{name} on {count} modules" for name, count in sorted(found.items())]
 
 
-def _held(called: Any) -> str:
+def _describe_closure(called: Any) -> str:
     """The plain values that a function closes over, such as the factor of an intervention."""
     code, cells = getattr(called, "__code__", None), getattr(called, "__closure__", None) or ()
     names = code.co_freevars if code else ()
-    values = dict(zip(names, map(_content, cells), strict=True)) if cells else {}
+    values = dict(zip(names, map(_cell_value, cells), strict=True)) if cells else {}
     plain = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, bool | int | float | str)]
     return f"({', '.join(plain)})" if plain else ""
 
 
-def _content(cell: Any) -> object:
+def _cell_value(cell: Any) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

@@ -65,18 +65,18 @@ class Branches:
         return found
 
 
-def branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
+def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
     """The answer and the rivals of each prompt, tokenized together with the prompt, so that no token boundary is forced."""
     for prompt in prompts:
         if not prompt.rivals:
             raise usage_error("contest", "an answer without rivals", "it is held against at least one", "add a rival")
-    choices = [_branching(rows, scored) for rows in _tokenised(lm, prompts)]
+    choices = [_split_shared_tokens(rows, scored) for rows in _tokenize(lm, prompts)]
     for one in choices:
         lm.require_context("contest", one.longest)
     return choices
 
 
-def _branching(rows: list[list[int]], scored: int) -> Branches:
+def _split_shared_tokens(rows: list[list[int]], scored: int) -> Branches:
     shared = 0
     while all(len(row) > shared for row in rows) and len({row[shared] for row in rows}) == 1:
         shared += 1
@@ -87,7 +87,7 @@ def _branching(rows: list[list[int]], scored: int) -> Branches:
     return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
 
 
-def _tokenised(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
+def _tokenize(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
     """For each prompt the tokens of it with its answer and with each rival.
 
     To read a prompt of 75 keys again for each of its values takes longer than the model does. So the prompt is read once,
@@ -199,7 +199,7 @@ class CachedPrompts:
 
 def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
     """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
-    choices = branches(lm, prompts, scored)
+    choices = build_branches(lm, prompts, scored)
     if not lm.supports_branching:
         return [score_separately(lm, one) for one in choices]
     return [
@@ -247,10 +247,10 @@ def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, torch.finfo(dtype).min)
 
 
-def shares(scores: list[float]) -> list[float]:
+def choice_probabilities(scores: list[float]) -> list[float]:
     """The scores as probabilities among these answers alone.
 
-    >>> [round(share, 3) for share in shares([0.0, 0.0, -50.0])]
+    >>> [round(share, 3) for share in choice_probabilities([0.0, 0.0, -50.0])]
     [0.5, 0.5, 0.0]
     """
     return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
@@ -302,7 +302,7 @@ class ScaledScore(Emphasis):
 EMPHASES: dict[str, type[Emphasis]] = {"weight": ScaledWeight, "score": ScaledScore}
 
 
-def emphasis(multiplied: str) -> type[Emphasis]:
+def emphasis_class(multiplied: str) -> type[Emphasis]:
     """One of the two, by what it multiplies."""
     if multiplied not in EMPHASES:
         raise usage_error(

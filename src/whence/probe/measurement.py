@@ -118,7 +118,7 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
             for row, prompt, scores in zip(answers, prompts, found, strict=True):
                 row |= judge_choice(prompt, scores)
     if "generation" in plan.scores:
-        for row, prompt, one in zip(answers, prompts, _written(lm, plan, spec, prompts), strict=True):
+        for row, prompt, one in zip(answers, prompts, _generate(lm, plan, spec, prompts), strict=True):
             text = one.pop("text")
             row |= {"output": text, "generated_correct": is_correct(spec.task.metric, text, prompt.accepted), **one}
     return {
@@ -129,7 +129,7 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
         "source": spec.task.source,
         "condition": spec.condition,
         "rows": answers,
-        "attention": _averaged(attention_parts, getattr(lm, "capture_layers", None)),
+        "attention": _average_attention(attention_parts, getattr(lm, "capture_layers", None)),
         "started": started,
         "seconds": round(time.perf_counter() - began, 3),
     }
@@ -139,7 +139,7 @@ def score_and_attend(
     lm: ProbedModel, prompts: Sequence[Prompt], scored: int, num_captured: int
 ) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
     """The scores of the choices of each prompt and, for the first ``num_captured``, the attention to its slots."""
-    made = likelihood.branches(lm, prompts, scored)
+    made = likelihood.build_branches(lm, prompts, scored)
     scores: list[list[float]] = []
     attention_parts: list[dict[str, torch.Tensor]] = []
     for some in likelihood.batch_branches(lm, made):
@@ -162,7 +162,7 @@ def judge_choice(prompt: Prompt, scores: list[float]) -> dict[str, Any]:
     best = max(range(len(scores)), key=scores.__getitem__)
     return {
         "correct": all(scores[0] > rival for rival in scores[1:]),
-        "probability": round(likelihood.shares(scores)[0], DIGITS),
+        "probability": round(likelihood.choice_probabilities(scores)[0], DIGITS),
         "loglikelihood": round(scores[0], DIGITS),
         "chosen_slot": prompt.owners[best],  # the slot whose answer has the highest score; None if no slot contains it
     }
@@ -206,7 +206,7 @@ def describe_condition(condition: int | str) -> str:
     return f"gold in slot {condition + 1}" if isinstance(condition, int) else condition
 
 
-def _written(
+def _generate(
     lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec, prompts: list[Prompt]
 ) -> Sequence[dict[str, Any]]:
     if isinstance(lm, Endpoint):
@@ -214,7 +214,7 @@ def _written(
     return [{"text": text} for text in generate_answers(lm, prompts, spec.task.metric)]
 
 
-def _averaged(attention_parts: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
+def _average_attention(attention_parts: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
     if not attention_parts:
         return None
     means = {name: torch.stack([part[name] for part in attention_parts]).mean(0) for name in attention_parts[0]}
@@ -228,11 +228,11 @@ def to_rounded_list(value: torch.Tensor) -> Any:
     >>> to_rounded_list(torch.tensor([[0.000123456, 2.0]]))
     [[0.0001235, 2.0]]
     """
-    return _short(value.double().tolist())
+    return _round_nested(value.double().tolist())
 
 
-def _short(value: Any) -> Any:
-    return [_short(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
+def _round_nested(value: Any) -> Any:
+    return [_round_nested(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
 
 
 #: tokens: the published length of an answer to a question; a value needs its own tokens and a few more before it

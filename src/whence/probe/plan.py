@@ -167,14 +167,14 @@ def at_lengths(tasks: Sequence[TaskSpec], lengths: Sequence[int]) -> tuple[TaskS
         dataclasses.replace(
             one,
             name=f"{one.label}-of-{length}",
-            settings={**_fitting(one.settings, min(lengths)), LENGTHS[one.task]: length},
+            settings={**_limit_distractors(one.settings, min(lengths)), LENGTHS[one.task]: length},
         )
         for one in tasks
         for length in lengths
     )
 
 
-def _fitting(settings: dict[str, Any], shortest: int) -> dict[str, Any]:
+def _limit_distractors(settings: dict[str, Any], shortest: int) -> dict[str, Any]:
     """Settings with no more distractors than the shortest prompt has room for, so that chance is the same at all lengths."""
     if "distractors" not in settings:
         return settings

@@ -242,14 +242,14 @@ def load(
 
     if name == QUICK:
         quick = replace(tiny_random_model(), **settings)
-        quick.model.to(device=_present("whence probe --device", device), dtype=getattr(torch, dtype))
+        quick.model.to(device=_require_device("whence probe --device", device), dtype=getattr(torch, dtype))
         if position is not None:
             hf.attach(quick.model, position)
-        return _checked(replace(quick, about=quick.about | {"dtype": dtype}))
+        return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}))
     from whence.hf.state_io import saved_position_names
 
     if device_map is None:
-        _present("whence probe --device", device)
+        _require_device("whence probe --device", device)
 
     placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
     with warnings.catch_warnings():
@@ -266,10 +266,10 @@ def load(
         "layers": model.config.get_text_config().num_hidden_layers,
         "dtype": dtype,
     }
-    return _checked(ProbedModel(name, model, tokenizer, about, **settings))
+    return _validate_model(ProbedModel(name, model, tokenizer, about, **settings))
 
 
-def _present(caller: str, device: str) -> torch.device:
+def _require_device(caller: str, device: str) -> torch.device:
     """A device of this machine; any other is an error."""
     try:
         return torch.empty(0, device=device).device
@@ -278,7 +278,7 @@ def _present(caller: str, device: str) -> torch.device:
         raise usage_error(caller, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
 
 
-def _checked(lm: ProbedModel) -> ProbedModel:
+def _validate_model(lm: ProbedModel) -> ProbedModel:
     """Check that the model is causal, has a chat template if one is used, and has the chosen layers."""
     from whence.hf.causality_check import is_causal, not_causal_error
 

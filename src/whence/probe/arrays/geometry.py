@@ -271,7 +271,7 @@ def in_both_halves(
 
 
 #: the first tokens are sinks, and stay as they are when positional vectors are replaced
-KEPT = 4
+NUM_UNCHANGED = 4
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def positional_vectors(states: Tensor) -> PositionalVectors:
     return PositionalVectors(vector, base, vector - base, states.double() - vector)
 
 
-def without(states: Tensor, found: PositionalVectors, part: str) -> Tensor:
+def remove_part(states: Tensor, found: PositionalVectors, part: str) -> Tensor:
     """The states with one part taken out: ``vector``, ``moving`` or ``content``."""
     taken = {"vector": found.vector, "moving": found.moving, "content": found.content}
     if part not in taken:
@@ -305,7 +305,7 @@ def without(states: Tensor, found: PositionalVectors, part: str) -> Tensor:
     return states.double() - taken[part]
 
 
-def replaced(states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float = 1.0, kept: int = KEPT) -> Tensor:
+def replace_positional_vectors(states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float = 1.0, kept: int = NUM_UNCHANGED) -> Tensor:
     """The states of one layer, ``[..., tokens, width]``, with stretched positional vectors in place of their own.
 
     A token at t gets ``strength`` times the vector of t / ratio, so that a text of ratio times the length runs through

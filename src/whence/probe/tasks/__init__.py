@@ -8,16 +8,16 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.plugins import PROBE_TASKS, entry_points, is_reference
-from whence.probe.tasks.lost_in_the_middle import documents, generated, published
-from whence.probe.tasks.needle import needle
+from whence.probe.tasks.lost_in_the_middle import build_documents, generate_key_values, load_published_key_values
+from whence.probe.tasks.needle import build_needle
 from whence.probe.tasks.task import CLOSED_BOOK, ORACLE, Item, ProbeTask, Prompt, spread_slots
 from whence.probe.tasks.user_tasks import load_items, load_task
 
 TASKS: dict[str, Callable[..., ProbeTask]] = {
-    "key-value": generated,
-    "key-value-75": published,
-    "documents": documents,
-    "needle": needle,
+    "key-value": generate_key_values,
+    "key-value-75": load_published_key_values,
+    "documents": build_documents,
+    "needle": build_needle,
 }
 
 #: the task of a file of one's own items

@@ -30,7 +30,7 @@ from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_i
 KEY_VALUE_FILE = "lost_in_the_middle/kv-retrieval-75_keys.jsonl.gz"
 
 
-def generated(items: int, pairs: int = 10, seed: int = 0) -> ProbeTask:
+def generate_key_values(items: int, pairs: int = 10, seed: int = 0) -> ProbeTask:
     """Items with so many random pairs each; the seed decides them all."""
     require_items("key_value.generated", max(items, 0), items)
     if pairs < 2:
@@ -44,7 +44,7 @@ def generated(items: int, pairs: int = 10, seed: int = 0) -> ProbeTask:
     return _key_value_task(f"{pairs} keys", made, {"pairs": pairs, "items": items, "seed": seed}, source)
 
 
-def published(items: int) -> ProbeTask:
+def load_published_key_values(items: int) -> ProbeTask:
     """The first items of the published file of 75 keys, from the data folder; another file of that name is not called so."""
     path = data_file("key_value.published", "lost_in_the_middle", KEY_VALUE_FILE, "take generated pairs")
     rows, genuine = read_rows(path, "key-value-75")
@@ -98,7 +98,7 @@ def _key_value_task(name: str, items: list[Item], settings: dict[str, Any], sour
 DOCUMENTS_FILE = "lost_in_the_middle/nq-open-oracle.jsonl.gz"
 
 
-def documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> ProbeTask:
+def build_documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> ProbeTask:
     """Questions with ``count`` documents each, every document cut after so many words (the published ones have 100)."""
     path = data_file("documents", "lost_in_the_middle", DOCUMENTS_FILE, "probe with key-value pairs or a needle")
     rows, genuine = read_rows(path, "documents")
@@ -130,7 +130,7 @@ def documents_from_rows(
         for other in draw.sample(order, len(order)):
             if len(others) == count - 1:
                 break
-            if _apart(row, other, others, words):
+            if _fits_beside(row, other, others, words):
                 others.append(other)
         if len(others) < count - 1:
             raise usage_error(
@@ -174,7 +174,7 @@ def _answer_in(passage: str, answers: list[str]) -> str:
     return next((answer for answer in answers if normalize_answer(answer) and answer.lower() in passage.lower()), "")
 
 
-def _apart(row: dict[str, Any], other: dict[str, Any], chosen: list[dict[str, Any]], words: int) -> bool:
+def _fits_beside(row: dict[str, Any], other: dict[str, Any], chosen: list[dict[str, Any]], words: int) -> bool:
     """Whether another question's passage can stand here: neither passage answers the other's question."""
     taken = [row, *chosen]
     text, gold = normalize_answer(_passage(other, words)), normalize_answer(_passage(row, words))

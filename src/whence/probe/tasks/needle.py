@@ -22,7 +22,7 @@ NAMES = (
 RIVALS = 9
 
 
-def needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> ProbeTask:
+def build_needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, distractors: int = 0) -> ProbeTask:
     """Texts of ``pieces`` pieces of ``words`` words each; the needle takes the place of one piece.
 
     ``distractors`` is the number of other pieces that end in the code of another name.

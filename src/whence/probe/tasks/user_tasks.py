@@ -49,7 +49,7 @@ def load_items(items: int | None, file: str, slots: int | None = None) -> ProbeT
         most = 1 + len(numbered[0][1].others)
         if not 2 <= slots <= most:
             raise usage_error(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
-        numbered = [(line, _shortened(item, slots - 1)) for line, item in numbered]
+        numbered = [(line, _truncate_item(item, slots - 1)) for line, item in numbered]
     made = tuple(item for _, item in numbered)
     return ProbeTask(
         name=f"{path.stem}, {1 + len(made[0].others)} texts",
@@ -75,13 +75,13 @@ def describe_suspect_items(items: tuple[Item, ...]) -> str:
     >>> describe_suspect_items((Item("Who?", "Ben did.", ("Ada saw it.",), ("Ada",), ()),))
     ' In 1 of 1 items the gold contains none of the answers. In 1 of 1 items another text contains one.'
     """
-    without = sum(not _holds(item.gold, item) for item in items)
-    beside = sum(any(_holds(other, item) for other in item.others) for item in items)
+    without = sum(not _contains_answer(item.gold, item) for item in items)
+    beside = sum(any(_contains_answer(other, item) for other in item.others) for item in items)
     told = f" In {without} of {len(items)} items the gold contains none of the answers." if without else ""
     return told + (f" In {beside} of {len(items)} items another text contains one." if beside else "")
 
 
-def _holds(text: str, item: Item) -> bool:
+def _contains_answer(text: str, item: Item) -> bool:
     words = f" {normalize_answer(text)} "
     return any(f" {normalize_answer(answer)} " in words for answer in item.answers)
 
@@ -94,7 +94,7 @@ def is_paired(item: Item) -> bool:
     )
 
 
-def _shortened(item: Item, others: int) -> Item:
+def _truncate_item(item: Item, others: int) -> Item:
     kept = item.rivals[:others] if is_paired(item) else item.rivals
     return replace(item, others=item.others[:others], rivals=kept)
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> list[tuple[int, Item]]:
             ("rivals", item.rivals, pattern.rivals),
         ):
             if len(own) != len(same):
-                raise _wrong(
+                raise _line_error(
                     path,
                     number,
                     f"{len(own)} {name}",
@@ -136,21 +136,21 @@ def _item(path: Path, number: int, line: str) -> Item:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise _wrong(path, number, f"broken JSON at column {error.colno}", "a line is a JSON object") from None
+        raise _line_error(path, number, f"broken JSON at column {error.colno}", "a line is a JSON object") from None
     if not isinstance(row, dict):
-        raise _wrong(path, number, f"a {type(row).__name__}", "a line is a JSON object")
+        raise _line_error(path, number, f"a {type(row).__name__}", "a line is a JSON object")
     unknown = [name for name in row if name not in FIELDS]
     if unknown:
-        raise _wrong(
+        raise _line_error(
             path, number, f"a field {unknown[0]!r}", f"the fields are {', '.join(FIELDS)}", "rename or drop it"
         )
     texts = {name: _text(path, number, name, row.get(name)) for name in ("question", "gold")}
     lists = {name: _texts(path, number, name, row.get(name), least=1) for name in ("others", "answers")}
     rivals = _texts(path, number, "rivals", row.get("rivals", []), least=0)
     for rival in rivals:
-        clash = next((answer for answer in lists["answers"] if not apart(rival, answer)), None)
+        clash = next((answer for answer in lists["answers"] if not neither_is_prefix(rival, answer)), None)
         if clash is not None:
-            raise _wrong(
+            raise _line_error(
                 path,
                 number,
                 f"the rival {rival!r} beside the answer {clash!r}",
@@ -160,10 +160,10 @@ def _item(path: Path, number: int, line: str) -> Item:
     return Item(**texts, **lists, rivals=rivals)  # type: ignore[arg-type]
 
 
-def apart(rival: str, answer: str) -> bool:
+def neither_is_prefix(rival: str, answer: str) -> bool:
     """Whether neither begins with the other; the shorter one would always be the likelier.
 
-    >>> apart("Ada Lovelace", "ada"), apart("Ben", "Ada")
+    >>> neither_is_prefix("Ada Lovelace", "ada"), neither_is_prefix("Ben", "Ada")
     (False, True)
     """
     one, other = normalize_answer(rival) or rival.strip().lower(), normalize_answer(answer) or answer.strip().lower()
@@ -181,7 +181,7 @@ def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int
         chosen: list[str] = []
         for other in draw.sample(every, len(every)):
             taken = (*item.answers, *chosen)
-            if len(chosen) < DRAWN and all(apart(other, one) for one in taken):
+            if len(chosen) < DRAWN and all(neither_is_prefix(other, one) for one in taken):
                 chosen.append(other)
         drawn.append(chosen)
     count = min(map(len, drawn))
@@ -194,7 +194,7 @@ def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int
 def _text(path: Path, number: int, name: str, value: Any) -> str:
     if not _is_text(value):
         got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
-        raise _wrong(path, number, got, f"{name} is a text that is not empty", "add it")
+        raise _line_error(path, number, got, f"{name} is a text that is not empty", "add it")
     return value
 
 
@@ -203,7 +203,7 @@ def _texts(path: Path, number: int, name: str, value: Any, least: int) -> tuple[
     if not texts or len(value) < least:
         got = f"no {name}" if value is None else f"{name} {json.dumps(value)[:40]}"
         rule = f"{name} is a list of texts" + (", at least one" if least else "")
-        raise _wrong(path, number, got, rule, "correct it")
+        raise _line_error(path, number, got, rule, "correct it")
     return tuple(value)
 
 
@@ -212,7 +212,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
-def _wrong(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:
+def _line_error(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:
     return usage_error(f"--items {path.name}, line {number},", got, rule, mend)
 
 

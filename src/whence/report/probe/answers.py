@@ -7,7 +7,7 @@ from typing import Any
 
 from whence.report.formatting import format_number
 from whence.report.probe.explanation_charts import over_heads
-from whence.report.probe.sentences import percent, points
+from whence.report.probe.sentences import format_percent, format_points
 
 
 def attention_answer(name: str, attention: dict[str, Any]) -> str:
@@ -17,7 +17,7 @@ def attention_answer(name: str, attention: dict[str, Any]) -> str:
     most, least = (attention["gold_slots"][gold.index(end(gold))] + 1 for end in (max, min))
     ratio = f"{format_number(_mean(gold) / others, 1)} times as much as" if others > 0 else "all of the attention, not"
     return (
-        f"In {name}, the first token receives {percent(sink)} of the attention; a token of the gold receives {ratio} a token "
+        f"In {name}, the first token receives {format_percent(sink)} of the attention; a token of the gold receives {ratio} a token "
         f"of another slot, most in slot {most} and least in slot {least}."
     )
 
@@ -48,14 +48,14 @@ def ablation_answer(found: dict[str, Any]) -> str:
     """Whether the curve rests on positional vectors: its gap with and without them, beside the shuffled control."""
     gaps = {name: max(arm["probability"]) - min(arm["probability"]) for name, arm in found["arms"].items()}
     text = (
-        f"The probability of the answer has a gap of {points(gaps['untouched'])} points between its best and worst slot"
+        f"The probability of the answer has a gap of {format_points(gaps['untouched'])} points between its best and worst slot"
         if "untouched" in gaps
         else ""
     )
     if "no moving" in gaps and "shuffled" in gaps:
         text += (
-            f", {points(gaps['no moving'])} without the part of the positional vectors that depends on position, and "
-            f"{points(gaps['shuffled'])} in the shuffled control"
+            f", {format_points(gaps['no moving'])} without the part of the positional vectors that depends on position, and "
+            f"{format_points(gaps['shuffled'])} in the shuffled control"
         )
     return f"{text}." if text else ""
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whence.probe.curves import leading
+from whence.probe.curves import leading_curve
 from whence.report.formatting import format_number
-from whence.report.probe.sentences import SCORES, between, counted, percent
+from whence.report.probe.sentences import SCORES, format_count, format_interval, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 def gold_curve(task: dict[str, Any]) -> Chart:
     """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
-    levels = {name: point["mean"] for name, point in leading(task)["baselines"].items()} | {"chance": task["chance"]}
+    levels = {name: point["mean"] for name, point in leading_curve(task)["baselines"].items()} | {"chance": task["chance"]}
     named = [(SCORES[curve["score"]], curve) for curve in task["curves"]]
     said = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
     return slot_curves(f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", said)
@@ -100,14 +100,14 @@ def slot_curves(
     spoken = "; ".join(
         f"{words}: "
         + ", ".join(
-            f"slot {p['slot'] + 1}: {percent(p['mean'])} (95% interval {between(p['interval'])}, {counted(p['n'], 'item')})"
+            f"slot {p['slot'] + 1}: {format_percent(p['mean'])} (95% interval {format_interval(p['interval'])}, {format_count(p['n'], 'item')})"
             for p in curve["points"]
         )
         for words, curve in named
     )
     rows = [
         [f"slot {point['slot'] + 1}"]
-        + [f"{percent(curve['points'][i]['mean'])} ({between(curve['points'][i]['interval'])})" for _, curve in named]
+        + [f"{format_percent(curve['points'][i]['mean'])} ({format_interval(curve['points'][i]['interval'])})" for _, curve in named]
         for i, point in enumerate(named[0][1]["points"])
     ]
     return Chart(name, f"{said}. {spoken}.", draw, ["", *(words for words, _ in named)], rows)
@@ -141,10 +141,10 @@ def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
         axes.set_xlabel(f"depth of the gold; {SCORES[score]} (%)")
 
     spoken = "; ".join(
-        f"{slots} slots, gold in slot {p['slot'] + 1}: {percent(p['mean'])}" for slots, points in lines for p in points
+        f"{slots} slots, gold in slot {p['slot'] + 1}: {format_percent(p['mean'])}" for slots, points in lines for p in points
     )
     rows = [
-        [f"{slots} slots", ", ".join(f"slot {p['slot'] + 1}: {percent(p['mean'])}" for p in points)]
+        [f"{slots} slots", ", ".join(f"slot {p['slot'] + 1}: {format_percent(p['mean'])}" for p in points)]
         for slots, points in lines
     ]
     said = f"{kind}: {SCORES[score]} by length and by the depth of the gold. {spoken}."

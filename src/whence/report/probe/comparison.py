@@ -11,17 +11,17 @@ from whence.report.formatting import NO_VALUE, format_p
 from whence.report.html_page import definition_list, provenance_section, render_page
 from whence.report.probe.charts import slot_curves
 from whence.report.probe.figures import NO_FIGURES, chart_html, has_figures
-from whence.report.probe.model_terms import identity_terms, model_in_words, source
+from whence.report.probe.model_terms import describe_model, describe_source, identity_terms
 from whence.report.probe.sentences import (
     SCORES,
     SHORT,
-    counted,
     decimals,
+    few_items_note,
+    format_count,
+    format_percent,
+    format_points,
+    measure_phrase,
     p_value,
-    percent,
-    phrase,
-    points,
-    too_few,
 )
 from whence.report.probe.tables import table
 
@@ -52,9 +52,9 @@ def title(found: dict[str, Any]) -> str:
 def overall(found: dict[str, Any]) -> str:
     """One sentence for all tasks."""
     decided = [task for task in found["tasks"] if supported(task, found)]
-    total = counted(len(found["tasks"]), "task")
+    total = format_count(len(found["tasks"]), "task")
     if not decided:
-        return f"Undecided: none of {counted(found['decision']['tests'], 'difference')} in {total} is significant."
+        return f"Undecided: none of {format_count(found['decision']['tests'], 'difference')} in {total} is significant."
     task = min(decided, key=lambda one: (_best(one)["p"], -abs(_best(one)["difference"])))
     return f"{len(decided)} of {total} differ, most clearly {task['name']}: {task_answer(task, found)}"
 
@@ -97,7 +97,7 @@ def _difference(measure: dict[str, Any], cell: dict[str, Any], found: dict[str, 
     condition = f"in slot {cell['slot'] + 1}" if "slot" in cell else "on average over the slots"
     better, worse = (second, first) if cell["difference"] > 0 else (first, second)
     return (
-        f"{phrase(measure['score'])} is {points(abs(cell['difference']))} points higher for {better} than for {worse} {condition}, "
+        f"{measure_phrase(measure['score'])} is {format_points(abs(cell['difference']))} points higher for {better} than for {worse} {condition}, "
         f"95% interval {_ends(cell, cell['difference'] < 0)}, {p_value(cell['p'])}"
     )
 
@@ -107,7 +107,7 @@ def _ends(cell: dict[str, Any], turned: bool = False) -> str:
     if ends is None:
         return f"n/a ({cell['no_interval']})"
     low, high = (-ends["high"], -ends["low"]) if turned else (ends["low"], ends["high"])
-    return f"{points(low, places)} to {points(high, places)}"
+    return f"{format_points(low, places)} to {format_points(high, places)}"
 
 
 def _slots(slots: Sequence[int]) -> str:
@@ -127,21 +127,21 @@ def _no_figures() -> str:
 def _sides(found: dict[str, Any]) -> str:
     cards = "".join(
         f'<article class="card"><h3>{html.escape(label)}</h3>'
-        f"{definition_list([('model', html.escape(model_in_words(side['model']))), *identity_terms(side['identity'])])}</article>"
+        f"{definition_list([('model', html.escape(describe_model(side['model']))), *identity_terms(side['identity'])])}</article>"
         for label, side in zip(found["labels"], found["sides"], strict=True)
     )
     return f'<div class="cards">{cards}</div>'
 
 
 def _task(number: int, task: dict[str, Any], found: dict[str, Any]) -> str:
-    few = too_few(task["items"])
+    few = few_items_note(task["items"])
     mark = f'<p class="warning small">{html.escape(few)}</p>' if few else ""
     ordered = sorted(task["measures"], key=lambda one: one["score"] != task["lead"])  # the leading measure first
     figures = "".join(_figure(task, one, found["labels"]) for one in ordered)
     return (
         f'<section class="study" aria-labelledby="task-{number}"><h2 id="task-{number}">{html.escape(task["name"])}</h2>'
         f'<p class="question">{html.escape(task_answer(task, found))}</p>{mark}'
-        f"<p>{html.escape(task['about'])} {html.escape(counted(task['items'], 'item'))} a slot. {html.escape(source(task))}</p>"
+        f"<p>{html.escape(task['about'])} {html.escape(format_count(task['items'], 'item'))} a slot. {html.escape(describe_source(task))}</p>"
         f'<div class="figures">{figures}</div>{_table(task, ordered, found["labels"])}</section>'
     )
 
@@ -162,8 +162,8 @@ def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequ
         one, other = measure["curves"]
         short = SHORT[measure["score"]]
         for cell, a, b in zip(measure["slots"], one["points"], other["points"], strict=True):
-            rows.append([f"{short}, slot {cell['slot'] + 1}", percent(a["mean"]), percent(b["mean"]), *_cells(cell)])
-        rows.append([f"{short}, mean", percent(one["average"]), percent(other["average"]), *_cells(measure["mean"])])
+            rows.append([f"{short}, slot {cell['slot'] + 1}", format_percent(a["mean"]), format_percent(b["mean"]), *_cells(cell)])
+        rows.append([f"{short}, mean", format_percent(one["average"]), format_percent(other["average"]), *_cells(measure["mean"])])
     caption = f"Differences in points, {labels[1]} less {labels[0]}, paired by item."
     return table(caption, ["", *labels, "difference", "95% interval", "p"], rows)
 
@@ -172,7 +172,7 @@ def _cells(cell: dict[str, Any]) -> list[str]:
     plus = "+" if cell["difference"] > 0 else ""
     if cell["difference"] == 0 and cell["interval"] is None:
         return ["0", NO_VALUE, format_p(cell["p"])]
-    return [f"{plus}{points(cell['difference'])}", _ends(cell), format_p(cell["p"])]
+    return [f"{plus}{format_points(cell['difference'])}", _ends(cell), format_p(cell["p"])]
 
 
 def _settings(found: dict[str, Any]) -> str:
@@ -192,7 +192,7 @@ def _settings(found: dict[str, Any]) -> str:
     )
     said = (
         f"A positive difference is in favour of {found['labels'][1]}. p: max-T permutation test with sign flips of whole items, over all "
-        f"{counted(decision['tests'], 'difference')} on this page (every slot and the mean over slots, for every measure and task). "
+        f"{format_count(decision['tests'], 'difference')} on this page (every slot and the mean over slots, for every measure and task). "
         f"A difference is supported at p < {decision['alpha']:g}. The intervals are simultaneous. Bars in the charts are the 95% intervals of each "
         f"curve alone. Tasks with fewer than {decision['few']} items a slot are marked. Slots count from 1.{left}"
     )

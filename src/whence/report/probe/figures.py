@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from whence.errors import require_package, usage_error
 from whence.report.probe import charts, explanation_charts
 from whence.report.probe.charts import COLORS, Chart
-from whence.report.probe.sentences import counted, too_few
+from whence.report.probe.sentences import few_items_note, format_count
 from whence.report.probe.tables import table
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def curves_figure(findings: dict[str, Any]) -> Figure:
     """A panel for each task: every measure by the slot of the gold with 95% intervals, chance and the two baselines."""
     panels = [
         Panel(
-            f"{task['name']}, {counted(task['items'], 'item')}{' (few)' if too_few(task['items']) else ''}",
+            f"{task['name']}, {format_count(task['items'], 'item')}{' (few)' if few_items_note(task['items']) else ''}",
             charts.gold_curve(task),
         )
         for task in findings["tasks"]
@@ -172,7 +172,7 @@ def _explanation_panels(findings: dict[str, Any]) -> list[Panel]:
     panels: list[Panel] = []
     if parts["attention"]:
         task, attention = next(iter(parts["attention"].items()))
-        items = f"{names[task]}, {counted(findings['plan']['attention_items'], 'item')} at each slot"
+        items = f"{names[task]}, {format_count(findings['plan']['attention_items'], 'item')} at each slot"
         free = (parts.get("content-free") or {}).get(task)
         panels += [
             Panel("attention to the gold as it moves",
@@ -197,13 +197,13 @@ def _explanation_panels(findings: dict[str, Any]) -> list[Panel]:
         texts = f"{part['texts']} random texts"
         panels.append(Panel("is it the mask, or the encoding?", explanation_charts.mask_or_encoding(part), texts))
     if part := parts.get("ablation"):
-        items = f"{names.get(part['task'], part['task'])}, {counted(part['items'], 'item')} at each slot"
+        items = f"{names.get(part['task'], part['task'])}, {format_count(part['items'], 'item')} at each slot"
         panels.append(
             Panel("the answer without positional vectors", explanation_charts.ablation(part, "probability"), items)
         )
     if emphasis := emphasis_parts(parts):
         part = next(iter(emphasis.values()))
         task = names.get(part["task"], part["task"])
-        items = f"{task}, {counted(part['items'], 'item')}, the gold in slot {part['gold_slot'] + 1}"
+        items = f"{task}, {format_count(part['items'], 'item')}, the gold in slot {part['gold_slot'] + 1}"
         panels.append(Panel("does the answer follow the attention?", explanation_charts.slot_emphasis(emphasis), items))
     return panels

@@ -16,10 +16,10 @@ DIGITS = 12  # of a checksum
 
 def model_details(model: Mapping[str, Any], identity: Mapping[str, Any] | None) -> str:
     """The model with its identity as a list of terms."""
-    return definition_list([("model", html.escape(model_in_words(model))), *identity_terms(identity)])
+    return definition_list([("model", html.escape(describe_model(model))), *identity_terms(identity)])
 
 
-def model_in_words(model: Mapping[str, Any]) -> str:
+def describe_model(model: Mapping[str, Any]) -> str:
     parts = [str(model["name"])]
     if model.get("type"):
         parts.append(str(model["type"]))
@@ -42,7 +42,7 @@ def identity_terms(identity: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "fingerprint": _text(identity.get("fingerprint")),
         "precision": _text(" on ".join(str(identity[key]) for key in ("dtype", "device") if identity.get(key))),
         "quantization": _text(_quantization(identity.get("quantization"))),
-        "attached": attached(identity) if identity.get("kind") != "endpoint" else "",
+        "attached": describe_attached(identity) if identity.get("kind") != "endpoint" else "",
         "intervention": _intervention(identity.get("intervention")),
         "adapters": "yes" if identity.get("adapters") else "",
         "tokenizer": _short(identity.get("tokenizer")),
@@ -53,7 +53,7 @@ def identity_terms(identity: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return [(term, words) for term, words in terms.items() if words]
 
 
-def attached(identity: Mapping[str, Any] | None) -> str:
+def describe_attached(identity: Mapping[str, Any] | None) -> str:
     """The positions that whence attached, as HTML."""
     if not identity or "attached" not in identity:
         return ""
@@ -69,7 +69,7 @@ def _intervention(found: Mapping[str, Any] | None) -> str:
     return _text(describe_intervention(dict(found))) + code
 
 
-def source(task: Mapping[str, Any]) -> str:
+def describe_source(task: Mapping[str, Any]) -> str:
     """Where a task's questions come from."""
     return f"Data: {task['source']}." if task.get("source") else f"Data: {SOURCE_UNKNOWN}."
 

@@ -13,8 +13,16 @@ from whence.report.html_page import provenance_section, render_page
 from whence.report.probe import charts, explanation_charts, tables
 from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
-from whence.report.probe.model_terms import model_details, source
-from whence.report.probe.sentences import counted, describe_emphasis, detail, headline, rule, section_answer, too_few
+from whence.report.probe.model_terms import describe_source, model_details
+from whence.report.probe.sentences import (
+    describe_decision_rule,
+    describe_emphasis,
+    describe_numbers,
+    few_items_note,
+    format_count,
+    headline,
+    section_answer,
+)
 
 CURVES = "Does the position of the answer matter?"
 ALIKE = " All alike: every slot holds the same words, so only position differs."
@@ -42,7 +50,7 @@ def _curves(findings: dict[str, Any]) -> str:
     cards = "".join(
         f'<figure class="figure"><p class="kicker">{html.escape(task["name"])}</p><h3>{html.escape(headline(task))}</h3>'
         f"{_few(task['items'])}{chart_html(charts.gold_curve(task))}"
-        f"<figcaption>{html.escape(' '.join(filter(None, (task['about'], detail(task), source(task)))))}</figcaption></figure>"
+        f"<figcaption>{html.escape(' '.join(filter(None, (task['about'], describe_numbers(task), describe_source(task)))))}</figcaption></figure>"
         for task in findings["tasks"]
     )
     return (
@@ -51,7 +59,7 @@ def _curves(findings: dict[str, Any]) -> str:
         f"{model_details(findings['model'], findings['identity'])}"
         f"{f'<p>{random}</p>' if 'random' in findings['model'] else ''}"
         f'<div class="figures">{cards}{_lengths(findings["tasks"])}</div>{tables.curves(findings["tasks"])}'
-        f'<p class="small">{html.escape(rule(decision))}</p></section>'
+        f'<p class="small">{html.escape(describe_decision_rule(decision))}</p></section>'
     )
 
 
@@ -61,7 +69,7 @@ def _answer(sentence: str) -> str:
 
 
 def _few(items: int, what: str = "items a slot") -> str:
-    said = too_few(items, what)
+    said = few_items_note(items, what)
     return f'<p class="warning small">{html.escape(said)}</p>' if said else ""
 
 
@@ -224,7 +232,7 @@ def _emphasis(explanation: dict[str, Any]) -> str:
     text = f'<div class="figures">{chart}</div>' + "".join(
         f"<p>{html.escape(describe_emphasis(part['summary']))}</p>{tables.emphasis(part)}" for part in found.values()
     )
-    return _folded(
+    return _collapsible(
         "Does the answer follow the attention?", text, min(part["items"] for part in found.values()), "items"
     )
 
@@ -237,7 +245,7 @@ def _ablation(findings: dict[str, Any]) -> str:
         return ""
     share, gold = (chart_html(explanation_charts.ablation(found, name)) for name in ("probability", "gold_attention"))
     about = (
-        f"{task['name']}, {counted(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
+        f"{task['name']}, {format_count(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
         f"{found['tokens']} tokens."
     )
     text = (
@@ -248,14 +256,14 @@ def _ablation(findings: dict[str, Any]) -> str:
         "shows noise.</p>"
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
-    return _folded("Does the curve depend on positional vectors?", text, found["items"])
+    return _collapsible("Does the curve depend on positional vectors?", text, found["items"])
 
 
-def _folded(title: str, inside: str, items: int, what: str = "items a slot") -> str:
+def _collapsible(title: str, inside: str, items: int, what: str = "items a slot") -> str:
     """A part of a section; with too few items it is folded away and says so."""
-    if not too_few(items, what):
+    if not few_items_note(items, what):
         return f"<h3>{html.escape(title)}</h3>{inside}"
-    summary = f'{html.escape(title)} <span class="warning">{html.escape(too_few(items, what))}</span>'
+    summary = f'{html.escape(title)} <span class="warning">{html.escape(few_items_note(items, what))}</span>'
     return f"<details><summary>{summary}</summary>{inside}</details>"
 
 

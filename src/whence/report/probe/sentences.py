@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whence.probe.curves import FEW, leading
+from whence.probe.curves import FEW, leading_curve
 from whence.report.formatting import format_number, format_p
 
 MOST = 4  # slots that are named where a wrong answer came from
@@ -28,19 +28,19 @@ def section_answer(findings: dict[str, Any]) -> str:
         )
         return (
             f"Undecided: {none} an effect of position "
-            f"(smallest {p_value(leading(task)['corrected_p'])}, {task['name']})."
+            f"(smallest {p_value(leading_curve(task)['corrected_p'])}, {task['name']})."
         )
     among = f" in {decision['supported']} of {len(tasks)} tasks, most clearly" if len(tasks) > 1 else ""
-    return f"Yes,{among} in {task['name']}: {effect(leading(task))}."
+    return f"Yes,{among} in {task['name']}: {describe_effect(leading_curve(task))}."
 
 
-def rule(decision: dict[str, Any]) -> str:
+def describe_decision_rule(decision: dict[str, Any]) -> str:
     """How the answers were decided, and what the measures are."""
     return (
         f"How it is decided. The measures are: accuracy by choice (share of items whose answer is more likely than every rival), "
         "probability of the answer (among the answer and its rivals), and accuracy by generation (share of items whose "
         "answer occurs in the generated text). The gap is the best slot less the worst. p: share of within-item permutations "
-        f"of the slots with a gap at least as large, with Holm’s correction for {counted(decision['tests'], 'test')} (every task by every measure "
+        f"of the slots with a gap at least as large, with Holm’s correction for {format_count(decision['tests'], 'test')} (every task by every measure "
         f"of the plan); an effect is supported at p < {decision['alpha']:g}. Among supported measures the smallest p leads, then the "
         "largest gap beyond chance. The interval of the gap covers all pairs of slots at once. Panels with fewer than "
         f"{decision['few']} items a slot are marked; with so few, a true effect is easily missed. Bars are 95% intervals. "
@@ -50,33 +50,33 @@ def rule(decision: dict[str, Any]) -> str:
 
 def headline(task: dict[str, Any]) -> str:
     """The answer for one task: its strongest supported measure with size, interval and p, or why there is none."""
-    curve = leading(task)
+    curve = leading_curve(task)
     if task["supported"]:
-        said = effect(curve)
+        said = describe_effect(curve)
         return f"{said[0].upper()}{said[1:]}."
-    return f"Undecided: {why_undecided(curve)}."
+    return f"Undecided: {explain_undecided(curve)}."
 
 
-def effect(curve: dict[str, Any]) -> str:
+def describe_effect(curve: dict[str, Any]) -> str:
     """The gap of one curve as a clause, without its full stop."""
     return (
-        f"{phrase(curve['score'])} is {points(curve['gap'])} points higher with the gold in slot {curve['best'] + 1} than in "
-        f"slot {curve['worst'] + 1} (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
+        f"{measure_phrase(curve['score'])} is {format_points(curve['gap'])} points higher with the gold in slot {curve['best'] + 1} than in "
+        f"slot {curve['worst'] + 1} (95% interval {format_gap_interval(curve)}, {p_value(curve['corrected_p'])})"
     )
 
 
-def why_undecided(curve: dict[str, Any]) -> str:
+def explain_undecided(curve: dict[str, Any]) -> str:
     if curve["gap"] == 0:
         ends = {"easy": curve["average"] >= CEILING, "hard": curve["average"] <= 1 - CEILING}
         why = "".join(f", so the task is too {end} to show an effect" for end, reached in ends.items() if reached)
-        return f"{phrase(curve['score'])} is {percent(curve['average'])} in every slot{why}"
-    return f"the strongest measure, {phrase(curve['score'])}, has a gap of {points(curve['gap'])} points (95% interval {gap_ends(curve)}, {p_value(curve['corrected_p'])})"
+        return f"{measure_phrase(curve['score'])} is {format_percent(curve['average'])} in every slot{why}"
+    return f"the strongest measure, {measure_phrase(curve['score'])}, has a gap of {format_points(curve['gap'])} points (95% interval {format_gap_interval(curve)}, {p_value(curve['corrected_p'])})"
 
 
-def too_few(items: int, what: str = "items a slot") -> str:
+def few_items_note(items: int, what: str = "items a slot") -> str:
     """The mark of a panel with few items; empty where there are enough.
 
-    >>> too_few(6), too_few(20)
+    >>> few_items_note(6), few_items_note(20)
     ('Few items: 6 items a slot, fewer than 20.', '')
     """
     return (
@@ -86,30 +86,30 @@ def too_few(items: int, what: str = "items a slot") -> str:
     )
 
 
-def detail(task: dict[str, Any]) -> str:
+def describe_numbers(task: dict[str, Any]) -> str:
     """The numbers behind the answer, all of the leading measure."""
-    curve = leading(task)
+    curve = leading_curve(task)
     text = (
-        f"Mean over slots: {percent(curve['average'])} (95% interval {between(curve['average_interval'])}); chance is "
-        f"{percent(task['chance'])}. {counted(curve['items'], 'item')} in each of {len(curve['points'])} slots."
+        f"Mean over slots: {format_percent(curve['average'])} (95% interval {format_interval(curve['average_interval'])}); chance is "
+        f"{format_percent(task['chance'])}. {format_count(curve['items'], 'item')} in each of {len(curve['points'])} slots."
     )
     if curve["gap"]:
-        text += f" Chance alone makes a gap of {points(curve['gap_by_chance'])} points."
-    text += wrong(task["wrong_choices"])
-    lines = [f"{name} {percent(point['mean'])}" for name, point in curve["baselines"].items()]
+        text += f" Chance alone makes a gap of {format_points(curve['gap_by_chance'])} points."
+    text += describe_wrong_choices(task["wrong_choices"])
+    lines = [f"{name} {format_percent(point['mean'])}" for name, point in curve["baselines"].items()]
     return text + (f" Baselines: {', '.join(lines)}." if lines else "")
 
 
-def wrong(chosen: dict[str, int]) -> str:
+def describe_wrong_choices(chosen: dict[str, int]) -> str:
     """Which slots were read instead, most often first.
 
-    >>> wrong({"0": 3, "4": 1})
+    >>> describe_wrong_choices({"0": 3, "4": 1})
     ' Wrong choices were the answers of slot 1 (3 times), slot 5 (1 time).'
     """
     named = sorted(((count, slot) for slot, count in chosen.items() if slot != "none"), reverse=True)
     if not named:
         return ""
-    slots = ", ".join(f"slot {int(slot) + 1} ({counted(count, 'time')})" for count, slot in named[:MOST])
+    slots = ", ".join(f"slot {int(slot) + 1} ({format_count(count, 'time')})" for count, slot in named[:MOST])
     return f" Wrong choices were the answers of {slots}{' and others' if len(named) > MOST else ''}."
 
 
@@ -139,15 +139,15 @@ def p_value(p: float) -> str:
     return f"p {said}" if said.startswith("<") else f"p = {said}"
 
 
-def phrase(score: str) -> str:
+def measure_phrase(score: str) -> str:
     """The name of a measure within a sentence."""
     return PHRASES.get(score, SCORES[score])
 
 
-def points(gap: float, places: int | None = None) -> str:
+def format_points(gap: float, places: int | None = None) -> str:
     """A difference of shares in percentage points: two digits, or as many decimals as are asked for.
 
-    >>> points(0.384), points(0.0421), points(0.000214), points(0), points(0.0421, 0)
+    >>> format_points(0.384), format_points(0.0421), format_points(0.000214), format_points(0), format_points(0.0421, 0)
     ('38', '4.2', '0.02', '0', '4')
     """
     return format_number(100 * gap, decimals(gap) if places is None else places)
@@ -158,36 +158,36 @@ def decimals(gap: float) -> int:
     return 0 if size >= 10 or size < 0.00005 else 1 if size >= 1 else 2 if size >= 0.01 else 4
 
 
-def gap_ends(curve: dict[str, Any]) -> str:
+def format_gap_interval(curve: dict[str, Any]) -> str:
     ends = curve["gap_interval"]
     places = decimals(curve["gap"])  # as many as the gap itself has
-    return NO_INTERVAL if ends is None else f"{points(ends['low'], places)} to {points(ends['high'], places)}"
+    return NO_INTERVAL if ends is None else f"{format_points(ends['low'], places)} to {format_points(ends['high'], places)}"
 
 
 NO_INTERVAL = "n/a (no variance)"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{format_number(100 * share, 0)}%"
 
 
-def between(ends: dict[str, float] | None) -> str:
+def format_interval(ends: dict[str, float] | None) -> str:
     """Both ends of an interval of shares, or why there is none."""
-    return NO_INTERVAL if ends is None else f"{percent(ends['low'])} to {percent(ends['high'])}"
+    return NO_INTERVAL if ends is None else f"{format_percent(ends['low'])} to {format_percent(ends['high'])}"
 
 
-def counted(count: int, thing: str) -> str:
+def format_count(count: int, thing: str) -> str:
     """
-    >>> counted(1, "item"), counted(2, "item")
+    >>> format_count(1, "item"), format_count(2, "item")
     ('1 item', '2 items')
     """
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
-def answer(value: bool | None) -> str:
+def format_verdict(value: bool | None) -> str:
     """The answer to a hypothesis in words.
 
-    >>> answer(True), answer(False), answer(None)
+    >>> format_verdict(True), format_verdict(False), format_verdict(None)
     ('supported', 'not supported', 'undecided')
     """
     if value is None:

@@ -8,7 +8,15 @@ from typing import Any
 
 from whence.report.formatting import NO_VALUE, format_number, format_p, format_signed
 from whence.report.html_page import scrollable
-from whence.report.probe.sentences import SHORT, between, counted, gap_ends, percent, points, too_few
+from whence.report.probe.sentences import (
+    SHORT,
+    few_items_note,
+    format_count,
+    format_gap_interval,
+    format_interval,
+    format_percent,
+    format_points,
+)
 
 BASELINES = ("closed book", "oracle")
 
@@ -41,15 +49,15 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
         for curve in task["curves"]:
             rows.append([
                 f"{task['task']}: {SHORT[curve['score']]}",  # short, because this column stays in view on a phone
-                percent(curve["average"]),
-                between(curve["average_interval"]),
-                points(curve["gap"]),
-                gap_ends(curve) if curve["gap"] else NO_VALUE,
+                format_percent(curve["average"]),
+                format_interval(curve["average_interval"]),
+                format_points(curve["gap"]),
+                format_gap_interval(curve) if curve["gap"] else NO_VALUE,
                 format_p(curve["gap_p"]),
                 format_p(curve["corrected_p"]),
                 f"{curve['best'] + 1}, {curve['worst'] + 1}" if curve["gap"] else NO_VALUE,
-                *(percent(line["mean"]) if (line := curve["baselines"].get(name)) else NO_VALUE for name in BASELINES),
-                f"{curve['items']}{' (few)' if too_few(curve['items']) else ''}",
+                *(format_percent(line["mean"]) if (line := curve["baselines"].get(name)) else NO_VALUE for name in BASELINES),
+                f"{curve['items']}{' (few)' if few_items_note(curve['items']) else ''}",
             ])  # fmt: skip
     head = ["", "mean", "95% interval", "gap, points", "95% interval of the gap", "p", "p, Holm", "best, worst slot", *BASELINES, "items"]  # fmt: skip
     return table("All measures. Slots count from 1.", head, rows)
@@ -93,7 +101,7 @@ def emphasis(found: dict[str, Any]) -> str:
         won = sum(row["won_after"] for row in own)
         rows.append([name, f"{format_number(100 * before, 1)}%", f"{format_number(100 * after, 1)}%",
                      format_signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
-    caption = f"{counted(found['items'], 'item')}; {EMPHASISED[found.get('quantity', 'weight')]} {found['factor']:g}."
+    caption = f"{format_count(found['items'], 'item')}; {EMPHASISED[found.get('quantity', 'weight')]} {found['factor']:g}."
     head = ["emphasised slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
 
