@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "quantised.json")
     out = parser.parse_args().out
-    unquantized = tiny_random_model(width=64, layers=2)
+    unquantized = tiny_random_model(hidden_size=64, layers=2)
     available = {
         name: load_model for name, (load_model, packages) in QUANTIZATIONS.items() if all(map(is_installed, packages))
     }

@@ -139,15 +139,15 @@ def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, ca
         app(["probe", "--quick", "--task", "needle", "--out", str(tmp_path), *options], standalone_mode=False)
         return capsys.readouterr()
 
-    said = run("--only", "ask", "--minutes", "0")
+    said = run("--only", "measure", "--minutes", "0")
     [folder] = tmp_path.iterdir()
     assert "stopped after 0 minutes" in said.out and len(list(folder.glob("needle-*.json"))) == 1
-    assert "done: ask" in run("--only", "ask").out and len(list(folder.glob("needle-*.json"))) == 5
+    assert "done: measure" in run("--only", "measure").out and len(list(folder.glob("needle-*.json"))) == 5
     assert "done: explain" in run("--only", "explain").out and not (folder / "report.html").exists()
     made = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     assert "report:" in run().out and "Where does the answering token look?" in (folder / "report.html").read_text()
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == made
-    with pytest.raises(WhenceError, match="the parts are ask, explain"):
+    with pytest.raises(WhenceError, match="guess.*measure, explain"):
         run("--only", "guess")
 
 
@@ -161,7 +161,7 @@ def test_broken_and_foreign_records_are_named(probed, tmp_path):
     with pytest.raises(WhenceError, match=r"needle-000-0000\.json, corrupt at line"):
         measurement.measure(tiny_random_model(layers=2), PLAN, tmp_path)
     path.write_text(whole.replace(json.loads(whole)["task_hash"], "0" * 16))
-    with pytest.raises(WhenceError, match="with other questions"):
+    with pytest.raises(WhenceError, match="with other items"):
         measurement.measure(tiny_random_model(layers=2), PLAN, tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["whence.probe.tasks.needle"], "_words", lambda: ["other", "words"] * 50)
     monkeypatch.setattr(probed_model, "load", lambda *about: 1 / 0)
     copy = shutil.copytree(probed[1], tmp_path / "somewhere" / "else")
-    with pytest.raises(WhenceError, match=r"needle.* with other questions.*run: whence report"):
+    with pytest.raises(WhenceError, match=r"needle.* with other items.*run: whence report"):
         measurement.measure(tiny_random_model(layers=2), PLAN, probed[0])
     app(["report", str(copy.parent)], standalone_mode=False)
     said = capsys.readouterr().out

@@ -106,5 +106,5 @@ def test_every_arm_has_its_curves(lm):
 
 
 def test_models_without_projections_are_left_out(lm, monkeypatch):
-    monkeypatch.setattr(hidden_states, "_projecting", lambda lm: {})
+    monkeypatch.setattr(hidden_states, "_find_projecting_modules", lambda lm: {})
     assert ablation.run_ablation(lm, Plan("quick", (TaskSpec("key-value", 2, 3, {"pairs": 3}),))) == {}

@@ -192,7 +192,7 @@ def test_a_killed_probe_goes_on_with_the_same_command(server, tmp_path, whence_h
         server.release.wait(60)
 
     server.before = [None] * 10 + [hold] * 30
-    child = subprocess.Popen([sys.executable, "-c", "from whence.cli import main; main()", *arguments, "--only", "ask"],
+    child = subprocess.Popen([sys.executable, "-c", "from whence.cli import main; main()", *arguments, "--only", "measure"],
                              env=os.environ, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
     try:
         until = time.monotonic() + 60

@@ -153,7 +153,7 @@ def test_settings_numbers_and_code_of_attached_positions_show():
     assert "code" in found[4]["attached"][0]["parts"][0] and found[-1]["attached"][0]["own_rotation"] == "removed"
     with scale_channel(lm, 3, 0.5, range(1)):
         assert identify(lm)["hooks"] == [
-            "whence.probe.ablation._changed.<locals>.call(channel=3, factor=0.5) on 1 modules"
+            "whence.probe.ablation._wrap_forward.<locals>.call(channel=3, factor=0.5) on 1 modules"
         ]
     assert identify(lm) == plain
 

@@ -151,7 +151,7 @@ def test_a_model_with_windows_is_asked_row_by_row(prompt):
     [made] = build_branches(windowed, [prompt], 3)
     one = score_separately(windowed, made)
     assert score_choices(windowed, [prompt], 3)[0] == pytest.approx(one)
-    with pytest.raises(WhenceError, match="use contest"):
+    with pytest.raises(WhenceError, match="use score_choices"):
         CachedPrompts(windowed, [made])
 
 

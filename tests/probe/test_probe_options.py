@@ -140,7 +140,7 @@ def test_their_scores_are_those_of_whole_texts_one_by_one(name):
 
 def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     path = saved(tmp_path / "lfm2", tiny("lfm2"))
-    done = whence_here("probe", path, *SMALL, "--only", "ask", "--only", "explain", "--out", tmp_path / "plain")
+    done = whence_here("probe", path, *SMALL, "--only", "measure", "--only", "explain", "--out", tmp_path / "plain")
     assert done.returncode == 0 and "pass --layers 1" in done.stderr
     done = whence_here("probe", path, *SMALL, "--layers", "1", "--out", tmp_path / "out")
     assert done.returncode == 0 and "curves only" not in done.stderr

@@ -109,7 +109,7 @@ def test_golds_without_an_answer_and_others_with_one_are_counted(tmp_path, mine,
     about = load_items(None, str(path)).about
     assert "In 1 of 5 items the gold contains none of the answers." in about
     assert "In 1 of 5 items another text contains one." in about
-    options = ("--items", 2, "--slots", 2, "--score", "likelihood", "--only", "ask")
+    options = ("--items", 2, "--slots", 2, "--score", "likelihood", "--only", "measure")
     run("--quick", "--items", path, *options, "--out", tmp_path / "out")
     assert "warning: doubtful, 5 texts: In 1 of 2 items the gold" in capsys.readouterr().err
 
@@ -136,7 +136,7 @@ def run(*options):
 def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys):
     out = tmp_path / "out"
     options = ("--quick", "--items", mine, "--items", "3", "--slots", "1,3,5", "--score", "likelihood", "--out", out)
-    run(*options, "--only", "ask")
+    run(*options, "--only", "measure")
     [folder] = out.iterdir()
     record = json.loads((folder / "mine-002-0000.json").read_text())
     assert record["source"] == "own items from mine.jsonl" and [one["item"] for one in record["rows"]] == [0, 1, 2]
@@ -145,7 +145,7 @@ def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys)
     made = rerun_command(plan, "cpu")
     assert made == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
     written(mine, [row(0, question="Who?"), *(row(n) for n in range(1, 5))])
-    run(*options, "--only", "ask")
+    run(*options, "--only", "measure")
     assert len(list(out.iterdir())) == 2  # other questions, another plan
     mine.unlink()
     capsys.readouterr()
@@ -157,7 +157,7 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_tasks_here.py").write_text(OWN)
     for name in ("my_tasks_here:MyTask(words=3)", "./my_tasks_here.py:MyTask(words=3)"):
-        run("--quick", "--task", name, "--items", "2", "--score", "likelihood", "--only", "ask", "--out", "out")
+        run("--quick", "--task", name, "--items", "2", "--score", "likelihood", "--only", "measure", "--out", "out")
     folders = sorted((tmp_path / "out").iterdir())
     assert len(folders) == 2
     for folder in folders:

@@ -84,10 +84,10 @@ def test_code_of_the_user_acts_and_is_part_of_the_identity(
 ):
     monkeypatch.chdir(tmp_path)
     out, text = tmp_path / "out", f"./{file}:{name}"
-    run("--quick", *SMALL, "--only", "ask", "--out", out)
+    run("--quick", *SMALL, "--only", "measure", "--out", out)
     plain = only_folder(out)
     (tmp_path / file).write_text(first)
-    run("--quick", *SMALL, option, text, "--only", "ask", "--out", out)
+    run("--quick", *SMALL, option, text, "--only", "measure", "--out", out)
     changed = only_folder(out, [plain])
     assert probability(plain)[0] != probability(changed)[0]
     identity, key = probability(changed)[1], {"--position": "attached", "--intervention": "intervention"}[option]
@@ -97,7 +97,7 @@ def test_code_of_the_user_acts_and_is_part_of_the_identity(
     command = rerun_command(plan, "cpu")
     assert f"{option} {shlex.quote(text)}" in command
     (tmp_path / file).write_text(second)  # the same name and settings, another formula
-    run("--quick", *SMALL, option, text, "--only", "ask", "--out", out)
+    run("--quick", *SMALL, option, text, "--only", "measure", "--out", out)
     again = only_folder(out, [plain, changed])
     assert probability(again)[1] != identity and probability(again)[0] != probability(changed)[0]
     (tmp_path / file).unlink()
@@ -142,7 +142,7 @@ def test_an_installed_package_adds_a_task(tmp_path, monkeypatch):
         importlib.metadata, "entry_points", lambda group="": [point] if group == plugins.PROBE_TASKS else []
     )
     assert build_task("colors", 2).slots == 3 and build_task("colors(words=4)", 2).slots == 5
-    options = ("--items", "2", "--score", "likelihood", "--only", "ask", "--out", tmp_path / "out")
+    options = ("--items", "2", "--score", "likelihood", "--only", "measure", "--out", tmp_path / "out")
     run("--quick", "--task", "colors(words=4)", *options)
     folder = only_folder(tmp_path / "out")
     plan, about = run_folder.load_plan(folder)

@@ -40,11 +40,11 @@ whence probe my-model --endpoint http://localhost:8000/v1 --chat
 
 whence probe smollm2 --full --device cuda
 
-whence probe smollm2 --full --device cuda --only ask --minutes 8
+whence probe smollm2 --full --device cuda --only measure --minutes 8
 
 A line of my_items.jsonl: {"question": "...", "gold": "...", "others": ["...", "..."], "answers": ["..."]}"""
 
-PARTS = ("ask", "explain")
+PARTS = ("measure", "explain")
 
 
 def probe(
@@ -56,7 +56,7 @@ def probe(
         typer.Option(help="A task of the plan, an installed one, module:Name or ./file.py:Name. Repeat for more."),
     ] = None,
     items: Annotated[
-        list[str] | None, typer.Option(help="Items of each task, or a JSONL file of your own. Repeat for both.")
+        list[str] | None, typer.Option(help="Number of items of each task, or a JSONL file of items. Repeat for both.")
     ] = None,
     score: Annotated[list[str] | None, typer.Option(help="likelihood or generation. Repeat for both.")] = None,
     length: Annotated[
@@ -68,11 +68,11 @@ def probe(
     chat: Annotated[
         bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
     ] = False,
-    layers: Annotated[str | None, typer.Option(help="Layers to look at, counted from 0, such as 1,3,5.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Do this part and write no report: ask, explain.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers whose attention is captured, counted from 0, such as 1,3,5.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this part and write no report: measure or explain.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the model for answers: float32, bfloat16, float16.")
+        str | None, typer.Option(help="Dtype of the model: float32, bfloat16, float16. Analyses use float32.")
     ] = None,
     device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
     device_map: Annotated[
@@ -113,11 +113,11 @@ def probe(
         layers=None if layers is None else parse_numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
         position=position, intervention=intervention,
     )  # fmt: skip
-    parts = chosen_parts(only)
+    parts = select_parts(only)
     tasks = measurement.build_tasks(plan)  # errors in tasks are raised before a model is loaded
-    for own in (made for one, made in zip(plan.tasks, tasks, strict=True) if one.task == ITEMS):
-        if warning := describe_suspect_items(own.items):
-            print(f"warning: {own.name}:{warning}", file=sys.stderr)
+    for spec, built in zip(plan.tasks, tasks, strict=True):
+        if spec.task == ITEMS and (warning := describe_suspect_items(built.items)):
+            print(f"warning: {built.name}:{warning}", file=sys.stderr)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
         "position": position,
@@ -128,17 +128,17 @@ def probe(
     else:
         lm = probed_model.load(plan.model, device, plan.dtype, **options)
     if lm.capture_error:
-        if parts - {"ask"}:
+        if parts - {"measure"}:
             print(f"curves only, no explanations: {lm.capture_error}", file=sys.stderr)
-        parts &= {"ask"}
+        parts &= {"measure"}
     try:
         with probe_progress(minutes) as notify:
             with apply_intervention(lm, intervention) as changed:
                 plan = run_folder.with_identity(plan, identify(changed))
                 folder = run_folder.open_folder(changed, plan, out, tasks)
-                if "ask" in parts:
+                if "measure" in parts:
                     measurement.measure(changed, plan, out, notify)
-            if isinstance(lm, ProbedModel) and parts - {"ask"}:
+            if isinstance(lm, ProbedModel) and parts - {"measure"}:
                 # analyses run in float32, because their effects are small compared with the rounding of short dtypes
                 exact = lm if plan.dtype == "float32" else probed_model.load(plan.model, device, **options)
                 with apply_intervention(exact, intervention) as changed:
@@ -167,11 +167,11 @@ def apply_intervention(lm: ProbedModel | Endpoint, text: str | None) -> Iterator
         yield replace(lm, intervention=identify_intervention(intervention))
 
 
-def chosen_parts(only: list[str] | None) -> set[str]:
-    """The parts of a probe that are worked on."""
+def select_parts(only: list[str] | None) -> set[str]:
+    """The parts of a probe to run."""
     unknown = [name for name in only or () if name not in PARTS]
     if unknown:
         raise usage_error(
             "whence probe --only", ", ".join(unknown), f"the parts are {', '.join(PARTS)}", "name one of them"
         )
-    return set(only) if only else {"ask", "explain"}
+    return set(only) if only else set(PARTS)

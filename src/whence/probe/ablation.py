@@ -2,9 +2,9 @@
 
 Ablation of positional vectors (Dong et al. 2024, arXiv 2405.18009).
 
-In every layer the attention's input at a position t is p[t] plus a text's own content; p is its mean over plain texts, u
-the mean of p over positions, m = p - u the part that depends on position. If a bias depends on m, the curve without m is
-flat. The control removes the m of another position: its effect is that of any damage, not of position.
+In every layer, the input of attention at position t is p[t] plus the content of the text. p is the mean of the input over
+plain texts, u the mean of p over positions, and m = p - u the part that depends on position. If a bias depends on m, the
+curve without m is flat. The control removes the m of another position: it does the same damage, unrelated to position.
 
 Scaling of one channel of the input of queries and keys, for the answering rows only (Yu et al. 2024, arXiv 2406.02536).
 
@@ -32,42 +32,42 @@ from whence.probe.plan import Plan
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks import ProbeTask, spread_slots
 
-#: what an attention module reads in a layer, ``[batch, tokens, width]``, its positions, and what it reads instead
+#: from the layer, the input of its attention module ``[batch, tokens, hidden_size]`` and its positions to another input
 Change = Callable[[int, Tensor, Tensor], Tensor]
 
 
 @contextmanager
 def change_attention_inputs(lm: ProbedModel, change: Change) -> Iterator[None]:
-    """Every attention module reads what ``change`` makes of its input. Afterwards the model is restored."""
+    """Replace the input of every attention module by ``change(layer, input, positions)``. Restore the model afterwards."""
 
     result: dict[str, Tensor | None] = {}
 
-    def note(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        result["positions"] = named.get("position_ids")
+    def record_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        result["positions"] = kwargs.get("position_ids")
 
-    def hook_of(layer: int) -> Callable[..., Any]:
-        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-            x = given[0] if given else named["hidden_states"]
-            at = result["positions"]  # not every attention module is handed them
-            if at is None:  # nor was the model: what is not in the cache yet follows it
-                cache = named.get("past_key_values")
+    def build_hook(layer: int) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
+            x = args[0] if args else kwargs["hidden_states"]
+            at = result["positions"]  # not every attention module receives them
+            if at is None:  # nor does the model: new tokens follow the cached ones
+                cache = kwargs.get("past_key_values")
                 before = 0 if cache is None else cache.get_seq_length(layer)
                 at = torch.arange(before, before + x.shape[1], device=x.device)[None]
-            read = change(layer, x, at.expand(x.shape[:2]))
-            return ((read, *given[1:]), named) if given else (given, {**named, "hidden_states": read})
+            changed = change(layer, x, at.expand(x.shape[:2]))
+            return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
         return hook
 
     with ExitStack() as stack:
-        stack.callback(lm.model.register_forward_pre_hook(note, with_kwargs=True).remove)
+        stack.callback(lm.model.register_forward_pre_hook(record_positions, with_kwargs=True).remove)
         for layer, module in hidden_states.attention_modules(lm).items():
-            stack.callback(module.register_forward_pre_hook(hook_of(layer), with_kwargs=True).remove)
+            stack.callback(module.register_forward_pre_hook(build_hook(layer), with_kwargs=True).remove)
         yield
 
 
 @torch.inference_mode()
 def mean_attention_inputs(lm: ProbedModel, texts: Tensor) -> dict[int, Tensor]:
-    """p by layer, ``[tokens, width]``: the mean over texts of one length of what enters the attention."""
+    """p by layer, ``[tokens, hidden_size]``: the mean input of attention over texts of one length."""
     total: dict[int, Tensor] = {}
 
     def add(layer: int, x: Tensor, at: Tensor) -> Tensor:
@@ -75,16 +75,16 @@ def mean_attention_inputs(lm: ProbedModel, texts: Tensor) -> dict[int, Tensor]:
         return x
 
     with change_attention_inputs(lm, add):
-        for some in lm.batches([hidden_states.STATES * texts.shape[1]] * len(texts)):
-            read = texts[some.start : some.stop].to(lm.device)
-            lm.model(input_ids=read, use_cache=False, logits_to_keep=1)
+        for batch in lm.batches([hidden_states.STATES * texts.shape[1]] * len(texts)):
+            tokens = texts[batch.start : batch.stop].to(lm.device)
+            lm.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
     return {layer: (value / len(texts)).float() for layer, value in total.items()}
 
 
 def ablation_arms(vectors: dict[int, Tensor]) -> dict[str, Change]:
-    """What each arm does to the input of a layer. The first tokens stay as they are: without their sink a model breaks."""
+    """The change of each arm. The first tokens are not changed, because a model breaks without its attention sink."""
     moving = {layer: vector - vector[NUM_UNCHANGED:].mean(0) for layer, vector in vectors.items()}
-    # the control: a mean over few texts keeps their noise, which does harm whatever position it is taken from
+    # the control: a mean over few texts contains their noise, which does harm at any position
     tokens = len(next(iter(vectors.values())))
     other = torch.randperm(tokens, generator=torch.Generator().manual_seed(0))
 
@@ -101,7 +101,7 @@ def ablation_arms(vectors: dict[int, Tensor]) -> dict[str, Change]:
 
 
 def run_ablation(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
-    """For the first task of a plan, in each arm: how likely the answer is and how much attention the gold gets, by place."""
+    """For the first task of a plan, in each arm and by slot: the probability of the answer and the attention to the gold."""
     spec = plan.tasks[0]
     task = spec.build().first(max(2, plan.intervention_items))
     places = spread_slots(task.slots, plan.ablation_slots)
@@ -117,7 +117,7 @@ def run_ablation(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     for name, change in ablation_arms(vectors).items():
         with change_attention_inputs(lm, change):
             scores, attention_parts = score_and_attend(lm, prompts, plan.scored_tokens, len(prompts))
-        answers = [judge_choice(prompt, found) for prompt, found in zip(prompts, scores, strict=True)]
+        answers = [judge_choice(prompt, choice_scores) for prompt, choice_scores in zip(prompts, scores, strict=True)]
         gold = [part["slots"][..., prompt.gold].mean() for prompt, part in zip(prompts, attention_parts, strict=True)]
         result["arms"][name] = {
             "probability": to_rounded_list(mean_by_slot([answer["probability"] for answer in answers], len(places))),
@@ -139,39 +139,39 @@ def mean_by_slot(values: list[float], places: int) -> Tensor:
 def emphasize_slots(
     lm: ProbedModel, task: ProbeTask, items: int, multiplied: str = "weight", factor: float = 2.0, slots: int = 5
 ) -> dict[str, Any]:
-    """Does the answer follow the attention? The gold stays in the middle slot; each slot is emphasized in turn.
+    """Test whether the answer follows the attention. The gold stays in the middle slot; each slot is emphasized in turn.
 
-    For each emphasised slot: how much likelier its own answer became among all of them, and how often it won. A weight
-    that is multiplied rises; where it is the score, attention may rise or fall, so it is looked at too: the sum over the
-    slot, from the last token before the answers, in the mean over layers and heads.
+    For each emphasized slot: the probability of its answer before and after, and whether it was the most likely one. A
+    larger weight means more attention. A multiplied score may raise or lower attention, so attention is recorded too: the
+    sum over the slot, from the last token before the answers, averaged over layers and heads.
 
     Args:
-        multiplied: ``"weight"`` or ``"score"``, as ``whence.probe.likelihood`` has them.
+        multiplied: ``"weight"`` or ``"score"``; see ``whence.probe.likelihood``.
     """
     if not task.paired:
-        raise usage_error("answer_follows", task.name, "every slot holds an answer of its own", "take key-value pairs")
+        raise usage_error("emphasize_slots(task)", task.name, "every slot must contain an answer", "use the task key-value")
     kind = emphasis_class(multiplied)
-    middle, chosen = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
+    middle, emphasized = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
     prompts = [lm.apply_template(task.prompt(item, middle)) for item in task.items[:items]]
     spans = [lm.token_spans(prompt.text, prompt.slots) for prompt in prompts]
     choices = likelihood.build_branches(lm, prompts)
     rows = []
-    for some in likelihood.batch_branches(lm, choices):
-        reading = likelihood.CachedPrompts(lm, [choices[index] for index in some])
+    for batch in likelihood.batch_branches(lm, choices):
+        reading = likelihood.CachedPrompts(lm, [choices[index] for index in batch])
         plain = reading.scores()
-        for slot in chosen:
-            effects = [kind(spans[index][slot], factor) for index in some]
+        for slot in emphasized:
+            effects = [kind(spans[index][slot], factor) for index in batch]
             changed = reading.scores(effects)
-            looked = _attention_to_span(reading, effects)
-            for place, (index, before, after) in enumerate(zip(some, plain, changed, strict=True)):
-                own = prompts[index].owners.index(slot)
+            attention = _attention_to_span(reading, effects)
+            for place, (index, before, after) in enumerate(zip(batch, plain, changed, strict=True)):
+                choice = prompts[index].owners.index(slot)
                 rows.append({
                     "slot": slot,
-                    "before": likelihood.choice_probabilities(before)[own],
-                    "after": likelihood.choice_probabilities(after)[own],
-                    "won_before": before[own] == max(before),
-                    "won_after": after[own] == max(after),
-                    **(looked[place] if looked else {}),
+                    "before": likelihood.choice_probabilities(before)[choice],
+                    "after": likelihood.choice_probabilities(after)[choice],
+                    "won_before": before[choice] == max(before),
+                    "won_after": after[choice] == max(after),
+                    **(attention[place] if attention else {}),
                 })  # fmt: skip
     return {
         "quantity": multiplied,
@@ -183,17 +183,17 @@ def emphasize_slots(
 
 
 def _attention_to_span(reading: likelihood.CachedPrompts, effects: Sequence[Emphasis]) -> list[dict[str, float]]:
-    """For each prompt the attention to the emphasised span before and after, where the effect is one on scores."""
-    of_scores = [effect for effect in effects if isinstance(effect, ScaledScore)]
-    if not of_scores:
+    """For each prompt the attention to the emphasized span before and after, for effects on scores; else nothing."""
+    score_effects = [effect for effect in effects if isinstance(effect, ScaledScore)]
+    if not score_effects:
         return []
-    both = zip(reading.rows(), reading.rows(of_scores), of_scores, strict=True)
+    rows = zip(reading.rows(), reading.rows(score_effects), score_effects, strict=True)
     return [
         {
             name: float(row[..., effect.span[0] : effect.span[1]].sum(-1).mean())
             for name, row in (("attention_before", before), ("attention_after", after))
         }
-        for before, after, effect in both
+        for before, after, effect in rows
     ]
 
 
@@ -215,46 +215,46 @@ def summarize_emphasis(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Positions ``[tokens]`` and mask ``[tokens, tokens]`` of each arm of the experiment: is it the mask, or the encoding?
+    """Positions ``[tokens]`` and mask ``[tokens, tokens]`` of each arm of the experiment that separates mask and encoding.
 
-    Two arms tell the tokens of a span that they stand ``shift`` places earlier: one by their positions, the other by a
-    mask in which they see that many tokens fewer, the first ones. Three more take away one source of position or both:
-    with all positions equal a rotary model knows order from its mask alone, with a mask that hides nothing from its
-    encoding alone, and with both from nothing: what varies with position there is noise, and the floor for the others.
+    Two arms move the tokens of a span ``shift`` positions earlier: one changes their positions, the other masks that many
+    of the first tokens for them. Three more arms remove one source of position or both. With equal positions, a rotary
+    model gets order from its mask only. With a mask that hides nothing, it gets order from its encoding only. With both,
+    it has no order: what still varies with position is noise, the floor for the other arms.
     """
     start, end = span
     if not 0 < shift <= start < end <= tokens:
         raise usage_error(
             "arms",
             f"a span from {start} to {end} of {tokens} tokens, moved by {shift}",
-            "the span lies inside and is moved no further than the beginning",
-            "take a later span or a smaller shift",
+            "the span must lie inside the text and be moved no further than its beginning",
+            "pass a later span or a smaller shift",
         )
-    here, seen = torch.arange(tokens), causal(tokens)
-    moved = here.clone()
-    moved[start:end] -= shift
-    cropped = seen.clone()
+    positions, mask = torch.arange(tokens), causal(tokens)
+    shifted = positions.clone()
+    shifted[start:end] -= shift
+    cropped = mask.clone()
     cropped[start:end, :shift] = False
-    still, open_ = torch.zeros_like(here), torch.ones_like(seen)
+    equal_positions, full_mask = torch.zeros_like(positions), torch.ones_like(mask)
     return {
-        "untouched": (here, seen),
-        "shifted encoding": (moved, seen),
-        "cropped mask": (here, cropped),
-        "mask alone": (still, seen),
-        "encoding alone": (here, open_),
-        "neither": (still, open_),
+        "untouched": (positions, mask),
+        "shifted encoding": (shifted, mask),
+        "cropped mask": (positions, cropped),
+        "mask alone": (equal_positions, mask),
+        "encoding alone": (positions, full_mask),
+        "neither": (equal_positions, full_mask),
     }
 
 
 def change_in_span(curve: Tensor, untouched: Tensor, span: tuple[int, int]) -> float:
-    """How far a channel's curve moved inside the span, beside the range it runs through untouched: ``[tokens]`` each."""
+    """Mean change of a channel's curve ``[tokens]`` inside the span, relative to the range of the untouched curve."""
     room = float(untouched.max() - untouched.min())
     moved = float((curve - untouched)[span[0] : span[1]].abs().mean())
     return moved / room if room else 0.0
 
 
 def rank_correlation(curve: Tensor) -> float:
-    """Spearman's correlation of a curve with its place: 1 for one that rises throughout.
+    """Spearman's correlation of a curve with position: 1 for a curve that rises throughout.
 
     >>> rank_correlation(torch.tensor([1.0, 4.0, 9.0])), rank_correlation(torch.tensor([3.0, 2.0, 1.0]))
     (1.0, -1.0)
@@ -267,7 +267,7 @@ def rank_correlation(curve: Tensor) -> float:
 
 @contextmanager
 def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence[int]) -> Iterator[None]:
-    """Every prompt that is read and answered inside has the channel scaled in these layers. Afterwards the model is restored."""
+    """Scale a channel in these layers for every prompt that is read and answered inside. Restore the model afterwards."""
     modules = attention_modules(lm)
     width = int(lm.model.config.get_text_config().hidden_size)
     if not 0 <= channel < width or not set(layers) <= set(modules):
@@ -293,20 +293,20 @@ def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence
 
 
 def _wrap_forward(module: nn.Module, forward: Callable[..., Any], channel: int, factor: float) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
-        cache = named.get("past_key_values")
+    def call(*args: Any, **kwargs: Any) -> Any:
+        cache = kwargs.get("past_key_values")
         if cache is None:
             raise usage_error(
                 "a scaled model",
-                "a forward without a cache",
-                "the prompt is read into a cache, and the answering rows follow",
+                "a forward pass without a cache",
+                "the prompt must be read into a cache before the answering rows",
                 "pass use_cache=True",
             )
         plain = None
         if cache.get_seq_length(module.layer_idx) == 0:
-            plain = forward(*given, **{**named, "past_key_values": None})
+            plain = forward(*args, **{**kwargs, "past_key_values": None})
         with _scale_projection_inputs(module, channel, factor):
-            other = forward(*given, **named)
+            other = forward(*args, **kwargs)
         return other if plain is None else plain
 
     return call
@@ -314,10 +314,10 @@ def _wrap_forward(module: nn.Module, forward: Callable[..., Any], channel: int, 
 
 @contextmanager
 def _scale_projection_inputs(module: nn.Module, channel: int, factor: float) -> Iterator[None]:
-    def change(projection: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x = given[0].clone()
+    def change(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x = args[0].clone()
         x[..., channel] *= factor
-        return (x, *given[1:])
+        return (x, *args[1:])
 
     hooks = [getattr(module, name).register_forward_pre_hook(change) for name in ("q_proj", "k_proj")]
     try:

@@ -1,4 +1,4 @@
-"""Where a bias comes from: one record for each analysis, made once and read afterwards.
+"""Analyses of where a positional bias comes from. Each is computed once and stored in a record.
 
 Attention by distance is measured with the model's positions and with one position for all tokens; in the second case a
 rotary model gets order from its causal mask only.
@@ -23,7 +23,7 @@ from whence.probe.measurement import Notify, to_rounded_list
 from whence.probe.plan import Plan
 from whence.probe.probed_model import ProbedModel
 
-SINGULAR = 8  # of the spectrum, how many values are kept
+SINGULAR = 8  # singular values of the spectrum that are stored
 LOW = 10  # DCT frequencies that count as low
 SPLIT_TEXTS = 2
 
@@ -38,27 +38,27 @@ def explain(lm: ProbedModel, plan: Plan, folder: Path, notify: Notify) -> None:
     plan = run_folder.load_matching_plan(folder, plan, identity)
     if lm.capture_error:
         return
-    here = run_folder.environment(lm)
-    for number, (name, way) in enumerate(ANALYSES.items()):
+    environment = run_folder.environment(lm)
+    for number, (name, analyze) in enumerate(ANALYSES.items()):
         path = folder / file_name(name)
         if read := records.exists(path):
             run_folder.require_plan_hash(records.read(path), plan, path)
         else:
             started = run_folder.utc_now()
-            found = way(lm, plan)
-            result = {"plan": plan.hash, "identity": identity, "analysis": name, "result": found, "started": started}
-            records.write(path, {**result, "command": records.rerun_command(), "environment": here})
+            output = analyze(lm, plan)
+            result = {"plan": plan.hash, "identity": identity, "analysis": name, "result": output, "started": started}
+            records.write(path, {**result, "command": records.rerun_command(), "environment": environment})
         notify(number + 1, len(ANALYSES), f"explanation: {name}", read)
 
 
-def file_name(way: str) -> str:
-    return f"explain-{way}.json"
+def file_name(analysis: str) -> str:
+    return f"explain-{analysis}.json"
 
 
-def summarize_attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """From the records: by task, attention to the gold as it moves and to every slot, and how each head divides its row."""
+def summarize_attention(task_records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """From the records, by task: attention to the gold in each slot, to the other slots, and by region of the prompt."""
     tasks: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
-    for record in found:
+    for record in task_records:
         if isinstance(record["condition"], int) and record["attention"]:
             tasks.setdefault(record["task"], {}).setdefault(record["condition"], []).append(record["attention"])
     result = {}
@@ -67,7 +67,7 @@ def summarize_attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         slots = torch.stack([_mean(places[place], "slots") for place in order])
         gold, profile = attention_rows.gold_and_profile(slots, order)
         divided = attention_rows.position_or_content(slots, order)
-        layers = places[order[0]][0].get("layers")  # which ones, where not all were looked at
+        layers = places[order[0]][0].get("layers")  # set if only some layers were captured
         result[name] = {
             **({"layers": layers} if layers else {}),
             "gold_slots": order,
@@ -83,7 +83,7 @@ def summarize_attention(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def content_free(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
-    """By task, attention to each slot when all slots hold the same words."""
+    """By task, attention to each slot when all slots contain the same words."""
     result = {}
     for spec in plan.tasks:
         task = spec.build()
@@ -94,12 +94,12 @@ def content_free(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
 
 
 def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
-    """By layer: how much of plain texts' hidden states is position alone, and what that part looks like."""
+    """By layer: the share of position in the hidden states of plain texts, and the rank and spectrum of that part."""
     texts = hidden_states.plain_texts(lm, plan.texts, plan.tokens)
-    every = torch.stack(list(hidden_states.iterate_states(lm, texts)))  # [texts, layers, tokens, width]
+    states = torch.stack(list(hidden_states.iterate_states(lm, texts)))  # [texts, layers, tokens, hidden_size]
     layers = []
-    for layer in range(every.shape[1]):
-        whole = every[:, layer, 1:]
+    for layer in range(states.shape[1]):
+        whole = states[:, layer, 1:]
         trimmed_states, out = geometry.without_outliers(whole)
         parts, trimmed = geometry.decompose(whole), geometry.decompose(trimmed_states)
         values = geometry.spectrum(parts.position)
@@ -122,21 +122,21 @@ def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
         "texts": plan.texts,
         "tokens": plan.tokens,
         "layers": layers,
-        "vectors": vector_sizes(every),
+        "vectors": vector_sizes(states),
         "scores": score_split(lm, texts[:SPLIT_TEXTS]) if hidden_states.has_projections(lm) else [],
     }
 
 
-def vector_sizes(every: torch.Tensor) -> dict[str, list[float]]:
-    """By layer, of states ``[texts, layers, tokens, width]``: the length of the positional vectors' parts and of the
-    content, and how near the vectors of the second half of the positions come to one of the first."""
+def vector_sizes(states: torch.Tensor) -> dict[str, list[float]]:
+    """By layer, of states ``[texts, layers, tokens, hidden_size]``: the norm of the parts of the positional vectors and of
+    the content, and the largest cosine of a vector in the second half of the positions to one in the first half."""
     result: dict[str, list[float]] = {"base": [], "moving": [], "content": [], "nearest": []}
-    for layer in range(every.shape[1]):  # one at a time: in float64, with the content beside it, all are large
-        found = geometry.positional_vectors(every[:, layer : layer + 1])
-        result["base"].append(float(found.base.norm()))
-        result["moving"].append(float(found.moving[0, 1:].norm(dim=-1).mean()))
-        result["content"].append(float(found.content[:, 0, 1:].norm(dim=-1).mean()))
-        result["nearest"].append(float(geometry.nearest_inside(found.vector[0], every.shape[2] // 2).mean()))
+    for layer in range(states.shape[1]):  # one layer at a time, because all layers in float64 take much memory
+        parts = geometry.positional_vectors(states[:, layer : layer + 1])
+        result["base"].append(float(parts.base.norm()))
+        result["moving"].append(float(parts.moving[0, 1:].norm(dim=-1).mean()))
+        result["content"].append(float(parts.content[:, 0, 1:].norm(dim=-1).mean()))
+        result["nearest"].append(float(geometry.nearest_inside(parts.vector[0], states.shape[2] // 2).mean()))
     return {name: [float(f"{value:.4g}") for value in values] for name, values in result.items()}
 
 
@@ -144,20 +144,20 @@ def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
     """For the first, the middle and the last layer: the shares of position and content in the attention scores."""
     modules = hidden_states.attention_modules(lm)
     numbers = sorted(modules)  # of a hybrid, not all layers attend
-    chosen = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
-    with hidden_states.attention_inputs(lm, chosen) as seen, torch.inference_mode():
-        inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in chosen}
+    layers = sorted({numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]})
+    with hidden_states.attention_inputs(lm, layers) as captured, torch.inference_mode():
+        inputs: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
         for text in texts:
             lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1)
-            for layer in seen:  # a layer that reads an image does not run on text
-                inputs[layer].append(seen[layer][0, 1:])
+            for layer in captured:  # a layer that reads an image does not run on text
+                inputs[layer].append(captured[layer][0, 1:])
     result = []
-    for layer in [layer for layer in chosen if inputs[layer]]:
+    for layer in [layer for layer in layers if inputs[layer]]:
         parts = geometry.decompose(torch.stack(inputs[layer]))
         config = lm.model.config.get_text_config()
-        width = int(getattr(modules[layer], "head_dim", config.hidden_size // lm.heads))
+        head_dim = int(getattr(modules[layer], "head_dim", config.hidden_size // lm.heads))
         queries, keys = (
-            projection_matrix(getattr(modules[layer], name), lm.model.dtype, lm.device).split(width)
+            projection_matrix(getattr(modules[layer], name), lm.model.dtype, lm.device).split(head_dim)
             for name in ("q_proj", "k_proj")
         )
         group = len(queries) // len(keys)
@@ -168,7 +168,7 @@ def score_split(lm: ProbedModel, texts: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
-    """The channels that follow position over random texts, by each of the three fits."""
+    """The channels that are monotone in position over random texts, by each of the three fits."""
     means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, plan.texts, plan.tokens))
     result: dict[str, Any] = {"texts": plan.texts, "tokens": plan.tokens, "hidden_size": means.shape[-1]}
     for fit in channels.FITS:
@@ -196,8 +196,8 @@ def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
 
 
 def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
-    """The share of position in the middle layer's states in each arm, and how far the span moved; nothing of a model whose
-    positions and mask cannot be handed to it."""
+    """The share of position in the states of the middle layer in each arm, and how far the span moved. Empty for a model that
+    does not accept positions and a mask."""
     if not lm.supports_branching:
         return {}
     tokens = plan.tokens
@@ -207,21 +207,21 @@ def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     result: dict[str, Any] = {"span": span, "shift": shift, "layer": layer, "texts": len(texts), "arms": {}}
     untouched = None
     for name, (positions, visible) in ablation.arms(tokens, span, shift).items():
-        every = torch.stack([
+        states = torch.stack([
             hidden_states.normalize_states(one[layer]) for one in hidden_states.iterate_states(lm, texts, positions=positions, visible=visible)
         ])  # fmt: skip
-        curve = every.mean(0)
+        curve = states.mean(0)
         untouched = curve if untouched is None else untouched
         result["arms"][name] = {
-            "position_share": geometry.decompose(every[:, 1:]).position_beyond_chance,
-            # of vectors of length 1: 0 for no movement, about 1.4 for one to somewhere unrelated
+            "position_share": geometry.decompose(states[:, 1:]).position_beyond_chance,
+            # distance of vectors of length 1: 0 for equal ones, about 1.4 for unrelated ones
             "moved": float((curve - untouched)[span[0] : span[1]].norm(dim=-1).mean()),
         }
     return result
 
 
 def measure_emphasis(lm: ProbedModel, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
-    """Whether answers follow attention, on the first task whose slots each hold an answer."""
+    """Test whether answers follow attention, on the first task in which every slot contains an answer."""
     for spec in plan.tasks:
         task = spec.build()
         if task.paired and plan.intervention_items and lm.supports_branching:
@@ -243,28 +243,28 @@ TEXTS = 2
 def by_distance(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """Mean attention at each distance over all queries of plain texts, in doublings, ``[layers, heads, ranges]``."""
     texts = hidden_states.plain_texts(lm, min(TEXTS, plan.texts), plan.tokens)
-    ranges, usual = _mean_attention_by_distance(lm, texts, {})
-    result: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(usual)}
-    if lm.supports_branching:  # positions can be handed to it
-        still = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
-        # without a mask transformers takes positions that do not rise for packed texts
-        _, alone = _mean_attention_by_distance(lm, texts, {"attention_mask": torch.ones_like(still), "position_ids": still})
-        result["one_position"] = to_rounded_list(alone)
+    ranges, attention = _mean_attention_by_distance(lm, texts, {})
+    result: dict[str, Any] = {"ranges": ranges, "attention": to_rounded_list(attention)}
+    if lm.supports_branching:  # it accepts positions
+        equal_positions = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
+        # without a mask, transformers reads positions that do not increase as packed texts
+        _, one_position = _mean_attention_by_distance(lm, texts, {"attention_mask": torch.ones_like(equal_positions), "position_ids": equal_positions})
+        result["one_position"] = to_rounded_list(one_position)
     return result
 
 
-def _mean_attention_by_distance(lm: ProbedModel, texts: Tensor, given: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
+def _mean_attention_by_distance(lm: ProbedModel, texts: Tensor, inputs: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
     from whence import hf
 
     total: Tensor | None = None
     for text in texts:
-        seen = hf.DistanceProfile()
-        with torch.inference_mode(), hf.capture(lm.model, seen, layers=lm.capture_layers):
-            lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1, **given)
-        here = seen.stack()[:, 0]
-        total = here if total is None else total + here
+        profile = hf.DistanceProfile()
+        with torch.inference_mode(), hf.capture(lm.model, profile, layers=lm.capture_layers):
+            lm.model(input_ids=text[None].to(lm.device), use_cache=False, logits_to_keep=1, **inputs)
+        attention = profile.stack()[:, 0]
+        total = attention if total is None else total + attention
     assert total is not None
-    # attention_rows.by_distance expects the looking token last and a sink first
+    # attention_rows.by_distance expects the query last and a sink first
     as_row = torch.cat([torch.zeros_like(total[..., :1]), (total / len(texts)).flip(-1)], -1)
     return attention_rows.by_distance(as_row)
 

@@ -21,7 +21,7 @@ from whence.errors import usage_error
 from whence.probe.tasks import CLOSED_BOOK, ORACLE
 from whence.statistics import holm, proportion, summary
 
-#: what a row of a record holds, by the score that made it: right or wrong, or a number
+#: the field of a record's row for each score
 VALUES = {"likelihood": "correct", "generation": "generated_correct", "probability": "probability"}
 DRAWS = 2000
 LEVEL = 0.95
@@ -30,7 +30,7 @@ LEVEL = 0.95
 def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> dict[str, Any]:
     """One task's curve by one score: a point for each slot, the mean, the gap, the best and the worst slot, and the two baselines.
 
-    The average has no interval where all items gave the same: one of no width would claim a certainty they do not show.
+    The average has no interval if all items have the same value, because an interval of length 0 would claim certainty.
     """
     if score not in VALUES:
         raise usage_error("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
@@ -55,55 +55,55 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
 
 
 def by_item(records: Iterable[Mapping[str, Any]], score: str) -> tuple[list[int], Tensor]:
-    """The places of one task's records, and every item's value at each, ``[items, places]``."""
+    """The gold slots of one task's records, and the value of every item at each slot, ``[items, slots]``."""
     values = _values_by_condition(records, VALUES[score])
     places = sorted(condition for condition in values if isinstance(condition, int))
     if len(places) < 2:
-        raise usage_error("curve", f"records of {len(places)} places", "a curve has two or more", "measure more places")
+        raise usage_error("curve", f"records of {len(places)} slots", "a curve needs two or more", "measure more slots")
     items = sorted(set.intersection(*(set(values[place]) for place in places)))
     rows = [[float(values[place][item]) for place in places] for item in items]
     return places, torch.tensor(rows, dtype=torch.float64)
 
 
 def bootstrap_means(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
-    """Means at each place of items drawn with replacement, whole items at a time: ``[draws, places]``."""
+    """Bootstrap means at each slot, with whole items drawn with replacement: ``[draws, slots]``."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(table), (draws, len(table)), generator=generator)
     return table[drawn].mean(1)
 
 
 def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any]:
-    """The largest mean less the smallest is above zero by chance alone. How large is it if slots do not matter?
+    """Permutation test of the gap, the largest mean less the smallest, which is above zero by chance alone.
 
-    If they do not, the values of an item could have come in any order: they are shuffled within each item, many times.
-    ``gap_p`` is the share of shuffles with a gap at least as large, the true order counted with them. ``gap_interval`` is
-    the gap plus and minus the largest gap that such shuffles make in 95 of 100 cases. It covers the difference between
-    every pair of places at once, so it stays valid although the best and the worst place were chosen by looking, and it
-    excludes zero exactly where ``gap_p`` is at most 0.05.
+    If slots do not matter, the values of an item are exchangeable, so they are permuted within each item. ``gap_p`` is the
+    share of permutations with a gap at least as large, the observed order included. ``gap_interval`` is the gap plus and
+    minus the 95% quantile of the permuted gaps. It covers the differences between all pairs of slots at once, so it is
+    valid although the best and the worst slot are chosen from the data. It excludes zero exactly where ``gap_p`` is at
+    most 0.05.
     """
     generator = torch.Generator().manual_seed(seed)
     means = table.mean(0)
-    found = float(means.max() - means.min())
+    gap = float(means.max() - means.min())
     orders = torch.rand((draws, *table.shape), generator=generator).argsort(-1)
     means = table.expand(draws, -1, -1).gather(2, orders).mean(1)
-    gaps = (means.amax(1) - means.amin(1)).tolist()
-    beyond = sum(gap >= found - 1e-12 for gap in gaps)
+    permuted_gaps = (means.amax(1) - means.amin(1)).tolist()
+    num_larger = sum(permuted >= gap - 1e-12 for permuted in permuted_gaps)
     return {
-        "gap_by_chance": sum(gaps) / draws,
-        "gap_p": (1 + beyond) / (1 + draws),
-        "gap_interval": _gap_interval(found, gaps),
+        "gap_by_chance": sum(permuted_gaps) / draws,
+        "gap_p": (1 + num_larger) / (1 + draws),
+        "gap_interval": _gap_interval(gap, permuted_gaps),
     }
 
 
-def _gap_interval(found: float, gaps: list[float]) -> dict[str, float] | None:
-    """None where so few shuffles were drawn, or all values are so alike, that no shuffle can set a bound."""
+def _gap_interval(gap: float, gaps: list[float]) -> dict[str, float] | None:
+    """None with too few permutations, or without any variance."""
     rank = int((1 - LEVEL) * (1 + len(gaps)) + 1e-9)
     reach = sorted(gaps, reverse=True)[rank - 1] if rank >= 1 else 0.0
-    return {"low": found - reach, "high": min(1.0, found + reach), "level": LEVEL} if reach > 0 else None
+    return {"low": gap - reach, "high": min(1.0, gap + reach), "level": LEVEL} if reach > 0 else None
 
 
 def count_wrong_choices(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Whose answer was taken where the gold's was not, over all records with the gold in some slot: counts by slot."""
+    """Counts of wrong choices by the slot whose answer was chosen, over all records with the gold in a slot."""
     counts: dict[str, int] = {}
     for record in records:
         if isinstance(record["condition"], int):
@@ -115,24 +115,24 @@ def count_wrong_choices(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _values_by_condition(records: Iterable[Mapping[str, Any]], name: str) -> dict[int | str, dict[int, float]]:
-    found: dict[int | str, dict[int, float]] = {}
+    values: dict[int | str, dict[int, float]] = {}
     for record in records:
         for row in record["rows"]:
             if name in row:
-                found.setdefault(record["condition"], {})[row["item"]] = row[name]
-    return found
+                values.setdefault(record["condition"], {})[row["item"]] = row[name]
+    return values
 
 
 def _point(values: list[float], score: str) -> dict[str, Any]:
-    """A mean with its interval: Wilson's for right or wrong, the t-interval for anything else."""
+    """A mean with its interval: Wilson's interval for shares of correct answers, the t-interval for probabilities."""
     if score != "probability":
-        found = proportion(round(sum(values)), len(values), LEVEL)
-        return {"n": found.n, "mean": found.share, "interval": found.interval.to_json()}
+        estimate = proportion(round(sum(values)), len(values), LEVEL)
+        return {"n": estimate.n, "mean": estimate.share, "interval": estimate.interval.to_json()}
     return {"n": len(values), "mean": sum(values) / len(values), "interval": _mean_interval(values)}
 
 
 def _mean_interval(values: list[float]) -> dict[str, float] | None:
-    """The t-interval of a mean of shares, which lie between 0 and 1; none where it has none."""
+    """The t-interval of a mean of shares, cut to 0..1; None if it is undefined."""
     ends = summary(values, LEVEL).interval
     return None if ends is None else {"low": max(0.0, ends.low), "high": min(1.0, ends.high), "level": LEVEL}
 
@@ -140,12 +140,12 @@ def _mean_interval(values: list[float]) -> dict[str, float] | None:
 ALPHA = 0.05
 FEW = 20  # items a slot below which a panel is marked: half of them right has a 95 % interval of 20 points to each side
 
-#: what a score of a plan measures: the answer that is chosen, and the probability it is chosen with
+#: the measures that each score of a plan gives: accuracy, and the probability of the answer
 MEASURES = {"likelihood": ("likelihood", "probability"), "generation": ("generation",)}
 
 
 def measures(scores: Sequence[str]) -> list[str]:
-    """The measures of a plan with these scores, in the order in which they were asked for.
+    """The measures of a plan with these scores, in the order of the scores.
 
     >>> measures(["likelihood", "generation"])
     ['likelihood', 'probability', 'generation']
@@ -154,11 +154,11 @@ def measures(scores: Sequence[str]) -> list[str]:
 
 
 def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The tasks with a corrected p for each curve and the curve that leads, and the decision for all of them together.
+    """Add a corrected p to each curve and the leading measure to each task, and decide for all tasks together.
 
     Args:
         tasks: findings of the tasks that were measured, each with its ``curves``.
-        tests: the size of the family; what was not measured yet counts as a test that supports nothing.
+        tests: the size of the family; a measurement that is missing counts as a test with p = 1.
     """
     ps = [curve["gap_p"] for task in tasks for curve in task["curves"]]
     corrected = iter(holm([*ps, *[1.0] * (tests - len(ps))]))
@@ -178,7 +178,7 @@ def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, 
 
 
 def leading_curve(task: dict[str, Any]) -> dict[str, Any]:
-    """The curve that a task's answer rests on."""
+    """The curve of the leading measure of a task."""
     return next(curve for curve in task["curves"] if curve["score"] == task["lead"])
 
 
@@ -187,5 +187,5 @@ def supported(curve: dict[str, Any]) -> bool:
 
 
 def _strength(curve: dict[str, Any]) -> tuple[float, bool, float]:
-    """The smaller the stronger: the p first, then any gap before none, then the gap beyond what chance makes."""
+    """Sort key, smallest first: p, then curves with a gap, then the gap beyond chance."""
     return curve["corrected_p"], curve["gap"] == 0, curve["gap_by_chance"] - curve["gap"]

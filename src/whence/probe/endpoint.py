@@ -1,8 +1,8 @@
 """A model behind an OpenAI-compatible endpoint, of which only generated answers are available.
 
-Only generation is scored: likelihoods of given answers, attention and hidden states do not come over such an interface.
-What runs behind it cannot be verified. The identity is what the server says of itself, and each answer is recorded with
-the model name and the fingerprint that came with it.
+Only generation is scored, because the interface has no likelihoods, attention or hidden states. The model behind it cannot
+be verified: the identity is what the server reports, and each answer is recorded with the reported model name and
+fingerprint.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import Any
 from whence.errors import WhenceError, usage_error
 from whence.probe.tasks.task import Prompt
 
-ASKED = "whence probe --endpoint"
-#: answers that are worth another try: too many requests, a timeout, an error inside the server or the proxy before it
-RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+COMMAND = "whence probe --endpoint"
+#: HTTP statuses that are retried: too many requests, a timeout, an error of the server or of a proxy
+RETRY_STATUSES = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 LONGEST_WAIT = 60.0
-#: of an answer, in tokens; a value needs no more tokens than it has characters, and room for a few words before it
+#: tokens of an answer: a value has at most as many tokens as characters, and a few words may come before it
 LONGEST_ANSWER, ROOM = 100, 16
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another address."""
+    """Redirects are not followed, because they would send the API key to another address."""
 
-    def redirect_request(self, *given: Any, **named: Any) -> None:
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where answers come from.
+    """An OpenAI-compatible server that generates answers.
 
     Args:
         name: the model's id on the server.
@@ -64,10 +64,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise usage_error(ASKED, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
+            raise usage_error(COMMAND, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise usage_error(
-                ASKED,
+                COMMAND,
                 "an address with a user, a password or a query",
                 "the address is written into every record",
                 f"put the key into the environment variable {self.key_variable}",
@@ -102,7 +102,7 @@ class Endpoint:
             "generation": {"temperature": 0, "longest_answer": LONGEST_ANSWER, "room": ROOM},
         }
 
-    def answers(self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
+    def generate_answers(self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
         """The generated answers with the names that the server reports. A change of name is an error."""
         longest = LONGEST_ANSWER
         if metric == "value":
@@ -110,16 +110,16 @@ class Endpoint:
         stop = None if self.chat or metric != "subspan" else "\n"
 
         def request_answer(prompt: Prompt) -> dict[str, Any]:
-            found = self._answer(prompt.text, longest, stop)
+            answer = self._answer(prompt.text, longest, stop)
             for name in ("served_as", "fingerprint"):
-                if found[name] != expected[name]:
+                if answer[name] != expected[name]:
                     raise usage_error(
-                        ASKED,
-                        f"an answer with {name} {found[name]!r} after {expected[name]!r}",
+                        COMMAND,
+                        f"an answer with {name} {answer[name]!r} after {expected[name]!r}",
                         "a folder holds the answers of one model",
                         "run the command again; the other model gets a folder of its own",
                     )
-            return found
+            return answer
 
         pool = ThreadPoolExecutor(max(1, self.workers))
         try:
@@ -139,16 +139,16 @@ class Endpoint:
         for attempt in range(1, self.attempts + 1):
             try:
                 return self._read(self._post(body))
-            except _Again as again:
-                last = str(again)
+            except _RetryableError as error:
+                last = str(error)
                 if attempt < self.attempts:
-                    self.sleep(min(LONGEST_WAIT, again.after if again.after is not None else wait))
+                    self.sleep(min(LONGEST_WAIT, error.after if error.after is not None else wait))
                     wait *= 2
         raise usage_error(
-            ASKED,
+            COMMAND,
             f"{last} from {self.url}{self.path} in {self.attempts} attempts",
-            "a server answers each request",
-            "run the command again when it does; finished records are kept",
+            "the server must answer each request",
+            "run the command again later; finished records are kept",
         )
 
     def _post(self, body: dict[str, Any]) -> bytes:
@@ -160,26 +160,26 @@ class Endpoint:
             with urllib.request.build_opener(_NoRedirects).open(request, timeout=self.timeout) as response:
                 return response.read()
         except urllib.error.HTTPError as error:
-            if error.code in RETRIED:
-                raise _Again(f"HTTP {error.code}", _seconds(error.headers.get("Retry-After"))) from None
-            raise self._refused(error) from None
+            if error.code in RETRY_STATUSES:
+                raise _RetryableError(f"HTTP {error.code}", _seconds(error.headers.get("Retry-After"))) from None
+            raise self._rejected_error(error) from None
         except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise _Again(f"no answer ({type(reason).__name__}: {reason})") from None
+            raise _RetryableError(f"no answer ({type(reason).__name__}: {reason})") from None
 
-    def _refused(self, error: urllib.error.HTTPError) -> WhenceError:
-        said = " ".join(error.read(2000).decode("utf-8", "replace").split())[:200]
-        mends = {
+    def _rejected_error(self, error: urllib.error.HTTPError) -> WhenceError:
+        detail = " ".join(error.read(2000).decode("utf-8", "replace").split())[:200]
+        remedies = {
             401: f"put the key into the environment variable {self.key_variable}",
             403: f"put a key with access into the environment variable {self.key_variable}",
             404: "check the address and the model's id" + ("" if self.chat else ", or pass --chat"),
         }
         moved = "give the address itself" if 300 <= error.code < 400 else "correct the request"
         return usage_error(
-            ASKED,
-            f"HTTP {error.code} from {self.url}{self.path}" + (f": {said}" if said else ""),
+            COMMAND,
+            f"HTTP {error.code} from {self.url}{self.path}" + (f": {detail}" if detail else ""),
             "the server accepts the request",
-            mends.get(error.code, moved),
+            remedies.get(error.code, moved),
         )
 
     def _read(self, raw: bytes) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Endpoint:
             if text is not None and not isinstance(text, str):
                 raise TypeError
         except (ValueError, KeyError, IndexError, TypeError):
-            raise _Again("an answer that is not a completion in JSON") from None
+            raise _RetryableError("an answer that is not a completion in JSON") from None
         return {
             "text": text or "",
             "finish": choice.get("finish_reason"),
@@ -199,11 +199,11 @@ class Endpoint:
         }
 
 
-class _Again(Exception):
+class _RetryableError(Exception):
     """A failure that is retried; ``after`` is the waiting time that the server asks for."""
 
-    def __init__(self, said: str, after: float | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
         self.after = after
 
 

@@ -1,4 +1,4 @@
-"""Everything that the report of a probe shows, as plain JSON, from the records in its folder alone.
+"""The content of the report of a probe, as plain JSON, from the records in its folder alone.
 
 Two probes of the same items are compared in pairs of the same item and slot.
 
@@ -30,18 +30,18 @@ from whence.probe.probed_model import QUICK
 
 
 def findings(folder: Path, command: str) -> dict[str, Any]:
-    """The findings of one probe. What was not measured yet is left out: a task that lacks a record is named."""
+    """The findings of one probe. A task that lacks a record is left out and listed under ``missing``."""
     plan, about = run_folder.load_plan(folder)
     scores = measures(plan.scores)
-    tasks, missing, found = [], [], []
+    tasks, missing, all_records = [], [], []
     for task in about["tasks"]:
-        own = read_task(plan, task, folder)
-        if own is None:
+        task_records = read_task(plan, task, folder)
+        if task_records is None:
             missing.append(task["name"])
             continue
-        found += own
-        chosen = count_wrong_choices(own) if task["paired"] else {}
-        tasks.append({**task, "curves": [curve(own, score) for score in scores], "wrong_choices": chosen})
+        all_records += task_records
+        wrong_choices = count_wrong_choices(task_records) if task["paired"] else {}
+        tasks.append({**task, "curves": [curve(task_records, score) for score in scores], "wrong_choices": wrong_choices})
     if not tasks:
         raise usage_error(
             "report",
@@ -50,24 +50,24 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             "run the same probe again to resume it",
         )
     tasks, decision = decide(tasks, tests=len(about["tasks"]) * len(scores))
-    explained = [part for name in analyses.ANALYSES if (part := read_part(plan, folder / analyses.file_name(name)))]
+    analysis_records = [part for name in analyses.ANALYSES if (part := read_part(plan, folder / analyses.file_name(name)))]
     return {
         "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
         "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "environment": records.describe_environment(("torch",)),
-        "ran": group_environments([*found, *explained]),
+        "ran": group_environments([*all_records, *analysis_records]),
         "model": {"name": plan.model, **about["model"]},
         "plan": about["plan"],
         "hash": plan.hash,
-        "seconds": sum(record["seconds"] for record in found),
+        "seconds": sum(record["seconds"] for record in all_records),
         "identity": about["plan"].get("identity"),  # older records have none
         "tasks": tasks,
         "decision": decision,
         "missing": missing,
         "explanation": {
-            "attention": analyses.summarize_attention(found),
-            **{part["analysis"]: part["result"] for part in explained},
+            "attention": analyses.summarize_attention(all_records),
+            **{part["analysis"]: part["result"] for part in analysis_records},
         },
     }
 
@@ -86,11 +86,11 @@ def read_part(plan: Plan, path: Path) -> dict[str, Any] | None:
 
 
 DRAWS = 10_000
-NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # of a plan; they are shown on their own
+NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # fields of a plan that the report shows elsewhere
 
 
 def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
-    """What a page about two probes shows, as plain JSON, from their records alone. A difference is second less first."""
+    """The content of the page about two probes, as plain JSON, from their records alone. A difference is second less first."""
     if first.resolve() == second.resolve():
         raise usage_error("report", f"{first} twice", "a comparison needs two probes", "name two folders")
     sides = [run_folder.load_plan(folder) for folder in (first, second)]
@@ -103,20 +103,20 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
             "a comparison needs a score that both have",
             "probe both with the same --score",
         )
-    tasks, found = [], []
+    tasks, record_pairs = [], []
     for task in sides[0][1]["tasks"]:
-        both = [read_task(plan, task, folder) for (plan, _), folder in zip(sides, (first, second), strict=True)]
-        for folder, own in zip((first, second), both, strict=True):
-            if own is None:
+        pair = [read_task(plan, task, folder) for (plan, _), folder in zip(sides, (first, second), strict=True)]
+        for folder, task_records in zip((first, second), pair, strict=True):
+            if task_records is None:
                 raise usage_error(
                     "report",
                     f"{folder.name}, which lacks records of {task['task']}",
                     "both probes are complete",
                     "run the probe again to resume it",
                 )
-        found.append(both)
+        record_pairs.append(pair)
         tasks.append(task)
-    tested = _test_differences(found, shared)
+    tested = _test_differences(record_pairs, shared)
     return {
         "labels": list(labels) or default_labels([about for _, about in sides]),
         "command": command,
@@ -128,16 +128,16 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
                 "identity": about["plan"].get("identity"),
                 "plan": about["plan"],
                 "hash": plan.hash,
-                "ran": group_environments([record for both in found for record in both[number] or ()]),
+                "ran": group_environments([record for pair in record_pairs for record in pair[number] or ()]),
             }
             for number, (plan, about) in enumerate(sides)
         ],
-        "tasks": [{**task, "measures": own, "lead": _leading_measure(own)} for task, own in zip(tasks, tested, strict=True)],
+        "tasks": [{**task, "measures": measured, "lead": _leading_measure(measured)} for task, measured in zip(tasks, tested, strict=True)],
         "left_out": sorted({one for plan, _ in sides for one in measures(plan.scores)} - {*shared}),
         "decision": {
             "alpha": ALPHA,
             "few": FEW,
-            "tests": sum(1 + len(one["slots"]) for own in tested for one in own),
+            "tests": sum(1 + len(one["slots"]) for measured in tested for one in measured),
         },
     }
 
@@ -145,15 +145,15 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
 def require_same_items(
     first: Path, second: Path, one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]
 ) -> None:
-    """Refuse two probes that did not ask the same questions with the gold in the same slots, and say what differs."""
+    """Raise an error that names the differences unless both probes have the same items and gold slots."""
     a, b = ({task["task"]: task for task in tasks} for tasks in (one, other))
     wrong = [f"{name} only in {first.name}" for name in a if name not in b]
     wrong += [f"{name} only in {second.name}" for name in b if name not in a]
     for name in (name for name in a if name in b):
         for key, words in (("items", "numbers of items"), ("hash", "items"), ("gold_slots", "slots")):
             if a[name][key] != b[name][key]:
-                shown = "" if key == "hash" else f" ({_format_slots(a[name][key])} and {_format_slots(b[name][key])})"
-                wrong.append(f"{name} with different {words}{shown}")
+                detail = "" if key == "hash" else f" ({_format_slots(a[name][key])} and {_format_slots(b[name][key])})"
+                wrong.append(f"{name} with different {words}{detail}")
                 break
     if wrong:
         raise usage_error(
@@ -165,7 +165,7 @@ def require_same_items(
 
 
 def _format_slots(value: int | list[int]) -> str:
-    """Slots as people count them, from 1."""
+    """Slots counted from 1."""
     return ", ".join(str(place + 1) for place in value) if isinstance(value, list) else str(value)
 
 
@@ -175,16 +175,16 @@ def default_labels(sides: Sequence[dict[str, Any]]) -> list[str]:
     attached = [_attached_names((side["plan"].get("identity") or {}).get("attached") or ()) for side in sides]
     hashes = [side["hash"] for side in sides]
     choices = (names, attached, hashes, ["first", "second"])
-    return next(some for some in choices if some[0] != some[1])
+    return next(labels for labels in choices if labels[0] != labels[1])
 
 
-def _attached_names(found: Sequence[dict[str, Any]]) -> str:
+def _attached_names(attached: Sequence[dict[str, Any]]) -> str:
     """The classes of attached mechanisms, without their settings.
 
     >>> _attached_names([{"position": "Rotary() + Alibi(heads=4)", "layers": [0, 1]}]), _attached_names([])
     ('Rotary + Alibi', 'plain')
     """
-    words = [re.sub(r"\(.*?\)(?= \+ |$)", "", str(one.get("position", "attached"))) for one in found]
+    words = [re.sub(r"\(.*?\)(?= \+ |$)", "", str(one.get("position", "attached"))) for one in attached]
     return ", ".join(dict.fromkeys(words)) or "plain"
 
 
@@ -229,23 +229,23 @@ def _t(signs: Tensor, values: Tensor) -> Tensor:
     return torch.where(share > 1 - 1e-9, torch.inf, t.nan_to_num(posinf=torch.inf)).masked_fill(squares == 0, 0.0)
 
 
-def _test_differences(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _test_differences(record_pairs: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
     """By task and measure: both curves, and every difference with its interval and p."""
-    tables = [[[by_item(own, measure) for own in both] for measure in shared] for both in found]
+    tables = [[[by_item(task_records, measure) for task_records in pair] for measure in shared] for pair in record_pairs]
     groups = []
     for task in tables:
         columns = []
         for (_, one), (_, other) in task:
-            apart = other - one
-            columns.append(torch.cat([apart, apart.mean(1, keepdim=True)], 1))
+            differences = other - one
+            columns.append(torch.cat([differences, differences.mean(1, keepdim=True)], 1))
         groups.append(torch.cat(columns, 1))
     result = []
-    for both, task, cells in zip(found, tables, max_t(groups), strict=True):
+    for pair, task, cells in zip(record_pairs, tables, max_t(groups), strict=True):
         cell = iter(cells)
         result.append([
             {
                 "score": measure,
-                "curves": [curve(own, measure) for own in both],
+                "curves": [curve(task_records, measure) for task_records in pair],
                 "slots": [{"slot": place, **next(cell)} for place in places],
                 "mean": next(cell),
             }
@@ -254,9 +254,9 @@ def _test_differences(found: Sequence[Sequence[Any]], shared: Sequence[str]) -> 
     return result
 
 
-def _leading_measure(own: Sequence[dict[str, Any]]) -> str:
+def _leading_measure(candidates: Sequence[dict[str, Any]]) -> str:
     """The measure with the smallest p, then with the largest difference."""
-    return str(min(own, key=_strongest)["score"])
+    return str(min(candidates, key=_strongest)["score"])
 
 
 def strongest(measure: dict[str, Any]) -> dict[str, Any]:

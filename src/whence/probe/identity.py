@@ -25,13 +25,13 @@ from whence.position.base import Position
 from whence.probe.endpoint import Endpoint
 from whence.probe.probed_model import ProbedModel
 
-#: of a configuration, what does not change the numbers, or is recorded on its own
+#: fields of a configuration that do not change results or are recorded elsewhere
 NOT_CONFIGURATION = ("transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
-#: hooks of these packages come and go with what a model is asked for; those of others are part of the model
+#: packages whose hooks are not recorded; hooks of other packages are part of the model
 KNOWN_HOOKS = ("transformers", "accelerate", "torch", "peft")
-#: buffers that hold a position's settings, which stand here in words
+#: buffers with the settings of a position, which are recorded as text
 NOT_NUMBERS = ("_settings_json",)
-#: may differ between the model that answers and the float32 copy that is looked into
+#: may differ between the measured model and the float32 copy that is analyzed
 OF_PRECISION = ("dtype", "weights", "quantization", "attention")
 
 
@@ -52,7 +52,7 @@ def identify(lm: ProbedModel | Endpoint) -> dict[str, Any]:
     quantization = settings.get("quantization_config")
     settings = {name: value for name, value in settings.items() if not name.startswith("_")}
     generation = getattr(model, "generation_config", None)
-    found: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "kind": "weights",
         "weights": weights,
         "config": text_checksum({k: v for k, v in settings.items() if k not in NOT_CONFIGURATION}),
@@ -71,40 +71,40 @@ def identify(lm: ProbedModel | Endpoint) -> dict[str, Any]:
         "hooks": _hooks(model),
     }
     if lm.intervention is not None:
-        found["intervention"] = lm.intervention
-    return json.loads(json.dumps(found))
+        identity["intervention"] = lm.intervention
+    return json.loads(json.dumps(identity))
 
 
 def attached_positions(model: nn.Module, key: str) -> list[dict[str, Any]]:
-    """What whence has attached: the mechanism in words, its settings and a checksum of its numbers; equal layers together."""
-    found: list[dict[str, Any]] = []
-    holding = [module for module in model.modules() if key in module._modules]
-    for number, module in enumerate(holding):
+    """The attached mechanisms: text, settings and a checksum of the parameters. Equal layers are grouped."""
+    attached: list[dict[str, Any]] = []
+    modules = [module for module in model.modules() if key in module._modules]
+    for number, module in enumerate(modules):
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
         layer = int(getattr(module, "layer_idx", number))
         for position in _positions(module._modules[key]):
-            one = {
+            description = {
                 "position": repr(position),
                 "parts": [_part(part) for part in position.parts],
                 "own_rotation": "removed" if "RemoveRotation" in hooks else "kept",
             }
-            same = [other for other in found if {k: v for k, v in other.items() if k != "layers"} == one]
+            same = [other for other in attached if {k: v for k, v in other.items() if k != "layers"} == description]
             if same:
                 same[0]["layers"].append(layer)
             else:
-                found.append({"layers": [layer], **one})
-    return found
+                attached.append({"layers": [layer], **description})
+    return attached
 
 
-def _positions(held: nn.Module | None) -> list[Position]:
-    """A position, or the copies of it that peft keeps for its adapters; which of them acts is told under ``adapters``."""
-    if held is None or isinstance(held, Position):
-        return [] if held is None else [held]
-    return [position for part in held.children() for position in _positions(part)]
+def _positions(module: nn.Module | None) -> list[Position]:
+    """A position, or the copies of it that peft keeps for its adapters; the active one is recorded under ``adapters``."""
+    if module is None or isinstance(module, Position):
+        return [] if module is None else [module]
+    return [position for part in module.children() for position in _positions(part)]
 
 
 def tokenizer_checksum(tokenizer: Any) -> str:
-    """The checksum of what a tokenizer does to texts: its vocabulary, rules and special tokens."""
+    """The checksum of a tokenizer: its vocabulary, rules and special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     parts: dict[str, Any] = {
         "special": {name: str(token) for name, token in sorted(tokenizer.special_tokens_map.items())},
@@ -121,14 +121,14 @@ def tokenizer_checksum(tokenizer: Any) -> str:
 
 
 def same_model(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two identities are of one model: equal, or alike in all but the precision that it was loaded with."""
+    """Whether two identities belong to one model: they are equal, or differ only in the precision of the loaded weights."""
     if one.get("dtype") == other.get("dtype"):
         return one == other
     return all(one.get(name) == other.get(name) for name in {*one, *other} - {*OF_PRECISION})
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """In words, what sets two identities apart.
+    """The names of the fields in which two identities differ.
 
     >>> difference({"weights": 1, "config": 2}, {"weights": 3, "config": 2})
     'other weights'
@@ -159,19 +159,19 @@ def describe_identity(identity: dict[str, Any] | None) -> str:
         stamp = f", fingerprint {identity['fingerprint']}" if identity.get("fingerprint") else ""
         return f"{identity['served_as']} at {identity['url']}{stamp}; not verifiable"
     weights = identity["weights"]
-    said = [f"weights {weights['sha256'][:12]}"]
+    parts = [f"weights {weights['sha256'][:12]}"]
     if weights.get("unread"):
-        said[0] += f" ({len(weights['unread'])} of {weights['tensors']} tensors could not be read)"
+        parts[0] += f" ({len(weights['unread'])} of {weights['tensors']} tensors could not be read)"
     if identity["revision"]:
-        said.append(f"revision {identity['revision'][:12]}")
-    said += [f"{identity['dtype']} on {identity['device']}"]
+        parts.append(f"revision {identity['revision'][:12]}")
+    parts += [f"{identity['dtype']} on {identity['device']}"]
     for one in identity["attached"]:
-        said.append(f"{one['position']} attached in {len(one['layers'])} layers, own rotation {one['own_rotation']}")
+        parts.append(f"{one['position']} attached in {len(one['layers'])} layers, own rotation {one['own_rotation']}")
     if identity.get("intervention"):
-        said.append(f"intervention {describe_intervention(identity['intervention'])}")
+        parts.append(f"intervention {describe_intervention(identity['intervention'])}")
     if identity["adapters"]:
-        said.append("with adapters")
-    return ", ".join([*said, "chat template" if identity["chat"] else "raw text"])
+        parts.append("with adapters")
+    return ", ".join([*parts, "chat template" if identity["chat"] else "raw text"])
 
 
 def _part(part: Position) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _is_setting(name: str, value: object) -> bool:
 
 
 def _code(kind: type) -> str | None:
-    """A checksum of the source of someone's own mechanism: its name and settings may stay when its formula changes."""
+    """A checksum of the source of a user's mechanism, because its formula can change without its name or settings."""
     try:
         return text_checksum(inspect.getsource(kind))
     except (OSError, TypeError):  # typed at a prompt
@@ -197,7 +197,7 @@ def _code(kind: type) -> str | None:
 
 
 def _adapters(model: Any) -> dict[str, Any] | None:
-    """Adapters of peft: their weights are among the model's, their scaling and whether they act are not."""
+    """Adapters of peft: their settings and whether they are active. Their weights are among those of the model."""
     configs = getattr(model, "peft_config", None)
     if not configs:
         return None
@@ -212,23 +212,23 @@ def _adapters(model: Any) -> dict[str, Any] | None:
 
 
 def _hooks(model: nn.Module) -> list[str]:
-    """Hooks on a model's modules and forwards put in place of theirs, by name and plain values: they may change answers."""
-    found: dict[str, int] = {}
+    """Hooks and replaced forward methods of a model's modules, by name and plain values, because they may change results."""
+    counts: dict[str, int] = {}
     for module in model.modules():
-        replaced = [module.__dict__["forward"]] if "forward" in module.__dict__ else []
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *replaced):
-            called = getattr(hook, "func", hook)
-            named = called if hasattr(called, "__qualname__") else type(called)
+        replaced_forward = [module.__dict__["forward"]] if "forward" in module.__dict__ else []
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *replaced_forward):
+            function = getattr(hook, "func", hook)
+            named = function if hasattr(function, "__qualname__") else type(function)
             name = f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
             if name.split(".")[0] not in KNOWN_HOOKS:
-                name += _describe_closure(called)
-                found[name] = found.get(name, 0) + 1
-    return [f"{name} on {count} modules" for name, count in sorted(found.items())]
+                name += _describe_closure(function)
+                counts[name] = counts.get(name, 0) + 1
+    return [f"{name} on {count} modules" for name, count in sorted(counts.items())]
 
 
-def _describe_closure(called: Any) -> str:
+def _describe_closure(function: Any) -> str:
     """The plain values that a function closes over, such as the factor of an intervention."""
-    code, cells = getattr(called, "__code__", None), getattr(called, "__closure__", None) or ()
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     names = code.co_freevars if code else ()
     values = dict(zip(names, map(_cell_value, cells), strict=True)) if cells else {}
     plain = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, bool | int | float | str)]
@@ -247,7 +247,7 @@ def _without_versions(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; sets in order, and anything else by its text."""
+    """A value as JSON: sets are sorted, and other objects become text."""
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if isinstance(value, dict):
@@ -262,7 +262,7 @@ THREADS = min(8, os.cpu_count() or 1)
 
 
 def weights_checksum(model: nn.Module, skip: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
-    """The checksum of everything that is saved with a model, and how much of it could be read.
+    """The checksum of the state dict of a model, and the entries that could not be read.
 
     Buffers that are not saved, such as the frequencies of a rotation, follow from the configuration; ``identity`` hashes
     that. Weights that accelerate keeps outside the model are read from there. A tensor without data (on the meta device)
@@ -289,14 +289,14 @@ def checksum(entries: Iterable[tuple[str, object]]) -> dict[str, Any]:
     False
     """
     listed = sorted(entries, key=lambda entry: entry[0])
-    found = [(name, value) for name, whole in listed for value in _parts(whole)]
+    values = [(name, value) for name, whole in listed for value in _parts(whole)]
     with ThreadPoolExecutor(THREADS) as pool:
-        digests = list(pool.map(lambda entry: _digest(entry[1]), found))
+        digests = list(pool.map(lambda entry: _digest(entry[1]), values))
     total = hashlib.sha256()
-    for (name, _), digest in zip(found, digests, strict=True):
+    for (name, _), digest in zip(values, digests, strict=True):
         total.update(f"{name}\0{digest}\0".encode())
-    tensors = [value for _, value in found if isinstance(value, Tensor)]
-    unread = sorted({name for name, value in found if _is_meta(value)})
+    tensors = [value for _, value in values if isinstance(value, Tensor)]
+    unread = sorted({name for name, value in values if _is_meta(value)})
     parts: dict[str, Any] = {
         "sha256": total.hexdigest(),
         "tensors": len(tensors),
@@ -306,7 +306,7 @@ def checksum(entries: Iterable[tuple[str, object]]) -> dict[str, Any]:
 
 
 def text_checksum(value: object) -> str:
-    """A short checksum of a text, or of anything that JSON can hold; order inside mappings does not count.
+    """A short checksum of a text, or of anything that JSON can hold; the order of keys does not matter.
 
     >>> text_checksum({"a": 1, "b": 2}) == text_checksum({"b": 2, "a": 1}) != text_checksum({"a": 1})
     True
@@ -321,10 +321,10 @@ def _parts(value: object) -> list[object]:
     if flatten is None:
         return [value]
     names, settings = flatten()
-    found: list[object] = [f"{type(value).__name__} {settings}"]
+    parts: list[object] = [f"{type(value).__name__} {settings}"]
     for name in names:
-        found += [name, *_parts(getattr(value, name))]
-    return found
+        parts += [name, *_parts(getattr(value, name))]
+    return parts
 
 
 def _digest(value: object) -> str:
@@ -343,8 +343,8 @@ def _is_meta(value: object) -> bool:
 
 
 def _offloaded(model: nn.Module) -> dict[str, Any]:
-    """Where accelerate keeps weights that are not in memory: by name, what its hooks would load."""
-    found: dict[str, Any] = {}
+    """The weights that accelerate stores outside the model, by name."""
+    weights_by_name: dict[str, Any] = {}
     for path, module in model.named_modules():
         for hook in _accelerate_hooks(module):
             weights = getattr(hook, "weights_map", None)
@@ -352,10 +352,10 @@ def _offloaded(model: nn.Module) -> dict[str, Any]:
                 continue
             for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 try:
-                    found[f"{path}.{name}" if path else name] = torch.as_tensor(weights[name])
+                    weights_by_name[f"{path}.{name}" if path else name] = torch.as_tensor(weights[name])
                 except KeyError:  # not offloaded
                     continue
-    return found
+    return weights_by_name
 
 
 def _accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from whence.errors import usage_error
 from whence.probe.probed_model import ProbedModel, pad_batch
 from whence.probe.tasks.task import Prompt, Span
 
-#: tokens of an answer that are scored: what follows them in a random identifier is copied once it has begun
+#: tokens of an answer that are scored: a model that has begun a random identifier copies the rest of it
 SCORED = 8
 
 
@@ -58,21 +58,23 @@ class Branches:
     @property
     def rows(self) -> list[list[int]]:
         """For each branch the fed rows that predict its tokens: the last token of the prompt, then its own."""
-        found, at = [], 1
+        rows, first = [], 1
         for end in self.ends:
-            found.append([0, *range(at, at + len(end) - 1)])
-            at += len(end) - 1
-        return found
+            rows.append([0, *range(first, first + len(end) - 1)])
+            first += len(end) - 1
+        return rows
 
 
 def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
     """The answer and the rivals of each prompt, tokenized together with the prompt, so that no token boundary is forced."""
     for prompt in prompts:
         if not prompt.rivals:
-            raise usage_error("contest", "an answer without rivals", "it is held against at least one", "add a rival")
+            raise usage_error(
+                "build_branches(prompts)", "an answer without rivals", "an answer is scored against at least one rival", "add a rival"
+            )
     choices = [_split_shared_tokens(rows, scored) for rows in _tokenize(lm, prompts)]
     for one in choices:
-        lm.require_context("contest", one.longest)
+        lm.require_context("score_choices(prompts)", one.longest)
     return choices
 
 
@@ -82,32 +84,35 @@ def _split_shared_tokens(rows: list[list[int]], scored: int) -> Branches:
         shared += 1
     if any(len(row) == shared for row in rows):
         raise usage_error(
-            "contest", "an answer with which all others begin", "each differs from the others", "take other rivals"
+            "build_branches(prompts)",
+            "an answer that is the beginning of all others",
+            "no answer may be a prefix of the others",
+            "use other rivals",
         )
     return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
 
 
 def _tokenize(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
-    """For each prompt the tokens of it with its answer and with each rival.
+    """For each prompt, its tokens with the answer and with each rival.
 
-    To read a prompt of 75 keys again for each of its values takes longer than the model does. So the prompt is read once,
-    with its answer, and from the last line on with each of the others. Where the answer alone shows that this gives
-    other tokens (a tokenizer that puts something before every text, say), whole texts are read after all.
+    Tokenizing a prompt of 75 keys once for each value takes longer than the forward pass. So the whole prompt is tokenized
+    once, with its answer; for the rivals only the last line is tokenized again. If the last line with the answer gives
+    other tokens than the whole text (for example a tokenizer with a prefix), whole texts are tokenized.
     """
     whole = lm.all_tokens([prompt.text + prompt.answer for prompt in prompts])
     cuts = [max(0, prompt.text.rfind("\n")) for prompt in prompts]
     ends = [(prompt.answer, *prompt.rivals) for prompt in prompts]
     lines = [prompt.text[cut:] + end for prompt, cut, after in zip(prompts, cuts, ends, strict=True) for end in after]
-    short = iter(lm.all_tokens(lines, special=False))
-    found = []
+    tokenized_lines = iter(lm.all_tokens(lines, special=False))
+    token_rows = []
     for prompt, row, after in zip(prompts, whole, ends, strict=True):
-        own = [next(short) for _ in after]
-        before = len(row) - len(own[0])
-        if before >= 0 and row[before:] == own[0]:
-            found.append([row[:before] + line for line in own])
+        short_rows = [next(tokenized_lines) for _ in after]
+        before = len(row) - len(short_rows[0])
+        if before >= 0 and row[before:] == short_rows[0]:
+            token_rows.append([row[:before] + line for line in short_rows])
         else:
-            found.append(lm.all_tokens([prompt.text + end for end in after]))
-    return found
+            token_rows.append(lm.all_tokens([prompt.text + end for end in after]))
+    return token_rows
 
 
 class CachedPrompts:
@@ -116,13 +121,13 @@ class CachedPrompts:
     def __init__(self, lm: ProbedModel, choices: Sequence[Branches]) -> None:
         if not lm.supports_branching:
             raise usage_error(
-                "Reading",
+                "CachedPrompts(lm)",
                 f"{lm.name}, a model with windows, without explicit positions or with a Position attached",
-                "answers that share a forward need a mask and positions of their own",
-                "use contest",
+                "answers that share a forward pass need a mask and positions",
+                "use score_choices",
             )
         self.lm, self.branches = lm, list(choices)
-        # what fills up a row stands behind its tokens, where causality hides it: no mask, and so the fastest attention
+        # padding follows the tokens, where the causal mask hides it: no other mask is needed, so attention is fastest
         cached, self.real = pad_batch(lm, [one.shared[:-1] for one in choices], left=False)
         with torch.inference_mode():
             self.cache: Any = lm.model(input_ids=cached, use_cache=True, logits_to_keep=1).past_key_values
@@ -132,11 +137,11 @@ class CachedPrompts:
         """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens.
 
         Args:
-            effects: nothing, or one for each prompt.
+            effects: empty, or one for each prompt.
         """
         model = self.lm.model
         fed, _ = pad_batch(self.lm, [[token for token, _ in one.fed] for one in self.branches], left=False)
-        positions = self._filled([[position for _, position in one.fed] for one in self.branches], 0)
+        positions = self._pad_rows([[position for _, position in one.fed] for one in self.branches], 0)
         bias = additive_mask(self._visible(), model.dtype)
         for row, effect in enumerate(effects):
             bias[row] = effect.on_bias(bias[row])
@@ -156,45 +161,45 @@ class CachedPrompts:
         """The attention row of the last token before the answers: ``[layers, heads, tokens]`` for each prompt.
 
         Args:
-            effects: nothing, or one for each prompt; only ``ScaledScore``, because recorders do not see a bias.
+            effects: empty, or one for each prompt; only ``ScaledScore``, because recorders do not see a bias.
         """
         from whence import hf
 
         last = torch.tensor([one.shared[-1:] for one in self.branches], device=self.lm.device)
-        at = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.lm.device)
-        seen = hf.LastRow()
+        positions = torch.tensor([[len(one.shared) - 1] for one in self.branches], device=self.lm.device)
+        last_row = hf.LastRow()
         with (
             change_keys(effects, self.cache.layers),
-            hf.capture(self.lm.model, seen, layers=self.lm.capture_layers),
+            hf.capture(self.lm.model, last_row, layers=self.lm.capture_layers),
         ):
             self.lm.model(
                 input_ids=last,
-                position_ids=at,
+                position_ids=positions,
                 attention_mask=torch.cat([self.real, torch.ones_like(last)], 1),
                 past_key_values=self.cache,
                 use_cache=True,
             )
             self.cache.crop(-1)
-        every = seen.stack().float()  # [layers, prompts, heads, cached + 1]
-        return [torch.cat([every[:, row, :, : len(one.shared) - 1], every[:, row, :, -1:]], -1)
+        attention = last_row.stack().float()  # [layers, prompts, heads, cached + 1]
+        return [torch.cat([attention[:, row, :, : len(one.shared) - 1], attention[:, row, :, -1:]], -1)
                 for row, one in enumerate(self.branches)]  # fmt: skip
 
     def _visible(self) -> Tensor:
-        """``[prompts, fed, cached + fed]`` bool: the whole prompt, and the past of one's own branch."""
-        owner = self._filled([one.owners for one in self.branches], -2)
-        here = torch.arange(owner.shape[1], device=owner.device)
-        own = (here[:, None] >= here) & ((owner[:, :, None] == owner[:, None]) | (here == 0))
-        return torch.cat([self.real.bool()[:, None].expand(-1, owner.shape[1], -1), own], 2)
+        """``[prompts, fed, cached + fed]`` bool: the whole prompt, and the earlier tokens of the same branch."""
+        owners = self._pad_rows([one.owners for one in self.branches], -2)
+        index = torch.arange(owners.shape[1], device=owners.device)
+        in_branch = (index[:, None] >= index) & ((owners[:, :, None] == owners[:, None]) | (index == 0))
+        return torch.cat([self.real.bool()[:, None].expand(-1, owners.shape[1], -1), in_branch], 2)
 
-    def _filled(self, rows: list[list[int]], filler: int) -> Tensor:
+    def _pad_rows(self, rows: list[list[int]], filler: int) -> Tensor:
         most = max(map(len, rows))
         return torch.tensor([row + [filler] * (most - len(row)) for row in rows], device=self.lm.device)
 
     def _totals(self, logits: Tensor, one: Branches) -> Tensor:
-        """One prompt's sums, on the CPU: rows and tokens of every branch, filled up with a row that does not count."""
-        rows, tokens = self._filled(one.rows, -1), self._filled([list(end) for end in one.ends], 0)
-        known = logits.float().log_softmax(-1)[rows.clamp(min=0), tokens]
-        return torch.where(rows < 0, 0.0, known).sum(-1).cpu()
+        """The log-likelihood of every branch of one prompt, on the CPU; rows below 0 are padding and do not count."""
+        rows, tokens = self._pad_rows(one.rows, -1), self._pad_rows([list(end) for end in one.ends], 0)
+        log_probs = logits.float().log_softmax(-1)[rows.clamp(min=0), tokens]
+        return torch.where(rows < 0, 0.0, log_probs).sum(-1).cpu()
 
 
 def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
@@ -204,8 +209,8 @@ def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCOR
         return [score_separately(lm, one) for one in choices]
     return [
         scores
-        for some in batch_branches(lm, choices)
-        for scores in CachedPrompts(lm, [choices[i] for i in some]).scores()
+        for batch in batch_branches(lm, choices)
+        for scores in CachedPrompts(lm, [choices[i] for i in batch]).scores()
     ]
 
 
@@ -219,23 +224,23 @@ def last_attention_row(lm: ProbedModel, tokens: Sequence[int]) -> Tensor:
     """The attention row of the last token of a text, ``[layers, heads, tokens]``, for any model that can be captured."""
     from whence import hf
 
-    seen = hf.LastRow()
-    with hf.capture(lm.model, seen, layers=lm.capture_layers):
+    last_row = hf.LastRow()
+    with hf.capture(lm.model, last_row, layers=lm.capture_layers):
         lm.model(input_ids=torch.tensor([list(tokens)], device=lm.device), use_cache=False, logits_to_keep=1)
-    return seen.stack()[:, 0].float()
+    return last_row.stack()[:, 0].float()
 
 
 @torch.inference_mode()
 def score_separately(lm: ProbedModel, choices: Branches) -> list[float]:
     """The scores of one prompt's choices with one row for each choice."""
     tokens, real = pad_batch(lm, [[*choices.shared, *end] for end in choices.ends], left=False)
-    known = lm.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
+    log_probs = lm.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
     first = len(choices.shared) - 1
-    return [_total(known[index], range(first, first + len(end)), end) for index, end in enumerate(choices.ends)]
+    return [_total(log_probs[index], range(first, first + len(end)), end) for index, end in enumerate(choices.ends)]
 
 
-def _total(known: Tensor, rows: Any, end: tuple[int, ...]) -> float:
-    return float(known[list(rows), list(end)].sum())
+def _total(log_probs: Tensor, rows: Any, end: tuple[int, ...]) -> float:
+    return float(log_probs[list(rows), list(end)].sum())
 
 
 def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
@@ -248,7 +253,7 @@ def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def choice_probabilities(scores: list[float]) -> list[float]:
-    """The scores as probabilities among these answers alone.
+    """The scores as probabilities among these choices.
 
     >>> [round(share, 3) for share in choice_probabilities([0.0, 0.0, -50.0])]
     [0.5, 0.5, 0.0]
@@ -264,11 +269,11 @@ class Emphasis(ABC):
     factor: float
 
     def on_bias(self, bias: Tensor) -> Tensor:
-        """What is added to the scores of a prompt's answering rows, ``[rows, keys]``."""
+        """Change the additive mask of a prompt's answering rows, ``[rows, keys]``."""
         return bias
 
     def on_keys(self, keys: Tensor) -> Tensor:
-        """A prompt's cached keys in one layer, ``[heads, keys, width]``."""
+        """Change the cached keys of a prompt in one layer, ``[heads, keys, head_dim]``."""
         return keys
 
 
@@ -279,7 +284,7 @@ class ScaledWeight(Emphasis):
     def __post_init__(self) -> None:
         if not self.factor > 0:
             raise usage_error(
-                "WeightTimes", f"factor={self.factor}", "a weight is multiplied by a number above 0", "try 2"
+                "ScaledWeight(factor=...)", f"{self.factor}", "a weight is multiplied by a number above 0", "pass 2, for example"
             )
 
     def on_bias(self, bias: Tensor) -> Tensor:
@@ -298,27 +303,27 @@ class ScaledScore(Emphasis):
         return changed
 
 
-#: by what is multiplied
+#: by the quantity that is multiplied
 EMPHASES: dict[str, type[Emphasis]] = {"weight": ScaledWeight, "score": ScaledScore}
 
 
 def emphasis_class(multiplied: str) -> type[Emphasis]:
-    """One of the two, by what it multiplies."""
+    """The class for the quantity that is multiplied."""
     if multiplied not in EMPHASES:
         raise usage_error(
-            "emphasis", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "take one of them"
+            "emphasis_class(multiplied)", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "pass one of them"
         )
     return EMPHASES[multiplied]
 
 
 @contextmanager
 def change_keys(effects: Sequence[Emphasis], layers: Sequence[Any]) -> Iterator[None]:
-    """Change the keys of a cache by one effect for each prompt; afterwards the original tensors are back."""
-    read = [layer.keys for layer in layers]
+    """Change the keys of a cache by one effect for each prompt. Restore the original tensors afterwards."""
+    originals = [layer.keys for layer in layers]
     try:
         for layer in layers if effects else ():
-            layer.keys = torch.stack([effect.on_keys(own) for effect, own in zip(effects, layer.keys, strict=True)])
+            layer.keys = torch.stack([effect.on_keys(keys) for effect, keys in zip(effects, layer.keys, strict=True)])
         yield
     finally:
-        for layer, keys in zip(layers, read, strict=True):
+        for layer, keys in zip(layers, originals, strict=True):
             layer.keys = keys

@@ -48,41 +48,41 @@ class RecordSpec:
 
 def record_specs(plan: Plan, tasks: Sequence[ProbeTask]) -> list[RecordSpec]:
     """All records of a plan: for each task the gold slots first, then the baselines."""
-    found = []
+    specs = []
     for spec, task in zip(plan.tasks, tasks, strict=True):
-        places: list[int | str] = [*spec.select_slots(task), CLOSED_BOOK, ORACLE]
-        for condition in places:
+        conditions: list[int | str] = [*spec.select_slots(task), CLOSED_BOOK, ORACLE]
+        for condition in conditions:
             for first in range(0, spec.items, plan.items_per_record):
-                found.append(
+                specs.append(
                     RecordSpec(task, spec.label, condition, first, min(first + plan.items_per_record, spec.items))
                 )
-    return found
+    return specs
 
 
 def measure(
     lm: ProbedModel | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Make the missing records of a plan and read the others. Returns the folder and all records.
+    """Compute the missing records of a plan and read the others. Returns the folder and all records.
 
-    The folder is that of the plan and of the model as it is now, with whatever is attached to it.
+    The folder belongs to the plan and to the current model, with everything that is attached to it.
     """
     tasks = build_tasks(plan)
     if isinstance(lm, ProbedModel):
         require_context(lm, plan, tasks)
     plan = run_folder.with_identity(plan, identify(lm))
     folder = run_folder.open_folder(lm, plan, base, tasks)
-    every = record_specs(plan, tasks)
-    here = run_folder.environment(lm)
-    found: list[dict[str, Any]] = []
-    for number, spec in enumerate(every):
+    specs = record_specs(plan, tasks)
+    environment = run_folder.environment(lm)
+    all_records: list[dict[str, Any]] = []
+    for number, spec in enumerate(specs):
         path = folder / spec.file_name
-        if read := records.exists(path):
-            found.append(require_matching_record(records.read(path), spec, plan, path))
+        if from_disk := records.exists(path):
+            all_records.append(require_matching_record(records.read(path), spec, plan, path))
         else:
-            found.append({**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": here})
-            records.write(path, found[-1])
-        notify(number + 1, len(every), f"{spec.task.name}, {describe_condition(spec.condition)}", read)
-    return folder, found
+            all_records.append({**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": environment})
+            records.write(path, all_records[-1])
+        notify(number + 1, len(specs), f"{spec.task.name}, {describe_condition(spec.condition)}", from_disk)
+    return folder, all_records
 
 
 def build_tasks(plan: Plan) -> list[ProbeTask]:
@@ -94,7 +94,7 @@ def build_tasks(plan: Plan) -> list[ProbeTask]:
             raise usage_error(
                 f"the task {spec.label}",
                 "items without rivals",
-                "the likelihood of an answer is held against wrong ones",
+                "the likelihood of an answer is compared with that of wrong answers",
                 "add rivals to the items, or pass --score generation",
             )
     return tasks
@@ -102,7 +102,7 @@ def build_tasks(plan: Plan) -> list[ProbeTask]:
 
 def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dict[str, Any]:
     """One record: the choice and the generated text for each item, and the mean attention of the answering token."""
-    began, started = time.perf_counter(), run_folder.utc_now()
+    start_time, started = time.perf_counter(), run_folder.utc_now()
     prompts = [spec.task.at(item, spec.condition) for item in spec.task.items[spec.first : spec.last]]
     answers: list[dict[str, Any]] = [{"item": spec.first + index} for index in range(len(prompts))]
     attention_parts: list[dict[str, torch.Tensor]] = []
@@ -112,15 +112,15 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
             num_captured = (
                 min(max(0, plan.attention_items - spec.first), len(prompts)) if isinstance(spec.condition, int) else 0
             )
-            found, attention_parts = score_and_attend(
+            scores_by_prompt, attention_parts = score_and_attend(
                 lm, prompts, plan.scored_tokens, 0 if lm.capture_error else num_captured
             )
-            for row, prompt, scores in zip(answers, prompts, found, strict=True):
+            for row, prompt, scores in zip(answers, prompts, scores_by_prompt, strict=True):
                 row |= judge_choice(prompt, scores)
     if "generation" in plan.scores:
-        for row, prompt, one in zip(answers, prompts, _generate(lm, plan, spec, prompts), strict=True):
-            text = one.pop("text")
-            row |= {"output": text, "generated_correct": is_correct(spec.task.metric, text, prompt.accepted), **one}
+        for row, prompt, generated in zip(answers, prompts, _generate(lm, plan, spec, prompts), strict=True):
+            text = generated.pop("text")
+            row |= {"output": text, "generated_correct": is_correct(spec.task.metric, text, prompt.accepted), **generated}
     return {
         "plan": plan.hash,
         "identity": plan.identity,
@@ -131,7 +131,7 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
         "rows": answers,
         "attention": _average_attention(attention_parts, getattr(lm, "capture_layers", None)),
         "started": started,
-        "seconds": round(time.perf_counter() - began, 3),
+        "seconds": round(time.perf_counter() - start_time, 3),
     }
 
 
@@ -139,19 +139,19 @@ def score_and_attend(
     lm: ProbedModel, prompts: Sequence[Prompt], scored: int, num_captured: int
 ) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
     """The scores of the choices of each prompt and, for the first ``num_captured``, the attention to its slots."""
-    made = likelihood.build_branches(lm, prompts, scored)
+    choices = likelihood.build_branches(lm, prompts, scored)
     scores: list[list[float]] = []
     attention_parts: list[dict[str, torch.Tensor]] = []
-    for some in likelihood.batch_branches(lm, made):
+    for batch in likelihood.batch_branches(lm, choices):
         if lm.supports_branching:
-            reading = likelihood.CachedPrompts(lm, [made[index] for index in some])
+            reading = likelihood.CachedPrompts(lm, [choices[index] for index in batch])
             scores += reading.scores()
-            seen = iter(reading.rows() if some.start < num_captured else [])
+            rows = iter(reading.rows() if batch.start < num_captured else [])
         else:
-            scores += [likelihood.score_separately(lm, made[index]) for index in some]
-            seen = (likelihood.last_attention_row(lm, made[index].shared) for index in some)
-        for index in range(some.start, min(some.stop, num_captured)):
-            row = next(seen)
+            scores += [likelihood.score_separately(lm, choices[index]) for index in batch]
+            rows = (likelihood.last_attention_row(lm, choices[index].shared) for index in batch)
+        for index in range(batch.start, min(batch.stop, num_captured)):
+            row = next(rows)
             spans = lm.token_spans(prompts[index].text, prompts[index].slots)
             attention_parts.append({"slots": attention_rows.slot_means(row, spans), **attention_rows.regions(row)})
     return scores, attention_parts
@@ -172,9 +172,9 @@ def require_matching_record(record: dict[str, Any], spec: RecordSpec, plan: Plan
     if run_folder.require_plan_hash(record, plan, path).get("task_hash") != spec.task.hash:
         raise usage_error(
             "measure",
-            f"{path.name} with other questions",
-            "a record belongs to its data; a needle lies in the help topics, which differ between versions of Python",
-            "delete it, take another folder or, for the page alone, run: whence report",
+            f"{path.name} with other items",
+            "a record belongs to its items; those of needle use the help topics, which differ between versions of Python",
+            "delete it, use another folder or, for the report only, run: whence report",
         )
     rows = record.get("rows")
     items = [row.get("item") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -182,8 +182,8 @@ def require_matching_record(record: dict[str, Any], spec: RecordSpec, plan: Plan
         raise usage_error(
             "measure",
             f"{path.name} without the items {spec.first} to {spec.last - 1}",
-            "a record is written whole",
-            "delete it, and it is measured again",
+            "a record contains all its items",
+            "delete it and run the command again",
         )
     return record
 
@@ -210,7 +210,7 @@ def _generate(
     lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec, prompts: list[Prompt]
 ) -> Sequence[dict[str, Any]]:
     if isinstance(lm, Endpoint):
-        return lm.answers(prompts, spec.task.metric, plan.identity or {})
+        return lm.generate_answers(prompts, spec.task.metric, plan.identity or {})
     return [{"text": text} for text in generate_answers(lm, prompts, spec.task.metric)]
 
 
@@ -235,7 +235,7 @@ def _round_nested(value: Any) -> Any:
     return [_round_nested(one) for one in value] if isinstance(value, list) else float(f"{value:.4g}")
 
 
-#: tokens: the published length of an answer to a question; a value needs its own tokens and a few more before it
+#: tokens of an answer: the published limit for questions; for a value, its tokens plus ROOM for a few words before it
 LONGEST_ANSWER = 100
 ROOM = 16
 
@@ -251,17 +251,17 @@ def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) ->
         longest = ROOM + max(map(len, lm.all_tokens([prompt.answer for prompt in prompts], special=False)))
     lm.require_context("answers", max(map(len, rows)) + longest)
 
-    class FirstLine(StoppingCriteria):  # its base is loaded with transformers, so it cannot stand outside
+    class FirstLine(StoppingCriteria):  # defined here, because its base class needs transformers
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
             return lm.newline_tokens[input_ids[:, -1]]
 
     stop = StoppingCriteriaList([FirstLine()] if metric == "subspan" else [])
     texts: list[str] = []
-    for some in lm.batches([len(row) + longest for row in rows]):
-        tokens, real = pad_batch(lm, [rows[index] for index in some], left=True)
-        made = lm.model.generate(
+    for batch in lm.batches([len(row) + longest for row in rows]):
+        tokens, real = pad_batch(lm, [rows[index] for index in batch], left=True)
+        output = lm.model.generate(
             input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
             stopping_criteria=stop, pad_token_id=lm.padding,
         )  # fmt: skip
-        texts += lm.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True)
+        texts += lm.tokenizer.batch_decode(output[:, tokens.shape[1] :], skip_special_tokens=True)
     return texts

@@ -28,12 +28,12 @@ class TaskSpec:
     num_gold_slots: int = 5
     settings: dict[str, Any] = field(default_factory=dict)
     name: str = ""  # distinguishes the same task at several lengths, and custom tasks
-    gold_slots: tuple[int, ...] = ()  # the places of the gold, counted from 0, where they are chosen one by one
-    items_hash: str = ""  # for one's own items and tasks, whose file may change: the hash of what is asked
+    gold_slots: tuple[int, ...] = ()  # the slots of the gold, counted from 0, if they are chosen explicitly
+    items_hash: str = ""  # for custom items and tasks, whose file may change: a hash of the items
 
     @property
     def label(self) -> str:
-        """What records and tables call it."""
+        """The name in records and tables."""
         return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", self.task.rpartition(":")[2]).strip("-")
 
     @property
@@ -54,11 +54,11 @@ class TaskSpec:
         return task
 
     def with_items_hash(self) -> TaskSpec:
-        """The same with the hash of its items, so that changed items make another plan."""
+        """A copy with the hash of its items, so that changed items give another plan."""
         return dataclasses.replace(self, items_hash=hash_items(dataclasses.replace(self, items_hash="").build()))
 
     def select_slots(self, task: ProbeTask) -> tuple[int, ...]:
-        """The places of the gold."""
+        """The slots of the gold."""
         beyond = [place for place in self.gold_slots if not 0 <= place < task.slots]
         if beyond:
             raise usage_error(
@@ -72,36 +72,34 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides the numbers of a probe; its hash names the folder of the records."""
+    """All settings that determine the results of a probe. Its hash names the folder of the records."""
 
     model: str
     tasks: tuple[TaskSpec, ...]
     scores: tuple[str, ...] = ("likelihood",)
     scored_tokens: int = SCORED
-    texts: int = 8  # for the hidden states: how many
-    tokens: int = 256  # and how long
-    attention_items: int = 40  # items of each task whose attention is looked at
-    intervention_items: int = (
-        2  # items whose slots are emphasised one by one, and that are asked without positional vectors
-    )
-    ablation_slots: int = 3  # places of the gold at which they are asked so
+    texts: int = 8  # number of texts for hidden states
+    tokens: int = 256  # and their length
+    attention_items: int = 40  # items of each task whose attention is captured
+    intervention_items: int = 2  # items of the emphasis and ablation analyses
+    ablation_slots: int = 3  # gold slots of the ablation
     items_per_record: int = 4  # items in one record
-    dtype: str = "float32"  # of the model while it is asked; it is always looked into in float32
+    dtype: str = "float32"  # of the measurements; analyses run in float32
     chat: bool = False  # prompts go into the tokenizer's chat template
-    layers: tuple[int, ...] | None = None  # whose attention is looked at; all by default
-    revision: str | None = None  # on the hub, as it was asked for
-    endpoint: str | None = None  # where the model answers, if not here
-    position: str | None = None  # a mechanism that is attached to the model, as text
-    intervention: str | None = None  # a change of the model for the length of the measurements, as text
-    identity: dict[str, Any] | None = None  # of the model, see identity.py; None in records from before there were any
+    layers: tuple[int, ...] | None = None  # layers whose attention is captured; all by default
+    revision: str | None = None  # branch, tag or commit on the hub
+    endpoint: str | None = None  # URL of the server, for a model behind an endpoint
+    position: str | None = None  # the mechanism attached to the model, as text
+    intervention: str | None = None  # the intervention applied to the model, as text
+    identity: dict[str, Any] | None = None  # of the model, see identity.py; None in older records
 
     def __post_init__(self) -> None:
         if not self.tasks:
             raise usage_error("a plan", "no tasks", "a probe has at least one task", f"name one of {', '.join(TASKS)}")
-        wrong = [score for score in self.scores if score not in SCORES]
-        if not self.scores or wrong:
+        unknown = [score for score in self.scores if score not in SCORES]
+        if not self.scores or unknown:
             raise usage_error(
-                "a plan", f"scores {wrong}" if wrong else "no scores", f"they are {', '.join(SCORES)}", "name some"
+                "a plan", f"scores {unknown}" if unknown else "no scores", f"they are {', '.join(SCORES)}", "name some"
             )
         if self.dtype not in DTYPES:
             raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
@@ -109,8 +107,8 @@ class Plan:
             raise usage_error(
                 "a plan",
                 "a task twice",
-                "each has its records under its name",
-                "name it once, or several lengths of it",
+                "records are stored under the name of their task",
+                "pass it once, or use --length",
             )
         if any(len(one.gold_slots) == 1 or len(set(one.gold_slots)) < len(one.gold_slots) for one in self.tasks):
             raise usage_error("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
@@ -118,13 +116,13 @@ class Plan:
             raise usage_error(
                 "a plan with an endpoint",
                 f"scores {', '.join(self.scores)}",
-                "an endpoint writes answers and shows no likelihoods",
+                "an endpoint returns generated answers and no likelihoods",
                 "pass --score generation alone",
             )
-        least = {"items_per_record": self.items_per_record, "scored_tokens": self.scored_tokens}
-        low = [f"{name}={value}" for name, value in least.items() if value < 1]
-        if low:
-            raise usage_error("a plan", ", ".join(low), "these are at least 1", "raise them")
+        minimum_one = {"items_per_record": self.items_per_record, "scored_tokens": self.scored_tokens}
+        too_low = [f"{name}={value}" for name, value in minimum_one.items() if value < 1]
+        if too_low:
+            raise usage_error("a plan", ", ".join(too_low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
         """All fields; optional ones only if they are set, so that new options do not change the hashes of other plans."""
@@ -140,8 +138,8 @@ OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "position", "interv
 OPTIONAL_TASK_FIELDS = ("gold_slots", "items_hash")
 
 
-def _set_fields(one: Plan | TaskSpec, later: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(one).items() if name not in later or value}
+def _set_fields(spec: Plan | TaskSpec, optional: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(spec).items() if name not in optional or value}
 
 
 def hash_items(task: ProbeTask) -> str:
@@ -149,20 +147,20 @@ def hash_items(task: ProbeTask) -> str:
     return content_hash([task.hash, task.metric, str(task.paired)])
 
 
-#: the setting that says how many slots a task has
+#: the setting with the number of slots of each task
 LENGTHS = {"key-value": "pairs", "documents": "count", "needle": "pieces", ITEMS: "slots"}
 
 
 def at_lengths(tasks: Sequence[TaskSpec], lengths: Sequence[int]) -> tuple[TaskSpec, ...]:
-    """Each task once for each number of slots: the curves of several lengths, side by side.
+    """Each task once for each number of slots, for curves at several lengths.
 
     >>> [one.label for one in at_lengths([TaskSpec("needle", 4)], (8, 16))]
     ['needle-of-8', 'needle-of-16']
     """
     fixed = [one.task for one in tasks if one.task not in LENGTHS]
     if fixed:
-        chosen = ", ".join(name for name in LENGTHS if name in TASKS)
-        raise usage_error("a plan with lengths", ", ".join(fixed), f"those of {chosen} can be chosen", "leave it out")
+        supported = ", ".join(name for name in LENGTHS if name in TASKS)
+        raise usage_error("a plan with lengths", ", ".join(fixed), f"those of {supported} can be chosen", "leave it out")
     return tuple(
         dataclasses.replace(
             one,
@@ -182,7 +180,7 @@ def _limit_distractors(settings: dict[str, Any], shortest: int) -> dict[str, Any
 
 
 def quick_plan() -> Plan:
-    """Seconds, on the tiny random model: shows that all parts run, and nothing about any model."""
+    """A smoke test on the tiny random model, in seconds. It says nothing about any model."""
     tasks = (
         TaskSpec("key-value", 2, 3, {"pairs": 3}),
         TaskSpec("needle", 2, 3, {"pieces": 3, "words": 12}),
@@ -191,9 +189,9 @@ def quick_plan() -> Plan:
 
 
 def default_plan(model: str, documents: bool) -> Plan:
-    """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood alone.
+    """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood only.
 
-    Few items make wide intervals, which the page shows; ``full_plan`` is for claims.
+    With few items the intervals are wide; use ``full_plan`` for claims.
     """
     tasks = [
         TaskSpec("key-value", 6, 5, {"pairs": 6}),
@@ -205,12 +203,12 @@ def default_plan(model: str, documents: bool) -> Plan:
 
 
 def full_plan(model: str) -> Plan:
-    """Intervals of about five points at every place, by both scores: for a GPU.
+    """Intervals of about five points at every slot, by both scores, for a GPU.
 
-    A share of one half among 400 items has a Wilson interval of 4.9 points to each side, and others have narrower ones.
-    That is 400 items x 5 places x 4 tasks and the two lines of each: 11,200 prompts, of some 800 tokens (10 pairs), 1,250
-    (10 documents), 1,150 (the needle) and 5,400 (75 pairs), each read once and answered once in the model's own words.
-    The longest come last, so that a run that is stopped has most of the curves.
+    A share of one half among 400 items has a Wilson interval of 4.9 points to each side; other shares have narrower ones.
+    The plan has 400 items x 5 slots x 4 tasks and two baselines for each task: 11,200 prompts of about 800 tokens (10
+    pairs), 1,250 (10 documents), 1,150 (needle) and 5,400 (75 pairs). Each is scored by likelihood and by generation. The
+    longest come last, so that a stopped run has most of the curves.
     """
     tasks = (
         TaskSpec("key-value", 400, 5, {"pairs": 10}),

@@ -29,8 +29,8 @@ class ProbedModel:
     Args:
         about: what was loaded, for the record.
         chat: put each prompt into the tokenizer's chat template, as a user's message; raw text otherwise.
-        capture_layers: the layers whose attention is looked at; all by default.
-        batch_tokens: how many tokens are run together; by the device's memory by default.
+        capture_layers: the layers whose attention is captured; all by default.
+        batch_tokens: tokens in one batch; by default, chosen from the memory of the device.
         intervention: the identity of the intervention that is applied to the model, as ``whence.mend.identify_intervention``
             returns it. It becomes part of the identity of every record.
     """
@@ -86,10 +86,10 @@ class ProbedModel:
 
     @property
     def supports_branching(self) -> bool:
-        """Whether several answers can share one forward: that needs explicit positions, and no window in any layer.
+        """Whether several answers can share one forward pass. This needs explicit positions, and no window in any layer.
 
-        Attention that whence has taken over reads masks that it made itself, and no others. A family that does not go
-        through transformers' attention interface may build its mask itself.
+        Attention that whence replaced accepts only masks that whence built. A model family that does not use the
+        attention interface of transformers may build its own mask.
         """
         config = self.config
         if getattr(self.model.config, "_attn_implementation", None) == "whence" or self.capture_error:
@@ -108,20 +108,20 @@ class ProbedModel:
 
     @cached_property
     def newline_tokens(self) -> Tensor:
-        """Which tokens hold a line break: ``[tokens]`` bool, on the model's device."""
+        """The tokens that contain a line break: ``[tokens]`` bool, on the model's device."""
         texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
         head = self.model.get_output_embeddings()
         size = int(getattr(head, "out_features", 0)) or head.weight.shape[0]  # a quantised weight has another shape
-        found = ["\n" in text for text in texts] + [False] * max(0, size - len(texts))
-        return torch.tensor(found, device=self.device)
+        is_newline = ["\n" in text for text in texts] + [False] * max(0, size - len(texts))
+        return torch.tensor(is_newline, device=self.device)
 
     @cached_property
     def template_parts(self) -> tuple[str, str]:
         """The text that the chat template puts before a prompt, and the text between the prompt and the answer."""
-        caller = "a chat template"
+        subject = "a chat template"
         if not getattr(self.tokenizer, "chat_template", None):
             raise usage_error(
-                caller, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out"
+                subject, f"the tokenizer of {self.name}, which has none", "--chat needs one", "leave it out"
             )
         # templates with a thinking mode begin the answer directly
         text = self.tokenizer.apply_chat_template(
@@ -130,10 +130,10 @@ class ProbedModel:
             tokenize=False,
             enable_thinking=False,
         )
-        before, found, after = text.partition(PLACEHOLDER)
-        if not found or PLACEHOLDER in after:
+        before, placeholder, after = text.partition(PLACEHOLDER)
+        if not placeholder or PLACEHOLDER in after:
             raise usage_error(
-                caller, "a message that it leaves out or repeats", "a prompt stands in it once", "leave --chat out"
+                subject, "a template that omits or repeats the message", "it must contain a prompt once", "leave --chat out"
             )
         return before, after
 
@@ -144,11 +144,11 @@ class ProbedModel:
         before, after = self.template_parts
         # templates trim messages, and an answer begins where the template ends
         inner = prompt.text.strip()
-        moved = len(before) - prompt.text.index(inner)
+        offset = len(before) - prompt.text.index(inner)
         return replace(
             prompt,
             text=before + inner + after,
-            slots=tuple((start + moved, end + moved) for start, end in prompt.slots),
+            slots=tuple((start + offset, end + offset) for start, end in prompt.slots),
             answer=prompt.answer.lstrip(),
             rivals=tuple(rival.lstrip() for rival in prompt.rivals),
         )
@@ -163,40 +163,40 @@ class ProbedModel:
 
     def batches(self, lengths: Sequence[int]) -> list[range]:
         """Ranges of neighbouring indices that form one batch: as many as fit when padded to the longest."""
-        most, found, first, longest = self.tokens_at_once, [], 0, 0
+        limit, ranges, first, longest = self.tokens_at_once, [], 0, 0
         for number, length in enumerate(lengths):
             longest = max(longest, length)
-            if number > first and longest * (number + 1 - first) > most:
-                found.append(range(first, number))
+            if number > first and longest * (number + 1 - first) > limit:
+                ranges.append(range(first, number))
                 first, longest = number, length
-        return [*found, range(first, len(lengths))] if lengths else []
+        return [*ranges, range(first, len(lengths))] if lengths else []
 
     @property
     def tokens_at_once(self) -> int:
         """Tokens in one batch: few on a CPU, where more are not faster; on a GPU as many as fit into an eighth of its free memory.
 
-        A token has its keys and values in every layer, and a few vectors as wide as the model or its widest layer; masks,
-        scores of the vocabulary and copies take the rest.
+        A token has its keys and values in every layer, and a few vectors of the hidden and intermediate size; masks, logits
+        and copies take the rest.
         """
         if self.batch_tokens is not None:
             return self.batch_tokens
         if self.device.type != "cuda":
             return CPU_TOKENS
         config = self.config
-        width = int(config.hidden_size)
-        cached = 2 * self.layers * width * getattr(config, "num_key_value_heads", self.heads) // self.heads
-        numbers = cached + 8 * width + 4 * getattr(config, "intermediate_size", 4 * width)
-        return max(CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * numbers * self.model.dtype.itemsize))
+        hidden_size = int(config.hidden_size)
+        cached = 2 * self.layers * hidden_size * getattr(config, "num_key_value_heads", self.heads) // self.heads
+        values_per_token = cached + 8 * hidden_size + 4 * getattr(config, "intermediate_size", 4 * hidden_size)
+        return max(CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * values_per_token * self.model.dtype.itemsize))
 
     def token_spans(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """The token spans that cover spans of characters."""
         offsets = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=not self.chat)["offset_mapping"]
         return [token_span(offsets, start, end) for start, end in spans]
 
-    def require_context(self, caller: str, tokens: int) -> None:
+    def require_context(self, subject: str, tokens: int) -> None:
         if self.longest is not None and tokens > self.longest:
             raise usage_error(
-                caller,
+                subject,
                 f"{tokens} tokens",
                 f"{self.name} has {self.longest} positions",
                 "take fewer or shorter slots",
@@ -251,10 +251,10 @@ def load(
     if device_map is None:
         _require_device("whence probe --device", device)
 
-    placed: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
+    placement: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*the folder contains positions")  # they are attached next
-        model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placed)
+        model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placement)
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
@@ -269,13 +269,13 @@ def load(
     return _validate_model(ProbedModel(name, model, tokenizer, about, **settings))
 
 
-def _require_device(caller: str, device: str) -> torch.device:
+def _require_device(subject: str, device: str) -> torch.device:
     """A device of this machine; any other is an error."""
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # torch's errors for a wrong name and for a missing device
         reason = str(error).splitlines()[0].rstrip(".")
-        raise usage_error(caller, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
+        raise usage_error(subject, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
 
 
 def _validate_model(lm: ProbedModel) -> ProbedModel:
@@ -307,14 +307,14 @@ def _wrong_layers(lm: ProbedModel, why: str) -> WhenceError:
     return WhenceError(f"whence probe --layers: {why}")
 
 
-def tiny_random_model(seed: int = 0, layers: int = 3, width: int = 32, heads: int = 4) -> ProbedModel:
+def tiny_random_model(seed: int = 0, layers: int = 3, hidden_size: int = 32, heads: int = 4) -> ProbedModel:
     """A llama with a few thousand random weights and a byte tokenizer, for smoke tests."""
     require_package("transformers", "whence probe", "hf")
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = byte_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=2 * hidden_size, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=max(1, heads // 2), max_position_embeddings=8192,
         initializer_range=0.2, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip

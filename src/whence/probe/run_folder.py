@@ -1,7 +1,7 @@
 """The folder of a probe: its plan, the description of its tasks, and the names of its records.
 
-What stands here is enough to write the page again: on another machine, without the model, and with another Python, whose
-help topics are other texts and would make other needles.
+The folder is sufficient to write the report again: on another machine, without the model, and with another version of
+Python, whose help topics would give other needle items.
 """
 
 from __future__ import annotations
@@ -66,36 +66,36 @@ def with_identity(plan: Plan, identity: dict[str, Any]) -> Plan:
 
 def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan in a folder to which records are added. It must have the same tasks and the same model."""
-    there = require_identity(folder, identity)
-    if plan_json(dataclasses.replace(there, identity=plan.identity)) != plan_json(plan):
+    stored_plan = require_identity(folder, identity)
+    if plan_json(dataclasses.replace(stored_plan, identity=plan.identity)) != plan_json(plan):
         raise usage_error(
             "a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another"
         )
-    return there
+    return stored_plan
 
 
 def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
     """The plan in a folder, which must be of this model. Nothing is added to records of an unknown model."""
-    there = load_plan(folder)[0]
-    if there.identity is None:
+    stored_plan = load_plan(folder)[0]
+    if stored_plan.identity is None:
         raise usage_error(
             "a probe",
             f"{folder.name}, whose model's identity is unknown",
-            "records from before identities are read and never added to",
-            "probe anew; the new records get a folder of their own",
+            "older records without an identity are read-only",
+            "run the probe again; the new records get another folder",
         )
-    if not same_model(there.identity, identity):
+    if not same_model(stored_plan.identity, identity):
         raise usage_error(
             "a probe",
-            f"{folder.name} for a model with {difference(there.identity, identity)}",
+            f"{folder.name} for a model with {difference(stored_plan.identity, identity)}",
             "a folder holds the records of one model",
             "take another folder",
         )
-    return there
+    return stored_plan
 
 
 def describe_task(spec: TaskSpec, task: ProbeTask) -> dict[str, Any]:
-    """What the report needs to know of a task besides its records."""
+    """The description of a task that the report needs besides its records."""
     return {
         "task": spec.label,
         "kind": spec.settings.get("file", spec.task),  # for items from a file, the file
@@ -144,9 +144,9 @@ def record_name(label: str, condition: int | str, first: int) -> str:
 
 def record_names(plan: Plan, about: dict[str, Any]) -> list[str]:
     """The names of all records of a task."""
-    places: list[int | str] = [*about["gold_slots"], CLOSED_BOOK, ORACLE]
+    conditions: list[int | str] = [*about["gold_slots"], CLOSED_BOOK, ORACLE]
     firsts = range(0, about["items"], plan.items_per_record)
-    return [record_name(about["task"], condition, first) for condition in places for first in firsts]
+    return [record_name(about["task"], condition, first) for condition in conditions for first in firsts]
 
 
 def require_plan_hash(record: dict[str, Any], plan: Plan, path: Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What captured arrays say about position: functions of tensors alone; no model is involved."""
+"""Measures of position in captured arrays. All are functions of tensors and need no model."""

@@ -1,6 +1,6 @@
-"""What one row of attention says about position: the answering token's look back over the prompt.
+"""Attention of the answering token to the prompt, by slot, region and distance.
 
-All functions take rows ``[layers, heads, tokens]`` whose last token is the one that looks.
+All functions take attention rows ``[layers, heads, tokens]``; the query is the last token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whence.errors import usage_error
 
 Span = tuple[int, int]
 
-#: which part of the prompt counts as its beginning and as its end
+#: share of the prompt that counts as its beginning, and as its end
 EDGE = 0.1
 
 
@@ -31,26 +31,26 @@ def slot_means(rows: Tensor, slots: Sequence[Span]) -> Tensor:
 
 
 def regions(rows: Tensor, edge: float = EDGE) -> dict[str, Tensor]:
-    """How a row's attention divides: the sink (the first token), the beginning, the middle, the end. Each ``[layers, heads]``.
+    """Attention to the sink (the first token), the beginning, the middle and the end of the prompt. Each ``[layers, heads]``.
 
     Beginning and end are the first and the last tenth of the tokens after the sink.
     """
     tokens = rows.shape[-1]
     if tokens < 4 or not 0 < edge < 0.5:
         raise usage_error(
-            "regions", f"{tokens} tokens and edge={edge}", "a prompt has two ends and a middle", "take more"
+            "regions", f"{tokens} tokens and edge={edge}", "a prompt has two ends and a middle", "pass more tokens or an edge below 0.5"
         )
-    width = max(1, round(edge * (tokens - 1)))
+    size = max(1, round(edge * (tokens - 1)))
     return {
         "sink": rows[..., 0],
-        "primacy": rows[..., 1 : 1 + width].sum(-1),
-        "middle": rows[..., 1 + width : tokens - width].sum(-1),
-        "recency": rows[..., tokens - width :].sum(-1),
+        "primacy": rows[..., 1 : 1 + size].sum(-1),
+        "middle": rows[..., 1 + size : tokens - size].sum(-1),
+        "recency": rows[..., tokens - size :].sum(-1),
     }
 
 
 def by_distance(rows: Tensor) -> tuple[list[Span], Tensor]:
-    """Attention to a token by how far back it lies, in doublings: 0, 1, 2-3, 4-7 and so on; the sink is left out.
+    """Mean attention by distance, in doublings: 0, 1, 2-3, 4-7 and so on, without the sink.
 
     Returns the ranges of distance and the mean attention to a token in each, ``[layers, heads, ranges]``.
 
@@ -66,20 +66,20 @@ def by_distance(rows: Tensor) -> tuple[list[Span], Tensor]:
 
 
 def gold_and_profile(attention: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Attention to the gold as it moves, and to each slot when the gold is elsewhere.
+    """Attention to the gold in each slot, and to each slot when the gold is elsewhere.
 
     Args:
         attention: ``[places, layers, heads, slots]``, the slot means with the gold at each of the places.
 
     Returns:
-        The gold's ``[layers, heads, places]``, and the profile ``[layers, heads, slots]``: what a slot gets for where it
-        stands, whatever stands in it.
+        The attention to the gold, ``[layers, heads, places]``, and the profile ``[layers, heads, slots]``: the attention that
+        a slot receives for its position, whatever it contains.
     """
     if len(places) != attention.shape[0] or len(set(places)) < 2:
         raise usage_error(
             "gold_and_profile",
             f"{attention.shape[0]} measurements at places {list(places)}",
-            "each place has one, and the gold moves",
+            "there must be one for each place, with the gold in two or more places",
             "measure at two or more places",
         )
     gold = torch.stack([attention[index, ..., place] for index, place in enumerate(places)], -1)
@@ -91,27 +91,27 @@ def gold_and_profile(attention: Tensor, places: Sequence[int]) -> tuple[Tensor, 
 
 
 def position_or_content(attention: Tensor, places: Sequence[int]) -> dict[str, Tensor]:
-    """How much of what slots get is due to where they stand and how much to what they hold, ``[layers, heads]`` each.
+    """Shares of position and content in the variance of attention to slots, ``[layers, heads]`` each.
 
     The additive model of Hsieh et al. 2024 (arXiv 2406.16008): attention = position of the slot + relevance of the gold
-    + rest, fitted by least squares for each head. The shares are of the variance; as gold and position are not quite
-    orthogonal, content is what the gold adds once position is known.
+    + rest, fitted by least squares for each head. The shares are of the variance; gold and position are not quite
+    orthogonal, so content is the share that the gold adds to position.
     """
     count, slots = attention.shape[0], attention.shape[-1]
     rows = attention.permute(1, 2, 0, 3).flatten(2).double()  # [layers, heads, places * slots]
-    here = torch.eye(slots, dtype=torch.float64).repeat(count, 1)
+    slot_design = torch.eye(slots, dtype=torch.float64).repeat(count, 1)
     gold = torch.zeros(count, slots, dtype=torch.float64)
     gold[torch.arange(count), torch.tensor(list(places))] = 1
-    both = torch.cat([here, gold.reshape(-1, 1)], 1)
-    centred = rows - rows.mean(-1, keepdim=True)
-    total = centred.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
-    rest_of_position = _residual(here, rows).square().sum(-1)
-    rest_of_both = _residual(both, rows).square().sum(-1)
-    coefficients = torch.linalg.lstsq(both, rows.flatten(0, 1).T).solution[-1].reshape(rows.shape[:2])
+    design = torch.cat([slot_design, gold.reshape(-1, 1)], 1)
+    centered = rows - rows.mean(-1, keepdim=True)
+    total = centered.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
+    position_residual = _residual(slot_design, rows).square().sum(-1)
+    full_residual = _residual(design, rows).square().sum(-1)
+    coefficients = torch.linalg.lstsq(design, rows.flatten(0, 1).T).solution[-1].reshape(rows.shape[:2])
     return {
-        "position": 1 - rest_of_position / total,
-        "content": (rest_of_position - rest_of_both) / total,
-        "rest": rest_of_both / total,
+        "position": 1 - position_residual / total,
+        "content": (position_residual - full_residual) / total,
+        "rest": full_residual / total,
         "relevance": coefficients,
     }
 

@@ -20,14 +20,14 @@ TASKS: dict[str, Callable[..., ProbeTask]] = {
     "needle": build_needle,
 }
 
-#: the task of a file of one's own items
+#: the name of the task that reads items from a file
 ITEMS = "items"
-#: where the questions of a task come from, where the task does not say so itself
+#: the source of the items, for tasks without one
 SOURCES = {"needle": "generated names and numbers between help topics of Python; not published data"}
 
 
 def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
-    """A task by name, with so many items.
+    """Build a task by name.
 
     Args:
         name: a built-in task; ``items`` together with a file; ``my_module:MyTask`` or ``./file.py:MyTask(words=3)``; or a
@@ -45,8 +45,8 @@ def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
             f"the tasks are {', '.join([*TASKS, *entry_points(PROBE_TASKS)])}",
             "take one of them, or module:Name for your own",
         )
-    made = TASKS[name](items, **settings)
-    return made if made.source else replace(made, source=SOURCES.get(name, "generated; not published data"))
+    task = TASKS[name](items, **settings)
+    return task if task.source else replace(task, source=SOURCES.get(name, "generated; not published data"))
 
 
 def is_installed(name: str) -> bool:

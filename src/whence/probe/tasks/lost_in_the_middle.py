@@ -1,16 +1,15 @@
-"""Key-value retrieval (Liu et al. 2023, arXiv 2307.03172): random UUIDs in a JSON object, the value of one key asked for.
+"""The two tasks of Liu et al. 2023 (arXiv 2307.03172): key-value retrieval, and questions about several documents.
 
-The wording of the prompt is the published one, because figures of others were taken with it. The value of every other
-key in the object is a rival, so a wrong choice says which slot was read instead.
+Key-value retrieval: random UUIDs in a JSON object; the answer is the value of one key. The prompt is worded as published,
+so that results are comparable. The value of every other key is a rival, so a wrong choice identifies the slot that was
+read instead.
 
-Questions over several documents (Liu et al. 2023, arXiv 2307.03172), one of which holds the answer.
+Documents: one of several documents contains the answer. The published oracle file has one passage for each question. The
+distractors here are passages of other questions, which are easier to tell apart than the retrieved ones of the paper. In
+return, each of them answers another question, so its answer is a rival, and a wrong choice identifies the document that
+was read instead. The layout of a prompt is the published one; the instruction is reworded.
 
-The published oracle file has one passage for each question. The distractors here are passages of other questions, which
-are easier to tell apart than the retrieved ones of the paper; in return each of them answers a question of its own, so
-its answer is a rival, and a wrong choice says which document was read instead. The layout of a prompt is the published
-one, the instruction is in our words.
-
-The files published with Liu et al. 2023 (arXiv 2307.03172), recognised by their content and not by their names.
+The published files are recognized by their content, not by their names.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ KEY_VALUE_FILE = "lost_in_the_middle/kv-retrieval-75_keys.jsonl.gz"
 
 
 def generate_key_values(items: int, pairs: int = 10, seed: int = 0) -> ProbeTask:
-    """Items with so many random pairs each; the seed decides them all."""
-    require_items("key_value.generated", max(items, 0), items)
+    """Items with ``pairs`` random key-value pairs each, determined by the seed."""
+    require_items("the task key-value", max(items, 0), items)
     if pairs < 2:
-        raise usage_error("key_value.generated", f"{pairs} pairs", "the gold has rivals", "take at least 2")
+        raise usage_error("the task key-value", f"pairs={pairs}", "the gold needs rivals", "pass at least 2")
     draw = random.Random(seed)
-    made = []
+    task_items = []
     for _ in range(items):
-        drawn = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
-        made.append(_key_value_item(drawn, drawn[0][0]))
+        key_values = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
+        task_items.append(_key_value_item(key_values, key_values[0][0]))
     source = "generated keys and values in the published layout (Liu et al. 2023); not the published data"
-    return _key_value_task(f"{pairs} keys", made, {"pairs": pairs, "items": items, "seed": seed}, source)
+    return _key_value_task(f"{pairs} keys", task_items, {"pairs": pairs, "items": items, "seed": seed}, source)
 
 
 def load_published_key_values(items: int) -> ProbeTask:
-    """The first items of the published file of 75 keys, from the data folder; another file of that name is not called so."""
-    path = data_file("key_value.published", "lost_in_the_middle", KEY_VALUE_FILE, "take generated pairs")
+    """The first items of the published file of 75 keys, from the data folder. A file with other content is not named published."""
+    path = data_file("the task key-value-75", "lost_in_the_middle", KEY_VALUE_FILE, "use the task key-value")
     rows, genuine = read_rows(path, "key-value-75")
-    require_items("key_value.published", len(rows), items)
-    made = [_key_value_item([(k, v) for k, v in row["ordered_kv_records"]], row["key"]) for row in rows[:items]]
-    keys = 1 + len(made[0].others)
+    require_items("the task key-value-75", len(rows), items)
+    task_items = [_key_value_item([(k, v) for k, v in row["ordered_kv_records"]], row["key"]) for row in rows[:items]]
+    keys = 1 + len(task_items[0].others)
     if genuine:
         source = f"published data (Liu et al. 2023): {path.name}, the first {items} of {len(rows)} items"
-        return _key_value_task(f"{keys} keys, published", made, {"file": KEY_VALUE_FILE, "items": items}, source)
+        return _key_value_task(f"{keys} keys, published", task_items, {"file": KEY_VALUE_FILE, "items": items}, source)
     source = f"{path.name} from the data folder; its content is not that of the published file"
-    return _key_value_task(f"{keys} keys, from a file", made, {"file": KEY_VALUE_FILE, "items": items}, source)
+    return _key_value_task(f"{keys} keys, from a file", task_items, {"file": KEY_VALUE_FILE, "items": items}, source)
 
 
 def _key_value_item(pairs: list[tuple[str, str]], key: str) -> Item:
@@ -99,7 +98,7 @@ DOCUMENTS_FILE = "lost_in_the_middle/nq-open-oracle.jsonl.gz"
 
 
 def build_documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> ProbeTask:
-    """Questions with ``count`` documents each, every document cut after so many words (the published ones have 100)."""
+    """Questions with ``count`` documents each, each cut after ``words`` words (the published ones have 100)."""
     path = data_file("documents", "lost_in_the_middle", DOCUMENTS_FILE, "probe with key-value pairs or a needle")
     rows, genuine = read_rows(path, "documents")
     origin = (
@@ -117,14 +116,14 @@ def documents_from_rows(
     settings: dict[str, Any],
     origin: str = "rows that were handed over",
 ) -> ProbeTask:
-    """The task from rows of the published form: ``question``, ``answers``, and ``ctxs`` with a title and a text."""
+    """The task from rows in the published format: ``question``, ``answers``, and ``ctxs`` with a title and a text."""
     if count < 2:
-        raise usage_error("documents", f"{count} documents", "the gold has rivals", "take at least 2")
+        raise usage_error("documents", f"count={count}", "the gold needs rivals", "pass at least 2")
     usable = [row for row in rows if _answer_in(_passage(row, words), row["answers"])]
     require_items("documents", len(usable), items)
     draw = random.Random(seed)
     order = draw.sample(usable, len(usable))
-    made = []
+    task_items = []
     for row in order[:items]:
         others: list[dict[str, Any]] = []
         for other in draw.sample(order, len(order)):
@@ -134,9 +133,9 @@ def documents_from_rows(
                 others.append(other)
         if len(others) < count - 1:
             raise usage_error(
-                "documents", f"{count} documents", "no two may hold each other's answers", "take fewer documents"
+                "documents", f"{count} documents", "no document may contain the answer of another", "pass a smaller count"
             )
-        made.append(
+        task_items.append(
             Item(
                 question=row["question"],
                 gold=_passage(row, words),
@@ -155,7 +154,7 @@ def documents_from_rows(
         label="Document [{number}]",
         metric="subspan",
         paired=True,
-        items=tuple(made),
+        items=tuple(task_items),
         settings={**settings, "documents": count, "items": items, "seed": seed, "words": words},
         source=(
             f"questions and gold passages of {origin}; built distractors: passages of other questions, not the published "
@@ -170,28 +169,28 @@ def _passage(row: dict[str, Any], words: int) -> str:
 
 
 def _answer_in(passage: str, answers: list[str]) -> str:
-    """The first accepted answer that stands in the passage as it is cut; empty where none does."""
+    """The first accepted answer that occurs in the cut passage; empty if none does."""
     return next((answer for answer in answers if normalize_answer(answer) and answer.lower() in passage.lower()), "")
 
 
-def _fits_beside(row: dict[str, Any], other: dict[str, Any], chosen: list[dict[str, Any]], words: int) -> bool:
-    """Whether another question's passage can stand here: neither passage answers the other's question."""
-    taken = [row, *chosen]
+def _fits_beside(row: dict[str, Any], other: dict[str, Any], others: list[dict[str, Any]], words: int) -> bool:
+    """Whether the passage of another question can be a distractor: neither passage answers the other question."""
+    present = [row, *others]
     text, gold = normalize_answer(_passage(other, words)), normalize_answer(_passage(row, words))
     answer = normalize_answer(_answer_in(_passage(other, words), other["answers"]))
     return (
         bool(answer)
         and answer not in gold
         and not any(normalize_answer(accepted) in text for accepted in row["answers"])
-        and all(other["ctxs"][0]["title"] != one["ctxs"][0]["title"] for one in taken)
+        and all(other["ctxs"][0]["title"] != one["ctxs"][0]["title"] for one in present)
         and not any(
-            answer.startswith(known) or known.startswith(answer)  # the shorter of two would always be the likelier
-            for known in (normalize_answer(_answer_in(_passage(one, words), one["answers"])) for one in taken)
+            answer.startswith(other_answer) or other_answer.startswith(answer)  # the shorter of two would always be more likely
+            for other_answer in (normalize_answer(_answer_in(_passage(one, words), one["answers"])) for one in present)
         )
     )
 
 
-#: SHA-256 of what is inside the published archives
+#: SHA-256 of the uncompressed published files
 CONTENT = {
     "key-value-75": "a0b62bcf5c33d41acd002250633c41f4890071bd05716849513b14a69473cd60",
     "documents": "315fb590f71f7556c49152e72c3479d070c5b6a83f37025fe9b1f631d3ebbdcf",

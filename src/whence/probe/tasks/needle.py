@@ -1,10 +1,9 @@
-"""Needle in a haystack: one sentence states a number, and the pages around it are about something else.
+"""Needle in a haystack: one sentence states a number, and the text around it is about something else.
 
-The pages are the help topics that come with every Python, so nothing is downloaded. Without distractors the rivals are
-numbers that occur nowhere in the text, and a model that reads the needle at all beats them.
-A distractor is a sentence of the same form about another name, at the end of another piece. Its number is a rival, so the
-model has to match the name. With a distractor in every other piece, as ``whence probe`` asks by default, a wrong choice
-says which slot was read instead.
+The text is the help topics of Python, so nothing is downloaded. Without distractors the rivals are numbers that do not
+occur in the text, and any model that reads the needle beats them. A distractor is a sentence of the same form about
+another name, at the end of another piece. Its number is a rival, so the model has to match the name. With a distractor in
+every other piece, the default of ``whence probe``, a wrong choice identifies the slot that was read instead.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ def build_needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, d
     """
     require_items("needle", max(items, 0), items)
     if pieces < 2 or words < 1:
-        raise usage_error("needle", f"{pieces} pieces of {words} words", "a text has at least 2 of 1", "take more")
+        raise usage_error("needle", f"{pieces} pieces of {words} words", "a text needs at least 2 pieces of 1 word", "pass more")
     most = min(pieces, len(NAMES)) - 1
     if not 0 <= distractors <= most:
         raise usage_error(
             "needle",
             f"distractors={distractors}",
-            f"each is in a piece of its own and has a name of its own: 0 to {most} here",
+            f"each needs its own piece and name: 0 to {most} here",
             "pass fewer distractors",
         )
-    stock = _words()
+    filler = _words()
     draw = random.Random(seed)
-    made = []
+    task_items = []
     for _ in range(items):
-        start = draw.randrange(len(stock))
-        need = (pieces - 1) * words
-        text = [stock[(start + index) % len(stock)] for index in range(need)]
+        start = draw.randrange(len(filler))
+        num_words = (pieces - 1) * words
+        text = [filler[(start + index) % len(filler)] for index in range(num_words)]
         name = draw.choice(NAMES)
         numbers = list(map(str, draw.sample(range(10_000, 100_000), max(RIVALS, distractors) + 1)))
         others = [" ".join(text[i * words : (i + 1) * words]) for i in range(pieces - 1)]
@@ -55,7 +54,7 @@ def build_needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, d
             for piece, other, rival in zip(holders, names, rivals, strict=False):
                 others[piece] += " " + _sentence(other, rival)
             rivals = rivals[:distractors]
-        made.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
+        task_items.append(Item(name, _sentence(name, numbers[0]), tuple(others), (numbers[0],), tuple(rivals)))
     settings = {"pieces": pieces, "words": words, "items": items, "seed": seed}
     others_too = f", {distractors} distractor{'' if distractors == 1 else 's'}" if distractors else ""
     return ProbeTask(
@@ -69,7 +68,7 @@ def build_needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, d
         label="",
         metric="value",
         paired=distractors == pieces - 1,
-        items=tuple(made),
+        items=tuple(task_items),
         settings=settings | ({"distractors": distractors} if distractors else {}),
     )
 
@@ -79,13 +78,13 @@ def _sentence(name: str, number: str) -> str:
 
 
 def _words() -> list[str]:
-    """The words of all paragraphs of prose; tables and code make poor filler, and five-digit numbers would be rivals."""
+    """The words of all prose paragraphs, without tables, code and five-digit numbers, which could equal a rival."""
     parts = topics("needle")
-    kept: list[str] = []
+    words: list[str] = []
     for _, text in sorted({**parts.train, **parts.test}.items()):
         for bare, paragraph in paragraphs(text):
             if paragraph[:1].strip() and not any(sign in bare for sign in ("::=", ">>>", "|", "---", "===")):
-                kept += [
+                words += [
                     word for word in bare.split() if not (len(word.strip(".,")) == 5 and word.strip(".,").isdigit())
                 ]
-    return kept
+    return words

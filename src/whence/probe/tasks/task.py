@@ -1,6 +1,6 @@
-"""What a probe asks: a question over a row of slots, one of which holds the answer, and that one can be moved.
+"""Tasks of a probe: a question about several slots, one of which contains the answer (the gold) and can be moved.
 
-The published scores of a generated answer (Liu et al. 2023, arXiv 2307.03172).
+Generated answers are scored as published by Liu et al. 2023 (arXiv 2307.03172).
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from whence.lab.data.corpora import content_hash
 
 Span = tuple[int, int]
 
-#: the two lines every curve is drawn between: nothing but the question, and the gold alone
+#: the two baselines of every curve: the question without any slot, and the gold as the only slot
 CLOSED_BOOK, ORACLE = "closed book", "oracle"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A question, the text that answers it, and the texts around that."""
+    """A question, the text that answers it (the gold), and the other texts."""
 
     question: str
     gold: str
-    others: tuple[str, ...]  # in the order in which they stand
-    answers: tuple[str, ...]  # any of them is right; the likelihood is that of the first
-    rivals: tuple[str, ...]  # wrong answers; in a paired task rival i is what the question about others[i] asks for
+    others: tuple[str, ...]  # in the order of the prompt
+    answers: tuple[str, ...]  # accepted answers; the likelihood is that of the first
+    rivals: tuple[str, ...]  # wrong answers; in a paired task rival i is the answer that others[i] contains
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as text, with the places of its slots in it, counted in characters."""
+    """A prompt as text, with the spans of its slots in characters."""
 
     text: str
     slots: tuple[Span, ...]
-    gold: int | None  # which slot holds the answer
-    answer: str  # what follows the text when it is answered rightly
+    gold: int | None  # the slot that contains the answer
+    answer: str  # the correct continuation of the text
     rivals: tuple[str, ...]
-    owners: tuple[int | None, ...]  # for the answer and each rival: the slot that holds it
+    owners: tuple[int | None, ...]  # for the answer and each rival: the slot that contains it
     accepted: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """A task of a probe: questions over a row of slots, and how their prompts are written.
+    """A task of a probe: items and the layout of their prompts.
 
     A prompt is ``head``, the slots with ``joint`` between them, and ``tail`` with the question. The probe moves the gold
-    from slot to slot and keeps everything else. A task of your own is a function that returns a ``ProbeTask`` for a number
+    from slot to slot and changes nothing else. A custom task is a function that returns a ``ProbeTask`` for a number
     of items; name it with ``--task my_module:colors``, ``--task ./colors.py:colors``, or register it in the entry-point
     group ``whence.probe_tasks``::
 
@@ -70,10 +70,10 @@ class ProbeTask:
         lead: between the prompt and an answer: a space, or a space and a quotation mark.
         label: before each slot, with ``{number}`` counted from 1; empty for none.
         metric: ``"value"`` or ``"subspan"``: how a generated answer is scored, see ``is_correct``.
-        paired: whether rival i is the answer that slot i holds, so that a wrong choice tells which slot was read.
+        paired: whether rival i is the answer in others[i], so that a wrong choice identifies the slot that was read.
         items: all with the same number of other texts and of rivals.
         settings: for the record.
-        source: where the questions come from.
+        source: the origin of the items.
     """
 
     name: str
@@ -115,21 +115,21 @@ class ProbeTask:
         return self._build_prompt(item, texts, place, (place, *(around if self.paired else [None] * len(item.rivals))))
 
     def closed_book(self, item: Item) -> Prompt:
-        """The question alone: what the model knows, or guesses, without any slot."""
+        """The question without any slot: measures what the model knows or guesses."""
         return self._build_prompt(item, [], None, (None,) * (1 + len(item.rivals)))
 
     def oracle(self, item: Item) -> Prompt:
-        """The gold as the only slot: what can be had when nothing stands around it."""
+        """The gold as the only slot: an upper bound without distraction."""
         return self._build_prompt(item, [item.gold], 0, (0, *[None] * len(item.rivals)))
 
     def at(self, item: Item, condition: int | str) -> Prompt:
-        """The prompt for a place, or for one of the two lines by its name."""
+        """The prompt for a gold slot, or for one of the two baselines by name."""
         if isinstance(condition, int):
             return self.prompt(item, condition)
         return {CLOSED_BOOK: self.closed_book, ORACLE: self.oracle}[condition](item)
 
     def content_free(self, text: str, places: int | None = None) -> Prompt:
-        """The same layout with the same words in every slot: whatever differs between slots is position alone."""
+        """The same layout with the same words in every slot, so that slots differ only in position."""
         item = self.items[0]
         return self._build_prompt(item, [text] * (places or self.slots), None, (None,) * (1 + len(item.rivals)))
 
@@ -157,22 +157,22 @@ class ProbeTask:
 
 
 def spread_slots(slots: int, count: int) -> tuple[int, ...]:
-    """So many places from the first slot to the last, as evenly as whole numbers allow.
+    """``count`` slots from the first to the last, spaced as evenly as possible.
 
     >>> spread_slots(140, 5), spread_slots(3, 5), spread_slots(20, 3)
     ((0, 35, 70, 104, 139), (0, 1, 2), (0, 10, 19))
     """
     if slots < 2 or count < 2:
         raise usage_error(
-            "spread", f"{count} places among {slots} slots", "a curve has two ends", "take two or more of each"
+            "spread_slots", f"{count} of {slots} slots", "a curve needs at least two slots", "pass two or more of each"
         )
     count = min(count, slots)
     return tuple(int(index * (slots - 1) / (count - 1) + 0.5) for index in range(count))
 
 
-def require_items(caller: str, found: int, wanted: int) -> None:
-    if wanted < 1 or found < wanted:
-        raise usage_error(caller, f"{wanted} items", f"there are {found}", "ask for at least 1 and no more than that")
+def require_items(subject: str, available: int, requested: int) -> None:
+    if requested < 1 or available < requested:
+        raise usage_error(subject, f"{requested} items", f"there are {available}", "pass a number from 1 to that")
 
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -188,7 +188,7 @@ def normalize_answer(text: str) -> str:
 
 
 def value_occurs(output: str, answers: Sequence[str]) -> bool:
-    """Whether a value stands anywhere in what was generated; the case of letters does not count.
+    """Whether a value occurs in the output, ignoring case.
 
     >>> value_occurs('"ABC-1"}', ["abc-1"]), value_occurs("abc", ["abc-1"])
     (True, False)
@@ -197,7 +197,7 @@ def value_occurs(output: str, answers: Sequence[str]) -> bool:
 
 
 def best_subspan(output: str, answers: Sequence[str]) -> bool:
-    """Whether an answer stands in the first line, both normalised; what follows a line break does not count.
+    """Whether an answer occurs in the first line of the output, both normalized.
 
     >>> best_subspan("It was the Röntgen.\\nMarie Curie", ["Röntgen"]), best_subspan("Curie\\nRöntgen", ["Röntgen"])
     (True, False)
@@ -208,7 +208,7 @@ def best_subspan(output: str, answers: Sequence[str]) -> bool:
 
 def is_correct(metric: str, output: str, answers: Sequence[str]) -> bool:
     """The score of an output by the name of its metric."""
-    known = {"value": value_occurs, "subspan": best_subspan}
-    if metric not in known:
-        raise usage_error("correct", repr(metric), f"the metrics are {', '.join(known)}", "take one of them")
-    return known[metric](output, answers)
+    metrics = {"value": value_occurs, "subspan": best_subspan}
+    if metric not in metrics:
+        raise usage_error("is_correct(metric)", repr(metric), f"the metrics are {', '.join(metrics)}", "take one of them")
+    return metrics[metric](output, answers)

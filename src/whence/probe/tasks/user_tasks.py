@@ -1,10 +1,10 @@
-"""Tasks of the user: a JSONL file of items, validated as a whole first, or a ``ProbeTask`` from a module or a file.
+"""Custom tasks: a JSONL file of items, which is validated completely first, or a ``ProbeTask`` from a module or a file.
 
     {"question": "Who built it?", "gold": "Ada built it.", "others": ["Ben saw it.", "Cy sold it."], "answers": ["Ada"]}
 
-``gold`` is the text that answers the question, ``others`` the texts around it, ``answers`` what counts as right; the
-likelihood is that of the first. ``rivals`` are wrong answers, the same number in each line. Where a file has none, the
-first answers of other lines are rivals.
+``gold`` is the text that answers the question, ``others`` are the other texts, and ``answers`` the accepted answers; the
+likelihood is that of the first. ``rivals`` are wrong answers, the same number in each line. If a file has none, the first
+answers of other lines are rivals.
 
 ``my_module:MyTask`` or ``./file.py:MyTask(words=3)`` names a class or function that is called with the number of items and
 returns a ``ProbeTask``. Arguments in the text are literals; they are parsed and never evaluated. Code runs only when a
@@ -32,14 +32,14 @@ from whence.plugins import (
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
 FIELDS = ("question", "gold", "others", "answers", "rivals", "id")
-DRAWN = 9  # rivals, where the file has none
+NUM_DRAWN_RIVALS = 9  # if the file has none
 
 
 def load_items(items: int | None, file: str, slots: int | None = None) -> ProbeTask:
     """The task of the first items of a file, all by default.
 
     Args:
-        slots: texts in each prompt, the gold among them; all that the file has by default. The first others are kept.
+        slots: texts in each prompt, including the gold; by default all texts of the file. The first others are used.
     """
     path = Path(file)
     numbered = _read(path)
@@ -50,35 +50,35 @@ def load_items(items: int | None, file: str, slots: int | None = None) -> ProbeT
         if not 2 <= slots <= most:
             raise usage_error(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
         numbered = [(line, _truncate_item(item, slots - 1)) for line, item in numbered]
-    made = tuple(item for _, item in numbered)
+    loaded = tuple(item for _, item in numbered)
     return ProbeTask(
-        name=f"{path.stem}, {1 + len(made[0].others)} texts",
-        about=f"Questions from {path.name}, each with several texts, one of which answers it.{describe_suspect_items(made)}",
+        name=f"{path.stem}, {1 + len(loaded[0].others)} texts",
+        about=f"Questions from {path.name}, each with several texts, one of which answers it.{describe_suspect_items(loaded)}",
         head="Answer the question from these texts. Only one of them holds the answer.\n\n",
         joint="\n",
         tail="\n\nQuestion: {question}\nAnswer:",
         lead=" ",
         label="Text [{number}]: ",
         metric="subspan",
-        paired=all(is_paired(item) for item in made),
-        items=made,
-        settings={"file": path.name, "items": len(made)},
+        paired=all(is_paired(item) for item in loaded),
+        items=loaded,
+        settings={"file": path.name, "items": len(loaded)},
         source=f"own items from {path.name}",
     )
 
 
 def describe_suspect_items(items: tuple[Item, ...]) -> str:
-    """A warning about golds without an answer and other texts with one, as sentences; empty where there are none.
+    """A warning about golds without an answer and other texts with one, as sentences; empty if there are none.
 
-    Neither is refused: an answer may be in other words than the text.
+    Both are accepted, because an answer may be worded differently from the text.
 
     >>> describe_suspect_items((Item("Who?", "Ben did.", ("Ada saw it.",), ("Ada",), ()),))
     ' In 1 of 1 items the gold contains none of the answers. In 1 of 1 items another text contains one.'
     """
     without = sum(not _contains_answer(item.gold, item) for item in items)
     beside = sum(any(_contains_answer(other, item) for other in item.others) for item in items)
-    told = f" In {without} of {len(items)} items the gold contains none of the answers." if without else ""
-    return told + (f" In {beside} of {len(items)} items another text contains one." if beside else "")
+    warning = f" In {without} of {len(items)} items the gold contains none of the answers." if without else ""
+    return warning + (f" In {beside} of {len(items)} items another text contains one." if beside else "")
 
 
 def _contains_answer(text: str, item: Item) -> bool:
@@ -87,7 +87,7 @@ def _contains_answer(text: str, item: Item) -> bool:
 
 
 def is_paired(item: Item) -> bool:
-    """Whether every other text holds the rival of the same number."""
+    """Whether others[i] contains rivals[i], for every i."""
     return len(item.rivals) == len(item.others) > 0 and all(
         normalize_answer(rival) in normalize_answer(other)
         for rival, other in zip(item.rivals, item.others, strict=True)
@@ -95,41 +95,41 @@ def is_paired(item: Item) -> bool:
 
 
 def _truncate_item(item: Item, others: int) -> Item:
-    kept = item.rivals[:others] if is_paired(item) else item.rivals
-    return replace(item, others=item.others[:others], rivals=kept)
+    rivals = item.rivals[:others] if is_paired(item) else item.rivals
+    return replace(item, others=item.others[:others], rivals=rivals)
 
 
 def _read(path: Path) -> list[tuple[int, Item]]:
-    """The items with the numbers of their lines; empty lines do not count."""
-    caller = f"--items {path.name}"
+    """The items with their line numbers; empty lines are skipped."""
+    subject = f"--items {path.name}"
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split inside texts
     except OSError as error:
         raise usage_error(
-            caller, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path"
+            subject, f"{error.strerror or error}", "it is a file of lines of JSON", "check the path"
         ) from None
     except UnicodeDecodeError as error:
         raise usage_error(
-            caller, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it"
+            subject, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it"
         ) from None
-    found = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise usage_error(caller, "no lines", "it has one item a line", "add some")
-    first, pattern = found[0]
-    for number, item in found:
-        for name, own, same in (
-            ("others", item.others, pattern.others),
-            ("rivals", item.rivals, pattern.rivals),
+    numbered = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        raise usage_error(subject, "no lines", "it has one item a line", "add some")
+    first, first_item = numbered[0]
+    for number, item in numbered:
+        for name, values, first_values in (
+            ("others", item.others, first_item.others),
+            ("rivals", item.rivals, first_item.rivals),
         ):
-            if len(own) != len(same):
+            if len(values) != len(first_values):
                 raise _line_error(
                     path,
                     number,
-                    f"{len(own)} {name}",
-                    f"line {first} has {len(same)}, and each line has as many",
+                    f"{len(values)} {name}",
+                    f"line {first} has {len(first_values)}, and each line has as many",
                     "make them equal",
                 )
-    return found
+    return numbered
 
 
 def _item(path: Path, number: int, line: str) -> Item:
@@ -161,7 +161,7 @@ def _item(path: Path, number: int, line: str) -> Item:
 
 
 def neither_is_prefix(rival: str, answer: str) -> bool:
-    """Whether neither begins with the other; the shorter one would always be the likelier.
+    """Whether neither text is a prefix of the other; the shorter one would always be more likely.
 
     >>> neither_is_prefix("Ada Lovelace", "ada"), neither_is_prefix("Ben", "Ada")
     (False, True)
@@ -171,23 +171,23 @@ def neither_is_prefix(rival: str, answer: str) -> bool:
 
 
 def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int, Item]]:
-    """Items as they are, or with first answers of other lines as rivals: as many as each line can have, at most nine."""
+    """The items with rivals. Without rivals in the file, first answers of other lines are drawn: at most nine, equally many each."""
     if numbered[0][1].rivals:
         return numbered
-    every = list(dict.fromkeys(item.answers[0] for _, item in numbered))
+    answers = list(dict.fromkeys(item.answers[0] for _, item in numbered))
     draw = random.Random(0)
-    drawn = []
+    rivals_by_item = []
     for _, item in numbered:
-        chosen: list[str] = []
-        for other in draw.sample(every, len(every)):
-            taken = (*item.answers, *chosen)
-            if len(chosen) < DRAWN and all(neither_is_prefix(other, one) for one in taken):
-                chosen.append(other)
-        drawn.append(chosen)
-    count = min(map(len, drawn))
+        rivals: list[str] = []
+        for other in draw.sample(answers, len(answers)):
+            present = (*item.answers, *rivals)
+            if len(rivals) < NUM_DRAWN_RIVALS and all(neither_is_prefix(other, one) for one in present):
+                rivals.append(other)
+        rivals_by_item.append(rivals)
+    count = min(map(len, rivals_by_item))
     return [
-        (number, replace(item, rivals=tuple(chosen[:count])))
-        for (number, item), chosen in zip(numbered, drawn, strict=True)
+        (number, replace(item, rivals=tuple(rivals[:count])))
+        for (number, item), rivals in zip(numbered, rivals_by_item, strict=True)
     ]
 
 
@@ -208,12 +208,12 @@ def _texts(path: Path, number: int, name: str, value: Any, least: int) -> tuple[
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can stand in a prompt: JSON can hold halves of characters, which no tokenizer reads."""
+    """Whether it can be part of a prompt. JSON can contain lone surrogates, which no tokenizer accepts."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
-def _line_error(path: Path, number: int, got: str, rule: str, mend: str = "correct that line") -> WhenceError:
-    return usage_error(f"--items {path.name}, line {number},", got, rule, mend)
+def _line_error(path: Path, number: int, got: str, rule: str, remedy: str = "correct that line") -> WhenceError:
+    return usage_error(f"--items {path.name}, line {number},", got, rule, remedy)
 
 
 METRICS = ("value", "subspan")
@@ -225,69 +225,69 @@ def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
     What is named is a ``ProbeTask``, or a class or function that is called with the number of items and returns one.
     Arguments in the text are literals; they are parsed and never evaluated.
     """
-    caller = f"--task {text}"
+    subject = f"--task {text}"
     if is_reference(text):
         reference = parse_reference(text, "--task")
         name, arguments = reference.name, reference.arguments
-        factory = load_reference(reference, caller)
+        factory = load_reference(reference, subject)
     else:
         name, _, rest = text.partition("(")
-        arguments = parse_arguments(f"({rest}" if rest else None, caller)
-        factory = load_entry_point(entry_points(PROBE_TASKS)[name.strip()], caller)
+        arguments = parse_arguments(f"({rest}" if rest else None, subject)
+        factory = load_entry_point(entry_points(PROBE_TASKS)[name.strip()], subject)
     if isinstance(factory, ProbeTask):
-        made: object = factory
+        task: object = factory
     elif callable(factory):
         try:
-            made = factory(items, **{**arguments, **settings})
+            task = factory(items, **{**arguments, **settings})
         except WhenceError:
             raise
         except Exception as error:
             raise usage_error(
-                caller,
+                subject,
                 f"{type(error).__name__}: {error}",
                 f"{name}(items) must return a task without an error",
                 "correct it",
             ) from error
     else:
         raise usage_error(
-            caller,
+            subject,
             f"a {type(factory).__name__}",
             f"{name} must be a class, a function or a ProbeTask",
             "check the name",
         )
-    return replace(require_valid_task(caller, made, items), source=f"own task {text}")
+    return replace(require_valid_task(subject, task, items), source=f"own task {text}")
 
 
-def require_valid_task(caller: str, made: object, items: int) -> ProbeTask:
-    """The task itself, if its items have equal shapes and answers and its prompt contains the question."""
-    if not isinstance(made, ProbeTask):
-        raise usage_error(caller, type(made).__name__, "it must return a whence.probe.ProbeTask", "return one")
-    require_items(caller, len(made.items), items)
-    made = made.first(items)
-    slots, rivals = len(made.items[0].others), len(made.items[0].rivals)
-    for number, item in enumerate(made.items):
+def require_valid_task(subject: str, task: object, items: int) -> ProbeTask:
+    """Return the task if its items have equal shapes and answers and its prompt contains the question."""
+    if not isinstance(task, ProbeTask):
+        raise usage_error(subject, type(task).__name__, "it must return a whence.probe.ProbeTask", "return one")
+    require_items(subject, len(task.items), items)
+    task = task.first(items)
+    slots, rivals = len(task.items[0].others), len(task.items[0].rivals)
+    for number, item in enumerate(task.items):
         wrong = None
         if len(item.others) != slots or not slots:
             wrong = f"{len(item.others)} others", f"each item has as many as the first, which has {slots}, at least one"
-        elif len(item.rivals) != rivals or (made.paired and rivals != slots):
+        elif len(item.rivals) != rivals or (task.paired and rivals != slots):
             wrong = f"{len(item.rivals)} rivals", "each item has as many, and in a paired task one for each other text"
         elif not item.answers:
             wrong = "no answers", "each item has at least one"
         if wrong:
-            raise usage_error(f"{caller}, item {number},", *wrong, "correct the item")
-    if made.metric not in METRICS:
+            raise usage_error(f"{subject}, item {number},", *wrong, "correct the item")
+    if task.metric not in METRICS:
         raise usage_error(
-            caller, f"the metric {made.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them"
+            subject, f"the metric {task.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them"
         )
-    if "{question}" not in made.tail:
-        raise usage_error(caller, f"the tail {made.tail!r}", "the question stands there as {question}", "add it")
+    if "{question}" not in task.tail:
+        raise usage_error(subject, f"the tail {task.tail!r}", "the tail must contain {question}", "add it")
     try:
-        made.prompt(made.items[0], 0)
+        task.prompt(task.items[0], 0)
     except (KeyError, IndexError, ValueError) as error:
         raise usage_error(
-            caller,
-            f"the tail {made.tail!r} and the label {made.label!r} ({type(error).__name__}: {error})",
-            "braces stand around {question} in the tail and around {number} in the label, and are doubled elsewhere",
+            subject,
+            f"the tail {task.tail!r} and the label {task.label!r} ({type(error).__name__}: {error})",
+            "the tail may contain {question} and the label {number}; other braces must be doubled",
             "correct them",
         ) from None
-    return made
+    return task

@@ -1,7 +1,7 @@
-"""The charts of a probe. Each is drawn once, by matplotlib; the page and the pictures use the same functions.
+"""The charts of a probe. The page and the image files use the same drawing functions of matplotlib.
 
 Every chart also has its numbers as rows of a table, for a page that is written without matplotlib, and a description for
-screen readers. Colours are those of the light page; ``figures.svg`` turns them into the page's variables.
+screen readers. Colors are those of the light page; ``figures.svg`` replaces them by the CSS variables of the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLORS = {
 }  # fmt: skip
 
 
-#: colour, marker and line of the curves of a chart: each tells them apart without the others
+#: color, marker and line style of the curves of a chart; each alone distinguishes them
 STYLES = (
     ("hue1", "o", "-"), ("hue2", "s", "--"), ("hue3", "^", "-."), ("hue4", "D", ":"), ("hue5", "v", "-"), ("hue6", "P", "--"),
 )  # fmt: skip
@@ -38,7 +38,7 @@ PERCENT, THOUSANDTHS = 100, 1000
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: how it is drawn on axes, what it shows in words, and its numbers as a table.
+    """One chart: a drawing function, a description, and its numbers as a table.
 
     Args:
         name: unique on a page; the ids inside the SVG begin with it.
@@ -60,8 +60,8 @@ def gold_curve(task: dict[str, Any]) -> Chart:
     """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
     levels = {name: point["mean"] for name, point in leading_curve(task)["baselines"].items()} | {"chance": task["chance"]}
     named = [(SCORES[curve["score"]], curve) for curve in task["curves"]]
-    said = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
-    return slot_curves(f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", said)
+    description = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
+    return slot_curves(f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", description)
 
 
 def slot_curves(
@@ -70,7 +70,7 @@ def slot_curves(
     slots: int,
     levels: Mapping[str, float],
     label: str,
-    said: str,
+    description: str,
 ) -> Chart:
     """Named curves by the slot of the gold with their intervals, and some levels as horizontal lines."""
 
@@ -81,8 +81,8 @@ def slot_curves(
                          label=f"{level}, {PERCENT * share:.0f}%")  # fmt: skip
         for index, (words, curve) in enumerate(named):
             color, marker, line = STYLES[index % len(STYLES)]
-            beside = (index - (len(named) - 1) / 2) * 0.012 * slots  # so that intervals do not cover each other
-            at = [point["slot"] + 1 + beside for point in curve["points"]]
+            offset = (index - (len(named) - 1) / 2) * 0.012 * slots  # so that intervals do not cover each other
+            at = [point["slot"] + 1 + offset for point in curve["points"]]
             means = [PERCENT * point["mean"] for point in curve["points"]]
             ends = [point["interval"] or {"low": point["mean"], "high": point["mean"]} for point in curve["points"]]
             bars = [
@@ -97,7 +97,7 @@ def slot_curves(
         axes.set_xlabel("slot of the gold")
         axes.set_ylabel(label)
 
-    spoken = "; ".join(
+    values = "; ".join(
         f"{words}: "
         + ", ".join(
             f"slot {p['slot'] + 1}: {format_percent(p['mean'])} (95% interval {format_interval(p['interval'])}, {format_count(p['n'], 'item')})"
@@ -110,7 +110,7 @@ def slot_curves(
         + [f"{format_percent(curve['points'][i]['mean'])} ({format_interval(curve['points'][i]['interval'])})" for _, curve in named]
         for i, point in enumerate(named[0][1]["points"])
     ]
-    return Chart(name, f"{said}. {spoken}.", draw, ["", *(words for words, _ in named)], rows)
+    return Chart(name, f"{description}. {values}.", draw, ["", *(words for words, _ in named)], rows)
 
 
 def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
@@ -122,7 +122,7 @@ def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
     def draw(axes: Axes) -> None:
         for row, (_, points) in enumerate(lines):
             width = 1 / len(points)
-            # never so dark that the number could not be read on it
+            # light enough to read the number on it
             draw_cells(axes, [(i * width, row, width, 0.05 + 0.45 * point["mean"]) for i, point in enumerate(points)])
             for i, point in enumerate(points):
                 axes.text(
@@ -140,30 +140,30 @@ def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
         axes.set_ylabel("slots")
         axes.set_xlabel(f"depth of the gold; {SCORES[score]} (%)")
 
-    spoken = "; ".join(
+    values = "; ".join(
         f"{slots} slots, gold in slot {p['slot'] + 1}: {format_percent(p['mean'])}" for slots, points in lines for p in points
     )
     rows = [
         [f"{slots} slots", ", ".join(f"slot {p['slot'] + 1}: {format_percent(p['mean'])}" for p in points)]
         for slots, points in lines
     ]
-    said = f"{kind}: {SCORES[score]} by length and by the depth of the gold. {spoken}."
-    return Chart(f"depth-{kind}", said, draw, ["", SCORES[score]], rows, (4.6, 0.9 + 0.45 * len(lines)))
+    description = f"{kind}: {SCORES[score]} by length and by the depth of the gold. {values}."
+    return Chart(f"depth-{kind}", description, draw, ["", SCORES[score]], rows, (4.6, 0.9 + 0.45 * len(lines)))
 
 
 def line_chart(
-    name: str, said: str, draw: Callable[[Axes], None], column: str, series: Series, scale: float, unit: str
+    name: str, description: str, draw: Callable[[Axes], None], column: str, series: Series, scale: float, unit: str
 ) -> Chart:
     """A chart of lines with a table of the same numbers: a row for each place on the x axis."""
-    every = sorted({x for at, _ in series.values() for x in at})
-    known = {words: dict(zip(at, values, strict=True)) for words, (at, values) in series.items()}
-    rows = [[f"{x:g}", *(f"{scale * own[x]:.3g}" if x in own else "–" for own in known.values())] for x in every]
+    positions = sorted({x for at, _ in series.values() for x in at})
+    values_by_line = {words: dict(zip(at, values, strict=True)) for words, (at, values) in series.items()}
+    rows = [[f"{x:g}", *(f"{scale * line_values[x]:.3g}" if x in line_values else "–" for line_values in values_by_line.values())] for x in positions]
     head = [column, *(f"{words} ({unit})" if unit else words for words in series)]
-    return Chart(name, f"{said}.", draw, head, rows)
+    return Chart(name, f"{description}.", draw, head, rows)
 
 
 def draw_cells(axes: Axes, cells: Sequence[tuple[float, float, float, float]]) -> None:
-    """Cells of one colour: left edge, top edge, width and opacity of each."""
+    """Cells of one color: left edge, top edge, width and opacity of each."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 

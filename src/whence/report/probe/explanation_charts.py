@@ -43,13 +43,13 @@ HEADS = 6  # drawn one by one: those with the most attention to the gold
 def slot_attention(name: str, title: str, attention: dict[str, Any], content_free: Any) -> Chart:
     """Attention a token to the gold as it moves, to the other slots, and where all slots hold the same words."""
     at = [slot + 1 for slot in attention["gold_slots"]]
-    every = list(range(1, len(attention["profile"][0][0]) + 1))
+    all_slots = list(range(1, len(attention["profile"][0][0]) + 1))
     series = {
         "gold, mean of all heads": (at, over_heads(attention["gold"])),
-        "another slot, mean": (every, over_heads(attention["profile"])),
+        "another slot, mean": (all_slots, over_heads(attention["profile"])),
     }
     if content_free:
-        series["all slots alike, mean"] = (every, over_heads(content_free))
+        series["all slots alike, mean"] = (all_slots, over_heads(content_free))
     single = sorted((row for layer in attention["gold"] for row in layer), key=max, reverse=True)[:HEADS]
 
     def draw(axes: Axes) -> None:
@@ -65,18 +65,18 @@ def slot_attention(name: str, title: str, attention: dict[str, Any], content_fre
         axes.set_xlabel("slot, from the first to the last")
         axes.set_ylabel("attention a token (thousandths, log)")
 
-    said = f"{title}: attention of the answering token to each slot"
-    return line_chart(f"attention-{name}", said, draw, "slot", series, THOUSANDTHS, "thousandths a token")
+    description = f"{title}: attention of the answering token to each slot"
+    return line_chart(f"attention-{name}", description, draw, "slot", series, THOUSANDTHS, "thousandths a token")
 
 
 def attention_by_distance(result: dict[str, Any]) -> Chart:
     """Mean attention at each distance, for three thirds of the layers, and for all with one position for all tokens."""
     far = [(near + end - 1) / 2 for near, end in result["ranges"]]
-    layers, alone = (
+    layers, one_position = (
         [[sum(values) / len(values) for values in zip(*heads, strict=True)] for heads in result.get(arm, [])]
         for arm in ("attention", "one_position")
     )
-    parts = [*thirds(layers), *([("one position for all tokens", alone)] if alone else [])]
+    parts = [*thirds(layers), *([("one position for all tokens", one_position)] if one_position else [])]
     series = {name: (far, [sum(v) / len(v) for v in zip(*part, strict=True)]) for name, part in parts}
 
     def draw(axes: Axes) -> None:
@@ -89,8 +89,8 @@ def attention_by_distance(result: dict[str, Any]) -> Chart:
         axes.set_xlabel("tokens back from the query, plus 1 (log)")
         axes.set_ylabel("attention a token (%, log)")
 
-    said = "Mean attention to a token by its distance from the query"
-    return line_chart("distance", said, draw, "distance", series, PERCENT, "%")
+    description = "Mean attention to a token by its distance from the query"
+    return line_chart("distance", description, draw, "distance", series, PERCENT, "%")
 
 
 def position_variance(geometry: dict[str, Any]) -> Chart:
@@ -102,16 +102,16 @@ def position_variance(geometry: dict[str, Any]) -> Chart:
         _lines_by_layer(axes, series, PERCENT, "share beyond chance (%)")
         axes.axhline(0, color=COLORS["faint"], linewidth=0.8)
 
-    said = "Variance of the hidden states that position explains, by layer"
-    return line_chart("variance", said, draw, "layer", series, PERCENT, "%")
+    description = "Variance of the hidden states that position explains, by layer"
+    return line_chart("variance", description, draw, "layer", series, PERCENT, "%")
 
 
 def vector_lengths(geometry: dict[str, Any]) -> Chart:
     """The mean length of the moving part of the positional vectors and of the content, by layer."""
     series = {name: _by_layer(geometry["vectors"][name]) for name in ("moving", "content")}
-    said = "Mean length of the positional vectors and of the content, by layer"
+    description = "Mean length of the positional vectors and of the content, by layer"
     return line_chart(
-        "vectors", said, lambda axes: _lines_by_layer(axes, series, 1, "mean length"), "layer", series, 1, ""
+        "vectors", description, lambda axes: _lines_by_layer(axes, series, 1, "mean length"), "layer", series, 1, ""
     )
 
 
@@ -131,10 +131,10 @@ def positional_channel(channels: dict[str, Any]) -> Chart:
         axes.set_xlabel("position (tokens)")
         axes.set_ylabel(f"channel {curve['channel']} in layer {curve['layer']}")
 
-    said = f"The mean of channel {curve['channel']} in layer {curve['layer']} along random texts"
+    description = f"The mean of channel {curve['channel']} in layer {curve['layer']} along random texts"
     step = max(1, (end - begin) // 12)
     rows = [[str(at), f"{curve['values'][at]:.3g}"] for at in range(begin, end, step)]
-    return Chart("channel", f"{said}.", draw, ["position", "mean over texts"], rows)
+    return Chart("channel", f"{description}.", draw, ["position", "mean over texts"], rows)
 
 
 def channel_counts(channels: dict[str, Any]) -> Chart:
@@ -151,9 +151,9 @@ def channel_counts(channels: dict[str, Any]) -> Chart:
         axes.set_ylabel(f"channels of {channels['hidden_size']}")
 
     rows = [[fit, str(channels[fit]["count"]), str(channels[fit]["by_chance"])] for fit in FITS]
-    said = "; ".join(f"{fit}: {count} in order, {chance} shuffled" for fit, count, chance in rows)
+    counts_text = "; ".join(f"{fit}: {count} in order, {chance} shuffled" for fit, count, chance in rows)
     return Chart(
-        "fits", f"Channels that are monotone in position, by fit. {said}.", draw, ["fit", "in order", "shuffled"], rows
+        "fits", f"Channels that are monotone in position, by fit. {counts_text}.", draw, ["fit", "in order", "shuffled"], rows
     )
 
 
@@ -169,8 +169,8 @@ def mask_or_encoding(result: dict[str, Any]) -> Chart:
         axes.set_xlabel(f"variance due to position, layer {result['layer']} (%)")
 
     rows = [[name, f"{share:.1f}%"] for name, share in shares.items()]
-    said = f"Variance due to position in layer {result['layer']}: " + ", ".join(f"{name} {cell}" for name, cell in rows)
-    return Chart("arms", f"{said}.", draw, ["arm", "variance due to position"], rows)
+    description = f"Variance due to position in layer {result['layer']}: " + ", ".join(f"{name} {cell}" for name, cell in rows)
+    return Chart("arms", f"{description}.", draw, ["arm", "variance due to position"], rows)
 
 
 def ablation(result: dict[str, Any], measure: str) -> Chart:
@@ -231,8 +231,8 @@ def slot_emphasis(parts: Mapping[str, dict[str, Any]]) -> Chart:
         [f"slot {slot + 1}", f"{before[i]:.1f}%", *(f"{values[i]:.1f}%" for values in after.values())]
         for i, slot in enumerate(slots)
     ]
-    said = "Probability of a slot’s answer before and after the slot was emphasized"
-    return Chart("emphasis", f"{said}.", draw, ["", "untouched", *after], rows)
+    description = "Probability of a slot’s answer before and after the slot was emphasized"
+    return Chart("emphasis", f"{description}.", draw, ["", "untouched", *after], rows)
 
 
 def head_grid(name: str, values: list[list[float]], title: str, layers: Sequence[int] | None = None) -> Chart:
@@ -249,8 +249,8 @@ def head_grid(name: str, values: list[list[float]], title: str, layers: Sequence
         draw_cells(axes, cells)
         axes.set_xlim(0, heads)
         axes.set_ylim(rows, 0)
-        shown = range(0, rows, 1 if rows <= 6 else 5)
-        axes.set_yticks([row + 0.5 for row in shown], [str(numbers[row]) for row in shown])
+        ticks = range(0, rows, 1 if rows <= 6 else 5)
+        axes.set_yticks([row + 0.5 for row in ticks], [str(numbers[row]) for row in ticks])
         step = 1 if heads <= 12 else 4
         axes.set_xticks([head + 0.5 for head in range(0, heads, step)], [str(head) for head in range(0, heads, step)])
         axes.set_xlabel(f"head; {title}, from 0 (faint) to 100%")
@@ -261,9 +261,9 @@ def head_grid(name: str, values: list[list[float]], title: str, layers: Sequence
         for layer, line in zip(numbers, values, strict=True)
     ]
     listed = f"layers 0 to {rows - 1}" if layers is None else f"layers {', '.join(map(str, layers))}"
-    said = f"{title}, {listed} downwards, heads 0 to {heads - 1} across."
+    description = f"{title}, {listed} downwards, heads 0 to {heads - 1} across."
     size = (4.6, min(6.0, 0.8 + 0.13 * max(rows, 8)))
-    return Chart(name, said, draw, ["", *(f"head {head}" for head in range(heads))], table, size)
+    return Chart(name, description, draw, ["", *(f"head {head}" for head in range(heads))], table, size)
 
 
 def region_grids(regions: dict[str, list[list[float]]], layers: Sequence[int] | None = None) -> Chart:
@@ -330,5 +330,5 @@ def _fit(values: list[float], fit: str) -> tuple[list[float], list[float]]:
 
 
 def _mean_by_slot(part: dict[str, Any], slots: Sequence[int], key: str) -> list[float]:
-    own = [[row[key] for row in part["rows"] if row["slot"] == slot] for slot in slots]
-    return [PERCENT * sum(values) / len(values) for values in own]
+    values_by_slot = [[row[key] for row in part["rows"] if row["slot"] == slot] for slot in slots]
+    return [PERCENT * sum(values) / len(values) for values in values_by_slot]

@@ -1,4 +1,4 @@
-"""Charts as SVG inside the page, and as pictures for a text that shows them: both from the same drawing functions."""
+"""Charts as inline SVG for the page, and as figures for image files, from the same drawing functions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LETTERS = 68  # that fit below a panel
+LETTERS = 68  # characters that fit below a panel
 NO_FIGURES = 'Numbers instead of figures, because matplotlib is not installed: pip install "whence[plot]".'
-#: ids that matplotlib numbers through; nothing refers to them
+#: numbered ids of matplotlib to which nothing refers
 _GROUP_ID = re.compile(
     r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|xtick|ytick|legend|\w*Collection|\w+)_\d+"'
 )
@@ -40,7 +40,7 @@ def chart_html(chart: Chart) -> str:
 
 
 def svg(chart: Chart) -> str:
-    """A chart as inline SVG: the same bytes each time, text as text, colours as the page's variables."""
+    """A chart as inline SVG: the same bytes each time, text as text, colors as CSS variables of the page."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -79,13 +79,13 @@ def _inline(text: str, chart: Chart) -> str:
     text = re.sub(r">\s+<", "><", text)
     box = re.search(r'viewBox="[^"]+"', text)
     assert box is not None
-    title, said = html.escape(chart.description.partition(". ")[0]), html.escape(chart.description)
-    start = f'<svg class="chart" role="img" aria-label="{said}" {box[0]}><title>{title}</title>'
+    title, description = html.escape(chart.description.partition(". ")[0]), html.escape(chart.description)
+    start = f'<svg class="chart" role="img" aria-label="{description}" {box[0]}><title>{title}</title>'
     return re.sub(r"<svg[^>]*>", lambda _: start, text, count=1).replace("\n", " ").strip()
 
 
 def draw_axes(axes: Axes, draw: Callable[[Axes], None]) -> None:
-    """One chart with the sizes and colours that all have."""
+    """Draw one chart in the common style."""
     draw(axes)
     axes.set_facecolor("none")
     axes.tick_params(labelsize=7, color=COLORS["faint"], labelcolor=COLORS["ink"])
@@ -101,7 +101,7 @@ def draw_axes(axes: Axes, draw: Callable[[Axes], None]) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart of a picture with its title; ``measured`` says on what, below the picture."""
+    """A chart of a figure with its title; ``measured`` describes the data, below the figure."""
 
     title: str
     chart: Chart
@@ -121,20 +121,20 @@ def curves_figure(findings: dict[str, Any]) -> Figure:
 
 
 def explanations_figure(findings: dict[str, Any]) -> Figure:
-    """A panel for each explanation that was measured, and below them on what."""
+    """A panel for each explanation in the records, and a description of the data below them."""
     panels = _explanation_panels(findings)
     if not panels:
         raise usage_error(
             "explanations_figure(findings)",
             "no explanations",
             "a figure needs at least one",
-            "run the probe to its end",
+            "run the probe without --only",
         )
     return _figure(f"{findings['title']}: why", panels, columns=3, lettered=True)
 
 
 def _figure(title: str, panels: Sequence[Panel], columns: int, lettered: bool = False) -> Figure:
-    require_package("matplotlib", "a picture of a probe", "plot")
+    require_package("matplotlib", "a figure of a probe", "plot")
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
@@ -167,7 +167,7 @@ def emphasis_parts(explanation: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _explanation_panels(findings: dict[str, Any]) -> list[Panel]:
-    """Those that the records have; attention is that of the first task."""
+    """A panel for each explanation in the records; attention is that of the first task."""
     parts, names = findings["explanation"], {task["task"]: task["name"] for task in findings["tasks"]}
     panels: list[Panel] = []
     if parts["attention"]:

@@ -1,4 +1,4 @@
-"""The model of the records and the source of the items, for the page. Older records lack them, and the page says so."""
+"""The model of the records and the source of the items, for the page. Older records lack them; the page states this."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ def describe_attached(identity: Mapping[str, Any] | None) -> str:
     """The positions that whence attached, as HTML."""
     if not identity or "attached" not in identity:
         return ""
-    found = identity["attached"] or []
-    said = [f"{one.get('position', one)} in {len(one.get('layers', ()))} layers" for one in found]
-    return html.escape("; ".join(said) or "nothing")
+    attached = identity["attached"] or []
+    parts = [f"{one.get('position', one)} in {len(one.get('layers', ()))} layers" for one in attached]
+    return html.escape("; ".join(parts) or "nothing")
 
 
-def _intervention(found: Mapping[str, Any] | None) -> str:
-    if not found:
+def _intervention(intervention: Mapping[str, Any] | None) -> str:
+    if not intervention:
         return ""
-    code = f" (source SHA-256 {_short(found['source_sha256'])})" if found.get("source_sha256") else ""
-    return _text(describe_intervention(dict(found))) + code
+    code = f" (source SHA-256 {_short(intervention['source_sha256'])})" if intervention.get("source_sha256") else ""
+    return _text(describe_intervention(dict(intervention))) + code
 
 
 def describe_source(task: Mapping[str, Any]) -> str:
-    """Where a task's questions come from."""
+    """The source of the items of a task."""
     return f"Data: {task['source']}." if task.get("source") else f"Data: {SOURCE_UNKNOWN}."
 
 
@@ -82,8 +82,8 @@ def _weights(weights: Any) -> str:
     return f"SHA-256 {_short(weights.get('sha256'))}{html.escape(warned)}"
 
 
-def _quantization(found: Any) -> str:
-    return str(found.get("quant_method", "yes")) if isinstance(found, Mapping) else str(found or "")
+def _quantization(config: Any) -> str:
+    return str(config.get("quant_method", "yes")) if isinstance(config, Mapping) else str(config or "")
 
 
 def _short(checksum: Any) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 from whence.errors import usage_error
 from whence.report.html_page import provenance_section, render_page
 from whence.report.probe import charts, explanation_charts, tables
-from whence.report.probe.answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
 from whence.report.probe.model_terms import describe_source, model_details
+from whence.report.probe.section_answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.sentences import (
     describe_decision_rule,
     describe_emphasis,
@@ -69,8 +69,8 @@ def _answer(sentence: str) -> str:
 
 
 def _few(items: int, what: str = "items a slot") -> str:
-    said = few_items_note(items, what)
-    return f'<p class="warning small">{html.escape(said)}</p>' if said else ""
+    note = few_items_note(items, what)
+    return f'<p class="warning small">{html.escape(note)}</p>' if note else ""
 
 
 def _no_figures() -> str:
@@ -91,11 +91,11 @@ def _lengths(tasks: list[dict[str, Any]]) -> str:
     return "".join(
         _figure(
             f"{kind}: by depth and length",
-            chart_html(charts.depth_by_length(kind, own)),
+            chart_html(charts.depth_by_length(kind, same_kind)),
             "The same curves, one row for each number of slots.",
         )
-        for kind, own in kinds.items()
-        if len(own) > 1
+        for kind, same_kind in kinds.items()
+        if len(same_kind) > 1
     )
 
 
@@ -104,24 +104,24 @@ def _capture_error(findings: dict[str, Any]) -> str:
     reason = findings["model"].get("capture_error")
     if not reason:
         return ""
-    said = f"Explanations are left out; only the curves are measured. The reason: {reason}"
-    return _section("capture_error", "Where does it come from?", _answer(said if said.endswith(".") else f"{said}."))
+    sentence = f"Explanations are left out; only the curves are measured. The reason: {reason}"
+    return _section("capture_error", "Where does it come from?", _answer(sentence if sentence.endswith(".") else f"{sentence}."))
 
 
 def _attention(findings: dict[str, Any]) -> str:
-    found = findings["explanation"]["attention"]
-    if not found:
+    by_task = findings["explanation"]["attention"]
+    if not by_task:
         return ""
-    free = findings["explanation"].get("content-free") or {}
+    content_free = findings["explanation"].get("content-free") or {}
     tasks = {task["task"]: task for task in findings["tasks"]}
     figures = "".join(
         _figure(tasks[name]["name"],
-                chart_html(explanation_charts.slot_attention(name, tasks[name]["name"], part, free.get(name))),
-                "Means over layers and heads; thin lines are single heads." + (ALIKE if free.get(name) else ""),
+                chart_html(explanation_charts.slot_attention(name, tasks[name]["name"], part, content_free.get(name))),
+                "Means over layers and heads; thin lines are single heads." + (ALIKE if content_free.get(name) else ""),
                 _few(_captured_items(findings, tasks[name])))
-        for name, part in found.items()
+        for name, part in by_task.items()
     )  # fmt: skip
-    name, first = next(iter(found.items()))
+    name, first = next(iter(by_task.items()))
     title = tasks[name]["name"]
     heads = {title: first["regions"][region] for region, title in REGIONS.items()}
     heads["difference between slots due to position"] = first["shares"]["position"]
@@ -130,7 +130,7 @@ def _attention(findings: dict[str, Any]) -> str:
         for index, (title, rows) in enumerate(heads.items())
     )
     distance = findings["explanation"].get("distance")
-    far = (
+    distance_figure = (
         _figure(
             "By distance",
             chart_html(explanation_charts.attention_by_distance(distance)),
@@ -143,7 +143,7 @@ def _attention(findings: dict[str, Any]) -> str:
     return _section(
         "attention", "Where does the answering token look?",
         f"{_answer(attention_answer(title, first))}"
-        f'<div class="figures">{figures}{far}</div>'
+        f'<div class="figures">{figures}{distance_figure}</div>'
         f"<h3>Every head</h3><p>Task: {html.escape(title)}. The first three grids divide each row of attention; beginning and "
         "end are a tenth of the tokens each. The last grid is the share of the differences between slots that position "
         "explains in the model: position + relevance of the gold + rest. With few items, the content of a slot counts as "
@@ -163,10 +163,10 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
     most = max(value for layer in gold for head in layer for value in head)
     if not most > 0:
         return ""
-    shown = sorted({0, len(places) // 2, len(places) - 1})
+    selected = sorted({0, len(places) // 2, len(places) - 1})
     grids = "".join(
         f'<figure class="figure">{_grid(f"gold-{at}", rows, f"the gold in slot {places[at] + 1}", attention)}</figure>'
-        for at in shown
+        for at in selected
         for rows in [[[head[at] / most for head in layer] for layer in gold]]
     )
     return (
@@ -225,51 +225,51 @@ def _causes(findings: dict[str, Any]) -> str:
 
 def _emphasis(explanation: dict[str, Any]) -> str:
     """How a slot's answer changed when its attention weight, or its score, was multiplied."""
-    found = emphasis_parts(explanation)
-    if not found:
+    parts = emphasis_parts(explanation)
+    if not parts:
         return ""
-    chart = _figure("Before and after", chart_html(explanation_charts.slot_emphasis(found)), "")
+    chart = _figure("Before and after", chart_html(explanation_charts.slot_emphasis(parts)), "")
     text = f'<div class="figures">{chart}</div>' + "".join(
-        f"<p>{html.escape(describe_emphasis(part['summary']))}</p>{tables.emphasis(part)}" for part in found.values()
+        f"<p>{html.escape(describe_emphasis(part['summary']))}</p>{tables.emphasis(part)}" for part in parts.values()
     )
     return _collapsible(
-        "Does the answer follow the attention?", text, min(part["items"] for part in found.values()), "items"
+        "Does the answer follow the attention?", text, min(part["items"] for part in parts.values()), "items"
     )
 
 
 def _ablation(findings: dict[str, Any]) -> str:
     """The curves with parts of the positional vectors removed from the input of attention."""
-    found = findings["explanation"].get("ablation")
-    task = next((one for one in findings["tasks"] if found and one["task"] == found["task"]), None)
-    if not found or not task:
+    result = findings["explanation"].get("ablation")
+    task = next((one for one in findings["tasks"] if result and one["task"] == result["task"]), None)
+    if not result or not task:
         return ""
-    share, gold = (chart_html(explanation_charts.ablation(found, name)) for name in ("probability", "gold_attention"))
+    share, gold = (chart_html(explanation_charts.ablation(result, name)) for name in ("probability", "gold_attention"))
     about = (
-        f"{task['name']}, {format_count(found['items'], 'item')} a slot; vectors from {found['texts']} plain texts of "
-        f"{found['tokens']} tokens."
+        f"{task['name']}, {format_count(result['items'], 'item')} a slot; vectors from {result['texts']} plain texts of "
+        f"{result['tokens']} tokens."
     )
     text = (
-        f"<p>{html.escape(ablation_answer(found))}</p>"
+        f"<p>{html.escape(ablation_answer(result))}</p>"
         "<p>The input of attention in every layer is the sum of a positional vector (the mean over texts) and the content of the "
         "text. Moving is the part of the vector that differs between positions. The first four tokens are not changed, because "
         "attention sinks are there. Shuffled is the control: it removes the moving part of another position. An arm with no larger effect than this one "
         "shows noise.</p>"
         f'<div class="figures">{_figure("The answer", share, about)}{_figure("Attention to the gold", gold, about)}</div>'
     )
-    return _collapsible("Does the curve depend on positional vectors?", text, found["items"])
+    return _collapsible("Does the curve depend on positional vectors?", text, result["items"])
 
 
-def _collapsible(title: str, inside: str, items: int, what: str = "items a slot") -> str:
+def _collapsible(title: str, content: str, items: int, what: str = "items a slot") -> str:
     """A part of a section; with too few items it is folded away and says so."""
     if not few_items_note(items, what):
-        return f"<h3>{html.escape(title)}</h3>{inside}"
+        return f"<h3>{html.escape(title)}</h3>{content}"
     summary = f'{html.escape(title)} <span class="warning">{html.escape(few_items_note(items, what))}</span>'
-    return f"<details><summary>{summary}</summary>{inside}</details>"
+    return f"<details><summary>{summary}</summary>{content}</details>"
 
 
-def _section(name: str, title: str, inside: str) -> str:
+def _section(name: str, title: str, content: str) -> str:
     return (
-        f'<section class="study" aria-labelledby="{name}"><h2 id="{name}">{html.escape(title)}</h2>{inside}</section>'
+        f'<section class="study" aria-labelledby="{name}"><h2 id="{name}">{html.escape(title)}</h2>{content}</section>'
     )
 
 

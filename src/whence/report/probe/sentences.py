@@ -35,7 +35,7 @@ def section_answer(findings: dict[str, Any]) -> str:
 
 
 def describe_decision_rule(decision: dict[str, Any]) -> str:
-    """How the answers were decided, and what the measures are."""
+    """The decision rule and the measures."""
     return (
         f"How it is decided. The measures are: accuracy by choice (share of items whose answer is more likely than every rival), "
         "probability of the answer (among the answer and its rivals), and accuracy by generation (share of items whose "
@@ -52,8 +52,8 @@ def headline(task: dict[str, Any]) -> str:
     """The answer for one task: its strongest supported measure with size, interval and p, or why there is none."""
     curve = leading_curve(task)
     if task["supported"]:
-        said = describe_effect(curve)
-        return f"{said[0].upper()}{said[1:]}."
+        sentence = describe_effect(curve)
+        return f"{sentence[0].upper()}{sentence[1:]}."
     return f"Undecided: {explain_undecided(curve)}."
 
 
@@ -74,7 +74,7 @@ def explain_undecided(curve: dict[str, Any]) -> str:
 
 
 def few_items_note(items: int, what: str = "items a slot") -> str:
-    """The mark of a panel with few items; empty where there are enough.
+    """The note on a panel with few items; empty if there are enough.
 
     >>> few_items_note(6), few_items_note(20)
     ('Few items: 6 items a slot, fewer than 20.', '')
@@ -100,27 +100,27 @@ def describe_numbers(task: dict[str, Any]) -> str:
     return text + (f" Baselines: {', '.join(lines)}." if lines else "")
 
 
-def describe_wrong_choices(chosen: dict[str, int]) -> str:
-    """Which slots were read instead, most often first.
+def describe_wrong_choices(counts: dict[str, int]) -> str:
+    """The slots whose answers were chosen wrongly, most frequent first.
 
     >>> describe_wrong_choices({"0": 3, "4": 1})
     ' Wrong choices were the answers of slot 1 (3 times), slot 5 (1 time).'
     """
-    named = sorted(((count, slot) for slot, count in chosen.items() if slot != "none"), reverse=True)
-    if not named:
+    ordered = sorted(((count, slot) for slot, count in counts.items() if slot != "none"), reverse=True)
+    if not ordered:
         return ""
-    slots = ", ".join(f"slot {int(slot) + 1} ({format_count(count, 'time')})" for count, slot in named[:MOST])
-    return f" Wrong choices were the answers of {slots}{' and others' if len(named) > MOST else ''}."
+    slots = ", ".join(f"slot {int(slot) + 1} ({format_count(count, 'time')})" for count, slot in ordered[:MOST])
+    return f" Wrong choices were the answers of {slots}{' and others' if len(ordered) > MOST else ''}."
 
 
 def describe_emphasis(short: dict[str, float]) -> str:
-    """How answers changed when their slots were emphasised, and how attention changed where it was recorded.
+    """How answers and recorded attention changed when slots were emphasized.
 
     >>> describe_emphasis({"gained": 1.0})
-    'The answer of the emphasised slot became more likely in 100% of the cases.'
+    'The answer of the emphasized slot became more likely in 100% of the cases.'
     """
     share = {name: f"{100 * value:.3g}%" for name, value in short.items()}
-    text = f"The answer of the emphasised slot became more likely in {share['gained']} of the cases."
+    text = f"The answer of the emphasized slot became more likely in {share['gained']} of the cases."
     if "attention_rose" in short:
         text += (
             " Multiplying a negative score lowers attention; mean attention to the slot rose in "
@@ -135,8 +135,8 @@ def p_value(p: float) -> str:
     >>> p_value(0.0123), p_value(0.00001)
     ('p = 0.012', 'p < 0.0001')
     """
-    said = format_p(p)
-    return f"p {said}" if said.startswith("<") else f"p = {said}"
+    text = format_p(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def measure_phrase(score: str) -> str:
@@ -145,7 +145,7 @@ def measure_phrase(score: str) -> str:
 
 
 def format_points(gap: float, places: int | None = None) -> str:
-    """A difference of shares in percentage points: two digits, or as many decimals as are asked for.
+    """A difference of shares in percentage points: two digits, or ``places`` decimals.
 
     >>> format_points(0.384), format_points(0.0421), format_points(0.000214), format_points(0), format_points(0.0421, 0)
     ('38', '4.2', '0.02', '0', '4')
@@ -160,7 +160,7 @@ def decimals(gap: float) -> int:
 
 def format_gap_interval(curve: dict[str, Any]) -> str:
     ends = curve["gap_interval"]
-    places = decimals(curve["gap"])  # as many as the gap itself has
+    places = decimals(curve["gap"])  # as many as for the gap
     return NO_INTERVAL if ends is None else f"{format_points(ends['low'], places)} to {format_points(ends['high'], places)}"
 
 
@@ -172,7 +172,7 @@ def format_percent(share: float) -> str:
 
 
 def format_interval(ends: dict[str, float] | None) -> str:
-    """Both ends of an interval of shares, or why there is none."""
+    """Both ends of an interval of shares, or the reason why there is none."""
     return NO_INTERVAL if ends is None else f"{format_percent(ends['low'])} to {format_percent(ends['high'])}"
 
 

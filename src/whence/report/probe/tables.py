@@ -1,4 +1,4 @@
-"""The tables of a probe: every curve in numbers, and what was found about layers, channels, arms and slots."""
+"""The tables of a probe: curves, layers, channels, arms and emphasized slots in numbers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from whence.report.probe.sentences import (
 
 BASELINES = ("closed book", "oracle")
 
-#: by what is multiplied
-EMPHASISED = {
-    "weight": "the attention weight of one slot, before each row is normalised again, multiplied by",
+#: by the quantity that is multiplied
+EMPHASIZED = {
+    "weight": "the attention weight of one slot, before each row is normalized again, multiplied by",
     "score": "the attention score of one slot, before softmax, multiplied by",
 }
 
@@ -38,8 +38,8 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
         + "</tr>"
         for row in rows
     )
-    made = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return scrollable(made, caption)
+    element = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return scrollable(element, caption)
 
 
 def curves(tasks: Sequence[dict[str, Any]]) -> str:
@@ -63,46 +63,46 @@ def curves(tasks: Sequence[dict[str, Any]]) -> str:
     return table("All measures. Slots count from 1.", head, rows)
 
 
-def channels(found: dict[str, Any]) -> str:
-    """What each fit finds, beside what it finds in a random order."""
+def channels(result: dict[str, Any]) -> str:
+    """The channels that each fit finds, in order and in a random order."""
     rows = []
     for fit in ("cubic", "segmented", "window"):
-        one = found[fit]
+        one = result[fit]
         best = ", ".join(str(channel["channel"]) for channel in one["best"][:5]) or "none"
         rows.append([fit, str(one["count"]), str(one["by_chance"]), best])
     caption = (
-        f"Channels of {found['hidden_size']} that are monotone in position over {found['texts']} random texts, by fit."
+        f"Channels of {result['hidden_size']} that are monotone in position over {result['texts']} random texts, by fit."
     )
     return table(caption, ["fit", "channels", "in a shuffled order", "the smoothest"], rows)
 
 
-def arms(found: dict[str, Any]) -> str:
+def arms(result: dict[str, Any]) -> str:
     rows = [
         [name, f"{format_number(100 * arm['position_share'], 1)}%", format_number(arm["moved"], 2)]
-        for name, arm in found["arms"].items()
+        for name, arm in result["arms"].items()
     ]
-    first, last = found["span"]
+    first, last = result["span"]
     caption = (
-        f"Layer {found['layer']}, {found['texts']} random texts, states normalised to length 1. The span is tokens {first} to "
-        f"{last - 1}; its positions are shifted by {found['shift']}."
+        f"Layer {result['layer']}, {result['texts']} random texts, states normalized to length 1. The span is tokens {first} to "
+        f"{last - 1}; its positions are shifted by {result['shift']}."
     )
     head = ["arm", "variance explained by position", "distance the span moved (1.4: unrelated)"]
     return table(caption, head, rows)
 
 
-def emphasis(found: dict[str, Any]) -> str:
-    """For each emphasised slot: its answer's probability among all before and after."""
-    slots = sorted({row["slot"] for row in found["rows"]})
+def emphasis(result: dict[str, Any]) -> str:
+    """For each emphasized slot: its answer's probability among all before and after."""
+    slots = sorted({row["slot"] for row in result["rows"]})
     rows = []
     for slot in slots:
-        own = [row for row in found["rows"] if row["slot"] == slot]
-        before, after = (sum(row[key] for row in own) / len(own) for key in ("before", "after"))
-        name = f"slot {slot + 1}" + (" (gold)" if slot == found["gold_slot"] else "")
-        won = sum(row["won_after"] for row in own)
+        slot_rows = [row for row in result["rows"] if row["slot"] == slot]
+        before, after = (sum(row[key] for row in slot_rows) / len(slot_rows) for key in ("before", "after"))
+        name = f"slot {slot + 1}" + (" (gold)" if slot == result["gold_slot"] else "")
+        won = sum(row["won_after"] for row in slot_rows)
         rows.append([name, f"{format_number(100 * before, 1)}%", f"{format_number(100 * after, 1)}%",
-                     format_signed(100 * (after - before), 1), f"{won} of {len(own)}"])  # fmt: skip
-    caption = f"{format_count(found['items'], 'item')}; {EMPHASISED[found.get('quantity', 'weight')]} {found['factor']:g}."
-    head = ["emphasised slot", "probability of its answer before", "after", "difference, points", "most likely after"]
+                     format_signed(100 * (after - before), 1), f"{won} of {len(slot_rows)}"])  # fmt: skip
+    caption = f"{format_count(result['items'], 'item')}; {EMPHASIZED[result.get('quantity', 'weight')]} {result['factor']:g}."
+    head = ["emphasized slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
 
 
@@ -114,10 +114,10 @@ BOTH_HALVES = (
 )
 
 
-def layers(found: dict[str, Any]) -> str:
+def layers(result: dict[str, Any]) -> str:
     rows = []
-    for index, layer in enumerate(found["layers"]):
-        vectors = found["vectors"]
+    for index, layer in enumerate(result["layers"]):
+        vectors = result["vectors"]
         rows.append([
             str(index),
             f"{format_number(100 * layer['beyond_chance'], 1)}%",
@@ -136,25 +136,25 @@ def layers(found: dict[str, Any]) -> str:
     head = ["layer", "position, beyond chance", "without outlier channels", "outliers", "relative norm", "stable rank",
             "rank (95%)", "rank above noise", "low frequencies", "rank in both halves", "low frequencies in both halves",
             "cosine to context", "positional vector", "nearest inside"]  # fmt: skip
-    caption = f"Hidden states of {found['texts']} plain texts of {found['tokens']} tokens, the first token left out."
+    caption = f"Hidden states of {result['texts']} plain texts of {result['tokens']} tokens, the first token left out."
     return table(caption, head, rows)
 
 
-def _in_both_halves(found: dict[str, float] | None) -> list[str]:
-    """What two halves of the texts agree on, as it was estimated: ``BOTH_HALVES`` says what a share above 100% is."""
-    if found is None:
+def _in_both_halves(result: dict[str, float] | None) -> list[str]:
+    """The estimates from two halves of the texts; ``BOTH_HALVES`` explains shares above 100%."""
+    if result is None:
         return ["–", "–"]
-    return [format_number(found["rank"], 1), f"{format_number(100 * found['low_frequencies'], 0)}%"]
+    return [format_number(result["rank"], 1), f"{format_number(100 * result['low_frequencies'], 0)}%"]
 
 
-def scores(found: Sequence[dict[str, Any]]) -> str:
-    """How much of the scores position with position explains, and so on, averaged over heads."""
-    if not found:
+def scores(result: Sequence[dict[str, Any]]) -> str:
+    """Shares of position and content in the variance of scores, averaged over heads."""
+    if not result:
         return ""
-    names = list(found[0]["heads"][0])
+    names = list(result[0]["heads"][0])
     rows = [
         [f"layer {one['layer']}"]
         + [f"{format_number(100 * sum(head[name] for head in one['heads']) / len(one['heads']), 0)}%" for name in names]
-        for one in found
+        for one in result
     ]
     return table("Variance of attention scores within a row, before rotation, mean over heads.", ["", *names], rows)

@@ -1,4 +1,4 @@
-"""One sentence that answers each section about the inside of a model. All are descriptive: no test is made of them."""
+"""The sentence that answers each section about attention and hidden states. All are descriptive, without a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whence.report.probe.sentences import format_percent, format_points
 
 
 def attention_answer(name: str, attention: dict[str, Any]) -> str:
-    """Where the answering token looks, in the first task that was recorded."""
+    """The attention of the answering token, in the first task with recorded attention."""
     sink = _mean([value for layer in attention["regions"]["sink"] for value in layer])
     gold, others = over_heads(attention["gold"]), _mean(over_heads(attention["profile"]))
     most, least = (attention["gold_slots"][gold.index(end(gold))] + 1 for end in (max, min))
@@ -32,21 +32,21 @@ def geometry_answer(geometry: dict[str, Any]) -> str:
     )
 
 
-def causes_answer(found: dict[str, Any]) -> str:
+def causes_answer(result: dict[str, Any]) -> str:
     """Mask or encoding: the share of position that each leaves on its own."""
-    mask, encoding, neither = (_share(found["arms"][name]["position_share"]) for name in ARMS)
+    mask, encoding, neither = (_share(result["arms"][name]["position_share"]) for name in ARMS)
     return (
         f"Undecided, because no test is recorded: position explains {mask} of the variance of the hidden states with the mask alone, "
-        f"{encoding} with the encoding alone and {neither} with neither (layer {found['layer']})."
+        f"{encoding} with the encoding alone and {neither} with neither (layer {result['layer']})."
     )
 
 
 ARMS = ("mask alone", "encoding alone", "neither")
 
 
-def ablation_answer(found: dict[str, Any]) -> str:
-    """Whether the curve rests on positional vectors: its gap with and without them, beside the shuffled control."""
-    gaps = {name: max(arm["probability"]) - min(arm["probability"]) for name, arm in found["arms"].items()}
+def ablation_answer(result: dict[str, Any]) -> str:
+    """Whether the curve depends on positional vectors: its gap with and without them, and in the shuffled control."""
+    gaps = {name: max(arm["probability"]) - min(arm["probability"]) for name, arm in result["arms"].items()}
     text = (
         f"The probability of the answer has a gap of {format_points(gaps['untouched'])} points between its best and worst slot"
         if "untouched" in gaps
