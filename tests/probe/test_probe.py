@@ -147,7 +147,7 @@ def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, ca
     made = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     assert "report:" in run().out and "Where does the answering token look?" in (folder / "report.html").read_text()
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == made
-    with pytest.raises(WhenceError, match="guess.*measure, explain"):
+    with pytest.raises(WhenceError, match=r"guess.*measure, explain"):
         run("--only", "guess")
 
 

@@ -68,7 +68,7 @@ def test_wrong_choices_are_counted_by_slot():
 
 
 def test_a_curve_needs_places():
-    with pytest.raises(WhenceError, match="records of 1 slots.*measure more slots"):
+    with pytest.raises(WhenceError, match=r"records of 1 slots.*measure more slots"):
         curve(records({0: [1]}), "likelihood")
     with pytest.raises(WhenceError, match="the scores are"):
         curve([], "rouge")

@@ -11,7 +11,7 @@ from whence.probe import run_folder
 from whence.probe.arrays.channels import FITS
 from whence.probe.probed_model import ProbedModel
 from whence.records import rerun_command
-from whence.report.probe.sentences import counted
+from whence.report.probe.sentences import format_count
 
 MIN_TEXTS, MIN_TOKENS, MIN_ITEMS = 32, 500, 50
 
@@ -143,7 +143,7 @@ def _describe_scaling_helps(numbers: dict[str, Any]) -> str:
     return (
         f"With the channel scaled by {own['scale']:g}, the gap of {100 * numbers['before']['gap']:.0f} points shrinks by "
         f"{100 * own['gap_shrinks_by']:.1f} (95% interval {100 * ends['low']:.1f} to {100 * ends['high']:.1f}) and the mean rises by "
-        f"{100 * own['average_rises_by']:.1f}, {counted(own['n'], 'item')}. Control channels shrink it by {controls}."
+        f"{100 * own['average_rises_by']:.1f}, {format_count(own['n'], 'item')}. Control channels shrink it by {controls}."
     )
 
 
