@@ -174,7 +174,7 @@ def test_wrong_shapes_are_refused():
         (lambda: geometry.nearest_inside(torch.ones(4, 2), 4), "there are 4 positions"),
         (lambda: attention_rows.slot_means(torch.ones(1, 1, 4), [(2, 9)]), "there are 4 tokens"),
         (lambda: attention_rows.regions(torch.ones(1, 1, 2)), "two ends and a middle"),
-        (lambda: attention_rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "the gold moves"),
+        (lambda: attention_rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "measure at two or more places"),
     ):
         with pytest.raises(WhenceError, match=said):
             call()

@@ -1,4 +1,4 @@
-"""Changed masks, changed positions, one changed channel, one emphasised slot: each does what it says and no more."""
+"""Changed masks, changed positions, one changed channel, one emphasized slot: each does what it says and no more."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_bad_channels_and_forwards_without_a_cache_are_refused(lm, text):
         pass
     with scale_channel(lm, 0, 0.0, [0]), pytest.raises(WhenceError, match="use_cache=True"):
         lm.model(text, use_cache=False)
-    with pytest.raises(WhenceError, match="take a later span"):
+    with pytest.raises(WhenceError, match="pass a later span"):
         ablation.arms(40, (4, 8), 8)
 
 
@@ -110,7 +110,7 @@ def test_the_answer_of_a_model_that_copies_follows_the_attention():
     assert looked == found | {"attention_rose": 0.5, "same_direction": 1.0}
 
 
-def test_every_slot_is_emphasised_in_turn(lm):
+def test_every_slot_is_emphasized_in_turn(lm):
     made = build_task("key-value", 1, pairs=3)
     found = ablation.emphasize_slots(lm, made, 1, factor=4.0)
     assert [row["slot"] for row in found["rows"]] == [0, 1, 2] and found["gold_slot"] == 1
@@ -122,7 +122,7 @@ def test_every_slot_is_emphasised_in_turn(lm):
     for row, other in zip(by_score["rows"], found["rows"], strict=True):
         assert row["before"] == other["before"] and row["after"] != other["after"]
         assert 0 < row["attention_before"] < 1 and row["attention_before"] != row["attention_after"]
-    with pytest.raises(WhenceError, match="take key-value pairs"):
+    with pytest.raises(WhenceError, match="use the task key-value"):
         ablation.emphasize_slots(lm, build_task("needle", 1, pieces=2, words=3), 1)
 
 

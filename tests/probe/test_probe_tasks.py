@@ -132,17 +132,17 @@ def test_places_are_spread_to_both_ends():
     [
         (lambda: build_task("nonsense", 1), "task got 'nonsense', but the tasks are key-value"),
         (lambda: build_task("key-value", 0), "0 items"),
-        (lambda: build_task("key-value", 1, pairs=1), "1 pairs, but the gold has rivals"),
+        (lambda: build_task("key-value", 1, pairs=1), "pass at least 2"),
         (lambda: build_task("needle", 1, pieces=1), "1 pieces"),
         (lambda: build_task("needle", 1, pieces=4, distractors=4), "distractors=4, but"),
         (lambda: build_task("needle", 1, pieces=40, distractors=20), "0 to 19 here"),
-        (lambda: documents_from_rows(passages(3), 3, 5, 0, 100, {}), "take fewer documents"),
+        (lambda: documents_from_rows(passages(3), 3, 5, 0, 100, {}), "pass a smaller count"),
         (lambda: documents_from_rows(passages(3), 9, 2, 0, 100, {}), "there are 3"),
         (
             lambda: build_task("key-value", 1, pairs=2).prompt(build_task("key-value", 1, pairs=2).items[0], 2),
             "slots 0 to 1",
         ),
-        (lambda: spread_slots(1, 3), "a curve has two ends"),
+        (lambda: spread_slots(1, 3), "pass two or more of each"),
         (lambda: is_correct("bleu", "", []), "the metrics are value, subspan"),
     ],
 )
