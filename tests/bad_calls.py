@@ -38,7 +38,7 @@ from nasty_values import OBJECTS, OPERAND, SCALARS, may_be, tensors
 from whence import Attention, KVCache, attend, explain
 from whence import position as p
 from whence.attention.additive import AdditiveAttention
-from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
+from whence.attention.pointer import Gate, PointerAttention, last_item, mix, scatter_to_vocabulary
 
 LEARN = {"learnable": ("flag", [True, False])}
 HEADS = {"heads": ("integer", [H])}
@@ -291,7 +291,7 @@ def pointing(draw):
             "size": 6,
         }
         return (
-            onto_vocabulary,
+            scatter_to_vocabulary,
             given,
             {"log_weights": "tensor", "items": "whole", "size": "integer"},
             lambda *_: None,
@@ -307,7 +307,7 @@ def pointing(draw):
         kinds = {"encoded": "tensor", "lengths": "whole?", "key_mask": "mask?"}
         return last_item, {"encoded": encoded}, kinds, lambda *_: None, None
     attention = AdditiveAttention(D, 4, 6)
-    given = {"memory": attention.remember(encoded, lengths=lengths), "state": torch.randn(B, 4), "coverage": None}
+    given = {"memory": attention.build_memory(encoded, lengths=lengths), "state": torch.randn(B, 4), "coverage": None}
     return attention, given, {"memory": "memory", "state": "tensor", "coverage": "tensor?"}, lambda *_: None, None
 
 

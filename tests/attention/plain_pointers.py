@@ -15,11 +15,11 @@ def product(matrix, vector):
 
 def additive(states, state, real, coverage, w_h, w_s, b, v, w_c):
     """One sequence and one step: context, weights, coverage afterwards, coverage loss."""
-    of_decoder = product(w_s, state)
+    decoder_proj = product(w_s, state)
     scores = []
     for h, c in zip(states, coverage, strict=True):
-        of_encoder = product(w_h, h)
-        inside = [of_encoder[a] + of_decoder[a] + b[a] + w_c[a] * c for a in range(len(b))]
+        encoder_proj = product(w_h, h)
+        inside = [encoder_proj[a] + decoder_proj[a] + b[a] + w_c[a] * c for a in range(len(b))]
         scores.append(math.fsum(v[a] * math.tanh(inside[a]) for a in range(len(v))))
     weights = softmax(scores, real)
     context = [math.fsum(w * h[i] for w, h in zip(weights, states, strict=True)) for i in range(len(states[0]))]
@@ -56,7 +56,7 @@ def turned(q, k, distance, base=10000.0):
     return out, k
 
 
-def onto_vocabulary(weights, items, size):
+def scatter_to_vocabulary(weights, items, size):
     out = [0.0] * size
     for weight, item in zip(weights, items, strict=True):
         out[item] += weight

@@ -10,11 +10,11 @@ from whence import Alibi, Epar, Learned, NoPosition, PowerPrior, Recency, Rotary
 from whence.attention.pointer import (
     Gate,
     PointerAttention,
+    count_pointer_parameters,
     last_item,
     log_add,
     mix,
-    onto_vocabulary,
-    pointer_parameters,
+    scatter_to_vocabulary,
 )
 from whence.position.catalogue import CATALOGUE
 
@@ -145,9 +145,9 @@ def test_copying_adds_up_what_stands_at_several_places(dtype):
     weights = weights / weights.sum(-1, keepdim=True)
     items = torch.randint(9, (4, 30))
     items[:, 5] = 10  # a word with no weight at all; 9 and 11 stand nowhere
-    copied = onto_vocabulary(weights.log(), items, 12).exp()
+    copied = scatter_to_vocabulary(weights.log(), items, 12).exp()
     for row in range(4):
-        want = plain.onto_vocabulary(weights[row].tolist(), items[row].tolist(), 12)
+        want = plain.scatter_to_vocabulary(weights[row].tolist(), items[row].tolist(), 12)
         torch.testing.assert_close(copied[row].double(), torch.tensor(want).double(), rtol=1e-6, atol=1e-7)
     assert (copied[:, 9:] == 0).all()
     torch.testing.assert_close(copied.sum(-1), torch.ones(4, dtype=dtype))
@@ -156,7 +156,7 @@ def test_copying_adds_up_what_stands_at_several_places(dtype):
 def test_what_is_all_but_impossible_keeps_value_and_gradient():
     """exp(-800) is 0 in any precision, and its logarithm is -800 all the same."""
     log_weights = torch.tensor([[0.0, -800.0, -801.0, -torch.inf]], requires_grad=True)
-    copied = onto_vocabulary(log_weights, torch.tensor([[0, 1, 1, 2]]), 4)
+    copied = scatter_to_vocabulary(log_weights, torch.tensor([[0, 1, 1, 2]]), 4)
     torch.testing.assert_close(copied[0, 1].item(), -800 + math.log(1 + math.exp(-1)))
     copied[0, 1].backward()
     share = 1 / (1 + math.exp(-1))
@@ -169,9 +169,9 @@ def test_the_mixture_is_that_of_the_loops(dtype, tolerance):
     scores, gate = 3 * torch.randn(5, 6, dtype=dtype), torch.tensor([-40.0, -2.0, 0.0, 1.0, 40.0], dtype=dtype)
     items = torch.randint(9, (5, 4))
     weights = torch.randn(5, 4, dtype=dtype).softmax(-1)
-    log_p = mix(scores, onto_vocabulary(weights.log(), items, 9), gate)
+    log_p = mix(scores, scatter_to_vocabulary(weights.log(), items, 9), gate)
     for row in range(5):
-        copied = plain.onto_vocabulary(weights[row].tolist(), items[row].tolist(), 9)
+        copied = plain.scatter_to_vocabulary(weights[row].tolist(), items[row].tolist(), 9)
         want = plain.mixture(scores[row].tolist(), copied, gate[row].item())
         torch.testing.assert_close(log_p[row].exp().tolist(), want, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(5, dtype=dtype))
@@ -179,7 +179,7 @@ def test_the_mixture_is_that_of_the_loops(dtype, tolerance):
 
 def test_the_gate_wide_open_and_shut():
     scores, items = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4, 0]])
-    copied = onto_vocabulary(torch.tensor([[0.25, 0.75]]).log(), items, 5)
+    copied = scatter_to_vocabulary(torch.tensor([[0.25, 0.75]]).log(), items, 5)
     for gate in (200.0, torch.inf):  # p_gen = 1: the vocabulary's softmax
         p = mix(scores, copied, torch.tensor([gate])).exp()
         torch.testing.assert_close(p[:, :3], scores.softmax(-1))
@@ -198,7 +198,7 @@ def test_gradients_are_finite_where_probabilities_are_zero(gate, dtype):
     logits = torch.tensor([[0.0, 3.0, -3000.0, -torch.inf]], dtype=dtype, requires_grad=True)
     opening = torch.tensor([gate], dtype=dtype, requires_grad=True)
     items = torch.tensor([[0, 4, 5, 2]])
-    log_p = mix(scores, onto_vocabulary(logits.log_softmax(-1), items, 7), opening)
+    log_p = mix(scores, scatter_to_vocabulary(logits.log_softmax(-1), items, 7), opening)
     assert not log_p.isnan().any() and (log_p <= 0).all()
     assert torch.isneginf(log_p[0, 1]) and torch.isneginf(log_p[0, 6])
     for word in range(7):
@@ -213,7 +213,7 @@ def test_the_mixtures_gradients_are_those_of_finite_differences():
     items = torch.tensor([[0, 3, 3, 5], [2, 2, 2, 2]])
 
     def mixture(scores, logits, gate):
-        log_p = mix(scores, onto_vocabulary(logits.log_softmax(-1), items, 6), gate)
+        log_p = mix(scores, scatter_to_vocabulary(logits.log_softmax(-1), items, 6), gate)
         return log_p[0, [0, 1, 2, 3, 5]], log_p[1, :4]  # what is possible
 
     given = [torch.randn(shape).double().requires_grad_() for shape in ((2, 4), (2, 4), (2,))]
@@ -259,7 +259,7 @@ def test_it_exports_and_compiles():
             self.pointer = pointer
 
         def forward(self, x, key_mask, words):
-            return onto_vocabulary(self.pointer(x, key_mask=key_mask), words, 20)
+            return scatter_to_vocabulary(self.pointer(x, key_mask=key_mask), words, 20)
 
     given = items, PADDINGS["both"], torch.arange(21).reshape(3, 7) % 20
     want = Whole()(*given)
@@ -271,7 +271,7 @@ def test_the_sources_count_of_parameters():
     """64 x 64 twice and 150 biases are 8,342, as the source prints; its code has two more vectors of 64: 8,470."""
     for bias, want in ((False, 8_342), (True, 8_470)):
         pointer = PointerAttention(64, Recency(150), bias=bias)
-        assert sum(p.numel() for p in pointer.parameters()) == pointer_parameters(64, 150, bias=bias) == want
+        assert sum(p.numel() for p in pointer.parameters()) == count_pointer_parameters(64, 150, bias=bias) == want
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_the_sources_count_of_parameters():
         (lambda: PointerAttention(8)(torch.ones(1, 3, 7)), r"shape \[1, 3, 7\], but .*\[batch, length, 8\]"),
         (lambda: PointerAttention(8)(torch.ones(2, 3, 8), lengths=torch.tensor([3, 0])), r"without a real token in sequence 1"),
         (lambda: last_item(torch.ones(1, 3, 8), lengths=torch.tensor([0])), r"last_item.*lengths.*sequence 0"),
-        (lambda: onto_vocabulary(torch.zeros(1, 2), torch.tensor([[0, 5]]), 5), r"items.*0 to 5.*0 and 4.*size"),
-        (lambda: onto_vocabulary(torch.zeros(1, 2), torch.tensor([[0]]), 5), r"items.*\[1, 2\] of torch.float32.*\[1, 1\] of torch.int64"),
+        (lambda: scatter_to_vocabulary(torch.zeros(1, 2), torch.tensor([[0, 5]]), 5), r"items.*0 to 5.*0 and 4.*size"),
+        (lambda: scatter_to_vocabulary(torch.zeros(1, 2), torch.tensor([[0]]), 5), r"items.*\[1, 2\] of torch.float32.*\[1, 1\] of torch.int64"),
         (lambda: mix(torch.zeros(1, 4), torch.zeros(1, 3), torch.zeros(1)), r"but these are \[batch, vocabulary\]"),
         (lambda: mix(torch.zeros(2, 4), torch.zeros(2, 5), torch.zeros(2, 1)), r"but these are \[batch, vocabulary\]"),
     ],

@@ -11,7 +11,7 @@ import torch
 
 from whence import Recency
 from whence.attention.additive import masked_log_softmax
-from whence.attention.pointer import PointerAttention, onto_vocabulary
+from whence.attention.pointer import PointerAttention, scatter_to_vocabulary
 
 HOME, COFFEE, OFFICE, RESTAURANT = 101, 205, 150, 312
 HISTORY = torch.tensor([[HOME, COFFEE, OFFICE, RESTAURANT, OFFICE]])
@@ -66,7 +66,7 @@ def test_pointer_weights_and_the_office():
     for one, other in zip(want, softmax(PRINTED_FINAL), strict=True):
         assert abs(one - other) < 0.001  # the scores' printed digits are not what parts the weights
     torch.testing.assert_close(log_weights.exp()[0].tolist(), want, rtol=1e-6, atol=1e-7)
-    copied = onto_vocabulary(log_weights, HISTORY, 400).exp()[0]
+    copied = scatter_to_vocabulary(log_weights, HISTORY, 400).exp()[0]
     assert copied[OFFICE].item() == pytest.approx(want[2] + want[4]) and rounded([copied[OFFICE]]) == [0.466]
     for place, item in enumerate((HOME, COFFEE)):
         assert copied[item].item() == pytest.approx(want[place])

@@ -111,11 +111,11 @@ def test_the_predecessor_is_its_formulas():
         x = decoder.merge(torch.cat([model.start, torch.zeros(16)]))
         h, c = decoder.cell(x, (h, c))
         state, attention = torch.cat([h, c]), decoder.attention
-        ffn_dim = torch.tanh(attention.of_encoder(states) + attention.of_decoder(state))
-        weights = (ffn_dim @ attention.score.weight[0]).softmax(0)
+        hidden = torch.tanh(attention.encoder_proj(states) + attention.decoder_proj(state))
+        weights = (hidden @ attention.score.weight[0]).softmax(0)
         context = weights @ states
         share = torch.sigmoid(decoder.gate(context, state, x))
-        whole = share * decoder.out(decoder.into(torch.cat([h, context]))).softmax(0)
+        whole = share * decoder.out(decoder.hidden_proj(torch.cat([h, context]))).softmax(0)
         whole = whole.index_add(0, tokens[row, :length], (1 - share) * weights)
         copied = (1 - share) / (1 - whole[0])
         whole[0] = 0.0  # padding is no place

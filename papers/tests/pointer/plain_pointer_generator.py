@@ -55,23 +55,23 @@ def tell(weights, spec, tokens, extended, inputs, size):
     states, h, c = encode(weights, tokens, spec.hidden_size)
     context, coverage = [0.0] * (2 * spec.hidden_size), [0.0] * len(tokens)
     v = weights["decoder.attention.score.weight"][0].tolist()
-    covers = weights.get("decoder.attention.of_coverage.weight")
+    covers = weights.get("decoder.attention.coverage_proj.weight")
     w_c = [0.0] * spec.scoring if covers is None else covers[:, 0].tolist()
     steps = []
     for word in inputs:
         x = linear(weights, "decoder.merge", weights["embedding.weight"][word].tolist() + context)
         h, c = lstm(weights, "decoder.cell", "", x, h, c)
-        of_state = linear(weights, "decoder.attention.of_decoder", h + c)
+        of_state = linear(weights, "decoder.attention.decoder_proj", h + c)
         scores = []
         for place, state in enumerate(states):
-            of_place = linear(weights, "decoder.attention.of_encoder", state)
+            of_place = linear(weights, "decoder.attention.encoder_proj", state)
             inside = [a + b + w * coverage[place] for a, b, w in zip(of_place, of_state, w_c, strict=True)]
             scores.append(dot(v, [math.tanh(z) for z in inside]))
         seen = softmax(scores)
         context = [math.fsum(a * s[k] for a, s in zip(seen, states, strict=True)) for k in range(2 * spec.hidden_size)]
         repeated = math.fsum(min(a, b) for a, b in zip(seen, coverage, strict=True))
         coverage = [a + b for a, b in zip(seen, coverage, strict=True)]
-        said = softmax(linear(weights, "decoder.out", linear(weights, "decoder.into", h + context)))
+        said = softmax(linear(weights, "decoder.out", linear(weights, "decoder.hidden_proj", h + context)))
         p_gen = 1.0
         if spec.output == "pointer":
             p_gen = sigmoid(linear(weights, "decoder.gate.layers.0", context + h + c + x)[0])

@@ -15,7 +15,7 @@ def test_both_come_from_one_model_and_see_the_same_texts():
     without, covered = train_both_models(Coverage(steps=2, more=0), task, 3).values()
     theirs = dict(covered.named_parameters())
     assert all(torch.equal(weight, theirs[name]) for name, weight in without.named_parameters())
-    assert not theirs["decoder.attention.of_coverage.weight"].any() and covered.spec.coverage_loss == 1.0
+    assert not theirs["decoder.attention.coverage_proj.weight"].any() and covered.spec.coverage_loss == 1.0
     seen = []
     draw = task.draw
     task.draw = lambda rows, generator: seen.append(draw(rows, generator)) or seen[-1]

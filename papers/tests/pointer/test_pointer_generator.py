@@ -122,7 +122,7 @@ def test_coverage_with_w_c_of_0_is_no_coverage():
     for part in ("log_p", "gate", "weights", "repeated"):
         assert torch.equal(getattr(one, part), getattr(other, part))
     with torch.no_grad():
-        covered.decoder.attention.of_coverage.weight.fill_(1.0)
+        covered.decoder.attention.coverage_proj.weight.fill_(1.0)
     assert not torch.allclose(covered(SOURCES, TARGETS).log_p, one.log_p)
 
 
@@ -146,7 +146,7 @@ def test_a_target_that_cannot_be_copied_still_teaches_to_copy():
     loss = model.loss(SOURCES, TARGETS)
     loss.total.backward()
     assert math.isfinite(loss.total.item()) and loss.total.item() > 100
-    gradient = model.decoder.attention.of_encoder.weight.grad
+    gradient = model.decoder.attention.encoder_proj.weight.grad
     assert gradient.isfinite().all()
 
 

@@ -174,7 +174,7 @@ def test_coverage_goes_along_with_each_beginning():
     texts scored alone."""
     model = made(3, attention="coverage")
     with torch.no_grad():
-        model.decoder.attention.of_coverage.weight.mul_(5)
+        model.decoder.attention.coverage_proj.weight.mul_(5)
     (row, *_) = beam_search(model, SOURCES, num_beams=6, num_return_sequences=6, max_length=LONGEST)
     every = sums(model, 0, all_texts(0))
     for hypothesis in row:

@@ -5,13 +5,13 @@
 The term of the encoder, W_h h, is the same at every decoding step, so it is computed once::
 
     attention = CoverageAttention(encoder_dim=512, decoder_dim=256, attention_dim=512)   # AdditiveAttention: without w_c
-    memory = attention.remember(states, key_mask=key_mask)       # states [B, S, 512]
-    seen = attention(memory, state)                            # state [B, 256], the first step
-    seen = attention(memory, state, seen.coverage)             # every later step
-    seen.context, seen.log_weights, seen.weights, seen.coverage, seen.repeated
+    memory = attention.build_memory(states, key_mask=key_mask)   # states [B, S, 512]
+    step = attention(memory, state)                              # state [B, 256], the first step
+    step = attention(memory, state, step.coverage)               # every later step
+    step.context, step.log_weights, step.weights, step.coverage, step.coverage_loss
 
-``coverage`` c is the sum of the weights of earlier steps; ``repeated`` is the coverage loss of a step,
-``sum_i min(a_i, c_i)``: 0 at the first step and never above 1, the sum of the weights.
+``coverage`` c is the sum of the weights of earlier steps; ``coverage_loss`` of a step is ``sum_i min(a_i, c_i)``: 0 at the
+first step and never above 1, the sum of the weights.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Memory:
     """The encoder states and their projection, which every decoding step uses."""
 
     states: Tensor  # [B, S, encoder_dim]
-    features: Tensor  # [B, S, width], W_h h
+    features: Tensor  # [B, S, attention_dim], W_h h
     real: Tensor | None  # [B, S] bool, False on padding
 
-    def of(self, rows: Tensor) -> Memory:
-        """The memory of some rows, in their order and with repetition, as a beam search needs it."""
+    def select(self, rows: Tensor) -> Memory:
+        """The memory of some rows, in any order and with repetition, as in beam search."""
         return Memory(self.states[rows], self.features[rows], None if self.real is None else self.real[rows])
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttentionStep:
     """The result of one decoding step."""
 
     context: Tensor  # [B, encoder_dim]
     log_weights: Tensor  # [B, S], -inf on padding
     weights: Tensor  # [B, S]
     coverage: Tensor  # [B, S], this step included
-    repeated: Tensor  # [B], the coverage loss of this step
+    coverage_loss: Tensor  # [B], the coverage loss of this step
 
 
 class AdditiveAttention(nn.Module):
@@ -60,8 +60,8 @@ class AdditiveAttention(nn.Module):
         attention_dim: hidden dimension of the scoring network.
 
     >>> attention = AdditiveAttention(encoder_dim=6, decoder_dim=4, attention_dim=5)
-    >>> seen = attention(attention.remember(torch.ones(2, 3, 6), lengths=torch.tensor([3, 2])), torch.ones(2, 4))
-    >>> seen.weights.detach()
+    >>> step = attention(attention.build_memory(torch.ones(2, 3, 6), lengths=torch.tensor([3, 2])), torch.ones(2, 4))
+    >>> step.weights.detach()
     tensor([[0.3333, 0.3333, 0.3333],
             [0.5000, 0.5000, 0.0000]])
     """
@@ -72,29 +72,29 @@ class AdditiveAttention(nn.Module):
         for name, value in sizes.items():
             require_dim(type(self).__name__, name, value)
         require_table(type(self).__name__, attention_dim, max(encoder_dim, decoder_dim))
-        self.of_encoder = nn.Linear(encoder_dim, attention_dim, bias=False)  # W_h
-        self.of_decoder = nn.Linear(decoder_dim, attention_dim)  # W_s and b
+        self.encoder_proj = nn.Linear(encoder_dim, attention_dim, bias=False)  # W_h
+        self.decoder_proj = nn.Linear(decoder_dim, attention_dim)  # W_s and b
         self.score = nn.Linear(attention_dim, 1, bias=False)  # v
 
-    def remember(self, states: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Memory:
-        """States ``[B, S, encoder_dim]``, of which ``lengths`` or ``key_mask`` (True where real) mark the real ones."""
-        shapes.require_sequences(type(self).__name__, "states", states, self.of_encoder)
+    def build_memory(self, states: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Memory:
+        """Project the encoder states ``[B, S, encoder_dim]`` once. ``lengths`` or ``key_mask`` (True where real) mark the real ones."""
+        shapes.require_sequences(type(self).__name__, "states", states, self.encoder_proj)
         real = resolve_key_mask(lengths, key_mask, states.shape[0], states.shape[1], states.device)
-        shapes.require_real_tokens(f"{type(self).__name__}.remember", real)
-        return Memory(states, self.of_encoder(states), real)
+        shapes.require_real_tokens(f"{type(self).__name__}.build_memory", real)
+        return Memory(states, self.encoder_proj(states), real)
 
-    def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> Seen:
+    def forward(self, memory: Memory, state: Tensor, coverage: Tensor | None = None) -> AttentionStep:
         """One step: a decoder state ``[B, decoder_dim]`` and the coverage ``[B, S]`` of earlier steps."""
         self._require_step(memory, state, coverage)
         before = memory.features.new_zeros(memory.features.shape[:2]) if coverage is None else coverage
-        hidden = self.of_decoder(state)[:, None] + memory.features + self.of_coverage_before(before)
+        hidden = self.decoder_proj(state)[:, None] + memory.features + self.project_coverage(before)
         log_weights = masked_log_softmax(self.score(torch.tanh(hidden))[..., 0], memory.real)
         weights = log_weights.exp()
         context = (weights[:, None].to(memory.states.dtype) @ memory.states)[:, 0]
-        return Seen(context, log_weights, weights, before + weights, coverage_loss(weights, before))
+        return AttentionStep(context, log_weights, weights, before + weights, coverage_loss(weights, before))
 
-    def of_coverage_before(self, coverage: Tensor) -> Tensor | float:
-        """What coverage ``[B, S]`` adds inside the network: nothing here."""
+    def project_coverage(self, coverage: Tensor) -> Tensor | float:
+        """The term of the coverage ``[B, S]`` inside the tanh: 0 without coverage."""
         return 0.0
 
     def _require_step(self, memory: Memory, state: Tensor, coverage: Tensor | None) -> None:
@@ -102,50 +102,50 @@ class AdditiveAttention(nn.Module):
         if not isinstance(memory, Memory):
             got = shapes.describe_tensor(memory)
             raise usage_error(
-                f"{name}(memory)", got, "memory is what remember() returns", "call remember(states) first"
+                f"{name}(memory)", got, "memory must come from build_memory()", "call build_memory(states) first"
             )
         batch, length = memory.states.shape[:2]
-        for argument, given, wanted in (
-            ("state", state, (batch, self.of_decoder.in_features)),
+        for argument, tensor, shape in (
+            ("state", state, (batch, self.decoder_proj.in_features)),
             ("coverage", coverage, (batch, length)),
         ):
-            if given is None and argument == "coverage":
+            if tensor is None and argument == "coverage":
                 continue
-            if not shapes.is_numeric(given) or not shapes.has_shape(given, wanted):
+            if not shapes.is_numeric(tensor) or not shapes.has_shape(tensor, shape):
                 raise usage_error(
                     f"{name}({argument})",
-                    shapes.describe_tensor(given),
-                    f"for this memory it is a tensor {list(wanted)}",
-                    "give one row for each sequence of the memory",
+                    shapes.describe_tensor(tensor),
+                    f"for this memory it must be a tensor {list(shape)}",
+                    "pass one row for each sequence of the memory",
                 )
             if argument == "state":
-                shapes.require_like(f"{name}(state)", "state", given, self.of_decoder)
-            elif given.device != memory.states.device:
-                got = f"device {given.device} with the memory on {memory.states.device}"
-                raise usage_error(f"{name}(coverage)", got, "all tensors share one device", "move it with .to(device)")
+                shapes.require_like(f"{name}(state)", "state", tensor, self.decoder_proj)
+            elif tensor.device != memory.states.device:
+                got = f"device {tensor.device} with the memory on {memory.states.device}"
+                raise usage_error(f"{name}(coverage)", got, "all tensors must be on one device", "move it with .to(device)")
 
 
 class CoverageAttention(AdditiveAttention):
     """Additive attention with coverage: ``w_c`` adds the coverage to the scores.
 
-    ``from_plain`` starts from a trained attention without coverage, as the source does: with w_c = 0 both are equal.
+    ``from_plain`` starts from a trained attention without coverage, as the source does: with w_c = 0 the results are equal.
     """
 
     def __init__(self, encoder_dim: int, decoder_dim: int, attention_dim: int) -> None:
         super().__init__(encoder_dim, decoder_dim, attention_dim)
-        self.of_coverage = nn.Linear(1, attention_dim, bias=False)  # w_c
+        self.coverage_proj = nn.Linear(1, attention_dim, bias=False)  # w_c
 
-    def of_coverage_before(self, coverage: Tensor) -> Tensor:
-        return self.of_coverage(coverage[..., None].to(self.of_coverage.weight.dtype))
+    def project_coverage(self, coverage: Tensor) -> Tensor:
+        return self.coverage_proj(coverage[..., None].to(self.coverage_proj.weight.dtype))
 
     @classmethod
     def from_plain(cls, plain: AdditiveAttention) -> CoverageAttention:
-        """A copy of an attention with w_c = 0 beside it."""
-        weight = plain.of_encoder.weight
-        made = cls(plain.of_encoder.in_features, plain.of_decoder.in_features, plain.of_encoder.out_features)
-        made = made.to(device=weight.device, dtype=weight.dtype)
-        made.load_state_dict({**plain.state_dict(), "of_coverage.weight": torch.zeros_like(made.of_coverage.weight)})
-        return made
+        """A copy of an attention, with w_c = 0."""
+        weight = plain.encoder_proj.weight
+        attention = cls(plain.encoder_proj.in_features, plain.decoder_proj.in_features, plain.encoder_proj.out_features)
+        attention = attention.to(device=weight.device, dtype=weight.dtype)
+        attention.load_state_dict({**plain.state_dict(), "coverage_proj.weight": torch.zeros_like(attention.coverage_proj.weight)})
+        return attention
 
 
 def masked_log_softmax(scores: Tensor, real: Tensor | None) -> Tensor:
@@ -154,19 +154,18 @@ def masked_log_softmax(scores: Tensor, real: Tensor | None) -> Tensor:
     return torch.log_softmax(scores if real is None else scores.masked_fill(~real, -torch.inf), -1)
 
 
-def renormalised_softmax(scores: Tensor, real: Tensor) -> Tensor:
-    """The weights ``[B, S]`` as the source masks them: a softmax over everything, padding put to 0, the rest divided by
-    its sum.
+def renormalized_softmax(scores: Tensor, real: Tensor) -> Tensor:
+    """The weights ``[B, S]`` as in the source: a softmax over all positions, 0 on padding, the rest divided by its sum.
 
-    The same numbers as ``masked_log_softmax(scores, real).exp()`` in exact arithmetic. It stands here to be compared
-    with: where padding scores far above all that is real, the real weights vanish first and their sum is 0.
+    Equal to ``masked_log_softmax(scores, real).exp()`` in exact arithmetic; for comparison only. If padding has scores far
+    above the real ones, the real weights underflow and their sum is 0.
 
     >>> scores, real = torch.tensor([[0.0, 0.0, 200.0]]), torch.tensor([[True, True, False]])
-    >>> renormalised_softmax(scores, real), masked_log_softmax(scores, real).exp()
+    >>> renormalized_softmax(scores, real), masked_log_softmax(scores, real).exp()
     (tensor([[nan, nan, nan]]), tensor([[0.5000, 0.5000, 0.0000]]))
     """
-    kept = torch.softmax(scores, -1) * real
-    return kept / kept.sum(-1, keepdim=True)
+    weights = torch.softmax(scores, -1) * real
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def coverage_loss(weights: Tensor, coverage: Tensor) -> Tensor:
@@ -178,10 +177,10 @@ def coverage_loss(weights: Tensor, coverage: Tensor) -> Tensor:
     return torch.minimum(weights, coverage).sum(-1)
 
 
-def additive_parameters(encoder_dim: int, decoder_dim: int, attention_dim: int) -> int:
-    """How many numbers ``AdditiveAttention`` learns; ``CoverageAttention`` learns ``attention_dim`` more.
+def count_additive_parameters(encoder_dim: int, decoder_dim: int, attention_dim: int) -> int:
+    """The number of parameters of ``AdditiveAttention``; ``CoverageAttention`` has ``attention_dim`` more.
 
-    >>> additive_parameters(512, 256, 512)
+    >>> count_additive_parameters(512, 256, 512)
     394240
     """
     return attention_dim * encoder_dim + attention_dim * decoder_dim + attention_dim + attention_dim

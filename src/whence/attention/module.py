@@ -30,8 +30,8 @@ class Attention(nn.Module):
             applies them once at its own input gives its layers the rest: ``position=without_embedding(position)``.
         num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
         head_dim: dimension of a query or key head; ``embed_dim // heads`` by default.
-        value_dim: width of a value; ``head_dim`` by default.
-        norm: ``"none"``, or ``"rms"`` to normalise queries and keys over their width before the scores.
+        value_dim: dimension of a value head; ``head_dim`` by default.
+        norm: ``"none"``, or ``"rms"`` to normalize queries and keys over head_dim before the scores.
         bias: whether the projections have a bias.
         causal, window, scale, temperature, dropout, backend, skip_blocks: as in ``attend``. ``causal`` is False by
             default, as in ``attend`` and in torch; a decoder passes True. Dropout acts in training mode only.
@@ -134,7 +134,7 @@ class Attention(nn.Module):
         cache: KVCache | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """x ``[B, T, width]`` attends to itself, or to memory ``[B, S, width]``; an output like x.
+        """x ``[B, T, embed_dim]`` attends to itself, or to memory ``[B, S, embed_dim]``; an output like x.
 
         ``lengths``, ``key_mask``, ``segment_ids``, ``attn_mask`` and ``mask_fn`` are those of ``attend``.
         """

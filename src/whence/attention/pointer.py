@@ -1,6 +1,6 @@
 """Scaled dot-product pointer attention over a history of items, and a gate between copying and generating.
 
-    log a = log softmax over j of  (W_q x_last . W_k x_j) / sqrt(width), changed by any Position
+    log a = log softmax over j of  (W_q x_last . W_k x_j) / sqrt(embed_dim), changed by any Position
     log P(w) = log( p_gen P_vocabulary(w) + (1 - p_gen) sum of a_j over the j with w_j = w )
 
 The query is the last real item, the keys are all real items, and position is any Position of one head (``Recency`` in the
@@ -9,7 +9,7 @@ source). All results are log-probabilities: unlikely items keep their gradient, 
 
     pointer = PointerAttention(64, position=Recency(151))      # any Position for one head
     log_weights = pointer(encoded, key_mask=key_mask)            # encoded [B, S, 64] -> [B, S]
-    copied = onto_vocabulary(log_weights, items, size)         # items [B, S] -> log-probabilities [B, size]
+    copied = scatter_to_vocabulary(log_weights, items, size)         # items [B, S] -> log-probabilities [B, size]
     gate = Gate(64)                                            # or Gate(512, 256, 128): over several parts
     log_p = mix(scores, copied, gate(last_item(encoded, key_mask=key_mask)))     # scores [B, vocabulary] -> [B, size]
 
@@ -38,7 +38,7 @@ class PointerAttention(nn.Module):
     """Pointer attention: log-weights over the items of a history.
 
     Args:
-        embed_dim: width of an item.
+        embed_dim: dimension of an item.
         position: how position acts on the scores of one head; ``None`` for nothing. A sink is refused, because the weights
             of a pointer sum to 1 over the history.
         bias: whether the two projections have a bias.
@@ -81,7 +81,7 @@ class PointerAttention(nn.Module):
         key_mask: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Log-weights ``[B, S]`` over items ``[B, S, width]``, -inf on padding; in at least float32.
+        """Log-weights ``[B, S]`` over items ``[B, S, embed_dim]``, -inf on padding; in at least float32.
 
         ``lengths`` or ``key_mask`` (True where real, on any side) mark the real items. ``positions``, ``[S]`` or
         ``[B, S]``, count from the first real item by default. The query has the position of the last real item and
@@ -95,12 +95,12 @@ class PointerAttention(nn.Module):
             places = count_tokens(real, None, length, device).clamp(min=0)  # left padding, which is hidden anyway
         else:
             places = shapes.validate_positions("positions", positions, batch, length, device)
-        at = _last(real, batch, length, device)
-        q = self.queries(_pick(encoded, at))[:, None, None]
+        at = _last_real_index(real, batch, length, device)
+        q = self.queries(_select_items(encoded, at))[:, None, None]
         k = self.keys(encoded)[:, None]
         places = places.expand(batch, -1)
         with without_autocast(encoded):
-            # the last item sees all others behind it: causal also lets mechanisms in that know the past only
+            # the query is the last item: causal=True also allows mechanisms that are defined for past keys only
             arguments = Arguments(
                 q, k, k, position=self.position, causal=True, q_positions=places.gather(1, at[:, None]),
                 k_positions=places, key_mask=real,
@@ -124,7 +124,7 @@ class Gate(nn.Module):
         for dim in dims:
             require_dim("Gate", "dims", dim)
         if not dims:
-            raise usage_error("Gate()", "no dims", "a gate looks at something", "give the width of each part")
+            raise usage_error("Gate()", "no dims", "a gate needs at least one input", "pass the dimension of each input")
         total = sum(dims)
         if hidden_dim is not None:
             require_table("Gate", total, require_dim("Gate", "hidden_dim", hidden_dim))
@@ -136,7 +136,7 @@ class Gate(nn.Module):
         )
 
     def forward(self, *parts: Tensor) -> Tensor:
-        """Parts ``[..., width]``, one for each of ``dims``: logits ``[...]``."""
+        """Logits ``[...]`` from tensors ``[..., dim]``, one for each of ``dims``."""
         fit = len(parts) == len(self.dims) and all(
             shapes.is_numeric(x) and x.ndim and x.shape[-1] == n and x.shape[:-1] == parts[0].shape[:-1]
             for x, n in zip(parts, self.dims, strict=False)
@@ -145,40 +145,40 @@ class Gate(nn.Module):
             raise usage_error(
                 "Gate(...)",
                 ", ".join(shapes.describe_tensor(x) for x in parts) or "nothing",
-                f"it takes {shapes.format_count(len(self.dims), 'tensor')} [..., width] of the widths {list(self.dims)}",
-                "give one tensor for each width",
+                f"it takes {shapes.format_count(len(self.dims), 'tensor')} [..., dim] with dims {list(self.dims)}",
+                "pass one tensor for each of dims",
             )
         for x in parts:
             shapes.require_like("Gate(...)", "each part", x, self.layers[0])
         return self.layers(torch.cat(parts, -1))[..., 0]
 
 
-def onto_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
-    """Log-probabilities ``[B, size]`` of copying each word, from log-weights ``[B, S]`` and the word at each place.
+def scatter_to_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tensor:
+    """Log-probabilities ``[B, size]`` of copying each word, from log-weights ``[B, S]`` and the word at each position.
 
-    The weights of a word that stands at several places add up; a word that stands nowhere has -inf and no gradient.
+    The weights of a word that occurs several times are summed; a word that does not occur has -inf and no gradient.
 
-    >>> onto_vocabulary(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([[2, 0, 2]]), 4).exp()
+    >>> scatter_to_vocabulary(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([[2, 0, 2]]), 4).exp()
     tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
     """
-    require_integer("onto_vocabulary", "size", size)
+    require_integer("scatter_to_vocabulary", "size", size)
     both = shapes.is_integer(items) and shapes.is_floating(log_weights) and items.device == log_weights.device
     if not both or items.shape != log_weights.shape or log_weights.ndim != 2:
         raise usage_error(
-            "onto_vocabulary(log_weights, items)",
+            "scatter_to_vocabulary(log_weights, items)",
             f"{shapes.describe_tensor(log_weights)} and {shapes.describe_tensor(items)}",
             "each weight has one word: two tensors [batch, length], the second of whole numbers",
-            "give the words of the places that were attended to",
+            "pass the word at each position that is attended to",
         )
     words = items.long()
     if not tracing.is_tracing() and bool(((words < 0) | (words >= size)).any()):
         raise usage_error(
-            "onto_vocabulary(items)",
+            "scatter_to_vocabulary(items)",
             f"words from {int(words.min())} to {int(words.max())}",
             f"a word lies between 0 and {size - 1}",
             "give a larger size, for an extended vocabulary",
         )
-    # each word's largest weight is taken out first, so that no sum is lost to rounding, however small it is
+    # subtract the largest log-weight of each word first, so that small sums do not underflow
     top = log_weights.new_full((len(words), size), -torch.inf)
     top = top.scatter_reduce(1, words, log_weights.detach(), "amax")
     top = top.masked_fill(torch.isneginf(top), 0.0)
@@ -203,7 +203,7 @@ def mix(scores: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
             "mix(scores, copied, gate)",
             ", ".join(shapes.describe_tensor(x) for x in (scores, copied, gate)),
             "these are [batch, vocabulary], [batch, at least the vocabulary] and [batch]",
-            "take copied from onto_vocabulary with a size of at least the vocabulary",
+            "take copied from scatter_to_vocabulary with a size of at least the vocabulary",
         )
     dtype = torch.promote_types(torch.promote_types(scores.dtype, copied.dtype), torch.float32)
     scores, copied, gate = scores.to(dtype), copied.to(dtype), gate.to(dtype)[:, None]
@@ -225,35 +225,35 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def last_item(encoded: Tensor, *, lengths: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-    """The last real item ``[B, width]`` of each sequence ``[B, S, width]``: what the pointer asks from.
+    """The last real item ``[B, embed_dim]`` of each sequence ``[B, S, embed_dim]``: the query of the pointer.
 
     >>> last_item(torch.arange(6.0).reshape(2, 3, 1), lengths=torch.tensor([2, 3])).tolist()
     [[1.0], [5.0]]
     """
     if not shapes.is_numeric(encoded) or encoded.ndim != 3 or 0 in encoded.shape:
-        rule = "encoded is a tensor [batch, length, width] with at least one item"
+        rule = "encoded must be a tensor [batch, length, embed_dim] with at least one item"
         raise usage_error("last_item(encoded)", shapes.describe_tensor(encoded), rule, "give it these axes")
     batch, length, device = encoded.shape[0], encoded.shape[1], encoded.device
     real = resolve_key_mask(lengths, key_mask, batch, length, device)
     shapes.require_real_tokens("last_item", real)
-    return _pick(encoded, _last(real, batch, length, device))
+    return _select_items(encoded, _last_real_index(real, batch, length, device))
 
 
-def pointer_parameters(embed_dim: int, positions: int, *, bias: bool = True) -> int:
-    """How many numbers a ``PointerAttention`` with ``Recency(positions)`` learns.
+def count_pointer_parameters(embed_dim: int, positions: int, *, bias: bool = True) -> int:
+    """The number of parameters of a ``PointerAttention`` with ``Recency(positions)``.
 
-    >>> pointer_parameters(64, 150, bias=False), pointer_parameters(64, 150)
+    >>> count_pointer_parameters(64, 150, bias=False), count_pointer_parameters(64, 150)
     (8342, 8470)
     """
     return 2 * embed_dim * embed_dim + (2 * embed_dim if bias else 0) + positions
 
 
-def _last(real: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:
-    """The place of the last real item, ``[B]``."""
+def _last_real_index(real: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor:
+    """The index of the last real item, ``[B]``."""
     if real is None:
         return torch.full((batch,), length - 1, device=device)
     return length - 1 - real.flip(1).long().argmax(1)
 
 
-def _pick(encoded: Tensor, at: Tensor) -> Tensor:
+def _select_items(encoded: Tensor, at: Tensor) -> Tensor:
     return encoded[torch.arange(len(at), device=at.device), at]

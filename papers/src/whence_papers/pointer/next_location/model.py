@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence.attention.additive import AdditiveAttention
-from whence.attention.pointer import Gate, PointerAttention, last_item, mix, onto_vocabulary
+from whence.attention.pointer import Gate, PointerAttention, last_item, mix, scatter_to_vocabulary
 from whence.errors import usage_error
 from whence.lab.arms import Arm, parse_arm
 from whence.models import ModelSpec
@@ -185,7 +185,7 @@ class AdditivePointer(nn.Module):
         self.attention = AdditiveAttention(embed_dim, embed_dim, embed_dim)
 
     def forward(self, encoded: Tensor, *, key_mask: Tensor) -> Tensor:
-        memory = self.attention.remember(encoded, key_mask=key_mask)
+        memory = self.attention.build_memory(encoded, key_mask=key_mask)
         return self.attention(memory, last_item(encoded, key_mask=key_mask)).log_weights
 
 
@@ -224,7 +224,7 @@ class NextPlace(NextPlaceModel):
         if self.spec.answers == "generate":
             return NextPlaceOutput(F.log_softmax(self._generated(last), -1), None, last.new_ones(len(last)))
         log_weights = self.pointer(encoded, key_mask=key_mask)
-        copied = onto_vocabulary(log_weights, tokens, self.spec.places)
+        copied = scatter_to_vocabulary(log_weights, tokens, self.spec.places)
         if self.spec.answers == "copy":
             return NextPlaceOutput(copied, log_weights, last.new_zeros(len(last)))
         gate = self.gate(last) if self.spec.answers == "gate" else last.new_zeros(len(last))
@@ -293,7 +293,7 @@ class NextPlaceLstm(NextPlaceModel):
         states = self.dropout(states)
         batch, length, embed_dim = states.shape
         first = DecoderState(h, c, states.new_zeros(batch, embed_dim), states.new_zeros(batch, length))
-        memory = self.decoder.attention.remember(states, key_mask=key_mask)
+        memory = self.decoder.attention.build_memory(states, key_mask=key_mask)
         step, _ = self.decoder(self.start.expand(batch, -1), first, EncodedSources(memory, tokens, self.spec.places))
         # padding is not a place: its generated probability is redistributed, which lowers the generated share
         padded = step.log_p[:, PADDING].exp()

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from whence.attention.additive import AdditiveAttention, CoverageAttention, Memory
-from whence.attention.pointer import Gate, mix, onto_vocabulary
+from whence.attention.pointer import Gate, mix, scatter_to_vocabulary
 from whence.errors import usage_error
 from whence.validation import require_integer
 from whence_papers.pointer.pointer_generator.vocabulary import NO_TARGET, PAD, UNKNOWN, Sources, Targets
@@ -117,7 +117,7 @@ class EncodedSources:
     size: int  # of the extended vocabulary
 
     def of(self, rows: Tensor) -> EncodedSources:
-        return EncodedSources(self.memory.of(rows), self.extended[rows], self.size)
+        return EncodedSources(self.memory.select(rows), self.extended[rows], self.size)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Decoder(nn.Module):
         self.cell = nn.LSTMCell(spec.embedding, hidden_size)
         kind = CoverageAttention if spec.attention == "coverage" else AdditiveAttention
         self.attention = kind(encoder_dim=encoder_dim, decoder_dim=2 * hidden_size, attention_dim=spec.scoring)
-        self.into = nn.Linear(hidden_size + encoder_dim, hidden_size)
+        self.hidden_proj = nn.Linear(hidden_size + encoder_dim, hidden_size)
         self.out = nn.Linear(hidden_size, spec.vocab_size)
         self.gate = Gate(encoder_dim, 2 * hidden_size, spec.embedding) if spec.output == "pointer" else None
 
@@ -165,14 +165,14 @@ class Decoder(nn.Module):
         h, c = self.cell(x, (before.h, before.c))
         state = torch.cat([h, c], -1)
         attended = self.attention(encoded.memory, state, before.coverage)
-        scores = self.out(self.into(torch.cat([h, attended.context], -1)))
+        scores = self.out(self.hidden_proj(torch.cat([h, attended.context], -1)))
         if self.gate is None:
             log_p = F.pad(F.log_softmax(scores, -1), (0, encoded.size - scores.shape[1]), value=-torch.inf)
             gate = torch.full_like(log_p[:, 0], torch.inf)
         else:
             gate = self.gate(attended.context, state, x)
-            log_p = mix(scores, onto_vocabulary(attended.log_weights, encoded.extended, encoded.size), gate)
-        step = DecoderStep(log_p, gate, attended.weights, attended.repeated)
+            log_p = mix(scores, scatter_to_vocabulary(attended.log_weights, encoded.extended, encoded.size), gate)
+        step = DecoderStep(log_p, gate, attended.weights, attended.coverage_loss)
         return step, DecoderState(h, c, attended.context, attended.coverage)
 
 
@@ -225,7 +225,7 @@ class PointerGenerator(nn.Module):
                 "encode the texts with the vocabulary of the model",
             )
         states, h, c = self.encoder(self.embedding(sources.tokens), sources.lengths)
-        memory = self.decoder.attention.remember(states, lengths=sources.lengths)
+        memory = self.decoder.attention.build_memory(states, lengths=sources.lengths)
         batch, length, embed_dim = states.shape
         first = DecoderState(h, c, states.new_zeros(batch, embed_dim), states.new_zeros(batch, length))
         return EncodedSources(memory, sources.extended, size), first
