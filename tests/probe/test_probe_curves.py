@@ -64,7 +64,10 @@ def test_items_without_every_place_are_left_out_and_equal_ones_claim_no_interval
 def test_wrong_choices_are_counted_by_slot():
     rows = [{"correct": False, "chosen_slot": 0}, {"correct": False, "chosen_slot": 0}, {"correct": True, "chosen_slot": 2},
             {"correct": False, "chosen_slot": None}]  # fmt: skip
-    assert count_wrong_choices([{"condition": 2, "rows": rows}, {"condition": "oracle", "rows": rows}]) == {"0": 2, "none": 1}
+    assert count_wrong_choices([{"condition": 2, "rows": rows}, {"condition": "oracle", "rows": rows}]) == {
+        "0": 2,
+        "none": 1,
+    }
 
 
 def test_a_curve_needs_places():

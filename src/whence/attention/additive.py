@@ -122,7 +122,9 @@ class AdditiveAttention(nn.Module):
                 shapes.require_like(f"{name}(state)", "state", tensor, self.decoder_proj)
             elif tensor.device != memory.states.device:
                 got = f"device {tensor.device} with the memory on {memory.states.device}"
-                raise usage_error(f"{name}(coverage)", got, "all tensors must be on one device", "move it with .to(device)")
+                raise usage_error(
+                    f"{name}(coverage)", got, "all tensors must be on one device", "move it with .to(device)"
+                )
 
 
 class CoverageAttention(AdditiveAttention):
@@ -144,7 +146,9 @@ class CoverageAttention(AdditiveAttention):
         weight = plain.encoder_proj.weight
         attention = cls(plain.encoder_proj.in_features, plain.decoder_proj.in_features, plain.encoder_proj.out_features)
         attention = attention.to(device=weight.device, dtype=weight.dtype)
-        attention.load_state_dict({**plain.state_dict(), "coverage_proj.weight": torch.zeros_like(attention.coverage_proj.weight)})
+        attention.load_state_dict(
+            {**plain.state_dict(), "coverage_proj.weight": torch.zeros_like(attention.coverage_proj.weight)}
+        )
         return attention
 
 

@@ -104,7 +104,9 @@ class Work:
         """Build the bands of some key-value heads and return the slice of their query heads."""
         heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
         score_scale, bias, block = self.tables.score_scale, self.masked_bias, self.plan.block
-        self.score_scale = None if score_scale is None else table_to_band(score_scale[heads] * self.unit, self.span, block)
+        self.score_scale = (
+            None if score_scale is None else table_to_band(score_scale[heads] * self.unit, self.span, block)
+        )
         self.bias = None if bias is None else table_to_band(bias[heads] * self.unit, self.span, block)
         return heads
 

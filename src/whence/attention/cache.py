@@ -220,17 +220,25 @@ class KVCache:
         count = new.k.shape[1]
         if self.capacity is not None:
             if self._entries is None:
-                self._entries = CacheEntries(*(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors()))
+                self._entries = CacheEntries(
+                    *(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors())
+                )
             kind = torch.promote_types(self._entries.positions.dtype, new.positions.dtype)
-            self._entries = replace(self._entries, positions=self._entries.positions.to(kind))  # whole, then fractional ones
+            self._entries = replace(
+                self._entries, positions=self._entries.positions.to(kind)
+            )  # whole, then fractional ones
             if not tracing.is_tracing() and self._entries.k.is_inference() and not torch.is_inference_mode_enabled():
-                self._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))  # only a copy may be written to here
+                self._entries = CacheEntries(
+                    *(t.clone() for t in self._entries.tensors())
+                )  # only a copy may be written to here
             for store, t in zip(self._entries.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
         elif self._entries is None:
             self._entries = new
         else:
-            self._entries = CacheEntries(*(torch.cat([a, b], 1) for a, b in zip(self._entries.tensors(), new.tensors(), strict=True)))
+            self._entries = CacheEntries(
+                *(torch.cat([a, b], 1) for a, b in zip(self._entries.tensors(), new.tensors(), strict=True))
+            )
         self._used += count
         self.seen += count
 

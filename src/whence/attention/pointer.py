@@ -124,7 +124,9 @@ class Gate(nn.Module):
         for dim in dims:
             require_dim("Gate", "dims", dim)
         if not dims:
-            raise usage_error("Gate()", "no dims", "a gate needs at least one input", "pass the dimension of each input")
+            raise usage_error(
+                "Gate()", "no dims", "a gate needs at least one input", "pass the dimension of each input"
+            )
         total = sum(dims)
         if hidden_dim is not None:
             require_table("Gate", total, require_dim("Gate", "hidden_dim", hidden_dim))

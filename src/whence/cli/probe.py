@@ -68,8 +68,12 @@ def probe(
     chat: Annotated[
         bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
     ] = False,
-    layers: Annotated[str | None, typer.Option(help="Layers whose attention is captured, counted from 0, such as 1,3,5.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this part and write no report: measure or explain.")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers whose attention is captured, counted from 0, such as 1,3,5.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this part and write no report: measure or explain.")
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Time limit in minutes. Rerun to resume.", min=0)] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the model: float32, bfloat16, float16. Analyses use float32.")

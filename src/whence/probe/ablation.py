@@ -149,7 +149,9 @@ def emphasize_slots(
         multiplied: ``"weight"`` or ``"score"``; see ``whence.probe.likelihood``.
     """
     if not task.paired:
-        raise usage_error("emphasize_slots(task)", task.name, "every slot must contain an answer", "use the task key-value")
+        raise usage_error(
+            "emphasize_slots(task)", task.name, "every slot must contain an answer", "use the task key-value"
+        )
     kind = emphasis_class(multiplied)
     middle, emphasized = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
     prompts = [lm.apply_template(task.prompt(item, middle)) for item in task.items[:items]]

@@ -248,12 +248,16 @@ def by_distance(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     if lm.supports_branching:  # it accepts positions
         equal_positions = torch.zeros(1, texts.shape[1], dtype=torch.long, device=lm.device)
         # without a mask, transformers reads positions that do not increase as packed texts
-        _, one_position = _mean_attention_by_distance(lm, texts, {"attention_mask": torch.ones_like(equal_positions), "position_ids": equal_positions})
+        _, one_position = _mean_attention_by_distance(
+            lm, texts, {"attention_mask": torch.ones_like(equal_positions), "position_ids": equal_positions}
+        )
         result["one_position"] = to_rounded_list(one_position)
     return result
 
 
-def _mean_attention_by_distance(lm: ProbedModel, texts: Tensor, inputs: dict[str, Tensor]) -> tuple[list[tuple[int, int]], Tensor]:
+def _mean_attention_by_distance(
+    lm: ProbedModel, texts: Tensor, inputs: dict[str, Tensor]
+) -> tuple[list[tuple[int, int]], Tensor]:
     from whence import hf
 
     total: Tensor | None = None

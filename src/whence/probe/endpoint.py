@@ -64,7 +64,9 @@ class Endpoint:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise usage_error(COMMAND, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1")
+            raise usage_error(
+                COMMAND, repr(self.url), "it is an http or https address", "pass http://localhost:8000/v1"
+            )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise usage_error(
                 COMMAND,
@@ -102,7 +104,9 @@ class Endpoint:
             "generation": {"temperature": 0, "longest_answer": LONGEST_ANSWER, "room": ROOM},
         }
 
-    def generate_answers(self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
+    def generate_answers(
+        self, prompts: Sequence[Prompt], metric: str, expected: dict[str, Any]
+    ) -> list[dict[str, Any]]:
         """The generated answers with the names that the server reports. A change of name is an error."""
         longest = LONGEST_ANSWER
         if metric == "value":

@@ -41,7 +41,9 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             continue
         all_records += task_records
         wrong_choices = count_wrong_choices(task_records) if task["paired"] else {}
-        tasks.append({**task, "curves": [curve(task_records, score) for score in scores], "wrong_choices": wrong_choices})
+        tasks.append(
+            {**task, "curves": [curve(task_records, score) for score in scores], "wrong_choices": wrong_choices}
+        )
     if not tasks:
         raise usage_error(
             "report",
@@ -50,7 +52,9 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
             "run the same probe again to resume it",
         )
     tasks, decision = decide(tasks, tests=len(about["tasks"]) * len(scores))
-    analysis_records = [part for name in analyses.ANALYSES if (part := read_part(plan, folder / analyses.file_name(name)))]
+    analysis_records = [
+        part for name in analyses.ANALYSES if (part := read_part(plan, folder / analyses.file_name(name)))
+    ]
     return {
         "title": f"What position does to {'a tiny random model' if plan.model == QUICK else Path(plan.model).name}",
         "command": command,
@@ -132,7 +136,10 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
             }
             for number, (plan, about) in enumerate(sides)
         ],
-        "tasks": [{**task, "measures": measured, "lead": _leading_measure(measured)} for task, measured in zip(tasks, tested, strict=True)],
+        "tasks": [
+            {**task, "measures": measured, "lead": _leading_measure(measured)}
+            for task, measured in zip(tasks, tested, strict=True)
+        ],
         "left_out": sorted({one for plan, _ in sides for one in measures(plan.scores)} - {*shared}),
         "decision": {
             "alpha": ALPHA,
@@ -231,7 +238,9 @@ def _t(signs: Tensor, values: Tensor) -> Tensor:
 
 def _test_differences(record_pairs: Sequence[Sequence[Any]], shared: Sequence[str]) -> list[list[dict[str, Any]]]:
     """By task and measure: both curves, and every difference with its interval and p."""
-    tables = [[[by_item(task_records, measure) for task_records in pair] for measure in shared] for pair in record_pairs]
+    tables = [
+        [[by_item(task_records, measure) for task_records in pair] for measure in shared] for pair in record_pairs
+    ]
     groups = []
     for task in tables:
         columns = []

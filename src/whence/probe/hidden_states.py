@@ -40,7 +40,10 @@ def plain_texts(lm: ProbedModel, count: int, tokens: int) -> Tensor:
     step = min(tokens, (len(token_ids) - tokens) // max(1, count - 1))
     if step < 1:
         raise usage_error(
-            "plain_texts", f"{count} texts of {tokens} tokens", f"there are {len(token_ids)}", "pass fewer texts or tokens"
+            "plain_texts",
+            f"{count} texts of {tokens} tokens",
+            f"there are {len(token_ids)}",
+            "pass fewer texts or tokens",
         )
     return torch.tensor([token_ids[start : start + tokens] for start in range(0, count * step, step)])
 

@@ -70,7 +70,10 @@ def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCO
     for prompt in prompts:
         if not prompt.rivals:
             raise usage_error(
-                "build_branches(prompts)", "an answer without rivals", "an answer is scored against at least one rival", "add a rival"
+                "build_branches(prompts)",
+                "an answer without rivals",
+                "an answer is scored against at least one rival",
+                "add a rival",
             )
     choices = [_split_shared_tokens(rows, scored) for rows in _tokenize(lm, prompts)]
     for one in choices:
@@ -284,7 +287,10 @@ class ScaledWeight(Emphasis):
     def __post_init__(self) -> None:
         if not self.factor > 0:
             raise usage_error(
-                "ScaledWeight(factor=...)", f"{self.factor}", "a weight is multiplied by a number above 0", "pass 2, for example"
+                "ScaledWeight(factor=...)",
+                f"{self.factor}",
+                "a weight is multiplied by a number above 0",
+                "pass 2, for example",
             )
 
     def on_bias(self, bias: Tensor) -> Tensor:
@@ -311,7 +317,10 @@ def emphasis_class(multiplied: str) -> type[Emphasis]:
     """The class for the quantity that is multiplied."""
     if multiplied not in EMPHASES:
         raise usage_error(
-            "emphasis_class(multiplied)", repr(multiplied), f"it multiplies a {' or a '.join(EMPHASES)}", "pass one of them"
+            "emphasis_class(multiplied)",
+            repr(multiplied),
+            f"it multiplies a {' or a '.join(EMPHASES)}",
+            "pass one of them",
         )
     return EMPHASES[multiplied]
 

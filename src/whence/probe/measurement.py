@@ -79,7 +79,9 @@ def measure(
         if from_disk := records.exists(path):
             all_records.append(require_matching_record(records.read(path), spec, plan, path))
         else:
-            all_records.append({**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": environment})
+            all_records.append(
+                {**make_record(lm, plan, spec), "command": records.rerun_command(), "environment": environment}
+            )
             records.write(path, all_records[-1])
         notify(number + 1, len(specs), f"{spec.task.name}, {describe_condition(spec.condition)}", from_disk)
     return folder, all_records
@@ -120,7 +122,11 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
     if "generation" in plan.scores:
         for row, prompt, generated in zip(answers, prompts, _generate(lm, plan, spec, prompts), strict=True):
             text = generated.pop("text")
-            row |= {"output": text, "generated_correct": is_correct(spec.task.metric, text, prompt.accepted), **generated}
+            row |= {
+                "output": text,
+                "generated_correct": is_correct(spec.task.metric, text, prompt.accepted),
+                **generated,
+            }
     return {
         "plan": plan.hash,
         "identity": plan.identity,
@@ -214,7 +220,9 @@ def _generate(
     return [{"text": text} for text in generate_answers(lm, prompts, spec.task.metric)]
 
 
-def _average_attention(attention_parts: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None) -> dict[str, Any] | None:
+def _average_attention(
+    attention_parts: list[dict[str, torch.Tensor]], layers: tuple[int, ...] | None
+) -> dict[str, Any] | None:
     if not attention_parts:
         return None
     means = {name: torch.stack([part[name] for part in attention_parts]).mean(0) for name in attention_parts[0]}

@@ -160,7 +160,9 @@ def at_lengths(tasks: Sequence[TaskSpec], lengths: Sequence[int]) -> tuple[TaskS
     fixed = [one.task for one in tasks if one.task not in LENGTHS]
     if fixed:
         supported = ", ".join(name for name in LENGTHS if name in TASKS)
-        raise usage_error("a plan with lengths", ", ".join(fixed), f"those of {supported} can be chosen", "leave it out")
+        raise usage_error(
+            "a plan with lengths", ", ".join(fixed), f"those of {supported} can be chosen", "leave it out"
+        )
     return tuple(
         dataclasses.replace(
             one,

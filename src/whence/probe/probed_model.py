@@ -133,7 +133,10 @@ class ProbedModel:
         before, placeholder, after = text.partition(PLACEHOLDER)
         if not placeholder or PLACEHOLDER in after:
             raise usage_error(
-                subject, "a template that omits or repeats the message", "it must contain a prompt once", "leave --chat out"
+                subject,
+                "a template that omits or repeats the message",
+                "it must contain a prompt once",
+                "leave --chat out",
             )
         return before, after
 
@@ -186,7 +189,9 @@ class ProbedModel:
         hidden_size = int(config.hidden_size)
         cached = 2 * self.layers * hidden_size * getattr(config, "num_key_value_heads", self.heads) // self.heads
         values_per_token = cached + 8 * hidden_size + 4 * getattr(config, "intermediate_size", 4 * hidden_size)
-        return max(CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * values_per_token * self.model.dtype.itemsize))
+        return max(
+            CPU_TOKENS, torch.cuda.mem_get_info(self.device)[0] // (8 * values_per_token * self.model.dtype.itemsize)
+        )
 
     def token_spans(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """The token spans that cover spans of characters."""

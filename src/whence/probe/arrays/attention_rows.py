@@ -38,7 +38,10 @@ def regions(rows: Tensor, edge: float = EDGE) -> dict[str, Tensor]:
     tokens = rows.shape[-1]
     if tokens < 4 or not 0 < edge < 0.5:
         raise usage_error(
-            "regions", f"{tokens} tokens and edge={edge}", "a prompt has two ends and a middle", "pass more tokens or an edge below 0.5"
+            "regions",
+            f"{tokens} tokens and edge={edge}",
+            "a prompt has two ends and a middle",
+            "pass more tokens or an edge below 0.5",
         )
     size = max(1, round(edge * (tokens - 1)))
     return {

@@ -44,7 +44,9 @@ def fit_curves(curves: Tensor, fit: str) -> Tensor:
     tokens = curves.shape[0]
     rest = _unit(curves[round(LEFT_OUT[fit] * tokens) :].double())
     if len(rest) < 8:
-        raise usage_error("fit_curves(curves)", f"{tokens} tokens", "a trend needs at least a dozen", "take longer texts")
+        raise usage_error(
+            "fit_curves(curves)", f"{tokens} tokens", "a trend needs at least a dozen", "take longer texts"
+        )
     if fit == "cubic":
         at = torch.linspace(-1, 1, len(rest), dtype=torch.float64)
         powers = at[:, None] ** torch.arange(4)
@@ -60,7 +62,9 @@ def direction(curves: Tensor, fit: str) -> Tensor:
     """+1 where the fit rises throughout, -1 where it falls throughout, 0 where it does neither: ``[channels]``."""
     fitted = fit_curves(curves, fit)
     steps = fitted.diff(dim=0)
-    tolerance = 1e-9 * (fitted.amax(0) - fitted.amin(0))  # rounding does not break monotonicity, and a flat curve has no direction
+    tolerance = 1e-9 * (
+        fitted.amax(0) - fitted.amin(0)
+    )  # rounding does not break monotonicity, and a flat curve has no direction
     moves = fitted.amax(0) - fitted.amin(0) > 1e-9
     rises = (steps >= -tolerance).all(0) & moves
     falls = (steps <= tolerance).all(0) & moves
@@ -102,7 +106,9 @@ def positional_channels(
         agree = torch.nonzero(directions[:, channel] == sign).flatten()
         if len(agree) > len(selected_layers) // 4:
             selected.append(
-                Channel(channel, sign, tuple(selected_layers[i] for i in agree.tolist()), float(rough[agree, channel].min()))
+                Channel(
+                    channel, sign, tuple(selected_layers[i] for i in agree.tolist()), float(rough[agree, channel].min())
+                )
             )
     selected.sort(key=lambda one: one.roughness)
     return selected if most is None else selected[:most]

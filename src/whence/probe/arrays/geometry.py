@@ -197,7 +197,10 @@ def threshold(values: Tensor, shape: tuple[int, int], most: int = MOST) -> float
     ordered = values.double().sort(descending=True).values[: min(shape)]
     if most < 1 or len(ordered) < 2 * most + 1:
         raise usage_error(
-            "threshold", f"{len(ordered)} values and most={most}", "it needs more than twice as many values as most", "lower most"
+            "threshold",
+            f"{len(ordered)} values and most={most}",
+            "it needs more than twice as many values as most",
+            "lower most",
         )
     first, step = ordered[most], ordered[most] - ordered[2 * most]
     place = torch.arange(most, dtype=torch.float64, device=ordered.device) / most
@@ -303,7 +306,9 @@ def remove_part(states: Tensor, vectors: PositionalVectors, part: str) -> Tensor
     return states.double() - parts[part]
 
 
-def replace_positional_vectors(states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float = 1.0, num_unchanged: int = NUM_UNCHANGED) -> Tensor:
+def replace_positional_vectors(
+    states: Tensor, vector: Tensor, ratio: float = 1.0, strength: float = 1.0, num_unchanged: int = NUM_UNCHANGED
+) -> Tensor:
     """The states of one layer, ``[..., tokens, hidden_size]``, with stretched positional vectors instead of the original ones.
 
     A token at t gets ``strength`` times the vector of t / ratio, so that a text of ratio times the length uses the
@@ -311,7 +316,10 @@ def replace_positional_vectors(states: Tensor, vector: Tensor, ratio: float = 1.
     """
     if not ratio > 0:
         raise usage_error(
-            "replace_positional_vectors(ratio=...)", f"{ratio}", "positions are stretched by a number above 0", "pass 2, for example"
+            "replace_positional_vectors(ratio=...)",
+            f"{ratio}",
+            "positions are stretched by a number above 0",
+            "pass 2, for example",
         )
     tokens = states.shape[-2]
     at = (torch.arange(tokens, dtype=torch.float64, device=vector.device) / ratio).clamp(max=vector.shape[0] - 1)

@@ -133,7 +133,10 @@ def documents_from_rows(
                 others.append(other)
         if len(others) < count - 1:
             raise usage_error(
-                "documents", f"{count} documents", "no document may contain the answer of another", "pass a smaller count"
+                "documents",
+                f"{count} documents",
+                "no document may contain the answer of another",
+                "pass a smaller count",
             )
         task_items.append(
             Item(
@@ -184,7 +187,8 @@ def _fits_beside(row: dict[str, Any], other: dict[str, Any], others: list[dict[s
         and not any(normalize_answer(accepted) in text for accepted in row["answers"])
         and all(other["ctxs"][0]["title"] != one["ctxs"][0]["title"] for one in present)
         and not any(
-            answer.startswith(other_answer) or other_answer.startswith(answer)  # the shorter of two would always be more likely
+            answer.startswith(other_answer)
+            or other_answer.startswith(answer)  # the shorter of two would always be more likely
             for other_answer in (normalize_answer(_answer_in(_passage(one, words), one["answers"])) for one in present)
         )
     )

@@ -28,7 +28,9 @@ def build_needle(items: int, pieces: int = 10, words: int = 40, seed: int = 0, d
     """
     require_items("needle", max(items, 0), items)
     if pieces < 2 or words < 1:
-        raise usage_error("needle", f"{pieces} pieces of {words} words", "a text needs at least 2 pieces of 1 word", "pass more")
+        raise usage_error(
+            "needle", f"{pieces} pieces of {words} words", "a text needs at least 2 pieces of 1 word", "pass more"
+        )
     most = min(pieces, len(NAMES)) - 1
     if not 0 <= distractors <= most:
         raise usage_error(

@@ -210,5 +210,7 @@ def is_correct(metric: str, output: str, answers: Sequence[str]) -> bool:
     """The score of an output by the name of its metric."""
     metrics = {"value": value_occurs, "subspan": best_subspan}
     if metric not in metrics:
-        raise usage_error("is_correct(metric)", repr(metric), f"the metrics are {', '.join(metrics)}", "take one of them")
+        raise usage_error(
+            "is_correct(metric)", repr(metric), f"the metrics are {', '.join(metrics)}", "take one of them"
+        )
     return metrics[metric](output, answers)

@@ -58,10 +58,14 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 def gold_curve(task: dict[str, Any]) -> Chart:
     """Every measure by the slot of the gold, with intervals; the baselines are those of the leading measure."""
-    levels = {name: point["mean"] for name, point in leading_curve(task)["baselines"].items()} | {"chance": task["chance"]}
+    levels = {name: point["mean"] for name, point in leading_curve(task)["baselines"].items()} | {
+        "chance": task["chance"]
+    }
     named = [(SCORES[curve["score"]], curve) for curve in task["curves"]]
     description = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
-    return slot_curves(f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", description)
+    return slot_curves(
+        f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", description
+    )
 
 
 def slot_curves(
@@ -107,7 +111,10 @@ def slot_curves(
     )
     rows = [
         [f"slot {point['slot'] + 1}"]
-        + [f"{format_percent(curve['points'][i]['mean'])} ({format_interval(curve['points'][i]['interval'])})" for _, curve in named]
+        + [
+            f"{format_percent(curve['points'][i]['mean'])} ({format_interval(curve['points'][i]['interval'])})"
+            for _, curve in named
+        ]
         for i, point in enumerate(named[0][1]["points"])
     ]
     return Chart(name, f"{description}. {values}.", draw, ["", *(words for words, _ in named)], rows)
@@ -141,7 +148,9 @@ def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:
         axes.set_xlabel(f"depth of the gold; {SCORES[score]} (%)")
 
     values = "; ".join(
-        f"{slots} slots, gold in slot {p['slot'] + 1}: {format_percent(p['mean'])}" for slots, points in lines for p in points
+        f"{slots} slots, gold in slot {p['slot'] + 1}: {format_percent(p['mean'])}"
+        for slots, points in lines
+        for p in points
     )
     rows = [
         [f"{slots} slots", ", ".join(f"slot {p['slot'] + 1}: {format_percent(p['mean'])}" for p in points)]
@@ -157,7 +166,13 @@ def line_chart(
     """A chart of lines with a table of the same numbers: a row for each place on the x axis."""
     positions = sorted({x for at, _ in series.values() for x in at})
     values_by_line = {words: dict(zip(at, values, strict=True)) for words, (at, values) in series.items()}
-    rows = [[f"{x:g}", *(f"{scale * line_values[x]:.3g}" if x in line_values else "–" for line_values in values_by_line.values())] for x in positions]
+    rows = [
+        [
+            f"{x:g}",
+            *(f"{scale * line_values[x]:.3g}" if x in line_values else "–" for line_values in values_by_line.values()),
+        ]
+        for x in positions
+    ]
     head = [column, *(f"{words} ({unit})" if unit else words for words in series)]
     return Chart(name, f"{description}.", draw, head, rows)
 

@@ -54,7 +54,9 @@ def overall(findings: dict[str, Any]) -> str:
     significant = [task for task in findings["tasks"] if supported(task, findings)]
     total = format_count(len(findings["tasks"]), "task")
     if not significant:
-        return f"Undecided: none of {format_count(findings['decision']['tests'], 'difference')} in {total} is significant."
+        return (
+            f"Undecided: none of {format_count(findings['decision']['tests'], 'difference')} in {total} is significant."
+        )
     task = min(significant, key=lambda one: (_best(one)["p"], -abs(_best(one)["difference"])))
     return f"{len(significant)} of {total} differ, most clearly {task['name']}: {task_answer(task, findings)}"
 
@@ -162,8 +164,22 @@ def _table(task: dict[str, Any], ordered: Sequence[dict[str, Any]], labels: Sequ
         one, other = measure["curves"]
         short = SHORT[measure["score"]]
         for cell, a, b in zip(measure["slots"], one["points"], other["points"], strict=True):
-            rows.append([f"{short}, slot {cell['slot'] + 1}", format_percent(a["mean"]), format_percent(b["mean"]), *_cells(cell)])
-        rows.append([f"{short}, mean", format_percent(one["average"]), format_percent(other["average"]), *_cells(measure["mean"])])
+            rows.append(
+                [
+                    f"{short}, slot {cell['slot'] + 1}",
+                    format_percent(a["mean"]),
+                    format_percent(b["mean"]),
+                    *_cells(cell),
+                ]
+            )
+        rows.append(
+            [
+                f"{short}, mean",
+                format_percent(one["average"]),
+                format_percent(other["average"]),
+                *_cells(measure["mean"]),
+            ]
+        )
     caption = f"Differences in points, {labels[1]} less {labels[0]}, paired by item."
     return table(caption, ["", *labels, "difference", "95% interval", "p"], rows)
 

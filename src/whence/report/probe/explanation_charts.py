@@ -153,7 +153,11 @@ def channel_counts(channels: dict[str, Any]) -> Chart:
     rows = [[fit, str(channels[fit]["count"]), str(channels[fit]["by_chance"])] for fit in FITS]
     counts_text = "; ".join(f"{fit}: {count} in order, {chance} shuffled" for fit, count, chance in rows)
     return Chart(
-        "fits", f"Channels that are monotone in position, by fit. {counts_text}.", draw, ["fit", "in order", "shuffled"], rows
+        "fits",
+        f"Channels that are monotone in position, by fit. {counts_text}.",
+        draw,
+        ["fit", "in order", "shuffled"],
+        rows,
     )
 
 
@@ -169,7 +173,9 @@ def mask_or_encoding(result: dict[str, Any]) -> Chart:
         axes.set_xlabel(f"variance due to position, layer {result['layer']} (%)")
 
     rows = [[name, f"{share:.1f}%"] for name, share in shares.items()]
-    description = f"Variance due to position in layer {result['layer']}: " + ", ".join(f"{name} {cell}" for name, cell in rows)
+    description = f"Variance due to position in layer {result['layer']}: " + ", ".join(
+        f"{name} {cell}" for name, cell in rows
+    )
     return Chart("arms", f"{description}.", draw, ["arm", "variance due to position"], rows)
 
 

@@ -105,7 +105,9 @@ def _capture_error(findings: dict[str, Any]) -> str:
     if not reason:
         return ""
     sentence = f"Explanations are left out; only the curves are measured. The reason: {reason}"
-    return _section("capture_error", "Where does it come from?", _answer(sentence if sentence.endswith(".") else f"{sentence}."))
+    return _section(
+        "capture_error", "Where does it come from?", _answer(sentence if sentence.endswith(".") else f"{sentence}.")
+    )
 
 
 def _attention(findings: dict[str, Any]) -> str:

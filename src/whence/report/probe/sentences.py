@@ -161,7 +161,11 @@ def decimals(gap: float) -> int:
 def format_gap_interval(curve: dict[str, Any]) -> str:
     ends = curve["gap_interval"]
     places = decimals(curve["gap"])  # as many as for the gap
-    return NO_INTERVAL if ends is None else f"{format_points(ends['low'], places)} to {format_points(ends['high'], places)}"
+    return (
+        NO_INTERVAL
+        if ends is None
+        else f"{format_points(ends['low'], places)} to {format_points(ends['high'], places)}"
+    )
 
 
 NO_INTERVAL = "n/a (no variance)"

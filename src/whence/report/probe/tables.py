@@ -38,7 +38,9 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
         + "</tr>"
         for row in rows
     )
-    element = f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    element = (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    )
     return scrollable(element, caption)
 
 
@@ -70,9 +72,7 @@ def channels(result: dict[str, Any]) -> str:
         one = result[fit]
         best = ", ".join(str(channel["channel"]) for channel in one["best"][:5]) or "none"
         rows.append([fit, str(one["count"]), str(one["by_chance"]), best])
-    caption = (
-        f"Channels of {result['hidden_size']} that are monotone in position over {result['texts']} random texts, by fit."
-    )
+    caption = f"Channels of {result['hidden_size']} that are monotone in position over {result['texts']} random texts, by fit."
     return table(caption, ["fit", "channels", "in a shuffled order", "the smoothest"], rows)
 
 
@@ -101,7 +101,9 @@ def emphasis(result: dict[str, Any]) -> str:
         won = sum(row["won_after"] for row in slot_rows)
         rows.append([name, f"{format_number(100 * before, 1)}%", f"{format_number(100 * after, 1)}%",
                      format_signed(100 * (after - before), 1), f"{won} of {len(slot_rows)}"])  # fmt: skip
-    caption = f"{format_count(result['items'], 'item')}; {EMPHASIZED[result.get('quantity', 'weight')]} {result['factor']:g}."
+    caption = (
+        f"{format_count(result['items'], 'item')}; {EMPHASIZED[result.get('quantity', 'weight')]} {result['factor']:g}."
+    )
     head = ["emphasized slot", "probability of its answer before", "after", "difference, points", "most likely after"]
     return table(caption, head, rows)
 
