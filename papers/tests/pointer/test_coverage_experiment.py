@@ -4,7 +4,7 @@ import torch
 
 from whence.lab.experiment import run_experiment
 from whence_papers.pointer.coverage import COVERAGE
-from whence_papers.pointer.coverage.computing import WITH, WITHOUT, Coverage, train_both_models
+from whence_papers.pointer.coverage.experiment import WITH, WITHOUT, Coverage, train_both_models
 from whence_papers.pointer.summaries import Summaries
 
 TINY = Coverage(seeds=(0, 1), steps=2, more=1, asked=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.lab.experiment import Experiment
-from whence_papers.pointer.coverage.computing import Coverage, compute
+from whence_papers.pointer.coverage.experiment import Coverage, compute
 
 __all__ = ["COVERAGE"]
 
