@@ -135,7 +135,7 @@ MUTANTS = [
     (G + "model.py", "torch.cat([vectors, before.context], -1)", "torch.cat([vectors, 0 * before.context], -1)", GENERATOR),
     (G + "model.py", "/ has_target.sum(1)", "/ has_target.shape[1]", GENERATOR),
     (G + "search.py", "state.of(source.tokens.new_tensor(parents))", "state.of(torch.arange(len(longer)).clamp(max=len(state.h) - 1))", SEARCH),
-    # the training loop: data, rates, going on after a stop, what is no number
+    # the training loop: data, learning rate, resuming, non-finite values
     (L + "training.py", "(seed * 1_000_003 + number)", "(seed * 1_000_003)", LOOP),
     (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", LOOP),
     (L + "training.py", 'before.get("recent", [])', "[]", LOOP),

@@ -1,6 +1,6 @@
-"""Generate the tables of docs/ and the pictures of README and docs/ from the catalogue, the backends and committed records.
+"""Generate the tables of docs/ and the figures of README and docs/ from the catalogue, the backends and committed records.
 
-python tools/generate_docs.py           # write tables and pictures
+python tools/generate_docs.py           # write tables and figures
 python tools/generate_docs.py --check   # fail if a table is out of date
 """
 

@@ -345,7 +345,7 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
     assert "NaN" not in words and "None" not in words
     assert "share of the low frequencies exceeds 100%" in words
     assert (
-        "before each row is normalised again, multiplied by 2." in words and "before softmax, multiplied by 2." in words
+        "before each row is normalized again, multiplied by 2." in words and "before softmax, multiplied by 2." in words
     )
     assert "Answer and attention changed in the same direction in" in words
     curve = told(probed)["tasks"][0]["curves"][0]

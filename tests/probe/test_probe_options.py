@@ -84,7 +84,7 @@ def test_a_tokenizer_without_a_usable_template_is_refused(whence_here, tmp_path)
     assert done.returncode == 2 and "leave it out" in done.stderr and not list(tmp_path.iterdir())
     lm = chatting()
     lm.tokenizer.chat_template = "{{ messages[0]['content'] }} {{ messages[0]['content'] }}"
-    with pytest.raises(WhenceError, match="leaves out or repeats"):
+    with pytest.raises(WhenceError, match=r"omits or repeats.*leave --chat out"):
         lm.apply_template(build_task("needle", 1).oracle(build_task("needle", 1).items[0]))
 
 

@@ -156,8 +156,8 @@ def parse_numbers(option: str, text: str, least: int) -> tuple[int, ...]:
 def rerun_command(plan: Plan, device: str) -> str:
     """The command that makes the records of a plan; empty if no options do. No file of the user is read."""
     named: list[tuple[str, Plan]] = [
-        (plan.model, plans.default_plan(plan.model, documents=True)),
-        (plan.model, plans.default_plan(plan.model, documents=False)),
+        (plan.model, plans.default_plan(plan.model, include_documents=True)),
+        (plan.model, plans.default_plan(plan.model, include_documents=False)),
         (f"{plan.model} --full", plans.full_plan(plan.model)),
     ]
     tasks = tuple(dict.fromkeys(one.task for one in plan.tasks if one.task != ITEMS))

@@ -1,4 +1,4 @@
-"""The reports of one probe and of two: the table on the terminal, the page, the pictures."""
+"""The reports of one probe and of two: the table on the terminal, the page, the figures."""
 
 from __future__ import annotations
 

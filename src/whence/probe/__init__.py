@@ -2,7 +2,7 @@
 
     from whence import probe
     lm = probe.load("smollm2")
-    folder, records = probe.measure(lm, probe.default_plan("smollm2", documents=False), Path("build/probe"))
+    folder, records = probe.measure(lm, probe.default_plan("smollm2", include_documents=False), Path("build/probe"))
     probe.curve([record for record in records if record["task"] == "key-value"], "likelihood")
 
 ``whence probe`` runs all of it from the command line. ``whence.probe.arrays`` holds the methods as functions of arrays.

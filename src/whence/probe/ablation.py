@@ -271,12 +271,12 @@ def rank_correlation(curve: Tensor) -> float:
 def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence[int]) -> Iterator[None]:
     """Scale a channel in these layers for every prompt that is read and answered inside. Restore the model afterwards."""
     modules = attention_modules(lm)
-    width = int(lm.model.config.get_text_config().hidden_size)
-    if not 0 <= channel < width or not set(layers) <= set(modules):
+    hidden_size = int(lm.model.config.get_text_config().hidden_size)
+    if not 0 <= channel < hidden_size or not set(layers) <= set(modules):
         raise usage_error(
             "scaled",
             f"channel {channel} in layers {list(layers)}",
-            f"there are {width} channels and {len(modules)} layers",
+            f"there are {hidden_size} channels and {len(modules)} layers",
             "take some of these",
         )
     before: list[tuple[nn.Module, Any]] = []

@@ -269,7 +269,7 @@ def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) ->
         tokens, real = pad_batch(lm, [rows[index] for index in batch], left=True)
         output = lm.model.generate(
             input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
-            stopping_criteria=stop, pad_token_id=lm.padding,
+            stopping_criteria=stop, pad_token_id=lm.pad_token_id,
         )  # fmt: skip
         texts += lm.tokenizer.batch_decode(output[:, tokens.shape[1] :], skip_special_tokens=True)
     return texts

@@ -190,7 +190,7 @@ def quick_plan() -> Plan:
     return Plan("quick", tasks, ("likelihood", "generation"), texts=3, tokens=64, intervention_items=1)
 
 
-def default_plan(model: str, documents: bool) -> Plan:
+def default_plan(model: str, include_documents: bool) -> Plan:
     """Minutes on two cores for a model of a hundred million parameters: short contexts, likelihood only.
 
     With few items the intervals are wide; use ``full_plan`` for claims.
@@ -199,7 +199,7 @@ def default_plan(model: str, documents: bool) -> Plan:
         TaskSpec("key-value", 6, 5, {"pairs": 6}),
         TaskSpec("needle", 6, 5, {"pieces": 10, "words": 12, "distractors": 9}),
     ]
-    if documents:
+    if include_documents:
         tasks.insert(1, TaskSpec("documents", 6, 5, {"count": 5, "words": 60}))
     return Plan(model, tuple(tasks), intervention_items=2)
 

@@ -101,7 +101,7 @@ class ProbedModel:
         return not windowed and "position_ids" in inspect.signature(self.model.forward).parameters
 
     @property
-    def padding(self) -> int:
+    def pad_token_id(self) -> int:
         """The padding token. Any token will do, because it is always masked."""
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         return next((int(token) for token in known if token is not None), 0)
@@ -351,7 +351,7 @@ def byte_tokenizer() -> Any:
 def pad_batch(lm: ProbedModel, rows: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor]:
     """Rows of several lengths as one padded tensor, and its attention mask."""
     longest = max(map(len, rows))
-    tokens = torch.full((len(rows), longest), lm.padding, dtype=torch.long)
+    tokens = torch.full((len(rows), longest), lm.pad_token_id, dtype=torch.long)
     real = torch.zeros_like(tokens)
     for index, row in enumerate(rows):
         place = slice(longest - len(row), longest) if left else slice(0, len(row))

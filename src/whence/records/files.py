@@ -41,10 +41,10 @@ def replace_file(path: Path) -> Iterator[Path]:
     except WhenceError:
         raise
     except Exception as error:
-        refusal = _explain_write_error(path, error)
-        if refusal is None:
+        write_error = _explain_write_error(path, error)
+        if write_error is None:
             raise
-        raise refusal from error
+        raise write_error from error
     finally:
         _remove_quietly(part)
 

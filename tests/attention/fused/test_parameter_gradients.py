@@ -231,7 +231,7 @@ def test_derivative_of_a_product_of_score_scales(first):
 
 
 NO_PARAMETER_TABLES = {
-    "a part without rates": lambda: T5Bias(HEADS) + Alibi(HEADS, learnable=True),
+    "a part without parameter gradients": lambda: T5Bias(HEADS) + Alibi(HEADS, learnable=True),
     "two that scale the factor": lambda: Epar(HEADS, learnable=True) + Epar(HEADS, learnable=True, context=7),
     "five tables": lambda: Kerple(HEADS) + PowerPrior(HEADS) + Alibi(HEADS, learnable=True),
     "nothing that learns": lambda: Epar(HEADS) + Alibi(HEADS),
