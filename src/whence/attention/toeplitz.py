@@ -76,7 +76,9 @@ def band_to_table(band: Tensor, span: Span, block: int) -> Tensor:
     heads, _, num_columns = band.shape
     low, _ = span.columns(block)
     # shift row x right by x: pad every row by `block` and read the memory again with rows one shorter
-    skewed = torch.nn.functional.pad(band.flip(1), (0, block)).reshape(heads, -1)[:, : block * (num_columns + block - 1)]
+    skewed = torch.nn.functional.pad(band.flip(1), (0, block)).reshape(heads, -1)[
+        :, : block * (num_columns + block - 1)
+    ]
     sums = skewed.reshape(heads, block, num_columns + block - 1).sum(1)
     reversed_table = band.new_zeros(heads, span.queries + span.keys - 1 + block)
     reversed_table[:, low : low + num_columns + block - 1] = sums

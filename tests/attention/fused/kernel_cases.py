@@ -21,7 +21,9 @@ MECHANISMS = {
         Epar(h, context=40, learnable=True) + Epar(h, context=9, learnable=True)
     ),  # two scale: dense
     "Epar + fixed Alibi": lambda h: Epar(h, context=40, learnable=True) + Alibi(h, form="symmetric"),
-    "Kerple + Alibi": lambda h: Kerple(h) + Alibi(h, form="symmetric", learnable=True),  # three parameter gradients of a bias
+    "Kerple + Alibi": lambda h: (
+        Kerple(h) + Alibi(h, form="symmetric", learnable=True)
+    ),  # three parameter gradients of a bias
     "Alibi + Sink": lambda h: Alibi(h, form="symmetric", learnable=True) + Sink(h),
     "Sink": lambda h: Sink(h),
     "StableMask": lambda h: StableMask(h, context=64, learnable=True),
