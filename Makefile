@@ -16,7 +16,7 @@ help:
 	@echo "make test    linters, types, layers and tests"
 	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
-	@echo "make docs  write the generated tables of the README again"
+	@echo "make docs    write the generated tables and pictures of docs/ and papers/README.md again"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
 	@echo "make gpu-bench  measure them"

@@ -54,7 +54,7 @@ TESTS = {
     A + "attend": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
     A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
     L + "early_stopping": ["lab/test_resumed_data.py", "lab/test_early_stopping.py"],
-    L + "kernels": ["lab/test_kernels.py"],
+    L + "kernels": ["lab/test_training_kernels.py"],
     L + "executors": ["lab/test_executors.py"],
     L + "results": RECORDS,
     L + "observe": RECORDS,

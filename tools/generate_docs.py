@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 API = (
     "whence",
     "whence.position",
+    "whence.attention",
     "whence.models",
     "whence.hf",
     "whence.lab.tasks",

@@ -4,7 +4,7 @@ Names take three forms:
 
     epar                         a built-in name, or one that an installed package registers as an entry point
     my_module:Bell               an object of a module that can be imported
-    ./bell.py:Bell(width=2)      an object of a file, with keyword arguments
+    ./bell.py:Bell(heads=4)      an object of a file, with keyword arguments
 
 Arguments are Python literals. They are parsed and never evaluated. Code runs only when a module or a file is named.
 """

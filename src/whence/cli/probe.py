@@ -32,7 +32,7 @@ whence probe smollm2 --items my_items.jsonl --slots 1,3,5 --chat
 
 whence probe smollm2 --task "./my_task.py:MyTask(words=30)"
 
-whence probe smollm2 --position "./bell.py:Bell(width=64)"
+whence probe smollm2 --position ./bell.py:Bell
 
 whence probe smollm2 --intervention "attention-temperature(temperature=1.5)"
 

@@ -98,7 +98,7 @@ def attach(
         model: a causal language model whose family calls its attention through transformers' attention interface. For a
             PEFT model, the positions become part of its active adapter: they are trained, saved and loaded with it.
         position: a Position, which is copied for every layer; a function that builds one from a layer's index; or a
-            text such as ``"Alibi(scale=2)"``, ``"my_module:Bell"`` or ``"./bell.py:Bell(width=3)"``, as in
+            text such as ``"Alibi(scale=2)"``, ``"my_module:Bell"`` or ``"./bell.py:Bell(heads=4)"``, as in
             ``whence.position.expression``, in which the sizes of the model are filled in (``model_dims``). The positions
             become submodules of the attention modules, named ``whence``: they train, move and are saved with the model.
         layers: indices of layers; all by default. The other layers are unchanged.
