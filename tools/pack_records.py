@@ -15,6 +15,7 @@ unknown). What was recorded is never changed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import io
 import json
@@ -28,6 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from whence.records import RecordFolder, replace_file
+from whence.records.files import parse_record
 
 ROOT = Path(__file__).resolve().parents[1]
 TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
@@ -35,9 +37,14 @@ Records = dict[str, dict[str, Any]]
 
 
 def pack_folder(folder: Path, describe: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Path:
-    """Pack the records of a folder, verify the packed file, and remove the loose files."""
+    """Pack the records of a folder, verify the packed file, and remove the loose files that are in it.
+
+    A record that a running study writes or replaces meanwhile stays.
+    """
     store = RecordFolder(folder)
-    records = {name: store.read(name) for name in store.names()}
+    loose = {path: path.read_bytes() for path in store.path.glob("*.json")}
+    records = {name: store.read(name) for name in store.names() if store.path / name not in loose}
+    records |= {path.name: parse_record(content, str(path), f"delete {path}") for path, content in loose.items()}
     for record in records.values():
         provenance = describe(record)
         if provenance is not None and "provenance" not in record:
@@ -45,9 +52,10 @@ def pack_folder(folder: Path, describe: Callable[[dict[str, Any]], dict[str, Any
     with replace_file(store.packed_path) as part:
         write_packed(part, records)
         require_equal(read_packed(part), records, store.packed_path)
-    for path in store.path.glob("*.json"):
-        path.unlink()
-    if store.path.is_dir() and not any(store.path.iterdir()):
+    for path, content in loose.items():
+        if path.exists() and path.read_bytes() == content:
+            path.unlink()
+    with contextlib.suppress(OSError):  # the folder stays if it holds anything else
         store.path.rmdir()
     return store.packed_path
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -82,6 +83,32 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(WhenceError, match=r"taken/record\.json.*choose another path"):
         records.write(tmp_path / "taken" / "record.json", {})
+    for folder in (tmp_path / "taken", tmp_path / "taken" / "study"):
+        with pytest.raises(WhenceError, match=rf"{folder}.*choose another path"):
+            records.make_folder(folder)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO, errno.ENAMETOOLONG, errno.ESTALE])
+def test_every_error_of_the_disk_names_the_file_and_a_remedy(tmp_path, number):
+    message = rf"page\.html \({os.strerror(number)}\).*--out"
+    failing_writer(tmp_path / "page.html", OSError(number, os.strerror(number)), WhenceError, message)
+
+
+def test_an_error_about_another_file_stays_as_it_is(tmp_path):
+    error = FileNotFoundError(errno.ENOENT, "missing", str(tmp_path / "input.csv"))
+    failing_writer(tmp_path / "page.html", error, FileNotFoundError, r"input\.csv")
+
+
+def test_threads_write_the_same_file(tmp_path):
+    path = tmp_path / "record.json"
+
+    def write_often(thread):
+        for step in range(100):
+            records.write(path, {"thread": thread, "step": step})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_often, range(4)))
+    assert records.read(path)["step"] == 99 and os.listdir(tmp_path) == ["record.json"]
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,24 @@ def test_a_corrupt_packed_file_is_named_with_a_remedy(tmp_path):
         packed.writestr("a.json", '{"n": 1')
     with pytest.raises(WhenceError, match=r"study-0\.zip/a\.json, corrupt.*restore study-0\.zip from git"):
         RecordFolder(path).read("a.json")
+
+
+def test_a_corrupt_packed_file_does_not_hide_the_others(tmp_path):
+    records.write(tmp_path / "good-0" / "study.json", {})
+    pack(tmp_path / "good-0")
+    (tmp_path / "bad-0.zip").write_bytes(b"no zip")
+    with pytest.warns(UserWarning, match=r"bad-0\.zip.*restore bad-0\.zip"):
+        assert find_folders(tmp_path, "study.json") == [tmp_path / "good-0"]
+    with pytest.raises(WhenceError, match=r"bad-0\.zip"):
+        find_folders(tmp_path / "bad-0", "study.json")
+
+
+def test_a_folder_that_is_packed_later_is_read_from_the_packed_file(tmp_path):
+    path = tmp_path / "study-0"
+    folder = RecordFolder(path)
+    assert not folder.exists("a.json")
+    for number in (1, 2):
+        folder.write("a.json", {"n": number})
+        folder.write(f"{number}.json", {})
+        pack(path)
+        assert folder.read("a.json") == {"n": number} and folder.names() == [f"{number}.json", "a.json"]

@@ -66,6 +66,18 @@ def test_files_that_are_no_records_stay(tmp_path):
     assert (tmp_path / "study/weights/a.safetensors").exists()
 
 
+def test_records_that_are_written_meanwhile_stay(tmp_path):
+    folder = tmp_path / "study"
+    write_all(folder, RECORDS)
+
+    def write_meanwhile(record):
+        write_all(folder, {"a.json": {"n": 2}, "c.json": {"n": 3}})
+
+    pack_records.pack_folder(folder, write_meanwhile)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "c.json"]
+    assert loaded(folder) == {"a.json": {"n": 2}, "b.json": RECORDS["b.json"], "c.json": {"n": 3}}
+
+
 def test_a_packed_file_with_another_value_is_refused():
     with pytest.raises(SystemExit, match=r"study\.zip: a\.json does not read back"):
         pack_records.require_equal({"a.json": {"n": 1.0}}, {"a.json": {"n": 1}}, "study.zip")

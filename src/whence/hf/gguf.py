@@ -106,7 +106,7 @@ def file_checksum(path: Path) -> str:
 @contextmanager
 def write_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder to write into. It becomes ``folder`` in one step on success and is deleted after an error."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    records.make_folder(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield part

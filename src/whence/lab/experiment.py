@@ -63,7 +63,7 @@ def run_experiment(
     """Compute the record unless it exists, draw it, and return the folder with the figures."""
     record = load_or_compute(experiment, out, quick, progress)
     folder = out / "output" / experiment.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    records.make_folder(folder)
     experiment.draw(record, folder)
     return folder
 

@@ -67,7 +67,7 @@ def run_study(
     chosen = load_executor(executor, jobs)
     task = validate_study(study)
     if process_rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
+        records.make_folder(folder)
         write_spec(study, folder)
         task_facts(study, folder, task)
         write_baselines(study, folder, task)

@@ -10,7 +10,7 @@ The lab, the probe and the papers all write and read through this package::
 """
 
 from whence.records.environment import describe_environment, rerun_command, source_hash
-from whence.records.files import replace_file, write, write_bytes, write_text
+from whence.records.files import make_folder, replace_file, write, write_bytes, write_text
 from whence.records.folder import RecordFolder, exists, find_folders, read
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "describe_environment",
     "exists",
     "find_folders",
+    "make_folder",
     "read",
     "replace_file",
     "rerun_command",

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ from whence.errors import WhenceError, usage_error
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
-_NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
     The file gets the permissions of any new file (0666 less the umask), whatever the writer of its content sets.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # threads share a process id, and so may two hosts
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
@@ -47,6 +47,14 @@ def replace_file(path: Path) -> Iterator[Path]:
         raise write_error from error
     finally:
         _remove_quietly(part)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it, unless it exists. The error for one that cannot be created names it and the remedy."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain_write_error(path, error) or error from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -97,12 +105,14 @@ def parse_record(content: bytes, name: str, remedy: str) -> dict[str, Any]:
 
 
 def _explain_write_error(path: Path, error: Exception) -> WhenceError | None:
-    """The error for a disk that is full or read-only or a folder that is a file; None for anything else."""
+    """The error for a path that cannot be written, such as one on a full disk; None if the cause is something else."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (
         code := re.search(r"os error (\d+)", str(error))
     ):  # safetensors puts the number into its text
         number = int(code.group(1))
+    elif not isinstance(error, OSError) or not _concerns(path, error):
+        return None
     if number in _FULL:
         return usage_error(
             "writing a file",
@@ -117,14 +127,20 @@ def _explain_write_error(path: Path, error: Exception) -> WhenceError | None:
             "its folder must be writable",
             "choose another folder, such as --out build",
         )
-    if number in _NO_FOLDER:
-        return usage_error(
-            "writing a file",
-            f"{path} ({os.strerror(number or 0)})",
-            "it must be a file in a folder",
-            "choose another path",
-        )
-    return None
+    return usage_error(
+        "writing a file",
+        f"{path} ({error if number is None else os.strerror(number)})",
+        "it must be possible to create it there",
+        "choose another path, such as --out build",
+    )
+
+
+def _concerns(path: Path, error: OSError) -> bool:
+    """Whether an error is about ``path``, its temporary file or a folder above; the body may have read other files."""
+    if not isinstance(error.filename, str | os.PathLike):
+        return True
+    name = Path(error.filename)
+    return name == path or name in path.parents or (name.parent == path.parent and name.suffix == ".part")
 
 
 def _remove_quietly(part: Path) -> None:

@@ -8,11 +8,12 @@ precedence over a packed one of the same name.
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from whence.errors import usage_error
+from whence.errors import WhenceError, usage_error
 from whence.records.files import parse_record, read_json, write
 
 SUFFIX = ".zip"
@@ -28,7 +29,8 @@ class RecordFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.with_suffix("") if path.suffix == SUFFIX else path
         self.packed_path = Path(f"{self.path if self.path.name else self.path.resolve()}{SUFFIX}")
-        self._packed: frozenset[str] | None = None  # names in the packed file; read when first needed
+        self._packed: frozenset[str] = frozenset()  # names in the packed file, as it was at _version
+        self._version: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"RecordFolder({self.path.as_posix()!r})"
@@ -44,7 +46,7 @@ class RecordFolder:
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a record by its file name."""
-        if name not in self._packed_names() or (self.path / name).exists():
+        if (self.path / name).exists() or name not in self._packed_names():
             return read_json(self.path / name)
         with self._open() as packed:
             try:
@@ -64,12 +66,15 @@ class RecordFolder:
         return f"{self.packed_path.as_posix()}/{name}"
 
     def _packed_names(self) -> frozenset[str]:
-        if self._packed is None:
-            if self.packed_path.is_file():
-                with self._open() as packed:
-                    self._packed = frozenset(name for name in packed.namelist() if name.endswith(".json"))
-            else:
-                self._packed = frozenset()
+        """The names in the packed file. They are read again when the file changes: packing may happen at any time."""
+        if not self.packed_path.is_file():
+            return frozenset()
+        status = self.packed_path.stat()
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if version != self._version:
+            with self._open() as packed:
+                self._packed = frozenset(name for name in packed.namelist() if name.endswith(".json"))
+            self._version = version
         return self._packed
 
     def _open(self) -> zipfile.ZipFile:
@@ -99,6 +104,8 @@ def exists(path: Path) -> bool:
 def find_folders(base: Path, name: str, *, deep: bool = False) -> list[Path]:
     """The folders that hold a record of this name, packed or not: ``base`` itself, or those in it, sorted.
 
+    A packed file in ``base`` that cannot be read is left out with a warning; the others are still found.
+
     Args:
         name: such as ``study.json`` or ``plan.json``.
         deep: also look in folders of folders.
@@ -107,5 +114,11 @@ def find_folders(base: Path, name: str, *, deep: bool = False) -> list[Path]:
         return [RecordFolder(base).path]
     start = "**/" if deep else ""
     folders = {path.parent for path in base.glob(f"{start}*/{name}")}
-    packed = {RecordFolder(path) for path in base.glob(f"{start}*{SUFFIX}")}
-    return sorted(folders | {folder.path for folder in packed if folder.exists(name)})
+    for path in sorted(base.glob(f"{start}*{SUFFIX}")):
+        folder = RecordFolder(path)
+        try:
+            if folder.exists(name):
+                folders.add(folder.path)
+        except WhenceError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return sorted(folders)
