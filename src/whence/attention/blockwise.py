@@ -133,14 +133,15 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     z = (z / temperature).masked_fill(~visible, -torch.inf)
     alone = torch.isneginf(z).all(-1, keepdim=True)  # nothing to see: any finite logits do, the weights are zero
     z = z.masked_fill(alone, 0.0)
-    norm = torch.logsumexp(z, -1, keepdim=True)
     sink = evaluate(position, "sink", layout.q_positions[:, rows].to(q.dtype)[..., None], heads, length_of)
     if sink is not None:
-        norm = torch.logaddexp(norm, sink.transpose(0, 1) / temperature)
-    weights = torch.exp(z - norm).masked_fill(alone, 0.0)
+        z = torch.cat([z, (sink / temperature).transpose(0, 1).expand(batch, heads, -1, -1)], -1)
+    # softmax subtracts the row maximum: z - logsumexp(z) would round log n away where all logits are far below 0
+    weights = torch.softmax(z, -1).masked_fill(alone, 0.0)
+    weights = weights if sink is None else weights[..., :-1]
     if call.dropout > 0:
         weights = torch.nn.functional.dropout(weights, call.dropout)
-    out = (weights.view(batch, groups, -1, z.shape[-1]) @ v).view(batch, heads, count, -1)
+    out = (weights.reshape(batch, groups, -1, weights.shape[-1]) @ v).view(batch, heads, count, -1)
     more = None if about is None else evaluate_value_bias(position, weights, about, tuple(out.shape))
     return out if more is None else out + more
 

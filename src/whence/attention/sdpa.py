@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from whence import tracing
 from whence.attention.backends import Backend, register_backend
@@ -15,6 +17,9 @@ from whence.errors import usage_error
 from whence.position.evaluate import evaluate
 
 DENSE_BIAS = 1 << 22  # numbers of a bias that may be a dense mask: 16 MB in float32
+# torch's fused kernels keep one number a row, the log-sum-exp of its logits, and their backward pass subtracts it. Where a
+# row's logits are far from 0, rounding that number changes every weight of the row; the dense kernel keeps the weights.
+MAX_FUSED_LOGIT = 64.0
 
 
 class Sdpa(Backend):
@@ -73,18 +78,33 @@ def compute(call: Call) -> Tensor:
         -1, keepdim=True
     )  # torch's kernels differ on rows that see nothing: let them see, then zero them
     mask: Tensor = visible | alone
+    kernels: AbstractContextManager[None] = nullcontext()
     if has_bias:
         dtype = torch.promote_types(q.dtype, torch.float32)
         bias = evaluate(position, "bias", layout.measured(dtype), q.shape[1], layout.length_of)
         added = [None if bias is None else bias.transpose(0, 1), layout.additive_mask(dtype)]
         logits = sum((x for x in added if x is not None), torch.zeros((), dtype=dtype, device=q.device))
         logits = (logits / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
-        # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
         top = logits.detach().amax(-1, keepdim=True)
-        mask = (logits - top.masked_fill(torch.isinf(top), 0.0)).to(q.dtype)
+        if q.dtype != dtype:  # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
+            logits = logits - top.masked_fill(torch.isinf(top), 0.0)
+        elif (
+            needs_gradient(q, k, v, logits)
+            and tracing.can_read_values(top)
+            and bool((top.abs() > MAX_FUSED_LOGIT).any())
+        ):
+            kernels = sdpa_kernel(SDPBackend.MATH)
+        mask = logits.to(q.dtype)
         mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    with kernels:
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        )
     return refuse_second_derivative(out).masked_fill(alone, 0.0)
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
