@@ -273,6 +273,36 @@ def test_a_faulty_plugin_or_option_is_one_sentence(plugins, arguments, parts):
     assert "Traceback" not in done.stderr and "unknown task" not in done.stderr
 
 
+def test_changed_code_of_the_user_makes_another_study(plugins, tmp_path):
+    order = [
+        "compare", "--task", "./parity.py:Parity", "--position", "none", "--position", "./bell.py:Bell",
+        "--seeds", "1", "--steps", "2", "--jobs", "1",
+    ]  # fmt: skip
+
+    def folders():
+        return set((tmp_path / "build/compare").glob("compare-parity-Parity-*"))
+
+    assert plugins(*order).returncode == 0
+    (first,) = folders()
+    sources = json.loads((first / "study.json").read_text())["spec"]["sources"]
+    assert set(sources) == {"./parity.py:Parity", "./bell.py:Bell"}
+    for count, name, old, new in ((2, "bell.py", "square()", "abs()"), (3, "parity.py", "sum(1)", "sum(1).add(1)")):
+        (tmp_path / name).write_text(FILES[name].replace(old, new))
+        done = plugins(*order)
+        assert done.returncode == 0 and "2 of 2" in done.stderr and len(folders()) == count, done.stderr
+    for name, source in FILES.items():
+        (tmp_path / name).write_text(source)
+    done = plugins(*order)
+    assert done.returncode == 0 and "of 2" not in done.stderr and len(folders()) == 3  # the first study again
+    for gone in (False, True):  # changed code is not used, and missing code not needed
+        for name in ("bell.py", "parity.py"):
+            (tmp_path / name).write_text("raise ValueError")
+            if gone:
+                (tmp_path / name).unlink()
+        alone = plugins("report", str(first))
+        assert alone.returncode == 0 and "Bell" in (first / "report.html").read_text(), alone.stderr
+
+
 def test_data_of_ones_own(here, tmp_path):
     rows = [f"{'good fine' if number % 2 else 'bad poor'} film {number},{number % 2}" for number in range(60)]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,stars", *rows]))

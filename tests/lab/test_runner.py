@@ -169,6 +169,38 @@ def test_a_record_is_never_overwritten(finished, tmp_path):
     assert (tmp_path / run.file_name).read_text() == "{}" and not (tmp_path / "weights").exists()
 
 
+def test_a_run_that_another_process_finished_is_skipped(finished, tmp_path, monkeypatch):
+    """Whether its record appears before the run starts or while it trains."""
+    _, outcome = finished
+    first, second = small().runs()[:2]
+    content = {run.file_name: (outcome.folder / run.file_name).read_bytes() for run in (first, second)}
+    (tmp_path / first.file_name).write_bytes(content[first.file_name])
+    train, trained = training.train, []
+
+    def train_while_another_finishes(*arguments):
+        trained.append(arguments)
+        (tmp_path / second.file_name).write_bytes(content[second.file_name])
+        return train(*arguments)
+
+    monkeypatch.setattr(training, "train", train_while_another_finishes)
+    for run, count in ((first, 0), (second, 1)):
+        assert runner.execute_run(run, tmp_path) == json.loads(content[run.file_name]) and len(trained) == count
+        assert (tmp_path / run.file_name).read_bytes() == content[run.file_name] and not (tmp_path / "weights").exists()
+
+
+def test_no_run_goes_on_with_changed_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "from whence import Alibi\nclass Bell(Alibi):\n    pass\n"
+    (tmp_path / "bell.py").write_text(source)
+    study = small(arms=(ARMS[0], Arm("bell", "./bell.py:Bell")))
+    pinned = runner.pin_sources(study)
+    assert pinned.hash != study.hash and runner.pin_sources(small()).hash == small().hash
+    (tmp_path / "bell.py").write_text(source + "# edited\n")
+    with pytest.raises(WhenceError, match=r"\./bell\.py:Bell.*run the command again"):
+        runner.execute_run(pinned.runs()[1], tmp_path)
+    assert runner.run_study(study, tmp_path / "out").folder != runner.study_folder(pinned, tmp_path / "out")
+
+
 def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
 

@@ -84,7 +84,7 @@ def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, e
 
     jobs = jobs or (1 if world_size() > 1 else os.cpu_count() or 1)
     folders, problems = [], []
-    for study in studies:
+    for study in [runner.pin_sources(study) for study in studies]:
         folder = runner.study_folder(study, out)
         existing = sum(records.exists(folder / run.file_name) for run in study.runs())
         with study_progress(study, existing) as on_progress:

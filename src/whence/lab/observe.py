@@ -18,13 +18,16 @@ EXAMPLES = 3
 MAX_TOKENS = 64  # of an example: the size of a map grows with the square
 
 
-def load_observations(study: Study, folder: Path) -> dict[str, Any]:
-    """Observations of each arm's first seed that has weights. They are stored beside the records and read from there."""
+def load_observations(study: Study, folder: Path, observe: bool = True) -> dict[str, Any]:
+    """Observations of each arm's first seed that has weights. They are stored beside the records and read from there.
+
+    ``observe``: make them if none are stored.
+    """
     path = folder / "observations.json"
     if records.exists(path):
         return records.read(path)["arms"]
     runs = [run for run in study.runs() if weights_path(run, folder).exists()]
-    if not runs:
+    if not runs or not observe:
         return {}
     task = runner.load_task(study)
     arms: dict[str, Any] = {}

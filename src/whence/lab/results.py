@@ -23,7 +23,7 @@ def load_study(folder: Path) -> Study:
         name=spec["name"], question=spec["question"], task=spec["task"],
         arms=tuple(Arm(**arm) for arm in spec["arms"]), seeds=tuple(spec["seeds"]), budget=Budget(**spec["budget"]),
         decision=Decision(**spec["decision"]), model=spec["model"], task_settings=spec["task_settings"],
-        about=stored.get("about", ""),
+        about=stored.get("about", ""), sources=spec.get("sources", {}),
     )  # fmt: skip
     if study.hash != stored["hash"]:
         raise usage_error(
@@ -38,8 +38,10 @@ def load_study(folder: Path) -> Study:
 def collect_study(study: Study, folder: Path) -> dict[str, Any]:
     """All that a report shows of one study, as plain JSON. Missing runs are left out.
 
-    The records suffice; the first report also reads the task's data and the weights, to write observations.json.
+    The records suffice; the first report also reads the task's data and the weights, to write observations.json. If code
+    of the user is gone or has changed since the runs, it is not used: the report has the stored observations and no panels.
     """
+    same_code = not study.sources or runner.has_same_sources(study)
     facts = runner.task_facts(study, folder)
     loaded = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
     arms = [summarize_arm(study, arm, folder) for arm in study.arms]
@@ -50,8 +52,9 @@ def collect_study(study: Study, folder: Path) -> dict[str, Any]:
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
         "about": study.about, "split": study.decision.split, "arms": arms,
         **{name: facts[name] for name in ("metric", "higher_is_better", "lengths", "trained_length")},
-        "comparison": comparison, "why_no_comparison": reason, "observations": load_observations(study, folder) or None,
-        "panels": tasks.find_task_class(study.task).panels(loaded, baselines),
+        "comparison": comparison, "why_no_comparison": reason, 
+        "observations": load_observations(study, folder, observe=same_code) or None,
+        "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
         "ran": group_environments([record for own in loaded.values() for record in own]),
         "problems": find_problems(study, folder),
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ from whence.lab.executors import OnProgress, load_executor, process_rank, world_
 from whence.lab.study import Run, Study
 from whence.plugins import hash_source_file
 from whence.position.base import Position, Sum, format_setting
-from whence.position.expression import hash_position_sources
+from whence.position.expression import hash_position_sources, parse_position
+
+#: packages whose versions are recorded; their sources are not part of a study's hash
+OWN_PACKAGES = ("whence", "whence_papers")
 
 
 @dataclass
@@ -27,13 +30,43 @@ class StudyOutcome:
     """What ``run_study`` did and what it met."""
 
     folder: Path
-    completed: list[Run] = field(default_factory=list)  # in this call
+    completed: list[Run] = field(default_factory=list)  # during this call, also by another process
     existing: list[Run] = field(default_factory=list)  # before this call
     diverged: list[Run] = field(default_factory=list)  # in this call or before
     problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
 
 
+def pin_sources(study: Study) -> Study:
+    """The study with the hashes of the user's source files, so that changed code makes another study.
+
+    A study without code from outside whence and whence_papers is returned with the same hash.
+    """
+    return replace(study, sources=hash_user_sources(study))
+
+
+def hash_user_sources(study: Study) -> dict[str, str]:
+    """SHA-256 of each source file from outside whence and whence_papers, by the name in the task or the position."""
+    definitions: dict[str, Any] = {study.task.partition("(")[0]: tasks.find_task_class(study.task)}
+    for arm in study.arms:
+        definitions |= {term.name: term.factory for term in parse_position(arm.position).terms}
+    hashes = {
+        name: hash_source_file(definition)
+        for name, definition in definitions.items()
+        if definition.__module__.partition(".")[0] not in OWN_PACKAGES
+    }
+    return {name: digest for name, digest in hashes.items() if digest is not None}
+
+
+def has_same_sources(study: Study) -> bool:
+    """Whether the user's code is still the code of a study whose sources are pinned."""
+    try:
+        return hash_user_sources(study) == study.sources
+    except WhenceError:  # a file is gone, or can no longer be imported
+        return False
+
+
 def study_folder(study: Study, base: Path) -> Path:
+    """The folder of a study. If it uses code of the user, its sources must be pinned (``pin_sources``)."""
     return base / f"{study.name}-{study.hash}"
 
 
@@ -46,6 +79,8 @@ def run_study(
     on_progress: OnProgress = lambda run, progress: None,
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
+
+    The sources of the user's code are pinned first: after an edit the study gets a new folder and trains anew.
 
     Args:
         study: what to run.
@@ -63,6 +98,7 @@ def run_study(
         )
     if base.exists() and not base.is_dir():
         raise usage_error("run_study", f"the file {base}", "records are written to a folder", "name a folder")
+    study = pin_sources(study)
     folder = study_folder(study, base)
     chosen = load_executor(executor, jobs)
     task = validate_study(study)
@@ -194,7 +230,19 @@ def execute_run(
     on_progress: Callable[[training.Progress], None] = lambda progress: None,
     origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train one arm with one seed, write its record and return it."""
+    """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now."""
+    if run.study.sources and not has_same_sources(run.study):
+        raise usage_error(
+            "run",
+            f"changed code of {', '.join(run.study.sources)}",
+            "all runs of a study use the same code",
+            "run the command again: it starts a new study",
+        )
+    path = folder / run.file_name
+    # distributed processes would not all see the record at the same time
+    if world_size() == 1 and records.exists(path) and find_record_problem(path, run) is None:
+        on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
+        return records.read(path)
     origin = origin or describe_origin(run.study)
     torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
     task = load_task(run.study)
@@ -220,13 +268,14 @@ def execute_run(
     }  # fmt: skip
     if not main_process:
         return record
-    path = folder / run.file_name
     if records.exists(path):
+        if find_record_problem(path, run) is None:  # another process finished this run first
+            return records.read(path)
         raise usage_error(
             "run",
-            f"{path.name}, written by another process meanwhile",
+            f"{path.name}, which appeared during the run and is not a record of it",
             "a record is written once",
-            "run one command at a time",
+            "move that file and run again",
         )
     if result["status"] == "done":
         name = f"{run.file_name.removesuffix('.json')}.safetensors"

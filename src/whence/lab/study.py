@@ -118,6 +118,7 @@ class Study:
     model: Mapping[str, Any] = field(default_factory=dict)  # settings of whence.models.ModelSpec
     task_settings: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""  # notes for the report; not part of the hash
+    sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the user's code; see runner.pin_sources
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -146,6 +147,8 @@ class Study:
         """All that determines the results, as plain JSON."""
         spec = asdict(self)
         del spec["about"]
+        if not self.sources:  # a study without code of the user has no such entry
+            del spec["sources"]
         return json.loads(json.dumps(spec))
 
     @property
