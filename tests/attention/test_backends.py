@@ -132,6 +132,7 @@ def request(*effects, **facts):
     usual = {
         "return_weights": False, "learnable": False, "device": torch.device("cpu"), "dtype": torch.float32,
         "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "pair_mask": None, "no_table": None,
+        "dropout": False, "grouped_heads": False,
         "compiling": False, "exporting": False, "transformed": False,
     }  # fmt: skip
     return Request(effects=frozenset(effects), **(usual | facts))
@@ -412,6 +413,52 @@ def test_a_backend_that_promises_weights_returns_them(registry):
         attend(tokens(), tokens(), tokens(), backend="promising", return_weights=True)
 
 
+def test_what_a_registered_backend_returns_is_checked(registry):
+    q = tokens()
+    out = torch.zeros_like(q)
+    wrong = (
+        None,
+        out,
+        (out, None, None),
+        (None, None),
+        (out[:, :, :1], None),
+        (out.long(), None),
+        (out, out[0]),
+        (out.to("meta"), None),
+    )
+    for result in wrong:
+        kind = type("Wrong", (Backend,), {"name": "wrong", "run": lambda self, call, result=result: result})
+        register_backend(kind(), replace=True)
+        with pytest.raises(
+            WhenceError, match=r"backend='wrong'.*(return output, None|return a float tensor of shape|call.q.device)"
+        ):
+            attend(q, q, q, backend="wrong")
+
+
+def test_dropout_and_grouped_heads_are_declared(registry):
+    register_backend(Doubled())
+    q, k = torch.randn(1, H, 5, D), torch.randn(1, H // 2, 5, D)
+    for x, options, why in ((q, {"dropout": 0.5}, "dropout"), (k, {}, "fewer heads")):
+        with pytest.raises(WhenceError, match=rf"doubled.*{why}.*backend='sdpa'"):
+            attend(q, x, x, backend="doubled", **options)
+    Doubled.takes_dropout = Doubled.takes_grouped_heads = True
+    try:
+        assert attend(q, k, k, dropout=0.5, backend="doubled").shape == q.shape
+    finally:
+        del Doubled.takes_dropout, Doubled.takes_grouped_heads
+
+
+def test_a_backend_has_a_run_of_its_own(registry):
+    with pytest.raises(WhenceError, match=r"Idle without run.*def run"):
+        register_backend(type("Idle", (Backend,), {"name": "idle"})())
+
+
+@pytest.mark.parametrize("position", ["rotary", Rotary])
+def test_a_position_is_an_instance(position):
+    with pytest.raises(WhenceError, match=r"(?i)position=.*rotary.*pass an instance, such as whence.Rotary\(\)"):
+        attend(tokens(), tokens(), tokens(), position=position)
+
+
 def test_what_cannot_be_registered(registry):
     register_backend(Doubled())
     with pytest.raises(WhenceError, match=r"'doubled'.*replace=True"):
@@ -432,7 +479,8 @@ def test_an_unknown_name_lists_what_exists(registry):
             run()
 
 
-def test_a_backend_of_an_installed_package_runs_by_name(registry, tmp_path, monkeypatch):
+def install(tmp_path, monkeypatch, name, target):
+    """A package that registers the backend ``threefold:Threefold`` under a name."""
     (tmp_path / "threefold.py").write_text(
         "from whence import Backend\n"
         "class Threefold(Backend):\n"
@@ -443,8 +491,22 @@ def test_a_backend_of_an_installed_package_runs_by_name(registry, tmp_path, monk
     info = tmp_path / "threefold-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: threefold\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[whence.backends]\nthreefold = threefold:Threefold\n")
+    (info / "entry_points.txt").write_text(f"[whence.backends]\n{name} = {target}\n")
     monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_backend_of_an_installed_package_runs_by_name(registry, tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, "threefold", "threefold:Threefold")
     q = torch.randn(1, H, 5, D)
     torch.testing.assert_close(attend(q, q, q, backend="threefold"), 3 * q)
     assert "threefold" in dict(ask().others) and ask().backend == "sdpa"
+
+
+@pytest.mark.parametrize(
+    "name, target, expected",
+    [("fourfold", "threefold:Threefold", "name = 'fourfold'"), ("gone", "threefold:Gone", "reinstall or correct")],
+)
+def test_an_entry_point_that_does_not_fit(name, target, expected, registry, tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, name, target)
+    with pytest.raises(WhenceError, match=rf"{name}.*{expected}"):
+        attend(tokens(), tokens(), tokens(), backend=name)

@@ -297,8 +297,8 @@ SETTINGS = [
 ]
 
 MECHANISMS = [
-    ("a position that is none", lambda: call(position="alibi"), ("attend(position=...)", "str", "whence.Position")),
-    ("a class for an object", lambda: call(position=Alibi), ("attend(position=...)", "type", "whence.Position")),
+    ("a position that is none", lambda: call(position="alibi"), ("attend(position=...)", "'alibi'", "whence.Position", "such as whence.Rotary()")),
+    ("a class for an object", lambda: call(position=Alibi), ("attend(position=...)", "Alibi", "whence.Position", "such as whence.Rotary()")),
     ("heads of another number", lambda: call(position=Epar(2)), ("attend(position=Epar)", "2", "4", "heads=4")),
     (
         "key heads for query heads in a sum",

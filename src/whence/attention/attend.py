@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.attention import blockwise, reference, sdpa  # noqa: F401  each registers its backend
 from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
-from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backend_name
+from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backend_name, require_result
 from whence.attention.cache import KVCache
 from whence.attention.call import describe, prepare, without_autocast
 from whence.attention.fused import backend as _triton  # noqa: F401
@@ -147,7 +147,7 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
         call = prepare(arguments)
         backend, _ = choose(describe(call), arguments.backend)
         with without_autocast(call.q):  # backends compute in at least float32
-            out, weights = backend.run(call)
+            out, weights = require_result(backend, backend.run(call), call)
     except Exception:
         if isinstance(cache, KVCache) and state is not None:
             cache.undo(state)  # a call that raises leaves no tokens behind

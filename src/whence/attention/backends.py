@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from whence import plugins
+from whence import plugins, shapes
 from whence.attention.call import Call, Request
 from whence.errors import usage_error
 from whence.validation import format_value, require_choice
@@ -47,6 +47,10 @@ class Backend:
     returns_weights: bool = False
     #: whether it applies ``attn_mask`` and ``mask_fn``; causality, window, padding and segments are in ``call.layout``
     takes_masks: bool = False
+    #: whether it applies ``call.dropout`` to the weights
+    takes_dropout: bool = False
+    #: whether k and v may have fewer heads than q
+    takes_grouped_heads: bool = False
     #: for the documentation
     memory: str = "not stated"  # in the length
     devices: str = "not stated"
@@ -64,6 +68,10 @@ class Backend:
             return "it does not form the weights that return_weights=True returns"
         if request.pair_mask is not None and not self.takes_masks:
             return "it takes neither attn_mask nor mask_fn"
+        if request.dropout and not self.takes_dropout:
+            return "it does not apply dropout"
+        if request.grouped_heads and not self.takes_grouped_heads:
+            return "it does not take k and v with fewer heads than q"
         return None
 
     def priority(self, request: Request) -> int:
@@ -113,6 +121,30 @@ def require_backend_object(subject: str, backend: object) -> None:
     if not isinstance(name, str) or not name.isidentifier() or name == "auto":
         rule = "the name of a backend is an identifier other than 'auto'"
         raise usage_error(subject, f"the name {format_value(name)}", rule, "set the class attribute name")
+    if type(backend).run is Backend.run:
+        rule = "a backend computes the output in its own run"
+        raise usage_error(subject, f"{type(backend).__name__} without run", rule, "write def run(self, call)")
+
+
+def require_result(backend: Backend, result: object, call: Call) -> tuple[Tensor, Tensor | None]:
+    """What a backend's ``run`` returned: the output and the weights or None. Built-in backends are not checked."""
+    if type(backend).__module__.startswith(__package__ + "."):
+        return result  # type: ignore[return-value]
+    (batch, heads, rows, _), keys, value_dim = call.q.shape, call.k.shape[2], call.v.shape[3]
+    shape, weights_shape = (batch, heads, rows, value_dim), (batch, heads, rows, keys)
+    subject = f"attend(backend={backend.name!r})"
+    rule = "run returns a pair: the output [B, H, T, E], and the weights [B, H, T, S] or None"
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise usage_error(subject, shapes.describe_tensor(result), rule, "return output, None")
+    for what, x, expected in (("an output", result[0], shape), ("weights", result[1], weights_shape)):
+        if what == "weights" and x is None:
+            continue
+        if not isinstance(x, Tensor) or tuple(x.shape) != expected or not x.is_floating_point():
+            got, remedy = f"{what} of {shapes.describe_tensor(x)}", f"return a float tensor of shape {list(expected)}"
+            raise usage_error(subject, got, rule, remedy)
+        if x.device != call.q.device:
+            raise usage_error(subject, f"{what} on {x.device}", f"q is on {call.q.device}", "compute on call.q.device")
+    return result
 
 
 def require_backend_name(owner: str, name: str) -> None:
@@ -122,9 +154,12 @@ def require_backend_name(owner: str, name: str) -> None:
     points = plugins.entry_points(ENTRY_POINTS)
     if isinstance(name, str) and name in points:
         subject = f"the entry point {name!r} of {ENTRY_POINTS}"
-        loaded = points[name].load()
+        loaded = plugins.load_entry_point(points[name], subject)
         backend = loaded() if isinstance(loaded, type) else loaded
         require_backend_object(subject, backend)
+        if backend.name != name:
+            rule = "a backend is called by the name of its entry point"
+            raise usage_error(subject, f"a backend named {backend.name!r}", rule, f"set name = {name!r} in its class")
         INSTALLED[name] = backend
         return
     known = tuple(dict.fromkeys(("auto", *BACKENDS, *INSTALLED, *points)))

@@ -30,6 +30,8 @@ class Blockwise(Backend):
     name = "blockwise"
     effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
     takes_masks = True
+    takes_dropout = True
+    takes_grouped_heads = True
     memory = "linear"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"

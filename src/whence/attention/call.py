@@ -21,7 +21,7 @@ from whence.attention.masks import resolve_pair_mask
 from whence.errors import usage_error
 from whence.position.base import Position, require_initialized
 from whence.position.no_position import NoPosition
-from whence.validation import require_flag, require_integer, require_number
+from whence.validation import format_value, require_flag, require_integer, require_number
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Request:
     bias_numbers: int  # of a bias over all pairs of query and key
     mask_numbers: int  # of the dense mask that SDPA would need; 0 for none or plain causality
     pair_mask: str | None  # "boolean" or "additive", from attn_mask and mask_fn; None without them
+    dropout: bool
+    grouped_heads: bool  # k and v have fewer heads than q
     no_table: str | None  # why the effects are not one table over distances; None when they are
     compiling: bool
     exporting: bool
@@ -108,6 +110,8 @@ def describe(call: Call) -> Request:
         bias_numbers=pairs * q.shape[1],
         mask_numbers=0 if layout.is_plain_causal else pairs if mask is None else pairs * q.shape[1],
         pair_mask=None if mask is None else "additive" if mask.is_additive else "boolean",
+        dropout=call.dropout > 0,
+        grouped_heads=bool(q.shape[1] != k.shape[1]),  # torch.jit.trace makes tensors of shapes
         no_table=why_no_table(position, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=tracing.is_exporting(),
@@ -176,9 +180,9 @@ def require_position(position: Position, arguments: Arguments) -> None:
     """Refuse a mechanism that was built for something else than this call."""
     q = arguments.q
     if not isinstance(position, Position):
-        raise usage_error(
-            "attend(position=...)", type(position).__name__, "position is a whence.Position", "subclass whence.Position"
-        )
+        got = format_value(position) if isinstance(position, (str, type)) else type(position).__name__
+        remedy = "pass an instance, such as whence.Rotary()"
+        raise usage_error("attend(position=...)", got, "position is an instance of whence.Position", remedy)
     require_initialized(position)
     given = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
     several_sequences = any(x is not None for x in given)

@@ -25,6 +25,8 @@ class Reference(Backend):
     effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
     returns_weights = True
     takes_masks = True
+    takes_dropout = True
+    takes_grouped_heads = True
     memory = "quadratic"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"

@@ -28,6 +28,8 @@ class Sdpa(Backend):
     name = "sdpa"
     effects = frozenset({"bias"})
     takes_masks = True
+    takes_dropout = True
+    takes_grouped_heads = True
     memory = "linear; quadratic with a bias, a mask beyond causal, dropout, or another value_dim than head_dim"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"

@@ -33,6 +33,8 @@ class Triton(Backend):
 
     name = "triton"
     effects = frozenset({"score_scale", "bias", "sink"})
+    takes_dropout = True
+    takes_grouped_heads = True
     memory = "linear"
     devices = "NVIDIA GPU"
     dtypes = "fp32, fp16, bf16"
