@@ -297,8 +297,16 @@ SETTINGS = [
 ]
 
 MECHANISMS = [
-    ("a position that is none", lambda: call(position="alibi"), ("attend(position=...)", "'alibi'", "whence.Position", "such as whence.Rotary()")),
-    ("a class for an object", lambda: call(position=Alibi), ("attend(position=...)", "Alibi", "whence.Position", "such as whence.Rotary()")),
+    (
+        "a position that is none",
+        lambda: call(position="alibi"),
+        ("attend(position=...)", "'alibi'", "whence.Position", "such as whence.Rotary()"),
+    ),
+    (
+        "a class for an object",
+        lambda: call(position=Alibi),
+        ("attend(position=...)", "Alibi", "whence.Position", "such as whence.Rotary()"),
+    ),
     ("heads of another number", lambda: call(position=Epar(2)), ("attend(position=Epar)", "2", "4", "heads=4")),
     (
         "key heads for query heads in a sum",
