@@ -4,6 +4,7 @@ Most commands run in this process, where torch is loaded already; three run as a
 """
 
 import hashlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -301,6 +302,102 @@ def test_changed_code_of_the_user_makes_another_study(plugins, tmp_path):
                 (tmp_path / name).unlink()
         alone = plugins("report", str(first))
         assert alone.returncode == 0 and "Bell" in (first / "report.html").read_text(), alone.stderr
+
+
+FAULTY = """
+import contextlib
+import torch
+from whence import Position
+
+class Faulty(Position):
+    def bias(self, distance, length):
+        return torch.zeros(2) @ torch.zeros(3)
+
+@contextlib.contextmanager
+def around():
+    yield
+"""
+
+
+def test_an_error_in_the_users_code_is_one_line(here, tmp_path, monkeypatch):
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    order = ["compare", "--task", "retrieval", "--position", "./faulty.py:Faulty", "--seeds", "1", "--steps", "2"]
+    for command in (["show", "./faulty.py:Faulty"], [*order, "--jobs", "1"]):
+        done = here(*command)
+        (line,) = [line for line in done.stderr.splitlines() if "faulty.py, line" in line]
+        assert done.returncode == 1 and line.startswith("faulty.py, line 8, in bias: RuntimeError: ")
+        assert "WHENCE_TRACEBACK=1" in line and "Traceback" not in done.stderr
+    monkeypatch.setenv("WHENCE_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        here("show", "./faulty.py:Faulty")
+
+
+def test_an_error_of_whence_keeps_its_traceback(here, tmp_path, monkeypatch):
+    """Also where the user's context manager encloses it."""
+    from whence import plotting
+    from whence.cli import app
+    from whence.plugins import load_module
+    from whence.statistics import samples
+
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    around = load_module("./faulty.py", "").around
+
+    def fail():
+        with around():
+            samples.mean(object())
+
+    with pytest.raises(TypeError) as caught:
+        fail()
+    assert app.find_user_frame(caught.value) is None
+    monkeypatch.setattr(plotting, "show", None)  # called by whence
+    with pytest.raises(TypeError):
+        here("show", "alibi")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", *SMALL, "--out", "/proc/nope"],
+        ["compare", *SMALL, "--out", "rev.csv/x"],
+        ["show", "alibi", "--out", "/proc/x.png"],
+    ],
+)
+def test_an_output_path_that_cannot_be_created_is_one_sentence(here, tmp_path, arguments):
+    (tmp_path / "rev.csv").write_text("")
+    done = here(*arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert arguments[-1] in done.stderr and "choose another" in done.stderr
+
+
+def test_commands_of_other_packages(here, monkeypatch):
+    import typer
+
+    from whence.cli import app
+
+    points = [
+        importlib.metadata.EntryPoint(name, value, "whence.commands")
+        for name, value in (("broken", "nonesuch_package:command"), ("compare", "json:dumps"))
+    ]
+    monkeypatch.setattr(app, "entry_points", lambda group: {point.name: point for point in points})
+    application = typer.Typer()
+    application.command("compare")(lambda: None)
+    with pytest.warns(UserWarning, match=r"compare of json:dumps is ignored.*rename"):
+        app.add_plugin_commands(application)
+    assert [command.name for command in application.registered_commands] == ["compare", "broken"]
+    monkeypatch.setattr(app, "app", application)
+    done = here("broken", "--id", "x", "word")
+    assert done.returncode == 2 and "broken is unavailable" in done.stderr and "nonesuch_package" in done.stderr
+
+
+def test_a_package_that_fails_to_import_is_not_called_missing(tmp_path, monkeypatch):
+    from whence.errors import MissingExtra, require_package
+
+    (tmp_path / "half_installed.py").write_text("import nonesuch_package")
+    (tmp_path / "old_package.py").write_text("from json import nothing_such")
+    monkeypatch.syspath_prepend(tmp_path)
+    for package, reason in (("half_installed", "nonesuch_package"), ("old_package", "nothing_such")):
+        with pytest.raises(MissingExtra, match=rf"installed {package} fails to import.*{reason}.*pip install"):
+            require_package(package, "drawing", "plot")
 
 
 def test_data_of_ones_own(here, tmp_path):

@@ -11,7 +11,7 @@ class WhenceError(ValueError):
 
 
 class MissingExtra(WhenceError, ImportError):
-    """A feature needs an optional dependency that is not installed."""
+    """A feature needs an optional dependency that is not installed or cannot be imported."""
 
 
 def usage_error(subject: str, got: str, rule: str, remedy: str) -> WhenceError:
@@ -35,6 +35,8 @@ def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:
 def require_package(module: str, feature: str, extra: str) -> Any:
     """Import a module of an optional package when a feature needs it. ``MissingExtra`` names what to install.
 
+    A package that is installed but fails to import is reported as such, with the reason.
+
     >>> require_package("json", "the example", "lab").loads("1")
     1
     >>> require_package("nonesuch.parts", "the example", "lab")
@@ -45,5 +47,10 @@ def require_package(module: str, feature: str, extra: str) -> Any:
     try:
         importlib.import_module(package)  # a submodule that is already loaded would not import its package again
         return importlib.import_module(module)
-    except ImportError:
-        raise missing_extra(feature, extra, package) from None
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            raise missing_extra(feature, extra, package) from None
+        raise MissingExtra(
+            f"{feature} needs {module}, but the installed {package} fails to import ({type(error).__name__}: {error}); "
+            f'correct that, or run: pip install --upgrade "whence[{extra}]".'
+        ) from error

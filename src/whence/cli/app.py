@@ -2,16 +2,25 @@
 
 Other packages add commands by an entry point of the group ``whence.commands``: a function with typer's annotations. Its
 docstring is the help text; what follows a line ``Examples:`` is shown below the options.
+
+An error in the user's own code, such as a hook or a task, is one line with its file and line. With the environment variable
+``WHENCE_TRACEBACK=1`` the whole traceback is shown.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import sysconfig
+import traceback
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import typer
 
+import whence
 from whence.cli import compare, doctor, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
@@ -25,6 +34,7 @@ whence show alibi
 
 whence compare --help"""
 INTERRUPTED = 130
+TRACEBACK = "WHENCE_TRACEBACK"
 
 app = typer.Typer(
     help="Position in attention: compare mechanisms, draw them, run studies, probe pretrained models.",
@@ -44,14 +54,28 @@ app.command("doctor", help=doctor.HELP, epilog=doctor.EXAMPLES)(doctor.doctor)
 
 
 def add_plugin_commands(application: typer.Typer) -> None:
-    """Add the commands of other packages. A command that cannot be imported says why when it is called."""
+    """Add the commands of other packages. A command that cannot be imported says why when it is called.
+
+    A command with the name of a built-in one is ignored with a warning.
+    """
+    existing = {command.name for command in application.registered_commands}
     for name, point in sorted(entry_points(COMMANDS).items()):
+        if name in existing:
+            warnings.warn(
+                f"the command {name} of {point.value} is ignored: whence has a command of this name; "
+                f"rename its entry point in the group {COMMANDS}",
+                stacklevel=2,
+            )
+            continue
+        settings = {}
         try:
             function = point.load()
         except Exception as error:
             function = _unavailable(name, error)
+            settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # the reason is shown for any options
         text, marker, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:")
-        application.command(name, help=text, epilog=f"Examples:{examples}" if marker else None)(function)
+        epilog = f"Examples:{examples}" if marker else None
+        application.command(name, help=text, epilog=epilog, context_settings=settings)(function)
 
 
 def _unavailable(name: str, error: Exception) -> Callable[[], None]:
@@ -75,10 +99,42 @@ def run() -> None:
         code = INTERRUPTED
     except Exception as error:
         show_usage_error = getattr(error, "show", None)  # typer's own errors about options
-        if show_usage_error is None:
+        if show_usage_error is not None:
+            show_usage_error()
+            sys.exit(2)
+        frame = find_user_frame(error)
+        if frame is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
-        show_usage_error()
-        sys.exit(2)
+        print(describe_user_error(error, frame), file=sys.stderr)
+        sys.exit(1)
     if code == INTERRUPTED:
         print("\nInterrupted. Finished work is saved; run the same command to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def find_user_frame(error: Exception) -> traceback.FrameSummary | None:
+    """The frame of the user's code that raised an error, directly or in a library it called; None for an error of whence.
+
+    The innermost frame outside Python's library and installed packages decides. A frame of whence may lie inside one of
+    the user's, as in the body of an intervention's context manager; the error is then one of whence.
+    """
+    package = Path(whence.__file__).parent
+    library = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if package in path.parents:
+            return None
+        installed = {"site-packages", "dist-packages"} & set(path.parts) or library & set(path.parents)
+        if path.is_file() and not installed:  # generated code has no file
+            return frame
+    return None
+
+
+def describe_user_error(error: Exception, frame: traceback.FrameSummary) -> str:
+    """One line: file, line, function, and the first line of the error."""
+    path = Path(frame.filename)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    message = next(iter(str(error).strip().splitlines()), "")
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{path}, line {frame.lineno}, in {frame.name}: {text} ({TRACEBACK}=1 shows the traceback)"

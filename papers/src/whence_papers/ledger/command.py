@@ -75,7 +75,7 @@ def claims(
         return
     if id_:
         for row in rows:
-            print(format_details(row))
+            print(format_details(row, (folder, results)))
     elif sys.stdout.isatty():
         print_table(found)
     else:
@@ -182,8 +182,8 @@ def print_table(found: dict[str, Any], console: Console | None = None) -> None:
         console.print(view)
 
 
-def format_details(row: dict[str, Any]) -> str:
-    """Format one claim with all details."""
+def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
+    """Format one claim with all details. Paths of records in ``folders`` begin with the folder's name."""
     lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_field("", row["claim"])]
     lines += _field("where", row["where"]) + _field("how", row["how"]) + _field("because", row["because"])
     for check in row["checks"]:
@@ -197,10 +197,17 @@ def format_details(row: dict[str, Any]) -> str:
     if row["given"]:
         lines += _field("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
     if row["record"]:
-        lines += _field("record", row["record"])
+        lines.append(f"  {'record':9}{_shorten_paths(row['record'], folders)}")  # not wrapped: paths are copied
     if row.get("sources"):
         lines += _field("sources", row["sources"])
     return "\n".join(lines) + "\n"
+
+
+def _shorten_paths(text: str, folders: tuple[Path, ...]) -> str:
+    for folder in folders:
+        if folder.is_absolute():
+            text = text.replace(f"{folder.as_posix()}/", f"{folder.name}/")
+    return text
 
 
 def _format_value(value: Any) -> str:
