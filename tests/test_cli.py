@@ -99,6 +99,10 @@ def test_a_small_comparison_and_its_page(here, tmp_path):
     first = page.read_text()
     assert "alibi" in first and "\x1b[" not in done.stdout + done.stderr  # no terminal, no colour
     assert "1 of 2" in done.stderr
+    title, *arms, last = done.stdout.splitlines()
+    assert title.startswith("compare-retrieval, accuracy (%) on test: Undecided") and last.startswith("report: ")
+    assert sorted(line.split()[0] for line in arms) == ["alibi", "none"] and max(map(len, [title, *arms])) <= 100
+    assert any(line.endswith("  baseline") for line in arms)
     again = here("report", "build/compare", "--out", "again.html")
     assert again.returncode == 0 and (tmp_path / "again.html").stat().st_size > 10_000
     for made in (first, (tmp_path / "again.html").read_text()):  # both say how to run it again, not how to report again
@@ -260,6 +264,8 @@ def test_mechanism_task_and_executor_of_ones_own(plugins, tmp_path):
         (["--task", "./parity.py:Parity(size=1)"], ("size", "length")),
         (["--task", "copy", "--task", "copy"], ("--task", "'copy' twice")),
         (["--position", "rotary", "--position", "Rotary()"], ("'rotary' and 'Rotary()'",)),
+        (["--position", "Rotary", "--position", "Rotary( )"], ("'Rotary' and 'Rotary( )'",)),
+        (["--position", "Alibi(scale=1e999)"], ("scale=inf", "finite")),
         (["--executor", "moon"], ("moon", "local")),
         (["--executor", "./serial.py:Serial(size=1)"], ("size",)),
         (["--executor", "./parity.py:Batch"], ("Batch", "run")),

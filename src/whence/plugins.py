@@ -12,6 +12,7 @@ Arguments are Python literals. They are parsed and never evaluated. Code runs on
 from __future__ import annotations
 
 import ast
+import cmath
 import hashlib
 import importlib
 import importlib.metadata
@@ -158,7 +159,16 @@ def parse_keywords(call: ast.Call, subject: str, parse_call: Callable[[ast.Call]
                 _ARGUMENTS,
                 "write a number, a string in quotes, True, False, None, or a list of these",
             ) from None
+        if any(isinstance(node, ast.Constant) and _overflows(node.value) for node in ast.walk(keyword.value)):
+            raise usage_error(
+                subject, f"{name}={arguments[name]!r}", "numbers must be finite", f"write a smaller {name}"
+            )
     return arguments
+
+
+def _overflows(value: Any) -> bool:
+    """Whether a literal is a number such as 1e999, which Python reads as infinity."""
+    return isinstance(value, float | complex) and not cmath.isfinite(value)
 
 
 def _unparse_arguments(call: ast.Call) -> str:

@@ -117,7 +117,7 @@ def test_a_task_shows_its_exhibits_from_the_records_and_the_simple_rules(folder,
     monkeypatch.setattr(results.tasks, "find_task_class", lambda task: kind)
     facts = runner.task_facts(STUDY, folder)
     monkeypatch.setattr(results.runner, "task_facts", lambda *_: facts)
-    monkeypatch.setattr(results, "load_observations", lambda *_: None)
+    monkeypatch.setattr(results, "load_observations", lambda *_, **__: None)
     assert results.collect_study(STUDY, folder)["panels"] == ["shown"]
     ((runs, baselines),) = given
     assert list(runs) == ["none", "alibi"] and [record["seed"] for record in runs["alibi"]] == [3, 5]

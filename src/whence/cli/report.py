@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,11 +75,12 @@ def write_report(
     title: str | None,
     command: str,
     warn: Callable[[str], None] = lambda problem: None,
+    on_study: Callable[[dict[str, Any]], None] = lambda study: None,
 ) -> Path:
     """Write one self-contained HTML report of several studies.
 
     It shows the commands that the studies store, or ``command`` if they store none. ``warn`` is called for each record
-    that cannot be read.
+    that cannot be read, and ``on_study`` with the findings of each study.
     """
     from whence import records
     from whence.lab.results import collect_findings, load_study
@@ -91,6 +92,7 @@ def write_report(
     for study in findings["studies"]:
         for problem in study["problems"]:
             warn(f"{study['name']}: {problem}")
+        on_study(study)
     records.write_text(out, page(findings))
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,6 +75,13 @@ def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> No
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, figures in {folder}")
 
 
+def print_verdicts(study: dict[str, Any]) -> None:
+    """Print the verdicts of one study's findings."""
+    from whence.report.comparison.verdicts import verdict_lines
+
+    print("\n".join(verdict_lines(study)))
+
+
 def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, executor: str = "local") -> None:
     """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read."""
     from whence.cli.progress import study_progress
@@ -96,7 +103,7 @@ def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, e
         return
     for problem in problems:
         print(problem, file=sys.stderr)
-    page = write_report(folders, out / "report.html", title, records.rerun_command() or "whence")
+    page = write_report(folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts)
     print(f"report: {page}")
     if problems:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ from whence.errors import usage_error
 from whence.lab import tasks as lab_tasks
 from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Study
+from whence.position.expression import parse_position
 
 DEFAULT_SEEDS = 3
 DEFAULT_POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
@@ -52,7 +53,7 @@ def build_studies(
     ['compare-sources', 'compare-topics', 'compare-retrieval']
     """
     arms = tuple(parse_arm(text) for text in positions)
-    _require_different("position", [(one.position, one.name) for one in arms])
+    _require_different("position", [(parse_position(one.position).normal_form, one.name) for one in arms])
     _require_different("task", [(task, task) for task in tasks])
     chosen = baseline or arms[0].name
     return [_build_study(task, arms, seeds, steps, chosen, (task_settings or {}).get(task)) for task in tasks]

@@ -94,6 +94,15 @@ class PositionExpression:
         parts = [_build_term(term, dims, _subject(self.text)) for term in self.terms]
         return parts[0] if len(parts) == 1 else Sum(*parts)
 
+    @property
+    def normal_form(self) -> str:
+        """The same text for all spellings of an expression: with parentheses, and with arguments in order of name.
+
+        >>> parse_position("Rotary").normal_form == parse_position("Rotary( )").normal_form
+        True
+        """
+        return " + ".join(map(_normalize_term, self.terms))
+
     def hash_sources(self) -> dict[str, str | None]:
         """SHA-256 of the source file of each class or function from outside whence, by its name in the expression."""
         return {
@@ -133,6 +142,14 @@ def hash_position_sources(text: str) -> dict[str, str | None]:
     {}
     """
     return parse_position(text).hash_sources()
+
+
+def _normalize_term(term: Term) -> str:
+    arguments = (
+        f"{name}={_normalize_term(value) if isinstance(value, Term) else repr(value)}"
+        for name, value in sorted(term.arguments.items())
+    )
+    return f"{term.name}({', '.join(arguments)})"
 
 
 def _subject(text: str) -> str:

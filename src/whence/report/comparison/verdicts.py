@@ -9,7 +9,7 @@ from typing import Any
 from whence.report.comparison.arm_style import ArmStyle, baseline_name
 from whence.report.comparison.dot_plots import forest_plot
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import choose_units, describe_diverged
+from whence.report.comparison.units import choose_units, describe_diverged, sort_best_first
 from whence.report.formatting import format_number
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
@@ -19,6 +19,7 @@ TREND = "; so far "  # precedes the trend in such a verdict
 MAX_VERDICTS = 6  # further ones are collapsed
 MAX_NAMED_ARMS = 8  # with the same verdict
 MAX_NAME_CHARS = 28
+MAX_LINE_CHARS = 100  # on a terminal
 
 
 def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle]) -> str:
@@ -56,6 +57,24 @@ def headline(study: dict[str, Any]) -> str:
     if undecided:
         clauses.append(f"{undecided} other arm{' is' if undecided == 1 else 's are'} undecided")
     return "; ".join(clauses) + "."
+
+
+def verdict_lines(study: dict[str, Any]) -> list[str]:
+    """The verdicts for a terminal: a headline, then one line per arm with its mean and verdict, best arm first."""
+    units, comparison = choose_units(study), study.get("comparison")
+    rows = []
+    for arm in sort_best_first(study):
+        value = format_number(arm["summary"]["mean"] * units.value_factor, units.decimals) if arm["summary"] else "-"
+        if comparison and arm["name"] in comparison["arms"]:
+            verdict = comparison["arms"][arm["name"]]["verdict"]
+            verdict = "undecided: more seeds are needed" if MORE_SEEDS in verdict else verdict
+        else:
+            verdict = "baseline" if arm["name"] == baseline_name(study) else "not compared"
+        rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
+    title = f"{study['name']}, {units.label} on {study['split']}: {headline(study)}".replace("\u00a0", " ")
+    return [shorten(line, MAX_LINE_CHARS) for line in (title, *lines)]
 
 
 def classify_verdict(verdict: str) -> tuple[str, str]:
