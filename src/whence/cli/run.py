@@ -103,7 +103,9 @@ def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, e
         return
     for problem in problems:
         print(problem, file=sys.stderr)
-    page = write_report(folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts)
+    page = write_report(
+        folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts
+    )
     print(f"report: {page}")
     if problems:
         raise typer.Exit(1)
