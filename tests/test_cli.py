@@ -322,6 +322,10 @@ class Faulty(Position):
 @contextlib.contextmanager
 def around():
     yield
+
+class Failing:
+    def run(self, execute, runs, folder, on_progress):
+        return [(run, KeyError("x")) for run in runs]
 """
 
 
@@ -333,6 +337,9 @@ def test_an_error_in_the_users_code_is_one_line(here, tmp_path, monkeypatch):
         (line,) = [line for line in done.stderr.splitlines() if "faulty.py, line" in line]
         assert done.returncode == 1 and line.startswith("faulty.py, line 8, in bias: RuntimeError: ")
         assert "WHENCE_TRACEBACK=1" in line and "Traceback" not in done.stderr
+    order[order.index("./faulty.py:Faulty")] = "none"
+    done = here(*order, "--executor", "./faulty.py:Failing")
+    assert done.returncode == 1 and "seed0.json failed: KeyError: 'x'" in done.stderr
     monkeypatch.setenv("WHENCE_TRACEBACK", "1")
     with pytest.raises(RuntimeError):
         here("show", "./faulty.py:Faulty")

@@ -127,7 +127,8 @@ def run_study(
     execute = partial(execute_run, origin=describe_origin(study))
     for run, record in chosen.run(execute, missing, folder, on_progress):
         if isinstance(record, Exception):
-            outcome.problems.append(f"{run.file_name} failed: {record}")
+            kind = "" if isinstance(record, WhenceError) else f"{type(record).__name__}: "  # "failed: 'x'" says little
+            outcome.problems.append(f"{run.file_name} failed: {kind}{record}")
         elif record["result"]["status"] == "done":
             outcome.completed.append(run)
         else:
