@@ -241,9 +241,9 @@ class ByKeyHead(whence.Position):
         return q, k * number[:, None, None]
 
 
-class OneArgument(Bell):
-    def bias(self, distance):
-        return super().bias(distance, None)
+class WithoutLength(Bell):
+    def bias(self, distance, length):
+        return super().bias(distance)
 
 
 class SinkPerHead(Bell):
@@ -297,7 +297,7 @@ class NotBuilt(Bell):
         (CountsKeys, "token-by-token decoding"),
         (Unsteady, "deterministic hooks"),
         (Forgetful, "repr and state_dict round trip"),
-        (OneArgument, "shapes and dtypes of hook outputs: OneArgument.bias: it raised TypeError"),
+        (WithoutLength, "shapes and dtypes of hook outputs: WithoutLength.bias: it raised TypeError"),
         (SinkPerHead, "shapes and dtypes of hook outputs: SinkPerHead.sink: for 9 positions it returned shape [2]"),
         (ByTheLargest, "distances up to 4096: ByTheLargest.bias"),
         (lambda _: GrowingSink(), "shift invariance"),
@@ -362,7 +362,7 @@ def failures_of(position):
 @pytest.mark.parametrize(
     ("wrong", "remedy"),
     [
-        (OneArgument, "make bias(distance, length) run"),
+        (WithoutLength, "make bias(distance, length) run"),
         (SinkPerHead, "one number per position, or one row of them per head"),
         (Unsteady, "keep no state between calls"),
     ],

@@ -9,7 +9,8 @@ Every function returns its value, so that a constructor can validate and assign 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import inspect
+from collections.abc import Callable, Collection, Sequence
 from typing import TypedDict, Unpack
 
 import torch
@@ -177,6 +178,22 @@ def require_choice(
         rule = f"{name} must be {', '.join(first)} or {last}" if first else f"{name} must be {last}"
         raise usage_error(f"{owner}({name}=...)", format_value(value), rule, remedy)
     return value
+
+
+def require_parameters(subject: str, function: Callable[..., object], names: Sequence[str], remedy: str) -> None:
+    """Require a function that can be called with so many positional arguments. One without a signature is accepted.
+
+    >>> require_parameters("attend(mask_fn=...)", lambda i, j: i < j, ("q", "k"), "take both")
+    """
+    try:
+        signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        rule = f"it is called with {len(names)} positional arguments ({', '.join(names)})"
+        raise usage_error(subject, f"a function of {signature}", rule, remedy) from None
 
 
 def require_table(owner: str, *sizes: int) -> tuple[int, ...]:

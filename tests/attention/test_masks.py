@@ -105,6 +105,22 @@ def test_rows_without_keys_give_zeros_and_no_gradient(backend):
         assert all(g.isfinite().all() for g in gradients) and (gradients[0][:, :, 2] == 0).all()
 
 
+def test_functions_take_the_arguments_they_are_called_with():
+    q, k, v = inputs()
+    with pytest.raises(
+        whence.WhenceError, match=r"mask_fn.*\(i, j\).*def mask_fn\(batch, head, q_position, k_position\)"
+    ):
+        attend(q, k, v, mask_fn=lambda i, j: i >= j)
+    with pytest.raises(
+        whence.WhenceError, match=r"from_score_mod.*\(score, i, j\).*def fn\(score, b, h, q_idx, kv_idx\)"
+    ):
+        whence.from_score_mod(lambda score, i, j: score)
+    with pytest.raises(whence.WhenceError, match=r"Short.bias.*\(self, distance\).*def bias\(self, distance, length\)"):
+        type("Short", (Position,), {"bias": lambda self, distance: distance})
+    type("Static", (Position,), {"bias": staticmethod(lambda distance, length=None: distance)})
+    type("Any", (Position,), {"rotate": lambda self, *arguments: arguments[:2]})
+
+
 # --- rows whose logits all lie far below 0 ------------------------------------------------------------------------------
 
 FAR = [(dtype, value) for dtype in (torch.float32, torch.float64) for value in (-1e4, -1e9, torch.finfo(dtype).min)]

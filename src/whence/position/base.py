@@ -25,6 +25,7 @@ between queries.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,9 +33,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
-from whence.validation import format_value, require_choice, require_heads, require_integer
+from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink")
+OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay")
 LENGTHS = ("context", "query", "sequence")
 
 
@@ -108,9 +110,12 @@ class Position(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        for hook in (*HOOKS, *OPTIONAL_HOOKS):
+            if hook in cls.__dict__:
+                _require_hook_parameters(cls, hook)
         cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
         if {"score_scale", "bias"} & cls.__dict__.keys():  # the parent's derivatives are not those of the new hooks
-            for optional in ("parameter_gradients", "bias_slope", "score_scale_decay"):
+            for optional in OPTIONAL_HOOKS:
                 if optional not in cls.__dict__:
                     setattr(cls, optional, getattr(Position, optional))
 
@@ -235,6 +240,14 @@ class Position(nn.Module):
         if self.trainable:
             items.append("learnable")
         return f"{type(self).__name__}({', '.join(items)})"
+
+
+def _require_hook_parameters(cls: type[Position], hook: str) -> None:
+    """Refuse a hook that does not take the arguments of the interface, when its class is defined."""
+    names = tuple(inspect.signature(getattr(Position, hook)).parameters)
+    bound = isinstance(cls.__dict__[hook], staticmethod | classmethod)
+    remedy = f"write def {hook}({', '.join(names)})"
+    require_parameters(f"{cls.__name__}.{hook}", getattr(cls, hook), names[1:] if bound else names, remedy)
 
 
 class Sum(Position):

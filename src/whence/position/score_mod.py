@@ -10,7 +10,7 @@ from torch import Tensor
 from whence import shapes
 from whence.errors import usage_error
 from whence.position.base import Position, Rows
-from whence.validation import format_value
+from whence.validation import format_value, require_parameters
 
 #: (score, batch, head, query position, key position) -> the new score
 ScoreModFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -54,6 +54,8 @@ class ScoreMod(Position):
                 "fn is a function of (score, b, h, q_idx, kv_idx)",
                 "pass a function or an nn.Module instance",
             )
+        names = ("score", "b", "h", "q_idx", "kv_idx")
+        require_parameters("from_score_mod(fn)", fn, names, f"write def fn({', '.join(names)})")
         self.fn = fn
 
     def content_bias(self, rows: Rows) -> Tensor:
