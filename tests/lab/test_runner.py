@@ -379,6 +379,7 @@ def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
         (small(model={"embed_dim": 15, "heads": 2}), "embed_dim"),
         (small(model={"widht": 16}), "the setting widht"),
         (small(task="nothing"), "nothing"),
+        (small(arms=(*ARMS, Arm("twin", "Epar( learnable = True )"))), "'EPAR' and 'twin'"),
     ):
         with pytest.raises(WhenceError, match=said):
             runner.run_study(study, tmp_path)

@@ -151,6 +151,13 @@ def validate_study(study: Study) -> tasks.Task:
         raise usage_error(
             "study.budget", got, "early stopping needs a task with a validation split", "leave out patience"
         )
+    seen: dict[str, str] = {}
+    for arm in study.arms:
+        key = json.dumps([parse_position(arm.position).normal_form, dict(arm.model)], sort_keys=True)
+        if key in seen:
+            got = f"{seen[key]!r} and {arm.name!r}, which are the same"
+            raise usage_error("study.arms", got, "each arm must differ in its position or model", "remove one of them")
+        seen[key] = arm.name
     for run in study.runs()[: len(study.arms)]:
         build_model(run, task)
     return task
