@@ -150,7 +150,7 @@ MUTANTS = [
     # the runner: whose record it is, that it is written once, which sources made it
     (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
     (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),
-    (L + "runner.py", "    if records.exists(path):\n        raise", "    if False:\n        raise", OWNED),
+    (L + "runner.py", "    if records.exists(path):\n        if find", "    if False:\n        if find", OWNED),
     (L + "runner.py", "origin=describe_origin(study)", "origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
