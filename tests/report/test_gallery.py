@@ -5,6 +5,7 @@ import re
 import pytest
 
 from whence import records
+from whence.errors import WhenceError
 from whence.position.catalogue import CATALOGUE, Entry
 
 pytest.importorskip("matplotlib")
@@ -81,7 +82,7 @@ def test_a_failing_write_leaves_the_old_page(tmp_path, monkeypatch):
     path = tmp_path / "gallery.html"
     path.write_text("old")
     monkeypatch.setattr("whence.records.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(WhenceError, match="disk full"):
         records.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
