@@ -38,7 +38,7 @@ def probed(tmp_path_factory):
     return base, folder, found, said
 
 
-def told(probed):
+def load_findings(probed):
     return findings(probed[1], "whence probe <quick>")
 
 
@@ -46,7 +46,7 @@ def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
     from whence.cli.probe_report import print_table
 
     monkeypatch.setenv("COLUMNS", "80")
-    print_table(told(probed))
+    print_table(load_findings(probed))
     said = capsys.readouterr().out
     assert "…" not in said and all(len(line.rstrip()) <= 80 for line in said.splitlines())
     rows = [line.split()[:2] for line in said.splitlines()]
@@ -184,7 +184,7 @@ def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
 
 def test_explanations_are_made_once_and_belong_to_their_plan(probed, monkeypatch):
     _, folder, _, _ = probed
-    assert set(told(probed)["explanation"]) == {"attention", *analyses.ANALYSES}
+    assert set(load_findings(probed)["explanation"]) == {"attention", *analyses.ANALYSES}
     monkeypatch.setattr(analyses, "ANALYSES", dict.fromkeys(analyses.ANALYSES, lambda *about: 1 / 0))
     analyses.explain(tiny_random_model(layers=2), PLAN, folder, lambda *about: None)
     other = Plan("quick", PLAN.tasks, items_per_record=3)
@@ -235,7 +235,7 @@ def test_several_lengths_stand_side_by_side(probed, tmp_path):
     assert [(task["task"], task["slots"]) for task in found["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
     text = page(found)
     assert "key-value: by depth and length" in text and "4 slots, gold in slot 4: " in text
-    assert "by depth and length" not in page(told(probed))
+    assert "by depth and length" not in page(load_findings(probed))
     with pytest.raises(WhenceError, match="key-value-75, but those of key-value, documents, needle can be chosen"):
         at_lengths([TaskSpec("key-value-75", 3)], (10,))
 
@@ -330,7 +330,7 @@ class Document(HTMLParser):
 
 
 def test_the_page_has_the_curve_first_and_escapes_everything(probed):
-    text = page(told(probed))
+    text = page(load_findings(probed))
     document = Document(text)
     words = " ".join(" ".join(document.words).split())
     order = ["What position does to", "Does the position of the answer matter?", "All measures.",
@@ -348,14 +348,14 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
         "before each row is normalized again, multiplied by 2." in words and "before softmax, multiplied by 2." in words
     )
     assert "Answer and attention changed in the same direction in" in words
-    curve = told(probed)["tasks"][0]["curves"][0]
+    curve = load_findings(probed)["tasks"][0]["curves"][0]
     assert f"slot 1: {100 * curve['points'][0]['mean']:.0f}%" in text
     with pytest.raises(WhenceError, match="run a probe first"):
         page({"tasks": []})
 
 
 def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed):
-    found = told(probed)
+    found = load_findings(probed)
     found["identity"] = {
         "kind": "weights", "weights": {"sha256": "abc" * 9, "tensors": 9, "unread": ["a"]}, "revision": "main<", "dtype": "float32",
         "device": "cpu", "chat": ["a", "b"], "chat_template": "456" * 9, "tokenizer": "123" * 9, "attached": [],
@@ -376,7 +376,7 @@ def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed
 
 
 def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
-    found = told(probed)
+    found = load_findings(probed)
     drawn = curves_figure(found)
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
         "key-value, 3 keys, 3 items (few)",
@@ -390,7 +390,7 @@ def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
 
 
 def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(probed):
-    found = told(probed)
+    found = load_findings(probed)
     drawn = explanations_figure(found)
     panels = {axes.get_title(loc="left")[3:]: axes for axes in drawn.axes if axes.get_title(loc="left")}
     assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghi"[: len(panels)])
@@ -428,7 +428,7 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
         pytest.skip(f"{CHROMIUM} is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path / "report.html"
-    path.write_text(page(told(probed)), encoding="utf-8")
+    path.write_text(page(load_findings(probed)), encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         for width in (1280, 390):
@@ -445,7 +445,7 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
 
 
 def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
-    found = told(probed)
+    found = load_findings(probed)
     text = page(found)
     charts = re.findall(r'<svg class="chart".*?</svg>', text, re.S)
     assert page(found) == text and len(charts) > 12
@@ -460,7 +460,7 @@ def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
 
 def test_without_matplotlib_the_page_has_the_numbers_as_tables(probed, monkeypatch):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    found = told(probed)
+    found = load_findings(probed)
     text = page(found)
     words = " ".join(" ".join(Document(text).words).split())
     assert "<svg" not in text and words.count(figures.NO_FIGURES) == 1 and "whence[plot]" in words

@@ -16,7 +16,7 @@ import torch
 
 from whence import MissingExtra, WhenceError
 from whence.lab.data import downloads
-from whence.lab.data.corpora import held_out
+from whence.lab.data.corpora import is_held_out
 from whence.lab.tasks import TASKS, load
 
 
@@ -207,4 +207,4 @@ def test_broken_files_are_named(folder):
 
 def test_the_test_part_is_a_matter_of_names():
     names = [f"module{number}.py" for number in range(1000)]
-    assert 150 < sum(held_out(name) for name in names) < 250
+    assert 150 < sum(is_held_out(name) for name in names) < 250

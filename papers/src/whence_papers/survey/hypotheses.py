@@ -120,14 +120,14 @@ def from_mask(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 
     layer = found[0].layers[len(found[0].layers) // 2] if found else lm.layers // 2
     held_out = hidden_states.random_texts(lm, texts, tokens, seed=seed + 1)
 
-    def seen(arm: tuple[Tensor, Tensor]) -> Tensor:
+    def collect_states(arm: tuple[Tensor, Tensor]) -> Tensor:
         settings = {"positions": arm[0], "visible": arm[1]}
         return torch.stack([one[layer] for one in hidden_states.iterate_states(lm, held_out, **settings)]).double()
 
     first, second = (ablation.arms(tokens, span, shift) for span in spans)
-    untouched = seen(first["untouched"])
-    arms = {name: _halves(seen(arm), untouched, channel, spans[0]) for name, arm in first.items()}
-    elsewhere = {name: _halves(seen(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
+    untouched = collect_states(first["untouched"])
+    arms = {name: _halves(collect_states(arm), untouched, channel, spans[0]) for name, arm in first.items()}
+    elsewhere = {name: _halves(collect_states(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
     answer = decide_from_mask(arms, elsewhere) if found and has_enough_texts(texts, tokens) else None
     numbers = {"channel": channel, "layer": layer, "arms": arms, "arms_in_the_second_span": elsewhere}
     return hypothesis_record(

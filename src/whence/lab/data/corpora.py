@@ -67,10 +67,10 @@ def content_hash(parts: Iterable[str | bytes]) -> str:
     return total.hexdigest()[:16]
 
 
-def held_out(name: str, percent: int = 20) -> bool:
+def is_held_out(name: str, percent: int = 20) -> bool:
     """Whether a file or a topic belongs to the test split. Its name alone decides, so every machine agrees.
 
-    >>> [name for name in ("abc.py", "ast.py", "bisect.py", "cmd.py", "code.py") if held_out(name, 40)]
+    >>> [name for name in ("abc.py", "ast.py", "bisect.py", "cmd.py", "code.py") if is_held_out(name, 40)]
     ['bisect.py', 'cmd.py', 'code.py']
     """
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") % 100 < percent

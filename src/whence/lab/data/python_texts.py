@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whence.errors import usage_error
-from whence.lab.data.corpora import held_out
+from whence.lab.data.corpora import is_held_out
 
 #: larger files take long to parse, and the small ones suffice
 MAX_FILE_SIZE = 30_000
@@ -41,8 +41,8 @@ def topics(subject: str) -> Parts:
             subject, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
         ) from None
     seen: set[str] = set()
-    test = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if held_out(name)}
-    train = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if not held_out(name)}
+    test = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if is_held_out(name)}
+    train = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if not is_held_out(name)}
     return Parts(train, test)
 
 
@@ -73,8 +73,8 @@ def library(subject: str) -> tuple[Parts, Parts]:
     for path in files:
         bare, docstrings = _split_docstrings(path.read_text(encoding="utf-8", errors="replace"))
         name = path.name
-        (code.test if held_out(name) else code.train)[name] = bare
-        (prose.test if held_out(name) else prose.train)[name] = docstrings
+        (code.test if is_held_out(name) else code.train)[name] = bare
+        (prose.test if is_held_out(name) else prose.train)[name] = docstrings
     return code, prose
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.lab.data import corpora, python_texts
-from whence.lab.data.corpora import content_hash, data_folder, held_out
+from whence.lab.data.corpora import content_hash, data_folder, is_held_out
 from whence.lab.data.tokenizers import WORDS_AND_MARKS, WordTokenizer
 from whence.lab.tasks.base import (
     Batch,
@@ -231,7 +231,7 @@ class LabelledFile(Classification):
         rows = read_labelled(Path(path), text_column, label_column)
         require_file_hash(path, sha256)
         classes = sorted({label for _, label in rows})
-        parts = {side: [row for row in rows if held_out(row[0]) is side] for side in (False, True)}
+        parts = {side: [row for row in rows if is_held_out(row[0]) is side] for side in (False, True)}
         if len(classes) < 2 or min(map(len, parts.values())) == 0:
             raise usage_error(
                 "--data",
