@@ -1,6 +1,6 @@
 """Random calls with wrong arguments, and a judge: refused in a sentence that names the argument and a remedy, or right.
 
-A call is right in everything but one or two arguments, which come from ``nasty_values``. Where it is accepted all the
+A call is right in everything but one or two arguments, which come from ``invalid_values``. Where it is accepted all the
 same, the arguments must have had the types they are meant to have, and the result must be finite, of the right shape
 and dtype, and equal to the float64 reference within an error budget taken from the data.
 """
@@ -11,9 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
-
-from call_judges import (
+from call_verification import (
     B,
     D,
     G,
@@ -34,7 +32,9 @@ from call_judges import (
     require_same_state,
     state_of,
 )
-from nasty_values import OBJECTS, OPERAND, SCALARS, may_be, tensors
+from invalid_values import OBJECTS, OPERAND, SCALARS, may_be, tensors
+from torch import Tensor
+
 from whence import Attention, KVCache, attend, explain
 from whence import position as p
 from whence.attention.additive import AdditiveAttention

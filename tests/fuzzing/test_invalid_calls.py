@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from call_verification import require_finite_far_away
+from invalid_calls import FAMILIES, run_cases
 
 import whence
-from bad_calls import FAMILIES, run_cases
-from call_judges import require_finite_far_away
 from whence import Alibi, Attention, Kerple, KVCache, Learned, Position, PowerPrior, Rotary, Sink, Sum, attend
 
 CASES = 3000

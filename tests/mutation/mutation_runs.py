@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+TEST_FOLDER = Path(__file__).resolve().parents[1]
+ROOT = TEST_FOLDER.parent
 SOURCES = ROOT / "src" / "whence"
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 QUICK += ["--doctest-modules", "--import-mode=prepend"]
@@ -102,7 +102,9 @@ class Job:
     def __init__(self, mutant, tests, limit, traced=False):
         self.folder = copied(mutant)
         self.result = self.folder / "result.json"
-        named = [self.folder / "whence" / t.removeprefix("src:") if t.startswith("src:") else HERE / t for t in tests]
+        named = [
+            self.folder / "whence" / t.removeprefix("src:") if t.startswith("src:") else TEST_FOLDER / t for t in tests
+        ]
         self.began, self.limit, self.timed_out = time.monotonic(), limit, False
         self.pid = os.fork()
         if self.pid == 0:

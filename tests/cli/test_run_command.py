@@ -1,4 +1,4 @@
-"""``whence run`` and ``whence studies`` with experiments: names in folders, --quick, and what is refused."""
+"""``whence run`` and ``whence studies``: study files, experiments in folders, --quick, and errors."""
 
 import pytest
 from typer.testing import CliRunner
@@ -6,6 +6,20 @@ from typer.testing import CliRunner
 from whence.cli.app import app
 from whence.errors import WhenceError
 
+STUDY = """
+from whence.lab.arms import Arm
+from whence.lab.study import Budget, Decision, Study
+
+SCALES = {"small": 1, "large": 2}
+
+def studies(scale="small"):
+    return [Study(
+        name="mine", question="Does it run?", task="retrieval", arms=(Arm("none", "NoPosition()"),), seeds=(0,),
+        task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 8},
+        model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16},
+        budget=Budget(steps=SCALES[scale]), decision=Decision(baseline="none"),
+    )]
+"""
 EXPERIMENT = """
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,3 +81,27 @@ def test_a_study_has_no_quick_form(studies):
     (studies / "studies/compared.py").write_text("def studies():\n    return []\n")
     with pytest.raises(WhenceError, match="only experiments have a quick form"):
         whence("run", "compared", "--quick")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("def studies(:", "mine.py, line 1: invalid syntax"),
+        ("\nimport nothing_such", "mine.py, line 2: ModuleNotFoundError"),
+        ("def studies():\n    return [1 / 0]", "mine.py, line 2: ZeroDivisionError"),
+    ],
+)
+def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(here, tmp_path, text, said):
+    (tmp_path / "mine.py").write_text(text)
+    done = here("run", "mine.py")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_study_file_with_several_scales(here, tmp_path):
+    (tmp_path / "mine.py").write_text(STUDY)
+    (tmp_path / "plain.py").write_text(STUDY.replace('scale="small"', "").replace("SCALES[scale]", "1"))
+    for name, said in (("mine.py", "small, large"), ("plain.py", "one only")):
+        refused = here("run", name, "--scale", "moon")
+        assert refused.returncode == 2 and "'moon'" in refused.stderr and said in refused.stderr
+    done = here("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")
+    assert done.returncode == 0 and (tmp_path / "out" / "report.html").exists(), done.stderr

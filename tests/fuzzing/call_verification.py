@@ -4,10 +4,10 @@ import copy
 import re
 
 import torch
+from invalid_values import OPERAND
 from torch import Tensor
 
 import whence
-from nasty_values import OPERAND
 from whence import KVCache, WhenceError, attend
 from whence import position as p
 

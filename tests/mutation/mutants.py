@@ -1,6 +1,6 @@
 """Run each mutant of the sources against the tests that should catch it; print the outcomes as JSON.
 
-    python tests/mutants.py 0 4     # the first of four shares
+    python tests/mutation/mutants.py 0 4     # the first of four shares
 
 Every mutant is one small wrong change. A forked child gets a copy of the sources with that change and runs the named
 tests; torch is loaded once, in the parent, so a mutant costs a second or two. The unchanged sources run first: red
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 P, A, F = "position/", "attention/", "attention/fused/"
 REFERENCE = ["tests/attention/test_reference.py"]
 RATES = ["tests/attention/fused/test_parameter_gradients.py"]
 FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
 DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-causal"]
-CHECKS = ["tests/test_checks.py", "-k", "Alibi or Epar"]
+CHECKS = ["tests/checks/test_checks.py", "-k", "Alibi or Epar"]
 PADDED = ["tests/attention/test_padding.py", "-k", "numbers_themselves or one_pass"]
 GIVEN = ["tests/attention/test_given_positions.py", "-k", "fractional or negative_or_zero"]
 DERIVED = ["tests/attention/test_derivatives.py", "-k", "dual or (second and score_scale-causal)"]

@@ -1,16 +1,16 @@
 """Mutation testing: sample small wrong changes of the sources and see whether the tests notice each.
 
-    python tests/mutation.py --jobs 2 --out mutation.json                    # 200 mutants, evenly over all modules
-    python tests/mutation.py --jobs 2 --out part.json --only attention/cache # of some modules
+    python tests/mutation/mutation.py --jobs 2 --out mutation.json                    # 200 mutants, evenly over all modules
+    python tests/mutation/mutation.py --jobs 2 --out part.json --only attention/cache # of some modules
 
-Not part of ``make test``; the record of the last run is ``tests/mutation_record.json``. The working tree is never
+Not part of ``make test``; the record of the last run is ``tests/mutation/record.json``. The working tree is never
 changed: every mutant is a forked child with a copy of ``src/whence``. Torch is loaded once, in the parent.
 
 First every test file runs on unchanged sources. That tells which lines it executes, how long it takes, and whether it
 runs here at all; one that fails is left out and named in the record. A mutant is then given to the doctests of its
 module and to the test files that ``TESTS`` names for it, the fastest first, and if they stay green, to every other file
 that executes its line. A mutant that takes four times as long as the tests did, and a minute more, counts as killed. A survivor is a missing
-test, or equivalent: then ``tests/mutation_equivalents.json`` says why, under the mutant's id.
+test, or equivalent: then ``tests/mutation/equivalents.json`` says why, under the mutant's id.
 
 An interrupted run continues when the same command is given again.
 """
@@ -27,10 +27,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mutation_runs import HERE, ROOT, SOURCES, Job, in_parallel
+from mutation_runs import ROOT, SOURCES, TEST_FOLDER, Job, in_parallel
 from mutation_sites import mutants_of
 
-EQUIVALENTS = HERE / "mutation_equivalents.json"
+EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 A, L, S = "attention/", "lab/", "statistics/"
 CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
 PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
@@ -50,7 +50,7 @@ TESTS = {
     A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],
     A + "backends": ["attention/test_backends.py"],
     A + "call": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
-    A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "test_checks.py"],
+    A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "checks/test_checks.py"],
     A + "attend": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
     A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
     L + "early_stopping": ["lab/test_resumed_data.py", "lab/test_early_stopping.py"],
@@ -71,13 +71,13 @@ LEFT_OUT = {
 }
 #: every test file that may be asked
 ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py", "records/test_*.py",
-         "models/test_*.py", "test_checks.py", "test_bad_calls.py", "test_cli.py")  # fmt: skip
+         "models/test_*.py", "checks/test_checks.py", "fuzzing/test_*.py", "cli/test_*.py")  # fmt: skip
 NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
 
 
 def asked_files(only):
     """Every test file, or those named for the modules at hand."""
-    found = {str(path.relative_to(HERE)) for pattern in ASKED for path in HERE.glob(pattern)} - NEVER
+    found = {str(path.relative_to(TEST_FOLDER)) for pattern in ASKED for path in TEST_FOLDER.glob(pattern)} - NEVER
     return sorted(found.intersection(f for m in modules(only) for f in files_for(m)) if only else found)
 
 
@@ -195,7 +195,7 @@ def main():
     preload()
     if given.again:
         return try_again(json.loads(given.again.read_text()), given.jobs, given.out)
-    tests = digest(HERE.rglob("*.py"))
+    tests = digest(TEST_FOLDER.rglob("*.py"))
     sources = digest(SOURCES.rglob("*.py"))
     if given.baseline and given.baseline.exists():
         kept = json.loads(given.baseline.read_text())
@@ -220,7 +220,7 @@ def main():
 
     def write():
         facts = {
-            "command": f"python tests/mutation.py --seed {given.seed} --mutants {given.mutants}"
+            "command": f"python tests/mutation/mutation.py --seed {given.seed} --mutants {given.mutants}"
             + "".join(f" --only {part}" for part in given.only),
             **measured_commit(),
             **same,

@@ -1,0 +1,10 @@
+"""The command line in this process, in an empty folder."""
+
+import pytest
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, whence_here):
+    """The same in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return whence_here

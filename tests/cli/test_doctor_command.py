@@ -1,0 +1,25 @@
+"""``whence doctor`` and ``whence show``."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_doctor_knows_what_each_extra_has(here, monkeypatch):
+    from whence.cli import doctor
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = [f"{line}; extra == '{extra}'" for extra, packages in declared.items() for line in packages]
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
+    assert set(declared) - {"dev", "all"} == set(doctor.PURPOSES)
+    assert {"accelerate", "datasets", "pooch", "scipy"} <= set(doctor.list_extras()["lab"])
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "datasets" else "1")
+    said = here("doctor").stdout
+    assert 'studies: missing datasets; run: pip install "whence[lab]"' in said and "models: complete" in said
+
+
+def test_doctor_and_show(here, tmp_path):
+    assert "extra lab, for tasks, training and studies: " in here("doctor").stdout
+    shown = here("show", "alibi")
+    assert shown.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
