@@ -39,6 +39,7 @@ class ScoreContext:
     scores: torch.Tensor  # [H, T, S], scale * q.k
     distance: torch.Tensor  # [T, S]
     visible: torch.Tensor  # [T, S], or [H, T, S] with a mask
+    q_positions: torch.Tensor  # [T]
     k_positions: torch.Tensor  # [S]
     scale: float
 
@@ -98,7 +99,7 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
     if mask is not None:
         visible = visible & (mask if mask.dtype == torch.bool else mask > -torch.inf)
-    context = ScoreContext(scores, distance, visible, k_positions, scale)
+    context = ScoreContext(scores, distance, visible, q_positions, k_positions, scale)
     logits = scores
     for part in parts:
         logits = logits if part.content_bias is None else logits + part.content_bias(q, k, context)

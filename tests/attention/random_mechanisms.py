@@ -1,7 +1,9 @@
-"""Every mechanism with random settings, each beside the same settings in the independent reference.
+"""Every mechanism of the catalogue, with a formula for the independent reference.
 
-A maker draws settings and gives the package's mechanism together with a formula: the reference's ``Part`` from the
-mechanism's parameters and buffers, which come as a dictionary of tensors by name.
+A maker draws settings and returns the package's mechanism together with a formula: the reference's ``Part`` from the
+mechanism's parameters and buffers, which come as a dictionary of tensors by name. The makers in ``FORMULAS`` draw all
+settings and write the formula out. A mechanism without one is drawn as the catalogue makes it, with its own hooks as
+the formula; its own test compares the hooks with the paper.
 """
 
 from collections.abc import Callable
@@ -12,8 +14,7 @@ import torch
 
 import whence
 from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
-
-AT_INPUT = ("Sinusoidal", "Learned")  # they act on a layer's input, which attend does not see
+from whence.position.catalogue import CATALOGUE
 
 
 @dataclass
@@ -229,12 +230,90 @@ def sink(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.sink(state["value"]))
 
 
-MAKERS = {
+FORMULAS = {
     "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
     "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
     "Sink": sink,
 }  # fmt: skip
+
+
+class HookCall(torch.nn.Module):
+    """A hook as a forward pass, so that ``functional_call`` can replace the mechanism's tensors."""
+
+    def __init__(self, mechanism):
+        super().__init__()
+        self.mechanism = mechanism
+
+    def forward(self, hook, *arguments):
+        return getattr(self.mechanism, hook)(*arguments)
+
+
+def catalogue_pair(entry, heads, dim):
+    """A mechanism of the catalogue with its own hooks as the formula."""
+    mechanism = entry.make(heads, dim)
+    caller, length, effects = HookCall(mechanism), mechanism.length, mechanism.effects
+
+    def formula(state):
+        tensors = {f"mechanism.{name}": tensor for name, tensor in state.items()}
+        last_rows = []
+
+        def call(hook, *arguments):
+            return torch.func.functional_call(caller, tensors, (hook, *arguments))
+
+        def by_distance(hook):
+            def evaluate(distance, length):
+                length = length.expand(distance.shape).flatten() if torch.is_tensor(length) else length
+                return call(hook, distance.flatten(), length).reshape(-1, *distance.shape)
+
+            return evaluate
+
+        def content_bias(q, k, context):
+            positions = context.q_positions[None], context.k_positions[None]
+            visible = context.visible.expand(context.scores.shape)
+            last_rows[:] = [
+                whence.Rows(q[None], k[None], context.scores[None], *positions, visible[None], context.scale)
+            ]
+            return call("content_bias", *last_rows)[0] if "content_bias" in effects else 0.0
+
+        hooks = {
+            "embed": lambda p: call("embed", torch.zeros(1, len(p), heads * dim, dtype=p.dtype), p[None])[0],
+            "rotate": lambda x, p, length: call("rotate", x[None], x[None], p[None], p[None])[0][0],
+            "score_scale": by_distance("score_scale"),
+            "bias": by_distance("bias"),
+            "sink": lambda p: call("sink", p, p + 1 if length == "query" else mechanism.context),
+        }
+        part = plain.Part(**{hook: function for hook, function in hooks.items() if hook in effects})
+        part.length = mechanism.context if length == "context" else length
+        if effects & {"content_bias", "value_bias"}:
+            part.content_bias = content_bias
+        if "value_bias" in effects:
+            part.value = lambda weights, distance: call("value_bias", weights[None], *last_rows)[0]
+        return part
+
+    sequence = length == "sequence"
+    return Pair(mechanism, formula, causal=mechanism.causal_only, alone=sequence, no_cache=sequence)
+
+
+def list_makers(entries=CATALOGUE, formulas=FORMULAS):
+    """A maker for each class of the catalogue, by its name."""
+    makers = dict(formulas)
+    for entry in entries:
+        name = type(entry.make(2, 4)).__name__
+        if name not in makers:
+            makers[name] = lambda rng, heads, dim, value_dim, entry=entry: catalogue_pair(entry, heads, dim)
+    return makers
+
+
+MAKERS = list_makers()
+EFFECTS = {type(mechanism).__name__: mechanism.effects for mechanism in (entry.make(2, 4) for entry in CATALOGUE)}
+
+
+def fit_dims(names, dim, value_dim):
+    """The dimensions of heads that the named mechanisms allow: those of the catalogue may need even, equal ones."""
+    if all(name in FORMULAS for name in names):
+        return dim, value_dim
+    return dim + dim % 2, dim + dim % 2
 
 
 @dataclass
@@ -276,7 +355,7 @@ def draw_names(rng, first, *, fit=lambda name: True):
     names = [first]
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
         name = rng.choice([n for n in MAKERS if fit(n)])
-        if not ({name, *names} >= {"Sink", "StableMask"} or (name in ("Sink", "StableMask") and name in names)):
+        if "sink" not in EFFECTS[name] or not any("sink" in EFFECTS[n] for n in names):
             names.append(name)
     rng.shuffle(names)
     return names

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import AT_INPUT, MAKERS, draw_names, draw_position
+from random_mechanisms import EFFECTS, MAKERS, draw_names, draw_position, fit_dims
 
 from whence import Attention, KVCache, WhenceError, attend
 
@@ -45,7 +45,8 @@ class History:
             self.names = draw_names(rng, names[number % len(names)])
             self.groups, share = rng.randint(1, 2), rng.randint(1, 3)
             self.heads = self.groups * share
-            self.dim, self.value_dim = rng.choice([2, 3, 4, 6]), rng.choice([1, 3, 4])
+            dims = rng.choice([2, 3, 4, 6]), rng.choice([1, 3, 4])
+            self.dim, self.value_dim = fit_dims(self.names, *dims)
             self.mechanism = draw_position(rng, self.names, self.heads, self.dim, self.value_dim, torch.float64)
             if not self.mechanism.any("no_cache"):
                 break
@@ -61,7 +62,7 @@ class History:
         how = {"window": self.window} | rng.choice([{}, {"scale": 0.7}, {"temperature": 2.0}, {"scale": -1.5}])
         self.settings = {name: value for name, value in how.items() if value is not None}
         self.layer = None
-        if any(name in AT_INPUT for name in self.names) or rng.random() < 0.1:
+        if any("embed" in EFFECTS[name] for name in self.names) or rng.random() < 0.1:
             self.layer = Attention(
                 self.heads * self.dim, self.heads, self.mechanism.position, num_kv_heads=self.groups, head_dim=self.dim,
                 value_dim=self.value_dim, causal=True, **self.settings,

@@ -12,25 +12,13 @@ from pathlib import Path
 import independent_reference as plain
 import pytest
 import torch
-from random_mechanisms import AT_INPUT, MAKERS, RandomPosition, draw_names, draw_position
+from random_mechanisms import EFFECTS, FORMULAS, MAKERS, RandomPosition, draw_names, draw_position, fit_dims
 
 import whence
 from whence import Attention, attend
 from whence.position.catalogue import CATALOGUE
 
-FUSED = (
-    "NoPosition",
-    "Rotary",
-    "T5Bias",
-    "Alibi",
-    "Kerple",
-    "Sandwich",
-    "Epar",
-    "PowerPrior",
-    "Recency",
-    "StableMask",
-    "Sink",
-)
+FUSED = [name for name in MAKERS if EFFECTS[name] <= {"rotate", "score_scale", "bias", "sink"}]
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
@@ -60,12 +48,13 @@ def draw_call(case, dtype=torch.float64, *, fused=False):
     torch.manual_seed(case)
     makers = [name for name in MAKERS if not fused or name in FUSED]
     names = draw_names(rng, makers[case % len(makers)], fit=lambda name: name in makers)
-    layered = any(name in AT_INPUT for name in names) or rng.random() < 0.1
+    layered = any("embed" in EFFECTS[name] for name in names) or rng.random() < 0.1
     batch, groups, share = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3)
     heads, rows = groups * share, rng.choice([1, 2, 3, 5, 8, 13])
     keys = rows if layered or rng.random() < 0.6 else rng.choice([1, 2, 4, 7, 11, 16])
     dim, value_dim = rng.choice([1, 2, 3, 4, 6, 7, 8]), rng.choice([1, 2, 5, 8])
     dim = dim + 1 if dim == 1 and "Rotary" in names else dim
+    dim, value_dim = fit_dims(names, dim, value_dim)
     mechanism = draw_position(rng, names, heads, dim, value_dim, dtype)
     arguments = {"causal": mechanism.any("causal") or rng.random() < 0.6}
     if rng.random() < 0.3:
@@ -361,7 +350,7 @@ def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
 
 def test_every_mechanism_of_the_catalogue_is_drawn():
     catalogue = {type(entry.make(2, 4)).__name__ for entry in CATALOGUE}
-    assert catalogue == set(MAKERS)
+    assert catalogue == set(MAKERS) and set(FORMULAS) <= catalogue
     public = (getattr(whence, name) for name in whence.__all__)
     kinds = {c.__name__ for c in public if isinstance(c, type) and issubclass(c, whence.Position)}
     assert kinds - {"Position", "Sum"} == set(MAKERS)

@@ -8,8 +8,13 @@ import pytest
 import whence.position as mechanisms
 from whence.errors import WhenceError
 from whence.position import DynamicNtk, Llama3, Position, Sum, Yarn
+from whence.position.catalogue import SHORT_NAMES
+from whence.position.expression import parse_position
 
-GIVEN = {"heads": 2, "head_dim": 4, "embed_dim": 8, "max_length": 16, "context": 16}
+#: values for arguments without a default: the sizes of a model, and those of the short names
+GIVEN = {
+    name: value for text in SHORT_NAMES.values() for name, value in parse_position(text).terms[0].arguments.items()
+} | {"heads": 2, "head_dim": 4, "embed_dim": 8, "max_length": 16, "context": 16}
 #: by the kind of the default, what no argument of that kind can be
 NEVER = {bool: ("yes", 1, None), float: (math.nan, math.inf, "x", True), int: (1.5, 0, True, "x"), str: ("nonsense", 3)}
 KINDS = {

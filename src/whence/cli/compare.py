@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from whence.errors import usage_error
+from whence.position.catalogue import SHORT_NAMES
 
 HELP = "Train one small model with several positions on the same tasks and seeds, and write an HTML report."
-EXAMPLES = """Examples:
+EXAMPLES = f"""Examples:
 
 whence compare
 
@@ -28,8 +29,7 @@ whence compare --config mine.toml --jobs 2
 
 Tasks: retrieval, copy, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
 
-Positions: none, sinusoidal, learned, rotary, shaw, xl, t5, alibi, kerple, fire, cope, sandwich, epar, power, recency,
-stablemask, sink; or mechanisms with settings, joined by +."""
+Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
