@@ -18,6 +18,14 @@ def blocks(path, language):
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
 
 
+def write_files(page, folder):
+    """Write the blocks of a page that begin with a comment with their path."""
+    text = (ROOT / "docs" / page).read_text()
+    for match in re.finditer(r"```(?:python|toml)\n# (\S+\.(?:py|toml))\n(.*?)```", text, re.DOTALL):
+        (folder / match[1]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / match[1]).write_text(match[2])
+
+
 def named(path):
     return path.name
 
@@ -56,11 +64,13 @@ def commands():
 
 
 @pytest.mark.parametrize("words", list(commands()))
-def test_commands_exist(words):
+def test_commands_exist(words, tmp_path, monkeypatch):
     import typer
 
     from whence.cli.app import app
 
+    write_files("comparing.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
     if words[0] == "make":
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[1] in targets
@@ -70,11 +80,53 @@ def test_commands_exist(words):
     group.commands[words[1]].make_context(words[1], words[2:])  # refuses unknown options and arguments
 
 
+def test_the_study_file_runs(whence_here, tmp_path, monkeypatch):
+    write_files("comparing.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = whence_here("run", "mine", "--scale", "quick", "--jobs", 1, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "Do steeper slopes help" in Path("out/report.html").read_text() and len(list(Path("out").rglob("*-seed*.json"))) == 15
+
+
+def test_the_config_file_sets_the_options(whence_here, tmp_path, monkeypatch):
+    write_files("comparing.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = whence_here("compare", "--config", "mine.toml", "--seeds", 1, "--steps", 1, "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    records = [path.name for path in Path("build/mine").rglob("*-seed*.json")]
+    assert len(records) == 4 and all("seed0" in name for name in records)  # two tasks, two mechanisms
+
+
+def test_the_items_file_is_valid(tmp_path):
+    from whence.probe.tasks import load_items
+    from whence.probe.tasks.user_tasks import FIELDS
+
+    page = ROOT / "docs" / "probing.md"
+    (tmp_path / "items.jsonl").write_text(blocks(page, "json")[0])
+    task = load_items(None, str(tmp_path / "items.jsonl"))
+    assert len(task.items) == 2 and task.slots == 3 and task.items[1].rivals == ("Ada",)
+    assert re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE)[: len(FIELDS)] == list(FIELDS)
+
+
+def test_every_field_of_a_probe_task_is_documented():
+    from dataclasses import fields
+
+    from whence.probe import ProbeTask
+
+    text = (ROOT / "docs" / "probing.md").read_text().partition("## Your own task")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == {field.name for field in fields(ProbeTask)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{target}#{anchor}"
 
 
 def test_first_example_draws_something(tmp_path, monkeypatch):

@@ -30,7 +30,8 @@ assert "slow" in str(whence.explain(q, k, v))
 dims = ModelDims(heads=2, head_dim=8, embed_dim=16, context=32, causal=True)
 assert isinstance(build_position("bell", dims), Bell) and len(build_position("rotary + my_ideas.bell:Bell", dims).parts) == 2
 assert load("my_ideas.parity:Parity", length=4).context == 4
-assert isinstance(load_intervention("sharpen(strength=3.0)"), Sharpen)
+sharpen = load_intervention("sharpen(strength=3.0)")
+assert isinstance(sharpen, Sharpen) and [control.settings() for control in sharpen.controls()] == [{"strength": 1.0}]
 print("python done")
 """
 
@@ -40,7 +41,7 @@ def stranger(tmp_path_factory):
     """An installed package: its folder on the path, with the metadata that pip would write."""
     folder = tmp_path_factory.mktemp("stranger")
     for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "my_ideas" / "__init__.py").touch()
     metadata = folder / "my_ideas-1.0.dist-info"
@@ -87,7 +88,7 @@ def test_from_the_command_line(stranger):
     output = run(stranger, DRIVER, "\n".join(COMMANDS))
     assert output.endswith("hello\n")
     for words in map(shlex.split, COMMANDS):
-        if words[1] in ("compare", "probe"):
+        if words[1] in ("compare", "probe", "run"):
             out = stranger / "work" / words[words.index("--out") + 1]
             assert list(out.rglob("report.html")), words
             texts = [path.read_text() for path in out.rglob("*.json")]

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import gpu_figures as gpu
 from whence import records
 from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings
-from whence.position.catalogue import CATALOGUE
+from whence.position.catalogue import CATALOGUE, SHORT_NAMES
 from whence.probe.findings import findings as probe_findings
 from whence.report.png import write_png
 from whence.report.probe.figures import curves_figure, explanations_figure
@@ -39,6 +40,10 @@ API = (
     "whence.attention",
     "whence.models",
     "whence.hf",
+    "whence.lab.study",
+    "whence.lab.arms",
+    "whence.lab.executors",
+    "whence.lab.experiment",
     "whence.lab.tasks",
     "whence.probe",
     "whence.mend",
@@ -74,9 +79,14 @@ def mechanisms() -> str:
         position = entry.make(4, 16)
         acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "none"
         learns = "learnable" if position.trainable else "fixed"
-        keys = "past keys" if position.causal_only else "both sides"
+        keys = "past keys only" if position.causal_only else "all keys"
         rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
-    return markdown(["mechanism", "idea", "effect", "parameters as listed", "visible keys", "source"], rows)
+    return markdown(["mechanism", "idea", "effect", "parameters", "defined for", "source"], rows)
+
+
+def short_names() -> str:
+    rows = [[f"`{name}`", f"`{text}`"] for name, text in SHORT_NAMES.items()]
+    return markdown(["short name", "stands for"], rows)
 
 
 def backends() -> str:
@@ -167,7 +177,7 @@ def generated() -> dict[str, dict[str, Callable[[], str]]]:
         "gpu": fused,
     }
     return {
-        "mechanisms.md": {"mechanisms": mechanisms},
+        "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
         "api.md": {"api": api},
@@ -190,9 +200,17 @@ def api() -> str:
     sections = []
     for module in API:
         loaded = importlib.import_module(module)
-        rows = [[f"`{name}`", summary(getattr(loaded, name))] for name in sorted(loaded.__all__)]
+        rows = [[f"`{name}`", summary(getattr(loaded, name))] for name in public_names(loaded)]
         sections.append(f"## `{module}`\n\n{summary(loaded)}\n\n{markdown(['name', 'what it is'], rows)}")
     return "\n\n".join(sections)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """The names in a module's ``__all__``; without one, the public classes and functions that it defines."""
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__)
+    defined = (name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__)
+    return sorted(name for name in defined if not name.startswith("_") and getattr(module, name).__doc__)
 
 
 def summary(thing: Any) -> str:

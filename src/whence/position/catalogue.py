@@ -1,7 +1,7 @@
 """The list of all built-in mechanisms. A new one is added here, in its own file and in its test.
 
 Everything in ``__all__`` becomes a name of ``whence.position``, and every mechanism a name of ``whence`` as well. The
-common checks, the gallery and the README's table iterate over ``CATALOGUE``.
+common checks, the gallery and the tables of the documentation iterate over ``CATALOGUE``.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ class Entry:
 
 
 CATALOGUE: tuple[Entry, ...] = (
-    Entry("NoPosition", lambda h, d: NoPosition(), "nothing; order comes from the causal mask alone", "arXiv 2203.16634"),
+    Entry("NoPosition", lambda h, d: NoPosition(), "no position; a decoder learns order from the causal mask alone", "arXiv 2203.16634"),
     Entry("Sinusoidal", lambda h, d: Sinusoidal(h * d), "sines and cosines added to the input", "arXiv 1706.03762"),
     Entry("Learned", lambda h, d: Learned(h * d, 512, std=0.3), "a learned vector per position added to the input", "arXiv 1705.03122"),
     Entry("Rotary", lambda h, d: Rotary(), "queries and keys rotated by their position", "arXiv 2104.09864"),
-    Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary stretched by frequency", "arXiv 2309.00071"),
-    Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "learned vectors per distance, for keys and values", "arXiv 1803.02155"),
-    Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "projected sinusoids of the distance, and two global vectors", "arXiv 1901.02860"),
+    Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
+    Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
+    Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
     Entry("T5Bias", lambda h, d: T5Bias(h, std=1.0), "a learned bias for each bucket of distances", "arXiv 1910.10683"),
     Entry("Alibi", lambda h, d: Alibi(h), "a fixed penalty linear in distance", "arXiv 2108.12409"),
     Entry("Kerple, log", lambda h, d: Kerple(h, form="log"), "a learned logarithmic penalty", "arXiv 2205.09921"),
     Entry("Kerple, power", lambda h, d: Kerple(h, form="power"), "a learned power-law penalty", "arXiv 2205.09921"),
-    Entry("Fire", lambda h, d: Fire(h), "a small network of the distance over the query's position", "arXiv 2310.04418"),
-    Entry("Cope", lambda h, d: Cope(d), "positions counted by content", "arXiv 2405.18719"),
+    Entry("Fire", lambda h, d: Fire(h), "a small network of the distance divided by the query's position", "arXiv 2310.04418"),
+    Entry("Cope", lambda h, d: Cope(d), "positions counted by gates that depend on the content", "arXiv 2405.18719"),
     Entry("Sandwich", lambda h, d: Sandwich(h), "the inner product of two sinusoidal embeddings as a bias", "arXiv 2212.10356"),
     Entry("Epar, basic", lambda h, d: Epar(h, form="basic", context=64, learnable=True), "the score multiplied by an exponential decay", "EPAR framework"),
     Entry("Epar", lambda h, d: Epar(h, context=64, learnable=True), "the score multiplied by a decay with a floor", "EPAR framework"),
-    Entry("Epar, query length", lambda h, d: Epar(h, learnable=True, length="query"), "the same with L = number of tokens so far", "EPAR framework"),
-    Entry("PowerPrior", lambda h, d: PowerPrior(h, alpha=0.1, beta=0.8), "a learned power law of the distance", "proposed by its authors without code"),
-    Entry("Recency", lambda h, d: Recency(256), "a learned bias by position from the end", "pointer attention"),
+    Entry("Epar, query length", lambda h, d: Epar(h, learnable=True, length="query"), "the same, with the number of tokens so far as the length", "EPAR framework"),
+    Entry("PowerPrior", lambda h, d: PowerPrior(h, alpha=0.1, beta=0.8), "a learned power law of the distance", "a proposal without published code"),
+    Entry("Recency", lambda h, d: Recency(256), "a learned bias per position, counted back from the query", "pointer-generator models"),
     Entry("StableMask", lambda h, d: StableMask(h, context=512), "early queries assign part of their probability to no key", "arXiv 2402.04779"),
-    Entry("Sink", lambda h, d: Sink(h), "a learned logit that takes attention and gives nothing", "arXiv 2309.17453"),
+    Entry("Sink", lambda h, d: Sink(h), "a learned extra logit without a value vector", "arXiv 2309.17453"),
 )  # fmt: skip
