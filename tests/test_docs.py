@@ -85,7 +85,10 @@ def test_the_study_file_runs(whence_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = whence_here("run", "mine", "--scale", "quick", "--jobs", 1, "--out", "out")
     assert done.returncode == 0, done.stderr
-    assert "Do steeper slopes help" in Path("out/report.html").read_text() and len(list(Path("out").rglob("*-seed*.json"))) == 15
+    assert (
+        "Do steeper slopes help" in Path("out/report.html").read_text()
+        and len(list(Path("out").rglob("*-seed*.json"))) == 15
+    )
 
 
 def test_the_config_file_sets_the_options(whence_here, tmp_path, monkeypatch):
