@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import independent_reference as plain
+import rotary_frequencies
 import torch
 
 import whence
@@ -68,17 +69,17 @@ def rotary(rng, heads, dim, value_dim):
     if kind == "none":
 
         def frequencies(length):
-            return plain.plain_frequencies(turns, base)
+            return rotary_frequencies.plain_frequencies(turns, base)
     elif kind == "linear":
         scaling = Linear(factor)
 
         def frequencies(length):
-            return plain.linear_frequencies(turns, base, factor)
+            return rotary_frequencies.linear_frequencies(turns, base, factor)
     elif kind == "ntk":
         scaling = DynamicNtk(factor, original)
 
         def frequencies(length):
-            return plain.ntk_frequencies(turns, base, factor, original, length)
+            return rotary_frequencies.ntk_frequencies(turns, base, factor, original, length)
     elif kind == "yarn":
         fast, slow, whole = rng.choice([32.0, 4.0]), rng.choice([1.0, 0.5]), rng.choice([True, False])
         given = rng.choice([{}, {"attention_factor": 0.7}, {"mscale": 0.8, "mscale_all_dim": 0.5}])
@@ -90,13 +91,13 @@ def rotary(rng, heads, dim, value_dim):
         strength = given.get("attention_factor", warmth[0] / warmth[1] if "mscale" in given else warmth[0])
 
         def frequencies(length):
-            return plain.yarn_frequencies(turns, base, factor, original, fast, slow, whole)
+            return rotary_frequencies.yarn_frequencies(turns, base, factor, original, fast, slow, whole)
     elif kind == "llama3":
         low, high = rng.choice([(1.0, 4.0), (0.5, 2.0)])
         scaling = Llama3(factor, low, high, original)
 
         def frequencies(length):
-            return plain.llama3_frequencies(turns, base, factor, low, high, original)
+            return rotary_frequencies.llama3_frequencies(turns, base, factor, low, high, original)
     else:
         short, long = ([1 + rng.random() * 3 for _ in range(turns // 2)] for _ in range(2))
         given = rng.choice([None, 0.9])
@@ -105,7 +106,7 @@ def rotary(rng, heads, dim, value_dim):
         strength = (1 + ratio).sqrt().item() if given is None else given
 
         def frequencies(length):
-            return plain.longrope_frequencies(turns, base, short, long, original, length)
+            return rotary_frequencies.longrope_frequencies(turns, base, short, long, original, length)
 
     mechanism = whence.Rotary(
         base=base, layout=layout, rotary_dim=width, scaling=scaling, length=length, context=context

@@ -1,21 +1,24 @@
 """Run each mutant of the sources against the tests that should catch it; print the outcomes as JSON.
 
-    python tests/mutation/mutants.py 0 4     # the first of four shares
+    python tests/mutation/mutants.py 0 2     # the first of two shares
 
-Every mutant is one small wrong change. A forked child gets a copy of the sources with that change and runs the named
-tests; torch is loaded once, in the parent, so a mutant costs a second or two. The unchanged sources run first: red
-means nothing unless they are green. Mutants of the same tests share that run, so they lie side by side in a share.
+A mutant is one small wrong change. A forked child runs the named tests on a copy of the sources with that change.
+The parent loads torch and compiles the sources once, so a mutant costs a second or two. The unchanged sources run
+first: a failing test shows nothing unless it passes on them. Mutants of the same tests are in the same share.
 """
 
-import importlib.util
+import compileall
+import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
+from mutation_runs import preload
 
 ROOT = Path(__file__).resolve().parents[2]
 P, A, F = "position/", "attention/", "attention/fused/"
@@ -40,7 +43,12 @@ GENERATOR, SEARCH = (
     ["papers/tests/pointer/test_pointer_search.py", "-k", "not best_of_all"],
 )
 L, S, R = "lab/", "statistics/", "report/comparison/"
-LOOP = ["tests/lab/test_runner.py", "-k", "own_data or between_two or schedules or no_number"]
+LOOP = [
+    "tests/lab/test_training.py",
+    "tests/lab/test_divergence.py",
+    "-k",
+    "own_data or between_two or schedules or no_number",
+]
 OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
 RESULTS = ["tests/lab/test_results.py"]
 COMPARED = ["tests/statistics/test_comparison.py", "-k", "not nothing and not large"]
@@ -171,54 +179,62 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def run(change, tests):
-    """The exit code of pytest in a child with a changed copy of the sources: 0 green, 1 red."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        shutil.copytree(ROOT / "src" / "whence", folder / "whence", ignore=shutil.ignore_patterns("__pycache__"))
-        if any(test.startswith("papers/") for test in tests):
-            code = shutil.ignore_patterns("__pycache__", "results")
-            shutil.copytree(ROOT / "papers" / "src" / "whence_papers", folder / "whence_papers", ignore=code)
-        if change is not None:
-            file, old, new = change
-            path = folder / (file if file.startswith("whence_papers/") else f"whence/{file}")
-            text = path.read_text()
-            if old not in text:
-                return f"'{old}' is not in {file} any more"
-            path.write_text(text.replace(old, new))
-        child = os.fork()
-        if child == 0:
-            sink = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(sink, 1)
-            os.dup2(sink, 2)
-            sys.path.insert(0, str(folder))
-            os.chdir(ROOT)
-            os._exit(int(pytest.main([*QUICK, *tests])))
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    finally:
-        shutil.rmtree(folder)
+def copy_sources(folder):
+    """Copy both packages and compile them, so that a child compiles the changed file alone."""
+    ignore = shutil.ignore_patterns("__pycache__", "results")
+    for package in (ROOT / "src" / "whence", ROOT / "papers" / "src" / "whence_papers"):
+        shutil.copytree(package, folder / package.name, ignore=ignore)
+    compileall.compile_dir(folder, quiet=2)
+
+
+def run_child(sources, selections):
+    """Run pytest in a forked child on these sources, once for each selection: 0 all green, otherwise the first other exit code."""
+    child = os.fork()
+    if child == 0:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        sys.path.insert(0, str(sources))
+        os.environ["PYTHONPATH"] = str(sources)
+        os.chdir(ROOT)
+        code = 0
+        for tests in selections:
+            code = code or int(pytest.main([*QUICK, *tests]))
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_mutant(sources, file, old, new, tests):
+    """The exit code of pytest with this change: 1 if a test fails, 0 if the mutant survives."""
+    with tempfile.TemporaryDirectory() as folder:
+        changed = Path(folder) / "src"
+        shutil.copytree(sources, changed, copy_function=os.link)
+        path = changed / (file if file.startswith("whence_papers/") else f"whence/{file}")
+        text = path.read_text()
+        if old not in text:
+            return f"'{old}' is not in {file} any more"
+        path.unlink()  # a link: the copied file itself stays
+        path.write_text(text.replace(old, new))
+        return run_child(changed, [tests])
 
 
 def main():
-    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis alone takes longer to load than most of these tests
-    import accelerate  # noqa: F401
-    import scipy.special  # noqa: F401
-    import torch
-    import transformers.models.llama.modeling_llama  # noqa: F401  what the tests import, once for all children
-
-    if importlib.util.find_spec("triton") is not None:
-        importlib.import_module("triton.language")
-    del os.environ["TRITON_INTERPRET"]
-    torch.set_num_threads(1)  # threads do not survive a fork
-    assert "whence" not in sys.modules
+    preload()
     share, shares = int(sys.argv[1]), int(sys.argv[2])
-    alike = sorted(MUTANTS, key=lambda mutant: mutant[-1])
-    mutants = alike[share * len(alike) // shares : (share + 1) * len(alike) // shares]
-    selections = {tuple(tests) for *_, tests in mutants}
-    outcome = {"unchanged": max(run(None, tests) for tests in selections), "mutants": []}
-    for file, old, new, tests in mutants:
-        outcome["mutants"].append({"change": f"{file}: {old} -> {new}", "exit": run((file, old, new), tests)})
+    groups = {}
+    for mutant in MUTANTS:
+        groups.setdefault(tuple(mutant[-1]), []).append(mutant)
+    groups = dict(sorted(groups.items(), key=lambda group: -len(group[1]))[share::shares])
+    outcome = {"mutants": []}
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "src"
+        copy_sources(sources)
+        outcome["unchanged"] = run_child(sources, groups)
+        for file, old, new, tests in itertools.chain(*groups.values()):
+            start = time.monotonic()
+            code = run_mutant(sources, file, old, new, tests)
+            seconds = round(time.monotonic() - start, 1)
+            outcome["mutants"].append({"change": f"{file}: {old} -> {new}", "exit": code, "seconds": seconds})
     print(json.dumps(outcome))
 
 

@@ -16,9 +16,7 @@ An interrupted run continues when the same command is given again.
 """
 
 import argparse
-import contextlib
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -27,14 +25,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mutation_runs import ROOT, SOURCES, TEST_FOLDER, Job, in_parallel
+from mutation_runs import ROOT, SOURCES, TEST_FOLDER, Job, in_parallel, preload
 from mutation_sites import mutants_of
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 A, L, S = "attention/", "lab/", "statistics/"
 CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
 PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
-LOOP = ["lab/test_resumed_data.py", "lab/test_runner.py", "lab/test_early_stopping.py"]
+ERRORS = ["attention/test_argument_errors.py", "attention/test_hook_errors.py", "attention/test_cache_errors.py"]
+LOOP = [
+    "lab/test_resumed_data.py",
+    "lab/test_runner.py",
+    "lab/test_training.py",
+    "lab/test_divergence.py",
+    "lab/test_study_spec.py",
+    "lab/test_early_stopping.py",
+]
 RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py"]
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
@@ -42,16 +48,16 @@ TESTS = {
     "position/base": ["position/test_witness.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
     "position/evaluate": ["attention/test_composition_attention.py", *CORE],
     "position/": ["position/test_constructor_arguments.py", "attention/fused/test_parameter_gradients.py"],  # after its own file of the same name
-    A + "cache": [*PLACES, "attention/test_cache.py", "attention/test_errors.py"],
-    A + "token_positions": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
-    A + "masks": ["attention/test_masks.py"],
-    A + "layout": [*PLACES, "attention/test_cache.py", "attention/test_errors.py", *CORE],
+    A + "cache": [*PLACES, "attention/test_cache.py", *ERRORS],
+    A + "token_positions": [*PLACES, "attention/test_cache.py", *ERRORS, *CORE],
+    A + "masks": ["attention/test_masks.py", "attention/test_low_masks.py"],
+    A + "layout": [*PLACES, "attention/test_cache.py", *ERRORS, *CORE],
     A + "additive": ["attention/test_additive.py"],
     A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],
-    A + "backends": ["attention/test_backends.py"],
-    A + "call": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
-    A + "module": ["attention/test_composition_attention.py", "attention/test_errors.py", "checks/test_checks.py"],
-    A + "attend": ["attention/test_backends.py", "attention/test_errors.py", *CORE],
+    A + "backends": ["attention/test_backends.py", "attention/test_registered_backends.py"],
+    A + "call": ["attention/test_backends.py", *ERRORS, *CORE],
+    A + "module": ["attention/test_composition_attention.py", *ERRORS, "checks/test_checks.py"],
+    A + "attend": ["attention/test_backends.py", *ERRORS, *CORE],
     A: [*CORE, "attention/test_packed_rows.py", "attention/test_derivatives.py", "attention/test_hypothesis.py", "attention/test_memory.py"],
     L + "early_stopping": ["lab/test_resumed_data.py", "lab/test_early_stopping.py"],
     L + "kernels": ["lab/test_training_kernels.py"],
@@ -160,21 +166,6 @@ def digest(paths):
 def git(*arguments):
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def preload():
-    """What tests import, once for all children; never whence itself."""
-    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    os.environ["OMP_NUM_THREADS"] = "1"
-    names = ["numpy", "torch", "torch._dynamo", "hypothesis", "accelerate", "scipy.stats", "safetensors.torch"]
-    names += ["transformers.models.llama.modeling_llama", "triton.language"]
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    del os.environ["TRITON_INTERPRET"]
-    sys.modules["torch"].set_num_threads(1)  # threads do not survive a fork
-    assert "whence" not in sys.modules
 
 
 def main():

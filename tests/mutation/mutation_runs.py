@@ -1,6 +1,7 @@
-"""Forked runs of pytest on a copy of the sources, several at a time: what ``mutation.py`` stands on."""
+"""Forked runs of pytest on a copy of the sources, several at a time, for ``mutation.py`` and ``mutants.py``."""
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -17,6 +18,21 @@ ROOT = TEST_FOLDER.parent
 SOURCES = ROOT / "src" / "whence"
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 QUICK += ["--doctest-modules", "--import-mode=prepend"]
+
+
+def preload():
+    """Import the packages that tests import, once for all children; never whence itself."""
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"
+    names = ["numpy", "torch", "torch._dynamo", "hypothesis", "accelerate", "scipy.stats", "safetensors.torch"]
+    names += ["transformers.models.llama.modeling_llama", "triton.language"]
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    del os.environ["TRITON_INTERPRET"]
+    sys.modules["torch"].set_num_threads(1)  # threads do not survive a fork
+    assert "whence" not in sys.modules
 
 
 class Lines:

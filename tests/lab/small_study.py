@@ -1,0 +1,46 @@
+"""A study that trains in seconds, its results, and their comparison."""
+
+import dataclasses
+import json
+
+import pytest
+
+from whence.lab.arms import Arm, parse_arm
+from whence.lab.study import Budget, Decision, Study
+
+ARMS = (parse_arm("none"), parse_arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
+
+
+def small(**changes):
+    made = Study(
+        name="small",
+        question="does it run",
+        task="retrieval",
+        task_settings={"pairs": 2, "keys": 16, "values": 4, "items": 16},
+        model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16},
+        arms=ARMS,
+        seeds=(0, 1),
+        budget=Budget(steps=6, batch_size=8, evaluate_every=2),
+        decision=Decision(baseline="none"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def values(folder):
+    return {
+        path.name: json.loads(path.read_text())["result"] for path in sorted(folder.glob("*seed*.json"))
+    }  # fmt: skip
+
+
+def same(a, b):
+    """Equal counts and steps, and numbers equal but for their last digits: a sum on this CPU may end differently where
+    memory lies differently, which a process that has run other things before shows now and then."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == pytest.approx(b, rel=1e-5) if isinstance(a, float) else a == b
+
+
+def longer():
+    return small(arms=ARMS[::2], budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))

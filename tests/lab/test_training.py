@@ -1,0 +1,143 @@
+"""Training: data, schedules, precision, and resuming after an interruption."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_study import ARMS, longer, same, values
+
+from whence.lab import checkpoints, runner, tasks, training
+from whence.lab.study import Budget
+
+
+def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
+    task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+
+    def tokens(seed, first=0, **budget):
+        chosen = Budget(batch_size=4, **budget)
+        source = task if chosen.steps else tasks.load("topics", context=256)
+        schedule = training.Schedule(source, chosen)
+        found = training.batches(source, chosen, schedule, seed, first)
+        return [batch.tokens.tolist() for _, batch in zip(range(4), found, strict=False)]
+
+    steps = tokens(0, steps=4)
+    assert steps == tokens(0, steps=4) and len({str(one) for one in [*steps, *tokens(1, steps=4)]}) == 8
+    assert tokens(0, 2, steps=4) == steps[2:]  # whoever goes on in the middle sees what was left
+    assert tokens(0, 2, epochs=1)[:2] == tokens(0, epochs=1)[2:]
+
+
+# One process loads everything once and forks: each attempt at the study is a child, and all but the last are killed.
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from small_study import longer
+from whence.lab import runner, training
+original = training.train
+def saving(*a, **k):
+    return original(*a, **k, save_every=0.0)
+runner.training.train = saving
+
+def attempt(folder):
+    child = os.fork()
+    if child == 0:
+        runner.run_study(longer(), folder)
+        os._exit(0)
+    return child
+
+for name, kills in (("whole", 0), ("killed", 2)):
+    folder = Path(sys.argv[1]) / name
+    for count in range(kills):
+        child = attempt(folder)
+        # once something is on disk, at no particular moment
+        deadline = time.monotonic() + 120
+        while not list(folder.rglob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1 * (count + 1))
+        os.kill(child, signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was done before it could be killed"
+    assert os.waitpid(attempt(folder), 0)[1] == 0
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
+    assert done.returncode == 0
+    whole, killed = (values(runner.study_folder(longer(), tmp_path / name)) for name in ("whole", "killed"))
+    assert len(whole) == 2 and same(whole, killed)
+    assert not list((tmp_path / "killed").rglob("*.part"))
+
+
+@pytest.mark.parametrize("every", [4, None])
+def test_a_run_stopped_between_two_evaluations_goes_on_from_there(tmp_path, every):
+    class Stopped(Exception):
+        pass
+
+    def stop(progress):
+        if progress.step == 7:
+            raise Stopped
+
+    def trained(path, notify):
+        steps = []
+        task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+        model = task.build_model(
+            {"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, ARMS[1], 0
+        )  # it has dropout
+        budget = Budget(steps=10, batch_size=8, evaluate_every=every)
+        note = lambda progress: (steps.append(progress.step), notify(progress))  # noqa: E731
+        return training.train(model, task, budget, 0, path, note, save_every=0.0), steps
+
+    whole, _ = trained(tmp_path / "whole", lambda progress: None)
+    with pytest.raises(Stopped):
+        trained(tmp_path / "parts", stop)
+    rest, steps = trained(tmp_path / "parts", lambda progress: None)
+    assert steps == [7, 8, 9, 10] and same(rest, whole)  # the seventh was told of and not yet saved
+
+
+def test_schedules():
+    class Some:
+        def epoch(self, size, generator):
+            return iter(range(5))
+
+    warm = training.Schedule(Some(), Budget(steps=10, lr=1.0, warmup_steps=4, schedule="cosine"))
+    assert [round(warm.lr(s), 3) for s in (0, 3, 4, 7)] == [0.25, 1.0, 1.0, 0.5]
+    epochs = training.Schedule(Some(), Budget(epochs=3, evaluate_every=1))
+    assert epochs.steps == 15 and [s for s in range(15) if epochs.evaluates_after(s)] == [4, 9, 14]
+
+
+def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
+    found = {}
+    for precision in ("no", "bf16", "no"):
+        task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
+        model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0}, ARMS[1], 0)
+        budget = Budget(steps=2, batch_size=8, mixed_precision=precision)
+        loss = training.train(model, task, budget, 0, tmp_path / precision)["losses"][0]["loss"]
+        assert found.setdefault(precision, loss) == pytest.approx(loss, rel=1e-6)
+        assert all(weight.dtype == torch.float32 for weight in model.parameters())
+    assert found["bf16"] != found["no"] and found["bf16"] == pytest.approx(found["no"], rel=1e-2)
+
+
+def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 1), "idle": torch.nn.Linear(2, 1)})
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(model, optimizer):
+        model["used"](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model, optimizer = made()
+    step(model, optimizer)
+    checkpoints.save(tmp_path / "state", model, optimizer, {"step": 1})
+    again, resumed = made()
+    assert checkpoints.load(tmp_path / "state", again, resumed) == {"step": 1}
+    for pair in ((model, optimizer), (again, resumed)):
+        step(*pair)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
