@@ -79,18 +79,18 @@ CONSTRUCTORS = {
 CALL = {
     "q": "tensor", "k": "tensor", "v": "tensor", "position": "position?", "causal": "flag", "window": "integer?",
     "q_positions": "tensor?", "k_positions": "tensor?", "lengths": "whole?", "key_mask": "mask?", "segment_ids": "whole?",
-    "scale": "number?", "temperature": "number", "dropout": "number", "cache": "cache?", "backend": "string",
+    "attn_mask": "pair mask?", "mask_fn": "function?", "scale": "number?", "temperature": "number", "dropout": "number", "cache": "cache?", "backend": "string",
     "skip_blocks": "flag", "return_weights": "flag", "check_finite": "flag",
 }  # fmt: skip
 FORWARD = {
     "x": "tensor", "memory": "tensor?", "positions": "tensor?", "memory_positions": "tensor?", "lengths": "whole?",
-    "key_mask": "mask?", "segment_ids": "whole?", "cache": "cache?", "return_weights": "flag",
+    "key_mask": "mask?", "segment_ids": "whole?", "attn_mask": "pair mask?", "mask_fn": "function?", "cache": "cache?", "return_weights": "flag",
 }  # fmt: skip
 SHAPES = {
     "q": (B, H, T, D), "k": (B, G, T, D), "v": (B, G, T, D), "x": (B, T, H * D), "memory": (B, T, H * D), "lengths": (B,),
     "key_mask": (B, T), "segment_ids": (T,), "q_positions": (T,), "k_positions": (B, T), "positions": (T,),
     "memory_positions": (T,), "index": (B,), "items": (B, T), "log_weights": (B, T), "encoded": (B, T, D),
-    "scores": (B, 4), "copied": (B, 6), "gate": (B,),
+    "attn_mask": (B, 1, T, T), "scores": (B, 4), "copied": (B, 6), "gate": (B,),
 }  # fmt: skip
 
 
@@ -206,10 +206,23 @@ def some_dtype(draw):
     return draw.choice([torch.float64] * 5 + [torch.float32] * 3 + [torch.bfloat16, torch.float16])
 
 
+def mask_pairs(batch, head, q_position, k_position):
+    return (q_position + k_position + head) % 3 > 0
+
+
 def attending(draw):
     arguments = call_arguments(draw, some_dtype(draw))
     arguments |= draw.choice(
-        [{}, {}, {"window": 2}, {"backend": "blockwise"}, {"return_weights": True}, {"lengths": torch.tensor([T, 2])}]
+        [
+            {},
+            {},
+            {"window": 2},
+            {"backend": "blockwise"},
+            {"return_weights": True},
+            {"lengths": torch.tensor([T, 2])},
+            {"attn_mask": torch.rand(H, T, T)[None]},
+            {"mask_fn": mask_pairs},
+        ]
     )
     return attend, arguments, CALL, judge_output, None
 

@@ -42,12 +42,18 @@ SCALARS = [
     lambda: math.nan, lambda: math.inf, lambda: -math.inf, lambda: 1j, lambda: Fraction(1, 2),
     lambda: np.int64(2), lambda: np.float32(0.5), lambda: np.float64(0.5), lambda: np.bool_(True), lambda: np.ones(2),
 ]  # fmt: skip
+#: functions of batch, head, q_position and k_position: some valid, others with results of a wrong type, dtype or shape
+MASK_FUNCTIONS = [
+    lambda b, h, i, j: j <= i, lambda b, h, i, j: b >= 0, lambda b, h, i, j: True, lambda b, h, i, j: None,
+    lambda b, h, i, j: i - j, lambda b, h, i, j: (j <= i).to_sparse(), lambda b, h, i, j: (j <= i)[None],
+    lambda b, h, i, j: torch.ones(7, dtype=torch.bool), lambda *arguments: arguments[3] > 1,
+]  # fmt: skip
 OBJECTS = [
     lambda: [], lambda: [1.0], lambda: [1.0, 2.0], lambda: (1.0, math.nan), lambda: [[1.0], [2.0]], lambda: ["x", "y"],
     lambda: [True, False], lambda: (0.25, 0.5), lambda: {}, lambda: {"x": 1}, lambda: {1, 2}, lambda: lambda x: x,
     lambda: object(), lambda: int, lambda: Ellipsis, lambda: range(2), lambda: slice(2), lambda: torch.float32,
     lambda: Alibi, lambda: Alibi(2), lambda: Epar(3), lambda: Sinusoidal(16), lambda: Rotary(), lambda: KVCache(),
-    lambda: KVCache, lambda: torch.nn.Linear(2, 2), lambda: Unshowable(),
+    lambda: KVCache, lambda: torch.nn.Linear(2, 2), lambda: Unshowable(), *(lambda f=f: f for f in MASK_FUNCTIONS),
 ]  # fmt: skip
 
 
@@ -99,6 +105,10 @@ def may_be(kind, value):
         "tuple": lambda: isinstance(value, list | tuple) and all(map(is_number, value)),
         "string": lambda: isinstance(value, str),
         "tensor": lambda: plain and not value.is_complex() and not value.is_meta,
+        "pair mask": lambda: (
+            plain and not value.is_meta and (value.dtype == torch.bool or value.dtype.is_floating_point)
+        ),
+        "function": lambda: callable(value),
         "mask": lambda: plain and value.dtype == torch.bool and not value.is_meta,
         "whole": lambda: plain and not value.is_meta and not (value.is_floating_point() or value.is_complex()),
         "position": lambda: isinstance(value, Position),

@@ -65,7 +65,8 @@ class PairMask:
         head = torch.arange(self.heads, device=device)[None, :, None, None]
         answer = mask_fn(batch, head, q_positions[:, None, :, None], k_positions[:, None, None, :])
         full = (self.batch, self.heads, q_positions.shape[1], k_positions.shape[1])
-        if not isinstance(answer, Tensor) or answer.dtype != torch.bool or not broadcasts(answer, full):
+        dense = isinstance(answer, Tensor) and answer.layout == torch.strided and not answer.is_nested
+        if not dense or answer.dtype != torch.bool or not broadcasts(answer, full):
             raise usage_error(
                 "attend(mask_fn=...)",
                 f"an answer of {shapes.describe_tensor(answer)}",
@@ -73,6 +74,12 @@ class PairMask:
                 "return a comparison of its arguments, such as k_position <= q_position",
             )
         return answer if answer.ndim == 4 else answer.reshape(*[1] * (4 - answer.ndim), *answer.shape)
+
+
+def is_function(x: object) -> bool:
+    """Whether an object can be called for a result: a function, or a module with a ``forward``, and not a class."""
+    without_forward = isinstance(x, torch.nn.Module) and type(x).forward is torch.nn.Module.forward
+    return callable(x) and not isinstance(x, type) and not without_forward
 
 
 def broadcasts(x: Tensor, full: tuple[int, ...]) -> bool:
@@ -86,7 +93,7 @@ def resolve_pair_mask(arguments: Arguments, keys: int) -> PairMask | None:
     if attn_mask is None and mask_fn is None:
         return None
     batch, heads, rows = q.shape[:3]
-    if mask_fn is not None and not callable(mask_fn):
+    if mask_fn is not None and not is_function(mask_fn):
         raise usage_error(
             "attend(mask_fn=...)",
             format_value(mask_fn),
