@@ -41,7 +41,7 @@ def study_commands() -> dict[str, str]:
 
 def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
     """The command that makes the record of a claim."""
-    if claim["way"] == "compute":
+    if claim["method"] == "compute":
         return f"whence claims --update --source {claim['source']}"
     record = Path(re.split(r", | and ", claim["record"])[0])
     if record.name.startswith("hypothesis-"):
@@ -55,7 +55,7 @@ def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
 
 def short_record(claim: dict[str, Any]) -> str:
     """The record of a claim or its folder, relative to the package or the repository; empty if it has none."""
-    if claim["way"] == "compute":
+    if claim["method"] == "compute":
         return "claims/records/"
     first = re.split(r", | and ", claim["record"] or "")[0].removeprefix(f"{FOLDER.as_posix()}/")
     parts = Path(first).parts

@@ -23,6 +23,6 @@ def test_every_claim_has_one_verdict_and_every_record_a_command():
 
 
 def test_an_unknown_study_has_no_command():
-    claim = {"way": "read", "source": "epar", "record": "results/epar_when/no-such-study-0123456789ab"}
+    claim = {"method": "read", "source": "epar", "record": "results/epar_when/no-such-study-0123456789ab"}
     with pytest.raises(KeyError, match="no-such-study"):
         papers_table.command_for(claim, {})

@@ -38,9 +38,9 @@ def test_it_stops_and_keeps_the_best(whole):
     *on_the_way, last = result["evaluations"]
     values = [row["splits"]["test"]["value"] for row in on_the_way]
     best = values.index(max(values))
-    assert result["kept"] == on_the_way[best]["step"] == last["step"]
-    assert len(values) - 1 - best == 3 or result["stopped"] == 40
-    assert result["stopped"] == on_the_way[-1]["step"] < 40  # else this test shows nothing
+    assert result["best_step"] == on_the_way[best]["step"] == last["step"]
+    assert len(values) - 1 - best == 3 or result["last_step"] == 40
+    assert result["last_step"] == on_the_way[-1]["step"] < 40  # else this test shows nothing
     assert last["splits"]["test"]["value"] == max(values) and set(last["splits"]) == {"test", "2x", "4x", "8x"}
 
 
@@ -55,11 +55,11 @@ def test_a_run_that_was_stopped_in_the_middle_keeps_the_same(whole, tmp_path):
 
         return notify
 
-    for step in (whole[1]["kept"] + 1, whole[1]["stopped"]):
+    for step in (whole[1]["best_step"] + 1, whole[1]["last_step"]):
         with pytest.raises(Killed):
             trained(tmp_path / "state.safetensors", killing(step))
     model, result = trained(tmp_path / "state.safetensors")
-    assert result["kept"] == whole[1]["kept"] and result["stopped"] == whole[1]["stopped"]
+    assert result["best_step"] == whole[1]["best_step"] and result["last_step"] == whole[1]["last_step"]
     for name, weight in model.state_dict().items():
         assert torch.allclose(weight, whole[0].state_dict()[name], atol=1e-5)
 

@@ -93,7 +93,7 @@ def require_alike(alone, together, processes=2):
     for a, b in zip(one["losses"], two["losses"], strict=True):  # nine rows among two: the shares are unequal
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
     for split, row in one["evaluations"][-1]["splits"].items():
-        assert row["surprise"] == pytest.approx(two["evaluations"][-1]["splits"][split]["surprise"], rel=1e-4)
+        assert row["cross_entropy"] == pytest.approx(two["evaluations"][-1]["splits"][split]["cross_entropy"], rel=1e-4)
 
 
 def test_the_parts_of_a_batch_make_the_whole():

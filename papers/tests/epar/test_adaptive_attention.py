@@ -9,7 +9,7 @@ from whence_papers.epar.attention import (
     AdaptiveAttention,
     AdaptiveModel,
     ContentAware,
-    Fused,
+    FusedAdapter,
     PerRow,
     TaskAware,
     prefix_mean,
@@ -19,7 +19,7 @@ W, T, HEADS, CONTEXT = 12, 10, 3, 16
 
 
 def fused(width=W):
-    return Fused(TaskAware(width, CONTEXT), ContentAware(width))
+    return FusedAdapter(TaskAware(width, CONTEXT), ContentAware(width))
 
 
 ADAPTERS = {"task": lambda: TaskAware(W, CONTEXT), "content": lambda: ContentAware(W), "fused": fused}
@@ -235,7 +235,7 @@ def test_the_small_model():
         (lambda: TaskAware(8, 0), r"context, types.*0 and 3"),
         (lambda: TaskAware(8, 4, types={"a": 2.0}), r"types.*{'a': 2\.0}.*strength"),
         (lambda: ContentAware(8, types={"a": 2.0}), r"types.*{'a': 2\.0}"),
-        (lambda: Fused(TaskAware(8, 4), ContentAware(6)), r"task, content.*8 and 6"),
+        (lambda: FusedAdapter(TaskAware(8, 4), ContentAware(6)), r"task, content.*8 and 6"),
         (lambda: AdaptiveModel(9)(torch.zeros(1, 2).long(), torch.ones(1, 2)), r"key_mask.*a mask"),
     ),
 )

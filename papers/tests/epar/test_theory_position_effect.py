@@ -11,8 +11,8 @@ from whence.errors import WhenceError
 from whence.position import Epar
 from whence_papers.epar.theory import (
     CODE_DEFAULTS,
-    Evidence,
     Setting,
+    StatementCheck,
     attention_bound,
     beta_for_retention,
     bound,
@@ -151,9 +151,9 @@ def test_the_enhanced_form_keeps_more(setting):
 def test_evidence_goes_into_records():
     record = differentiability(Setting()).record()
     assert json.loads(json.dumps(record, allow_nan=False)) == record and record["holds"] is False
-    odd = Evidence("x", "nowhere", 1, math.nan, 1.0, None, {"a": math.inf})
+    odd = StatementCheck("x", "nowhere", 1, math.nan, 1.0, None, {"a": math.inf})
     assert not odd.holds and odd.record()["violation"] is None and odd.record()["numbers"] == {"a": None}
-    assert not Evidence("x", "nowhere", 0, 0.0).holds  # nothing checked, nothing shown
+    assert not StatementCheck("x", "nowhere", 0, 0.0).holds  # nothing checked, nothing shown
 
 
 @pytest.mark.parametrize(

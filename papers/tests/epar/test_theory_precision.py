@@ -61,7 +61,7 @@ CALLS = {
     "make_vectors": (lambda x: theory.make_vectors(x, WIDTH, seed=3), IMPORTANCE),
     "weights_by_distance": (lambda x: theory.weights_by_distance(x, SETTING), IMPORTANCE),
 }
-ROUNDED_AS_GIVEN = {"allowed"}  # of Evidence: weights of single precision have rows that sum to 1 in that only
+ROUNDED_AS_GIVEN = {"allowed"}  # of StatementCheck: weights of single precision have rows that sum to 1 in that only
 
 
 def parts(answer):

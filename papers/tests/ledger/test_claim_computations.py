@@ -160,8 +160,8 @@ def test_alpha_length_scale_and_memory():
 def test_doubled_vectors_by_loops():
     found = witness("doubled_vectors")(1.0, 0.5, 6, 4, 0)
     assert found["largest_difference"] < 1e-14
-    drawn = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 2, 6, 4, dtype=torch.float64, generator=drawn)[0, 0].tolist() for _ in range(2))
+    draw_inputs = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 2, 6, 4, dtype=torch.float64, generator=draw_inputs)[0, 0].tolist() for _ in range(2))
     for i, j in itertools.product(range(6), range(6)):
         if j <= i:
             score = enhanced((i - j) / 6, 1.0, 0.5) * sum(a * b for a, b in zip(q[i], k[j], strict=True))
@@ -179,11 +179,11 @@ def test_row_weights_and_added_positions():
 
 
 def test_optimal_position_against_scipy():
-    from whence_papers.ledger.computations.epar import drawn
+    from whence_papers.ledger.computations.epar import draw_inputs
 
     given = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
     found = witness("optimal_position")("random", **given)
-    importance, q, k = (x.numpy() for x in drawn("random", 32, 16, 4, 0))
+    importance, q, k = (x.numpy() for x in draw_inputs("random", 32, 16, 4, 0))
     agreed, ranked = [], []
     for run in range(4):
         apart = np.abs(np.arange(32)[:, None] - np.arange(32)) / 32
@@ -325,9 +325,9 @@ def test_prior():
 
 
 def test_rotary_with_complex_numbers():
-    drawn = random.Random(0)
+    draw_inputs = random.Random(0)
     pairs = [
-        (complex(drawn.gauss(0, 1), drawn.gauss(0, 1)), complex(drawn.gauss(0, 1), drawn.gauss(0, 1))) for _ in range(4)
+        (complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1)), complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1))) for _ in range(4)
     ]
     angles = [10000 ** (-2 * k / 8) for k in range(4)]
 

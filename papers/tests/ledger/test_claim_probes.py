@@ -39,7 +39,7 @@ def probed(results, correct, lengths=(), name="smollm2"):
 def with_task(claim, **given):
     from dataclasses import replace
 
-    return replace(CLAIMS[claim], given={**CLAIMS[claim].given, **given})
+    return replace(CLAIMS[claim], arguments={**CLAIMS[claim].arguments, **given})
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def verdict(name, results):
 
 def test_a_study_that_is_not_there_is_waited_for(tmp_path):
     found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == "open" and "the study speeches-encoder-none" in found.because
+    assert found.verdict == "open" and "the study speeches-encoder-none" in found.reason
 
 
 def test_seeds_that_are_missing_are_waited_for(tmp_path):
     made = study("speeches-encoder-none", ARMS[:1])
     write(tmp_path, made, {"sinusoidal": [0.85, 0.86]})
     found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == "open" and found.because == "waits for 3 of 5 seeds of speeches-encoder-none, sinusoidal"
+    assert found.verdict == "open" and found.reason == "waits for 3 of 5 seeds of speeches-encoder-none, sinusoidal"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_seeds_that_are_missing_are_waited_for(tmp_path):
 def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expected):
     folder = write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
     found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} on average of 5 runs" in found.because
+    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} on average of 5 runs" in found.reason
     assert found.evidence.record == folder.as_posix()
 
 
@@ -90,7 +90,7 @@ def test_an_evaluation_by_its_number(tmp_path):
     ]
     write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": rows})
     found = verdict("speeches-encoder-curve", tmp_path)
-    assert found.evidence.found["after_5"] == pytest.approx([57, 59, 61, 63, 65])
+    assert found.evidence.figures["after_5"] == pytest.approx([57, 59, 61, 63, 65])
     assert found.verdict == "reproduced"
     write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
     with pytest.raises(WhenceError, match="evaluation 5 of sinusoidal, which has 4, but a figure names an evaluation"):
@@ -101,9 +101,9 @@ def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
     made = study("speeches-encoder-none", ARMS[:1])
     write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
     found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert "4 runs" in found.because and "1 seed diverged" in found.because
+    assert "4 runs" in found.reason and "1 seed diverged" in found.reason
     write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
-    assert verdict("speeches-encoder-accuracy", tmp_path).because.startswith("waits for more seeds")
+    assert verdict("speeches-encoder-accuracy", tmp_path).reason.startswith("waits for more seeds")
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi,
     own = [0.85, 0.86, 0.848, 0.851, 0.852]
     write(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
     found = verdict("speeches-alibi-better", tmp_path)
-    assert found.verdict == expected and words in found.because
-    assert "gives a p below 1" in found.because
+    assert found.verdict == expected and words in found.reason
+    assert "gives a p below 1" in found.reason
 
 
 def test_one_arm_against_several(tmp_path):
@@ -128,10 +128,10 @@ def test_one_arm_against_several(tmp_path):
     levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
     write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict("epar-when-long", tmp_path)
-    numbers = found.evidence.found
+    numbers = found.evidence.figures
     assert numbers["direction_against_rotary"] == 1 and numbers["gain_over_rotary"] == pytest.approx(10)
     assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
-    assert "better than rotary by 10 points" in found.because
+    assert "better than rotary by 10 points" in found.reason
     write(tmp_path, replace(made, name="epar-when-04"), {})
     with pytest.raises(WhenceError, match="the study that asks 'Importance: in waves'"):
         verdict("epar-when-structured", tmp_path)
@@ -146,7 +146,7 @@ def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
     made = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
     write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict("epar-when-noisy", tmp_path)
-    assert found.verdict == expected and "alpha 0.25:" in found.because
+    assert found.verdict == expected and "alpha 0.25:" in found.reason
 
 
 @pytest.mark.parametrize("claim, text", [("", "books"), ("-words", "wikitext2")])
@@ -157,7 +157,7 @@ def test_the_protocol_can_come_out_either_way(tmp_path, claim, text, best, expec
     levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in made.arms}
     write(tmp_path, made, {name: [level + 0.01 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict(f"epar-result-language-model{claim}", tmp_path)
-    assert found.verdict == expected and "after correction for 6 comparisons" in found.because
+    assert found.verdict == expected and "after correction for 6 comparisons" in found.reason
 
 
 def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
@@ -171,7 +171,7 @@ def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
 def test_an_experiments_record_decides(tmp_path, level, expected):
-    assert "`whence run epar/adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).because
+    assert "`whence run epar/adaptive_attention`" in verdict("epar-adaptive-helps", tmp_path).reason
     seeds = {"none": [0.50, 0.51, 0.49, 0.50, 0.52], "fused": [level + 0.01 * n for n in range(5)]}
     models = {name: [{"splits": {"test": value}} for value in rows] for name, rows in seeds.items()}
     records.write(tmp_path / "epar/adaptive_attention.json", {"results": {"models": models}})
@@ -183,7 +183,7 @@ def test_two_studies_and_three_splits(tmp_path):
     write(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
     write(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
     found = verdict("speeches-padding-harmless", tmp_path)
-    assert found.verdict == "not reproduced" and "speeches-encoder-keys: better" in found.because
+    assert found.verdict == "not reproduced" and "speeches-encoder-keys: better" in found.reason
     made = study("speeches-decoder", ARMS[:1])
     folder = runner.study_folder(made, tmp_path)
     for split, level in (("obama", 370.0), ("wbush", 450.0), ("hbush", 371.0)):
@@ -199,7 +199,7 @@ def test_two_studies_and_three_splits(tmp_path):
                 own["splits"] |= more["splits"]
         records.write(path, kept)
     found = verdict("speeches-decoder-order", tmp_path)
-    assert found.evidence.found["wbush_direction"] == -1 and found.evidence.found["hbush_direction"] == 0
+    assert found.evidence.figures["wbush_direction"] == -1 and found.evidence.figures["hbush_direction"] == 0
     assert found.verdict == "not reproduced"
     assert verdict("speeches-decoder-falls-here", tmp_path).verdict == "reproduced"
 

@@ -11,7 +11,7 @@ from whence import records
 from whence.errors import WhenceError
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, judge, load_sources
-from whence_papers.ledger.claims import Check
+from whence_papers.ledger.claims import FigureCheck
 from whence_papers.ledger.computations import COMPUTATIONS
 from whence_papers.ledger.evidence import KNOWN_NAMES, nearly_equal, run_computation, to_plain, update_records
 from whence_papers.ledger.verdicts import (
@@ -39,10 +39,10 @@ def named(claims):
 def on_the_side(check, agrees):
     """A number that agrees with a check, or does not."""
     step = max(1.0, 2 * check.within, 0.1 * abs(check.number))
-    side = {"said": 0.0, "at_most": -step, "below": -step, "at_least": step, "above": step}[check.relation]
+    side = {"equals": 0.0, "at_most": -step, "below": -step, "at_least": step, "above": step}[check.relation]
     if agrees:
         return check.number + side
-    return check.number + (step if check.relation == "said" else -side)
+    return check.number + (step if check.relation == "equals" else -side)
 
 
 @pytest.mark.parametrize("claim", COMPUTED, ids=named(COMPUTED))
@@ -51,14 +51,14 @@ def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
     record = records.read(HERE.record_path(claim.id))
     good, bad = {}, {}
     for check in claim.checks:
-        many = isinstance(record["found"][check.figure], list)
+        many = isinstance(record["figures"][check.figure], list)
         for found, agrees in ((good, True), (bad, False)):
             value = on_the_side(check, agrees)
             found[check.figure] = [value] * 5 if many else value
     if len({check.figure for check in claim.checks}) < len(claim.checks):  # a range: the middle of its ends agrees
         good = {check.figure: sum(c.number for c in claim.checks) / len(claim.checks) for check in claim.checks}
     for found, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
-        records.write(folders.record_path(claim.id), record | {"found": record["found"] | found})
+        records.write(folders.record_path(claim.id), record | {"figures": record["figures"] | found})
         assert judge(claim, folders).verdict == expected
 
 
@@ -66,10 +66,10 @@ def test_one_wrong_figure_of_several_is_enough(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "speeches-encoder-parameters")
     record = records.read(HERE.record_path(claim.id))
     assert judge(claim, HERE).verdict == REPRODUCED
-    record["found"]["classifier"] += 1
+    record["figures"]["classifier"] += 1
     records.write(LedgerFolders(tmp_path).record_path(claim.id), record)
     found = judge(claim, LedgerFolders(tmp_path))
-    assert found.verdict == WRONG and found.because == "classifier 6,804, not 6,803"
+    assert found.verdict == WRONG and found.reason == "classifier 6,804, not 6,803"
 
 
 def test_what_the_sources_got_wrong_is_found_again():
@@ -99,7 +99,7 @@ def test_what_the_sources_got_wrong_is_found_again():
         if claim.id in known:
             found = judge(claim, HERE)
             verdict, shown = known.pop(claim.id)
-            assert found.verdict == verdict and shown in found.because, (claim.id, found.verdict, found.because)
+            assert found.verdict == verdict and shown in found.reason, (claim.id, found.verdict, found.reason)
     assert not known
 
 
@@ -109,13 +109,15 @@ QUICK = [claim for claim in COMPUTED if claim.by in COMPUTATIONS and claim.by no
 @pytest.mark.parametrize("claim", QUICK, ids=named(QUICK))
 def test_committed_records_are_what_is_found_now(claim):
     kept = records.read(HERE.record_path(claim.id))
-    assert kept["claim"] == claim.id and kept["computation"] == claim.by and kept["given"] == to_plain(claim.given)
-    assert nearly_equal(kept["found"], to_plain(run_computation(claim, HERE)))
+    assert (
+        kept["claim"] == claim.id and kept["computation"] == claim.by and kept["arguments"] == to_plain(claim.arguments)
+    )
+    assert nearly_equal(kept["figures"], to_plain(run_computation(claim, HERE)))
 
 
 def test_every_record_belongs_to_a_claim_and_every_pure_claim_has_one():
     files = {name.removesuffix(".json") for name in records.RecordFolder(HERE.claims / "records").names()}
-    computing = {claim.id: claim for claim in CLAIMS if claim.way == "compute"}
+    computing = {claim.id: claim for claim in CLAIMS if claim.method == "compute"}
     assert files <= set(computing)
     assert {name for name, claim in computing.items() if claim.by in COMPUTATIONS} <= files
 
@@ -136,13 +138,13 @@ def test_update_writes_once_and_leaves_what_is_the_same(tmp_path):
 def test_a_record_of_other_figures_counts_for_nothing(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
     record = records.read(HERE.record_path(claim.id))
-    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"given": {"scores": [1.0]}})
+    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"arguments": {"scores": [1.0]}})
     found = judge(claim, LedgerFolders(tmp_path))
-    assert found.verdict == OPEN and "other arguments" in found.because
+    assert found.verdict == OPEN and "other arguments" in found.reason
     LedgerFolders(tmp_path).record_path(claim.id).write_text("{")
     with pytest.raises(WhenceError, match=r"pointer-example-office\.json, corrupt"):
         judge(claim, LedgerFolders(tmp_path))
-    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"found": {}})
+    records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"figures": {}})
     with pytest.raises(WhenceError, match="pointer-example-office, got no number 'of_place'"):
         judge(claim, LedgerFolders(tmp_path))
 
@@ -159,20 +161,20 @@ def test_the_interval_of_a_further_run_against_its_simulation():
     assert prediction_interval([1.0, 1.0, 1.0]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("relation, number, agrees", [("said", 84.9, True), ("said", 99.0, False), ("above", 80.0, True),
+@pytest.mark.parametrize("relation, number, agrees", [("equals", 84.9, True), ("equals", 99.0, False), ("above", 80.0, True),
                                                       ("above", 95.0, False), ("at_most", 70.0, False),
                                                       ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
 def test_seeds_are_held_by_that_interval(relation, number, agrees):
-    check = Check("x", relation, number, str(number), 0.05 if relation == "said" else 0.0)
+    check = FigureCheck("x", relation, number, str(number), 0.05 if relation == "equals" else 0.0)
     found = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
-    assert found.agrees is agrees and "on average of 5 runs" in found.found
+    assert found.agrees is agrees and "on average of 5 runs" in found.result
 
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
     path = LedgerFolders(tmp_path).record_path(claim.id)
     path.parent.mkdir()
-    record = records.read(HERE.record_path(claim.id)) | {"found": {"of_place": math.nan}}
+    record = records.read(HERE.record_path(claim.id)) | {"figures": {"of_place": math.nan}}
     path.write_text(json.dumps(record))
     with pytest.raises(WhenceError, match="no number 'of_place'"):
         judge(claim, LedgerFolders(tmp_path))

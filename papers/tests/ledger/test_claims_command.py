@@ -42,7 +42,7 @@ def test_details_of_one_claim(here, capsys):
         "≠ arithmetic wrong",
         "28.3",
         "2.15",
-        "given",
+        "arguments",
         "claims/records/epar-retention-ratio.json",
         "does not agree",
     ):

@@ -26,8 +26,8 @@ claim = "Two and two are four."
 where = "1"
 how = "By adding."
 compute = "product"
-given = { factors = [2, 2] }
-checks = [{ figure = "product", said = "4" }]
+arguments = { factors = [2, 2] }
+checks = [{ figure = "product", equals = "4" }]
 """
 
 
@@ -39,7 +39,7 @@ def ledger(folder, text):
 def test_a_good_one(tmp_path):
     (source,) = ledger(tmp_path, GOOD)
     (claim,) = source.claims
-    assert (claim.id, claim.way, claim.by, claim.checks[0].number, claim.checks[0].within) == (
+    assert (claim.id, claim.method, claim.by, claim.checks[0].number, claim.checks[0].within) == (
         "made-sum", "compute", "product", 4.0, pytest.approx(0.5),
     )  # fmt: skip
 
@@ -55,13 +55,13 @@ def test_a_good_one(tmp_path):
         ('compute = "product"', 'compute = "product"\nuntestable = "no"', "made-sum, got compute, untestable"),
         ('compute = "product"\n', "", "made-sum, got no method"),
         ("checks =", "check =", "made-sum, got an entry 'check'"),
-        ('checks = [{ figure = "product", said = "4" }]', "", "made-sum, got compute with 0 checks"),
-        ('said = "4"', 'said = "four"', "'said': 'four'"),
-        ('said = "4"', "said = 4", "'said': 4"),
-        ('said = "4"', 'said = "4", below = "5"', "'below': '5'"),
-        ('said = "4"', 'below = "4", within = "1"', "'within': '1'"),
-        ('said = "4"', 'said = "nan"', "'said': 'nan'"),
-        ("given = { factors", "given = { factors = [1]\nfactors", "valid TOML"),
+        ('checks = [{ figure = "product", equals = "4" }]', "", "made-sum, got compute with 0 checks"),
+        ('equals = "4"', 'equals = "four"', "'equals': 'four'"),
+        ('equals = "4"', "equals = 4", "'equals': 4"),
+        ('equals = "4"', 'equals = "4", below = "5"', "'below': '5'"),
+        ('equals = "4"', 'below = "4", within = "1"', "'within': '1'"),
+        ('equals = "4"', 'equals = "nan"', "'equals': 'nan'"),
+        ("arguments = { factors", "arguments = { factors = [1]\nfactors", "valid TOML"),
         ("[[claim]]", "[[claims]]", "an entry 'claims'"),
     ],
 )
@@ -88,19 +88,19 @@ def test_the_five_sources_are_there():
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_every_claim_has_a_test_or_a_reason(source):
     for claim in source.claims:
-        assert claim.way in ("compute", "read", "untestable", "waits_for")
-        assert bool(claim.checks) == (claim.way in ("compute", "read")), claim.id
+        assert claim.method in ("compute", "read", "untestable", "waits_for")
+        assert bool(claim.checks) == (claim.method in ("compute", "read")), claim.id
         assert len(claim.by) > 3 and len(claim.how) > 10, claim.id
 
 
 def test_every_computation_is_used():
-    used = {claim.by for claim in CLAIMS if claim.way == "compute"}
+    used = {claim.by for claim in CLAIMS if claim.method == "compute"}
     helpers = {"multiplications"}  # through equal_widths
     assert set(COMPUTATIONS) - helpers <= used and set(MEASUREMENTS) <= used
 
 
 def test_only_what_is_not_built_yet_waits_without_a_reading():
-    by_source = {source.name: [c for c in source.claims if c.way == "waits_for"] for source in SOURCES}
+    by_source = {source.name: [c for c in source.claims if c.method == "waits_for"] for source in SOURCES}
     # what is open there waits for a run and nothing else
     assert not by_source["speeches"] and not by_source["epar"] and not by_source["pointer"]
 
@@ -109,7 +109,7 @@ def test_tests_on_one_study_are_corrected_for_all_of_them():
     asked = {}
     for claim in CLAIMS:
         if claim.by == "next_places_differ":
-            asked.setdefault(claim.given["study"], []).append(claim.given["comparisons"])
+            asked.setdefault(claim.arguments["study"], []).append(claim.arguments["comparisons"])
     assert {study: set(given) for study, given in asked.items()} == {
         study: {len(given)} for study, given in asked.items()
     }
@@ -124,11 +124,11 @@ def test_the_studies_that_are_read_are_there_with_their_arms():
         for study in (*made("cpu"), *made("gpu")) if scaled else made():
             known[study.name] = study
     for claim in CLAIMS:
-        if "study" not in claim.given:
+        if "study" not in claim.arguments:
             continue
-        study = known[claim.given["study"]]
-        arms = {claim.given[key] for key in ("arm", "baseline") if key in claim.given}
-        arms |= {name for key in ("arms", "others") for name in claim.given.get(key, ())}
+        study = known[claim.arguments["study"]]
+        arms = {claim.arguments[key] for key in ("arm", "baseline") if key in claim.arguments}
+        arms |= {name for key in ("arms", "others") for name in claim.arguments.get(key, ())}
         if claim.by != "between_splits":
             assert arms <= {arm.name for arm in study.arms}, claim.id
-        assert claim.given.get("question", study.question) == study.question, claim.id
+        assert claim.arguments.get("question", study.question) == study.question, claim.id

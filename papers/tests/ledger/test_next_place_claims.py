@@ -77,17 +77,17 @@ def test_what_is_missing_is_waited_for(tmp_path):
     missing = [name for name, claim in CLAIMS.items() if claim.by in READERS]
     assert len(missing) >= 12
     for name in missing:
-        assert verdict(name, tmp_path).because.startswith("waits for the study next-")
+        assert verdict(name, tmp_path).reason.startswith("waits for the study next-")
     folder = write(tmp_path)
     next(folder.glob("no-pointer-*-seed3.json")).unlink()
-    assert verdict("pointer-pointer", tmp_path).because == "waits for 1 of 5 seeds of next-location, no pointer"
+    assert verdict("pointer-pointer", tmp_path).reason == "waits for 1 of 5 seeds of next-location, no pointer"
 
 
 def test_published_figures_against_the_seeds(tmp_path):
     write(tmp_path)
     found = verdict("pointer-geolife-ablation", tmp_path)
-    assert found.verdict == "not reproduced" and "mrr 66.00 on average of 5 runs" in found.because
-    assert found.evidence.found["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
+    assert found.verdict == "not reproduced" and "mrr 66.00 on average of 5 runs" in found.reason
+    assert found.evidence.figures["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
     write(tmp_path, LEVELS | {"Recency": 51.5})
     assert verdict("pointer-geolife-ablation", tmp_path).verdict == "reproduced"
 
@@ -102,9 +102,9 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
     assert verdict("pointer-geolife-reached", tmp_path).verdict == mean
     found = verdict("pointer-geolife-surely", tmp_path)
     assert found.verdict == surely
-    assert found.evidence.found["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
+    assert found.evidence.figures["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
     for said in ("mean over users 45.00", "answers that occur in training 51.", "interval over users"):
-        assert said in found.because
+        assert said in found.reason
 
 
 def test_differences_are_tested_and_corrected(tmp_path):
@@ -118,14 +118,14 @@ def test_differences_are_tested_and_corrected(tmp_path):
         ("pointer-seen-targets", "reproduced", "direction 1"),
     ):
         found = verdict(name, tmp_path)
-        assert found.verdict == expected and said in found.because, (name, found.because)
-    assert "after correction for 6 comparisons" in verdict("pointer-pointer", tmp_path).because
+        assert found.verdict == expected and said in found.reason, (name, found.reason)
+    assert "after correction for 6 comparisons" in verdict("pointer-pointer", tmp_path).reason
 
 
 def test_a_counting_is_its_own(tmp_path):
     write(tmp_path, seen=LEVELS | {"no pointer": 52.6})
     assert verdict("pointer-pointer", tmp_path).verdict == "reproduced"
-    assert "On answers that occur in training: +0.10 points" in verdict("pointer-pointer", tmp_path).because
+    assert "On answers that occur in training: +0.10 points" in verdict("pointer-pointer", tmp_path).reason
     assert verdict("pointer-seen-targets", tmp_path).verdict == "not reproduced"
 
 
@@ -133,7 +133,7 @@ def test_whose_answers_make_the_gain(tmp_path):
     """Recency is right 52 times where training has the answer and 5 times else, the other 40 and 5 times."""
     write(tmp_path)
     found = verdict("pointer-unseen-targets", tmp_path)
-    assert found.evidence.found["share_of_gain_at_unseen"] == 0.0 and found.verdict == "reproduced"
+    assert found.evidence.figures["share_of_gain_at_unseen"] == 0.0 and found.verdict == "reproduced"
     folder = runner.study_folder(STUDY, tmp_path)
     for path in folder.glob("Recency-*"):
         kept = records.read(path)
@@ -141,14 +141,15 @@ def test_whose_answers_make_the_gain(tmp_path):
         records.write(path, kept)
     found = verdict("pointer-unseen-targets", tmp_path)
     assert (
-        found.evidence.found["share_of_gain_at_unseen"] == pytest.approx(15 / 27) and found.verdict == "not reproduced"
+        found.evidence.figures["share_of_gain_at_unseen"] == pytest.approx(15 / 27)
+        and found.verdict == "not reproduced"
     )
-    assert "12 more of 80 questions whose answer occurs in training, and 15 more of 20" in found.because
+    assert "12 more of 80 questions whose answer occurs in training, and 15 more of 20" in found.reason
 
 
 def test_seeds_that_diverged_are_left_out_of_both(tmp_path):
     write(tmp_path, lost={("no pointer", 2), ("Recency", 0)})
-    changes = verdict("pointer-pointer", tmp_path).evidence.found["change"]
+    changes = verdict("pointer-pointer", tmp_path).evidence.figures["change"]
     assert changes == pytest.approx([-23.9 + NOISE[(seed + 2) % 5] - NOISE[seed] for seed in (1, 3, 4)])
 
 
@@ -164,17 +165,17 @@ def test_the_learned_bias(tmp_path, bias, expected):
     write(tmp_path, bias=bias)
     found = verdict("pointer-bias-recent", tmp_path)
     assert found.verdict == expected
-    assert found.evidence.found["last_over_others"] == pytest.approx([bias[0] - bias[7] + noise for noise in NOISE])
+    assert found.evidence.figures["last_over_others"] == pytest.approx([bias[0] - bias[7] + noise for noise in NOISE])
 
 
 @pytest.mark.parametrize(
     "with_it, expected", [(0.01, "reproduced"), (0.05, "not reproduced"), (0.09, "not reproduced")]
 )
 def test_an_experiment(tmp_path, with_it, expected):
-    assert verdict("pointer-coverage", tmp_path).because == (
+    assert verdict("pointer-coverage", tmp_path).reason == (
         f"waits for the record {tmp_path}/pointer/coverage.json (`whence run coverage`)"
     )
-    rows = {arm: {"said_again, longer": [level + 0.001 * n for n in range(5)]} for arm, level in
+    rows = {arm: {"repeated_words, longer": [level + 0.001 * n for n in range(5)]} for arm, level in
             (("without coverage", 0.05), ("with coverage", with_it))}  # fmt: skip
     records.write(tmp_path / "pointer/coverage.json", {"results": {"arms": rows}})
     assert verdict("pointer-coverage", tmp_path).verdict == expected
@@ -182,7 +183,7 @@ def test_an_experiment(tmp_path, with_it, expected):
 
 @pytest.mark.parametrize("additive, expected", [(12.0, "reproduced"), (8.0, "not reproduced")])
 def test_times(tmp_path, additive, expected):
-    assert "benchmarks/pointers.py" in verdict("pointer-efficient", tmp_path, tmp_path).because
+    assert "benchmarks/pointers.py" in verdict("pointer-efficient", tmp_path, tmp_path).reason
     times = {"additive": [additive, 90.0, additive], "dot product, Recency": [10.0, 10.0, 99.0]}
     record = {
         "results": {name: {"milliseconds": row} for name, row in times.items()},
@@ -190,4 +191,4 @@ def test_times(tmp_path, additive, expected):
     }  # fmt: skip
     records.write(tmp_path / "pointers.json", record)
     found = verdict("pointer-efficient", tmp_path, tmp_path)
-    assert found.verdict == expected and found.evidence.found["times_as_long"] == pytest.approx(additive / 10)
+    assert found.verdict == expected and found.evidence.figures["times_as_long"] == pytest.approx(additive / 10)

@@ -75,7 +75,7 @@ def test_four_countings():
     assert any(target == UNKNOWN for _, target, _, _ in rows)
     for ending, kept in (("", rows), ("_seen", [row for row in rows if row[1] != UNKNOWN])):
         plain = found["seen" if ending else "all"]
-        assert plain["asked"] == len(kept)
+        assert plain["num_targets"] == len(kept)
         assert plain["acc@1"] == pytest.approx(sum(r == 1 for r, *_ in kept) / len(kept))
         assert plain["f1"] == pytest.approx(f1([row[3] for row in kept], [row[1] for row in kept]))
         each = [[r for r, _, user, _ in kept if user == person] for person in {user for _, _, user, _ in kept}]
@@ -93,8 +93,8 @@ def test_a_tally_adds_batches_up():
         parts.add(scores[rows], Batch(tokens[rows], targets[rows], None, {"user": users[rows]}))
     assert parts.result()["metrics"] == whole.result()["metrics"]
     found = whole.result()
-    assert found["value"] == found["metrics"]["all"]["acc@1"] == found["right"] / found["asked"]
+    assert found["value"] == found["metrics"]["all"]["acc@1"] == found["correct"] / found["num_targets"]
     assert [sum(column) for column in zip(*found["users"].values(), strict=True)] == [
-        len(targets), found["right"], int((targets != UNKNOWN).sum()),
+        len(targets), found["correct"], int((targets != UNKNOWN).sum()),
         int(((targets != UNKNOWN) & (target_ranks(scores, targets) == 1)).sum()),
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def test_records_hold_every_counting_the_shape_and_the_simple_rules(folder):
     record = runs["Recency"]
     *on_the_way, last = record["result"]["evaluations"]
     assert [list(row["splits"]) for row in on_the_way] == [["valid"]] * len(on_the_way)
-    assert set(last["splits"]) == {"valid", "test"} and last["step"] == record["result"]["kept"]
+    assert set(last["splits"]) == {"valid", "test"} and last["step"] == record["result"]["best_step"]
     best = max(row["splits"]["valid"]["value"] for row in on_the_way)
     assert last["splits"]["valid"]["value"] == best  # what is kept is what was best, found again from its weights
     assert set(last["splits"]["test"]["metrics"]) == {"all", "seen", "by_user", "by_user_seen"}
@@ -66,8 +66,8 @@ def test_records_hold_every_counting_the_shape_and_the_simple_rules(folder):
     assert set(simple) == {"last visited", "most frequent", "most frequent lately", "Markov", "the world's own rules"}
     # a model beats chance by far, and not the world's own rules, which stand in the same tables
     rules, test = simple["the world's own rules"], last["splits"]["test"]
-    assert rules["surprise"] < test["surprise"] < 3.0
-    assert test["value"] < rules["value"] + 3 * (rules["value"] / test["asked"]) ** 0.5
+    assert rules["cross_entropy"] < test["cross_entropy"] < 3.0
+    assert test["value"] < rules["value"] + 3 * (rules["value"] / test["num_targets"]) ** 0.5
 
 
 def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):

@@ -57,13 +57,13 @@ def test_every_step_is_that_of_the_loops(arm):
             torch.testing.assert_close(told.log_p[row, t].exp().tolist(), p, rtol=1e-11, atol=1e-13)
             torch.testing.assert_close(told.gate[row, t].sigmoid().item(), p_gen, rtol=1e-11, atol=1e-13)
             torch.testing.assert_close(told.weights[row, t, :n].tolist(), seen, rtol=1e-11, atol=1e-13)
-            torch.testing.assert_close(told.repeated[row, t].item(), repeated, rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(told.coverage_loss[row, t].item(), repeated, rtol=1e-11, atol=1e-13)
         assert (told.weights[row, :, n:] == 0).all()
 
 
 def test_the_loss_is_that_of_the_loops():
     for arm in ARMS:
-        model = made(**arm, coverage_loss=0.7)
+        model = made(**arm, coverage_loss_weight=0.7)
         weights = model.state_dict()
         wanted = TARGETS.extended if model.spec.output == "pointer" else TARGETS.words
         surprises, repetitions = [], []
@@ -77,16 +77,18 @@ def test_the_loss_is_that_of_the_loops():
             repetitions.append(sum(repeated for *_, repeated in steps) / len(asked))
         loss = model.loss(SOURCES, TARGETS)
         assert loss.cross_entropy.item() == pytest.approx(sum(surprises) / 3, rel=1e-11)
-        assert loss.repeated.item() == pytest.approx(sum(repetitions) / 3, rel=1e-11)
-        assert loss.total.item() == pytest.approx(loss.cross_entropy.item() + 0.7 * loss.repeated.item(), rel=1e-12)
+        assert loss.coverage_loss.item() == pytest.approx(sum(repetitions) / 3, rel=1e-11)
+        assert loss.total.item() == pytest.approx(
+            loss.cross_entropy.item() + 0.7 * loss.coverage_loss.item(), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: "-".join(arm.values()))
 def test_probabilities_sum_to_1_and_coverage_loss_lies_between_0_and_1(arm):
     told = made(**arm)(SOURCES, TARGETS)
     torch.testing.assert_close(told.log_p.exp().sum(-1), torch.ones(3, 5).double())
-    assert (told.repeated[:, 0] == 0).all()
-    assert (told.repeated[:, 1:] > 0).all() and (told.repeated <= 1 + 1e-14).all()
+    assert (told.coverage_loss[:, 0] == 0).all()
+    assert (told.coverage_loss[:, 1:] > 0).all() and (told.coverage_loss <= 1 + 1e-14).all()
 
 
 def with_gate(model, logit):
@@ -117,9 +119,9 @@ def test_p_gen_of_0_has_only_words_of_the_source():
 def test_coverage_with_w_c_of_0_is_no_coverage():
     model = made(attention="additive")
     covered = model.with_coverage()
-    assert covered.spec == replace(model.spec, attention="coverage", coverage_loss=1.0)
+    assert covered.spec == replace(model.spec, attention="coverage", coverage_loss_weight=1.0)
     one, other = model(SOURCES, TARGETS), covered(SOURCES, TARGETS)
-    for part in ("log_p", "gate", "weights", "repeated"):
+    for part in ("log_p", "gate", "weights", "coverage_loss"):
         assert torch.equal(getattr(one, part), getattr(other, part))
     with torch.no_grad():
         covered.decoder.attention.coverage_proj.weight.fill_(1.0)
@@ -201,7 +203,7 @@ def test_the_papers_counts_of_parameters():
     [
         (lambda: PointerGeneratorSpec(0), r"PointerGeneratorSpec\(vocab_size=...\) got 0"),
         (lambda: PointerGeneratorSpec(9, attention="self"), r"got 'self', but attention is one of additive, coverage"),
-        (lambda: PointerGeneratorSpec(9, coverage_loss=-1), r"got -1, but .*at least 0"),
+        (lambda: PointerGeneratorSpec(9, coverage_loss_weight=-1), r"got -1, but .*at least 0"),
         (lambda: Vocabulary(["a", "b", "a"]), r"got 'a' twice"),
         (lambda: VOCABULARY.sources([["to"], []]), r"got no words in text 1"),
         (lambda: VOCABULARY.sources([]), r"got no texts"),

@@ -43,7 +43,7 @@ def sums(model, row, texts):
         total, again, words = 0.0, 0.0, (START, *text)
         for place, word in enumerate(words):
             step, state = model.step(torch.tensor([word]), state, encoded)
-            again += step.repeated.item()
+            again += step.coverage_loss.item()
             if place < len(text):
                 before_stop = again
                 total += step.log_p[0, text[place]].item()
@@ -89,7 +89,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, min_length, l
             assert hypothesis.words == text and hypothesis.stopped
             assert hypothesis.score == pytest.approx(score, rel=1e-12)
             assert hypothesis.log_p == pytest.approx(every[text][1], rel=1e-12)
-            assert hypothesis.repeated == pytest.approx(every[text][3] / (len(text) + 1), rel=1e-12)
+            assert hypothesis.coverage_loss == pytest.approx(every[text][3] / (len(text) + 1), rel=1e-12)
 
 
 def test_one_beam_is_greedy():
@@ -99,7 +99,7 @@ def test_one_beam_is_greedy():
         greedy = greedy_search(model, SOURCES, max_length=6)
         for row, (hypothesis,) in enumerate(beam_search(model, SOURCES, num_beams=1, max_length=6)):
             assert hypothesis.words == greedy[row].words and hypothesis.stopped == greedy[row].stopped
-            for part in ("log_p", "score", "repeated"):
+            for part in ("log_p", "score", "coverage_loss"):
                 assert getattr(hypothesis, part) == pytest.approx(getattr(greedy[row], part), rel=1e-12)
             lengths.add((len(hypothesis.words), hypothesis.stopped))
     assert {(0, True), (1, True), (6, False)} <= lengths and len(lengths) > 3  # texts of many kinds
@@ -181,7 +181,9 @@ def test_coverage_goes_along_with_each_beginning():
         alone, stopped, before_stop, again = every[hypothesis.words]
         assert hypothesis.log_p == pytest.approx(stopped if hypothesis.stopped else alone, rel=1e-12)
         steps = len(hypothesis.words) + hypothesis.stopped
-        assert hypothesis.repeated == pytest.approx((again if hypothesis.stopped else before_stop) / steps, rel=1e-12)
+        assert hypothesis.coverage_loss == pytest.approx(
+            (again if hypothesis.stopped else before_stop) / steps, rel=1e-12
+        )
 
 
 def test_searching_leaves_the_model_as_it_was():

@@ -42,10 +42,10 @@ def test_test_names_are_in_no_training_text():
 def test_draws_follow_the_generator_and_tests_are_fixed():
     assert TASK.draw(5, seeded(2)) == TASK.draw(5, seeded(2)) != TASK.draw(5, seeded(3))
     assert TASK.test(5) == TASK.test(5) == TASK.test(9)[:5]
-    assert Summaries(marked=5).test(5) != TASK.test(5)
+    assert Summaries(max_names=5).test(5) != TASK.test(5)
 
 
-@pytest.mark.parametrize("setting", [{"marked": 0}, {"around": -1}, {"names": 11}])
+@pytest.mark.parametrize("setting", [{"max_names": 0}, {"around": -1}, {"names": 11}])
 def test_refusals(setting):
     ((name, value),) = setting.items()
     with pytest.raises(WhenceError, match=rf"Summaries\({name}=...\) got {value}, but {name} is at least"):
@@ -69,7 +69,7 @@ def test_the_judge_counts_by_hand(monkeypatch):
 
     monkeypatch.setattr(summaries, "greedy_search", search)
     got = score_summaries(torch.nn.Linear(1, 1), TASK, pairs)
-    assert got == SummaryScores(exact=0.0, copied=2 / 3, generated=2 / 4, said_again=1 / 6, repeated=0.3)
+    assert got == SummaryScores(exact=0.0, copied=2 / 3, generated=2 / 4, repeated_words=1 / 6, coverage_loss=0.3)
     said[1] = ["concert", "n3", "played"]
     assert score_summaries(torch.nn.Linear(1, 1), TASK, pairs).exact == 1 / 2
 
@@ -82,7 +82,7 @@ def trained():
     def made(**arm):
         torch.manual_seed(0)
         spec = PointerGeneratorSpec(len(TASK.vocabulary), embedding=16, hidden_size=24, attention="additive", **arm)
-        return PointerGenerator(replace(spec, coverage_loss=0.0))
+        return PointerGenerator(replace(spec, coverage_loss_weight=0.0))
 
     def went_on(model, seed=1):
         train(model, TASK, steps=40, seed=seed)
@@ -109,6 +109,6 @@ def test_only_the_pointer_learns_to_copy_what_it_never_saw(trained):
 
 def test_coverage_lowers_the_coverage_loss_and_costs_nothing_here(trained):
     """Words are hardly said again by any pointer here, so that the loss, where attention goes, is what can fall."""
-    assert trained["covered"].repeated < 0.8 * trained["longer"].repeated
+    assert trained["covered"].coverage_loss < 0.8 * trained["longer"].coverage_loss
     assert trained["covered"].copied > 0.9 and trained["covered"].generated > 0.9
-    assert trained["longer"].said_again < 0.02 and trained["covered"].said_again < 0.02
+    assert trained["longer"].repeated_words < 0.02 and trained["covered"].repeated_words < 0.02

@@ -20,7 +20,7 @@ import torch
 from whence import records
 from whence.errors import usage_error
 
-PARTS = ("experiment", "quick", "spec", "given", "environment", "seconds", "results")  # older records have no command
+PARTS = ("experiment", "quick", "spec", "inputs", "environment", "seconds", "results")  # older records have no command
 
 ProgressCallback = Callable[[str], None]
 Results = dict[str, Any]  # plain JSON
@@ -84,7 +84,7 @@ def load_or_compute(
         records.write(
             path,
             {
-                "experiment": experiment.name, "quick": quick, "spec": spec, "given": fingerprints,
+                "experiment": experiment.name, "quick": quick, "spec": spec, "inputs": fingerprints,
                 "command": records.rerun_command(), "seconds": round(time.monotonic() - started, 1),
                 "environment": records.describe_environment(sources=[experiment.compute.__module__]),
                 "results": results,
@@ -103,7 +103,7 @@ def check_record(record: Results, path: Path, spec: dict[str, Any], fingerprints
         got, rule = f"{path} without {', '.join(missing)}", "a record needs all of them"
     elif record["spec"] != spec:
         got, rule = f"{path} of another spec", "a record belongs to one spec"
-    elif record["given"] != fingerprints:
+    elif record["inputs"] != fingerprints:
         got, rule = (
             f"{path}, computed from other {', '.join(fingerprints)}",
             "results must be computed from the record beside them",

@@ -235,7 +235,7 @@ def train(
     on_progress(
         Progress(schedule.steps, schedule.steps, last_loss(losses), {s: row["value"] for s, row in last.items()})
     )
-    return result | {"stopped": step + 1, "kept": stopping.best_step}
+    return result | {"last_step": step + 1, "best_step": stopping.best_step}
 
 
 def require_finite(metrics: dict[str, dict[str, Any]], step: int, curves: Mapping[str, Any]) -> None:

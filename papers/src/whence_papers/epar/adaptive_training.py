@@ -19,7 +19,7 @@ from whence.errors import usage_error
 from whence.lab.study import Budget
 from whence.lab.training import train
 from whence.position.epar import Epar
-from whence_papers.epar.attention import Adapter, AdaptiveModel, ContentAware, Fused, PerRow, TaskAware
+from whence_papers.epar.attention import Adapter, AdaptiveModel, ContentAware, FusedAdapter, PerRow, TaskAware
 from whence_papers.epar.places import KINDS, Places
 
 ADAPTERS = ("none", "row", "task", "content", "fused")
@@ -48,7 +48,7 @@ def adapter_factory(adapter: str, context: int) -> Callable[[int], Adapter] | No
         "row": PerRow,
         "task": lambda embed_dim: TaskAware(embed_dim, context),
         "content": ContentAware,
-        "fused": lambda embed_dim: Fused(TaskAware(embed_dim, context), ContentAware(embed_dim)),
+        "fused": lambda embed_dim: FusedAdapter(TaskAware(embed_dim, context), ContentAware(embed_dim)),
     }
     return factories[adapter]
 
@@ -81,7 +81,7 @@ def measure_by_kind(model: AdaptiveModel, task: Places, split: str = "test") -> 
     weights, output = model.inspect_attention(tokens)
     row = weights[:, :, -1].mean(1)  # [B, T], over heads
     distance = torch.arange(tokens.shape[1] - 1, -1, -1) / (tokens.shape[1] - 1)
-    measured = {
+    measures = {
         "accuracy": (answers == targets).float(),
         "distance": row @ distance,
         "marked": (row * task.marked(tokens)).sum(-1),
@@ -89,12 +89,12 @@ def measure_by_kind(model: AdaptiveModel, task: Places, split: str = "test") -> 
     for name in ("slope", "task_share", "row_scale"):
         values = getattr(output, name)
         if values is not None:
-            measured[name] = values[:, -1]
+            measures[name] = values[:, -1]
     if output.task_weights is not None:
-        measured |= dict(zip(KINDS, output.task_weights[:, -1].unbind(-1), strict=True))
+        measures |= dict(zip(KINDS, output.task_weights[:, -1].unbind(-1), strict=True))
     kinds = task.kinds(tokens)
     return {
-        kind: {name: float(each[kinds == number].mean()) for name, each in measured.items()}
+        kind: {name: float(each[kinds == number].mean()) for name, each in measures.items()}
         for number, kind in enumerate(KINDS)
     }
 

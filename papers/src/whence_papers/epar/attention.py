@@ -93,7 +93,7 @@ class Adapter(nn.Module, ABC):
     embed_dim: int
 
     @abstractmethod
-    def forward(self, x: Tensor, seen: Tensor, positions: Tensor) -> AdapterOutput: ...
+    def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput: ...
 
 
 class TaskAware(Adapter):
@@ -127,8 +127,8 @@ class TaskAware(Adapter):
         self.strength = BoundedParameter("strength", strength, heads=None, learnable=True)
         self.register_buffer("directions", torch.tensor(list(types.values())))
 
-    def forward(self, x: Tensor, seen: Tensor, positions: Tensor) -> AdapterOutput:
-        weights = self.task_logits(seen).softmax(-1)
+    def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:
+        weights = self.task_logits(visible_mean).softmax(-1)
         slope = self.strength() * (weights @ self.directions)
         at = (positions.to(x.dtype) / self.context).expand(x.shape[:2])
         rows = torch.stack([slope, -slope * at], -1)
@@ -153,21 +153,21 @@ class ContentAware(Adapter):
         self.strength = BoundedParameter("strength", strength, heads=None, learnable=True)
         self.register_buffer("levels", torch.tensor(list(types.values())))
 
-    def forward(self, x: Tensor, seen: Tensor, positions: Tensor) -> AdapterOutput:
+    def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:
         types = self.type_logits(x).softmax(-1)
         importance = types @ self.levels
         keys = (self.strength() * importance)[..., None]
         return AdapterOutput(torch.ones_like(keys), keys, content_types=types, importance=importance)
 
 
-class Fused(Adapter):
+class FusedAdapter(Adapter):
     """Task and content together, in a learned proportion for each row."""
 
     def __init__(self, task: TaskAware, content: ContentAware) -> None:
         super().__init__()
         if task.embed_dim != content.embed_dim:
             raise usage_error(
-                "Fused(task, content)",
+                "FusedAdapter(task, content)",
                 f"adapters with embed_dim {task.embed_dim} and {content.embed_dim}",
                 "both read the same input",
                 "use the same embed_dim",
@@ -175,9 +175,9 @@ class Fused(Adapter):
         self.embed_dim, self.task, self.content = task.embed_dim, task, content
         self.share_logit = nn.Linear(self.embed_dim, 1)
 
-    def forward(self, x: Tensor, seen: Tensor, positions: Tensor) -> AdapterOutput:
-        by_task, by_content = self.task(x, seen, positions), self.content(x, seen, positions)
-        share = self.share_logit(seen).sigmoid()  # [B, T, 1]
+    def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:
+        by_task, by_content = self.task(x, visible_mean, positions), self.content(x, visible_mean, positions)
+        share = self.share_logit(visible_mean).sigmoid()  # [B, T, 1]
         rows = torch.cat([share * by_task.rows, (1 - share) * by_content.rows], -1)
         return AdapterOutput(
             rows,
@@ -205,9 +205,9 @@ class PerRow(Adapter):
         self.importance_logit = nn.Linear(embed_dim, 1)
         self.share_logit = nn.Linear(embed_dim, 1)
 
-    def forward(self, x: Tensor, seen: Tensor, positions: Tensor) -> AdapterOutput:
-        weights = self.task_logits(seen).softmax(-1)
-        importance, share = self.importance_logit(x).sigmoid()[..., 0], self.share_logit(seen).sigmoid()[..., 0]
+    def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:
+        weights = self.task_logits(visible_mean).softmax(-1)
+        importance, share = self.importance_logit(x).sigmoid()[..., 0], self.share_logit(visible_mean).sigmoid()[..., 0]
         scale = 1 - share + share * (weights @ self.level_logits.sigmoid() + importance) / 2
         return AdapterOutput(row_scale=scale, task_weights=weights, importance=importance, task_share=share)
 
@@ -222,7 +222,7 @@ class AdaptiveAttention(nn.Module):
         embed_dim: dimension of the input and output.
         heads: number of heads, a divisor of ``embed_dim``.
         position: a Position without input embedding.
-        adapter: ``TaskAware``, ``ContentAware``, ``Fused`` or ``PerRow``; ``None`` for no adapter.
+        adapter: ``TaskAware``, ``ContentAware``, ``FusedAdapter`` or ``PerRow``; ``None`` for no adapter.
         causal, temperature: as in ``attend``.
 
     >>> from whence_papers.epar.attention import TaskAware

@@ -83,10 +83,10 @@ class Votes(Generated):
             return 0.5 + 0.5 * torch.sin(2 * math.pi * distance / length)
         if self.structure == "flat":
             return torch.ones(length, dtype=torch.float64)
-        drawn = torch.rand(length, generator=named_generator(self.name, self.structure, length), dtype=torch.float64)
+        uniform = torch.rand(length, generator=named_generator(self.name, self.structure, length), dtype=torch.float64)
         if self.structure == "blocks":
-            return drawn[:BLOCKS].repeat_interleave(math.ceil(length / BLOCKS))[:length]
-        return drawn
+            return uniform[:BLOCKS].repeat_interleave(math.ceil(length / BLOCKS))[:length]
+        return uniform
 
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
         places = sample_without_replacement(rows, amount // self.run, self.votes, generator)
@@ -97,8 +97,8 @@ class Votes(Generated):
         flipped = torch.rand(rows, self.votes, generator=generator) < self.noise
         questions = self._question_positions(rows, amount, generator)
         votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, questions[:, :-1], 0)
-        shown = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, places, amount + 1)
-        tokens = shown.scatter(1, questions, QUESTION)
+        runs = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, places, amount + 1)
+        tokens = runs.scatter(1, questions, QUESTION)
         targets = torch.full_like(tokens, IGNORE_INDEX)
         for number in range(self.questions):
             targets.scatter_(1, questions[:, number : number + 1], self._answers(votes, weights, questions[:, number]))
@@ -122,9 +122,9 @@ class Votes(Generated):
         """The side with the larger weight before a position of each row, ``[rows, 1]``; IGNORE_INDEX for a tie."""
         amount = votes.shape[1]
         # weights are counted from the end: for an earlier question they are shifted by its distance from the end
-        moved = torch.arange(amount) + amount - place[:, None]
-        seen = weights.gather(1, moved.clamp(max=amount - 1)).masked_fill(moved >= amount, 0.0)
-        total = (votes * seen).sum(1, keepdim=True)
+        distance = torch.arange(amount) + amount - place[:, None]
+        weight = weights.gather(1, distance.clamp(max=amount - 1)).masked_fill(distance >= amount, 0.0)
+        total = (votes * weight).sum(1, keepdim=True)
         return torch.where(total.abs() < TIE, IGNORE_INDEX, (total > 0).long() + MINUS)
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:

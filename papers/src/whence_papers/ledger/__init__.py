@@ -5,11 +5,11 @@
 evidence of a claim, ``verdicts`` compares it with what the source says, and ``page`` renders the HTML report.
 """
 
-from whence_papers.ledger.claims import Check, Claim, LedgerFolders, MissingEvidence, Source, load_sources
+from whence_papers.ledger.claims import Claim, FigureCheck, LedgerFolders, MissingEvidence, Source, load_sources
 from whence_papers.ledger.evidence import Evidence, find_evidence, update_records
 from whence_papers.ledger.verdicts import RULES, VERDICTS, Judgement, judge, judge_sources
 
 __all__ = [
-    "Check", "Claim", "Evidence", "Judgement", "LedgerFolders", "RULES", "Source", "VERDICTS", "MissingEvidence", "find_evidence", "judge_sources",
+    "FigureCheck", "Claim", "Evidence", "Judgement", "LedgerFolders", "RULES", "Source", "VERDICTS", "MissingEvidence", "find_evidence", "judge_sources",
     "judge", "load_sources", "update_records",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ read = "name"                           a reader of stored records,
 untestable = "reason"                   why it cannot be tested here,
 waits_for = "what"                      what is needed before it can be tested
 arithmetic = true                       a failed check is an arithmetic error of the source, not a different measurement
-given = { ... }                         arguments of the computation or reader, such as the source's figures
-checks = [{ figure = "name", said = "4.7" }]
+arguments = { ... }                     arguments of the computation or reader, such as the source's figures
+checks = [{ figure = "name", equals = "4.7" }]
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from whence_papers import FOLDER
 
 METHODS = ("compute", "read", "untestable", "waits_for")
 TEXTS = ("id", "claim", "where", "how")
-RELATIONS = ("said", "at_most", "at_least", "below", "above")
+RELATIONS = ("equals", "at_most", "at_least", "below", "above")
 
 
 @dataclass(frozen=True)
-class Check:
+class FigureCheck:
     """One number that the source states about a figure of the evidence."""
 
     figure: str  # name of the figure in the evidence
     relation: str  # one of RELATIONS
     number: float
     text: str  # the number as the source prints it
-    within: float = 0.0  # tolerance of ``said``; by default half of the last printed digit
+    within: float = 0.0  # tolerance of ``equals``; by default half of the last printed digit
     note: str = ""
 
     @property
-    def says(self) -> str:
+    def statement(self) -> str:
         """The claim about this number, as text.
 
-        >>> Check("share", "at_most", 0.5, "0.5").says
+        >>> FigureCheck("share", "at_most", 0.5, "0.5").statement
         'share at most 0.5'
         """
-        relation = "" if self.relation == "said" else f"{self.relation.replace('_', ' ')} "
+        relation = "" if self.relation == "equals" else f"{self.relation.replace('_', ' ')} "
         return f"{self.figure.replace('_', ' ')} {relation}{self.text}"
 
 
@@ -66,11 +66,11 @@ class Claim:
     claim: str
     where: str
     how: str
-    way: str  # one of WAYS
+    method: str  # one of METHODS
     by: str  # name of the computation or reader, the reason, or what is awaited
     arithmetic: bool = False
-    given: Mapping[str, Any] = field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[FigureCheck, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ def load_sources(folder: Path, known: Mapping[str, tuple[str, ...]] | None = Non
             "pass --folder with the folder of the claims",
         )
     sources = sorted((_source(path, known or {}) for path in paths), key=lambda source: source.number)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for source in sources:
         for claim in source.claims:
-            if claim.id in seen:
+            if claim.id in ids:
                 raise _entry_error(f"{source.name}.toml", claim.id, "a duplicate id", "ids are unique")
-            seen.add(claim.id)
+            ids.add(claim.id)
     return sources
 
 
@@ -137,48 +137,48 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
             raise _entry_error(path.name, name, f"{key} = {row.get(key)!r}", f"{', '.join(TEXTS)} are non-empty texts")
     if not row["id"].startswith(f"{path.stem}-"):
         raise _entry_error(path.name, name, f"id = {row['id']!r}", f"ids in this file start with {path.stem}-")
-    ways = [way for way in METHODS if way in row]
-    if len(ways) != 1 or not isinstance(row[ways[0]], str) or not row[ways[0]].strip():
+    methods = [method for method in METHODS if method in row]
+    if len(methods) != 1 or not isinstance(row[methods[0]], str) or not row[methods[0]].strip():
         raise _entry_error(
-            path.name, name, ", ".join(ways) or "no method", f"a claim has exactly one of {', '.join(METHODS)}"
+            path.name, name, ", ".join(methods) or "no method", f"a claim has exactly one of {', '.join(METHODS)}"
         )
-    way = ways[0]
-    unknown = set(row) - {*TEXTS, *METHODS, "arithmetic", "given", "checks"}
+    method = methods[0]
+    unknown = set(row) - {*TEXTS, *METHODS, "arithmetic", "arguments", "checks"}
     if unknown:
         raise _entry_error(
             path.name, name, f"an entry {min(unknown)!r}", "the docstring of claims.py lists the keys of a claim"
         )
-    if way in known and row[way] not in known[way]:
+    if method in known and row[method] not in known[method]:
         raise _entry_error(
-            path.name, name, f"{way} = {row[way]!r}", f"the known names are {', '.join(sorted(known[way]))}"
+            path.name, name, f"{method} = {row[method]!r}", f"the known names are {', '.join(sorted(known[method]))}"
         )
-    given, checks = row.get("given", {}), row.get("checks", [])
+    arguments, checks = row.get("arguments", {}), row.get("checks", [])
     if (
-        not isinstance(given, dict)
+        not isinstance(arguments, dict)
         or not isinstance(checks, list)
         or not isinstance(row.get("arithmetic", False), bool)
     ):
         raise _entry_error(
             path.name,
             name,
-            "given, checks or arithmetic of the wrong type",
+            "arguments, checks or arithmetic of the wrong type",
             "they are a table, a list, and true or false",
         )
-    if (way in ("compute", "read")) != bool(checks):
+    if (method in ("compute", "read")) != bool(checks):
         raise _entry_error(
             path.name,
             name,
-            f"{way} with {len(checks)} checks",
+            f"{method} with {len(checks)} checks",
             "compute and read need checks, untestable and waits_for have none",
         )
     return Claim(
-        **{key: row[key].strip() for key in TEXTS}, source=path.stem, way=way, by=row[way].strip(),
-        arithmetic=row.get("arithmetic", False), given=given,
+        **{key: row[key].strip() for key in TEXTS}, source=path.stem, method=method, by=row[method].strip(),
+        arithmetic=row.get("arithmetic", False), arguments=arguments,
         checks=tuple(_check(path.name, name, check) for check in checks),
     )  # fmt: skip
 
 
-def _check(file: str, name: str, row: Any) -> Check:
+def _check(file: str, name: str, row: Any) -> FigureCheck:
     rule = f"a check has a figure and exactly one of {', '.join(RELATIONS)}, with the number as the source prints it, as text"
     if not isinstance(row, dict) or not isinstance(row.get("figure"), str):
         raise _entry_error(file, name, f"the check {row!r}", rule)
@@ -189,11 +189,11 @@ def _check(file: str, name: str, row: Any) -> Check:
     text = row[relation]
     number = _number(text)
     # a printed number stands for every number that rounds to it; the factor allows for float rounding
-    own = 0.5 * 10.0 ** -len(str(text).partition(".")[2]) * (1 + 1e-9) if relation == "said" else 0.0
+    own = 0.5 * 10.0 ** -len(str(text).partition(".")[2]) * (1 + 1e-9) if relation == "equals" else 0.0
     within = _number(row["within"]) if "within" in row else own
-    if number is None or within is None or ("within" in row and relation != "said"):
+    if number is None or within is None or ("within" in row and relation != "equals"):
         raise _entry_error(file, name, f"the check {row!r}", rule)
-    return Check(row["figure"], relation, number, text, within, str(row.get("note", "")))
+    return FigureCheck(row["figure"], relation, number, text, within, str(row.get("note", "")))
 
 
 def _number(text: Any) -> float | None:

@@ -62,26 +62,26 @@ def claims(
     shown_verdicts = parse_verdicts(verdict or [])
     if update:
         update_records(selected_sources, folders)
-    found = judge_sources(selected_sources, folders)
-    for one in found["sources"]:
+    ledger = judge_sources(selected_sources, folders)
+    for one in ledger["sources"]:
         one["claims"] = [claim for claim in one["claims"] if claim["verdict"] in shown_verdicts]
-    found["sources"] = [one for one in found["sources"] if one["claims"]]
-    rows = [claim for one in found["sources"] for claim in one["claims"]]
-    found["counts"] = {name: sum(row["verdict"] == name for row in rows) for name in SIGNS}
+    ledger["sources"] = [one for one in ledger["sources"] if one["claims"]]
+    rows = [claim for one in ledger["sources"] for claim in one["claims"]]
+    ledger["counts"] = {name: sum(row["verdict"] == name for row in rows) for name in SIGNS}
     if page is not None or id_:
         add_provenance(rows)
     if page is not None:
-        print(f"page: {write_page(found, page)}")
+        print(f"page: {write_page(ledger, page)}")
         return
     if id_:
         for row in rows:
             print(format_details(row, (folder, results)))
     elif sys.stdout.isatty():
-        print_table(found)
+        print_table(ledger)
     else:
         for row in rows:
-            print("\t".join((row["id"], row["verdict"], row["claim"], describe_checks(row), row["because"])))
-    print(format_counts(found["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
+            print("\t".join((row["id"], row["verdict"], row["claim"], describe_checks(row), row["reason"])))
+    print(format_counts(ledger["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
 def judge_all(folder: Path, results: Path) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def select_claims(sources: list[Source], names: list[str], ids: list[str]) -> li
     """Select sources by name or number and claims by id; without a selection, all."""
     from dataclasses import replace
 
-    known = {name: one for one in sources for name in (one.name, one.number)}
+    by_name = {name: one for one in sources for name in (one.name, one.number)}
     for name in names:
-        if name not in known:
+        if name not in by_name:
             rule = f"the sources are {', '.join(f'{one.name} ({one.number})' for one in sources)}"
             raise usage_error("whence claims --source", repr(name), rule, "name one of them")
     all_ids = {claim.id for one in sources for claim in one.claims}
@@ -110,7 +110,7 @@ def select_claims(sources: list[Source], names: list[str], ids: list[str]) -> li
                 f"there is no such claim{_suggest(name, all_ids)}",
                 "run `whence claims` for all ids",
             )
-    selected = [one for one in sources if not names or one in [known[name] for name in names]]
+    selected = [one for one in sources if not names or one in [by_name[name] for name in names]]
     if ids:
         selected = [replace(one, claims=tuple(c for c in one.claims if c.id in ids)) for one in selected]
     return [one for one in selected if one.claims]
@@ -140,7 +140,7 @@ def update_records(sources: list[Source], folders: LedgerFolders) -> None:
     from whence_papers.ledger import evidence
 
     claims = [claim for one in sources for claim in one.claims]
-    total = sum(claim.way == "compute" for claim in claims)
+    total = sum(claim.method == "compute" for claim in claims)
     unchanged = 0
     with show_progress() as progress:
         for number, (claim, outcome) in enumerate(evidence.update_records(claims, folders), start=1):
@@ -151,11 +151,11 @@ def update_records(sources: list[Source], folders: LedgerFolders) -> None:
 
 def describe_checks(row: dict[str, Any], most: int = 3) -> str:
     """What the source says, check by check, at most ``most`` of them."""
-    texts = [check["says"] for check in row["checks"]]
+    texts = [check["statement"] for check in row["checks"]]
     return "; ".join(texts[:most]) + (f"; and {len(texts) - most} more" if len(texts) > most else "")
 
 
-def print_table(found: dict[str, Any], console: Console | None = None) -> None:
+def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
     """Print one table per source. On a narrow terminal, claim and result share a column."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -164,7 +164,7 @@ def print_table(found: dict[str, Any], console: Console | None = None) -> None:
 
     console = console or Console()
     wide = console.width >= WIDE
-    for source in found["sources"]:
+    for source in ledger["sources"]:
         view = Table(box=SIMPLE_HEAD, title=f"{source['number']}  {source['title']}", title_justify="left", expand=True)
         view.add_column("verdict", width=18 if wide else 12)
         view.add_column("claim", ratio=5)
@@ -175,9 +175,9 @@ def print_table(found: dict[str, Any], console: Console | None = None) -> None:
             mark = Text(f"{SIGNS[row['verdict']]} {row['verdict']}", style=STYLES.get(row["verdict"], ""))
             claim = Text.assemble(row["claim"], "\n", (row["id"], "dim"))
             if wide:
-                view.add_row(mark, claim, describe_checks(row), row["because"])
+                view.add_row(mark, claim, describe_checks(row), row["reason"])
             else:
-                view.add_row(mark, Text.assemble(claim, "\n", row["because"]))
+                view.add_row(mark, Text.assemble(claim, "\n", row["reason"]))
             view.add_section()
         console.print(view)
 
@@ -185,17 +185,17 @@ def print_table(found: dict[str, Any], console: Console | None = None) -> None:
 def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
     """Format one claim with all details. Paths of records in ``folders`` begin with the folder's name."""
     lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_field("", row["claim"])]
-    lines += _field("where", row["where"]) + _field("how", row["how"]) + _field("because", row["because"])
+    lines += _field("where", row["where"]) + _field("how", row["how"]) + _field("reason", row["reason"])
     for check in row["checks"]:
         mark = {True: "agrees", False: "does not agree", None: "no result yet"}[check["agrees"]]
         note = f" ({check['note']})" if check["note"] else ""
-        found = f"; found {check['found']}" if check["found"] else ""
-        lines += _field("check", f"{check['says']}{found}: {mark}{note}")
-    figures = [f"{name} {_format_value(value)}" for name, value in row["found"].items() if name != "words"]
+        result = f"; our result {check['result']}" if check["result"] else ""
+        lines += _field("check", f"{check['statement']}{result}: {mark}{note}")
+    figures = [f"{name} {_format_value(value)}" for name, value in row["figures"].items() if name != "words"]
     if figures:
         lines += _field("figures", ", ".join(figures))
-    if row["given"]:
-        lines += _field("given", ", ".join(f"{name} = {value}" for name, value in row["given"].items()))
+    if row["arguments"]:
+        lines += _field("arguments", ", ".join(f"{name} = {value}" for name, value in row["arguments"].items()))
     if row["record"]:
         lines.append(f"  {'record':9}{_shorten_paths(row['record'], folders)}")  # not wrapped: paths are copied
     if row.get("sources"):
@@ -228,7 +228,7 @@ def format_counts(counts: dict[str, int]) -> str:
     )
 
 
-def write_page(found: dict[str, Any], path: Path) -> Path:
+def write_page(ledger: dict[str, Any], path: Path) -> Path:
     """Write the HTML report."""
     import time
 
@@ -239,6 +239,6 @@ def write_page(found: dict[str, Any], path: Path) -> Path:
         "command": records.rerun_command() or "whence claims", "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "environment": records.describe_environment(("torch", "scipy"), sources=[__name__]),
     }  # fmt: skip
-    text = render_page(found | about)
+    text = render_page(ledger | about)
     records.write_text(path, text)
     return path

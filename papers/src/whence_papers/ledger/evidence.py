@@ -22,55 +22,60 @@ KNOWN_NAMES = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(READERS)
 class Evidence:
     """Figures by name and their record, or what is missing."""
 
-    found: dict[str, Any] | None
+    figures: dict[str, Any] | None
     record: str = ""
     waits_for: str = ""
 
 
 def find_evidence(claim: Claim, folders: LedgerFolders) -> Evidence:
     """Find the evidence of a claim. Nothing is computed."""
-    if claim.way == "read":
+    if claim.method == "read":
         try:
-            found, where = READERS[claim.by](folders, **claim.given)
+            figures, where = READERS[claim.by](folders, **claim.arguments)
         except MissingEvidence as missing:
             return Evidence(None, waits_for=str(missing))
-        return Evidence(found, where)
+        return Evidence(figures, where)
     path = folders.record_path(claim.id)
     if not records.exists(path):
-        first = f"the trained weights of {claim.given['study']}, and then " if claim.by in MEASUREMENTS else ""
+        first = f"the trained weights of {claim.arguments['study']}, and then " if claim.by in MEASUREMENTS else ""
         return Evidence(None, waits_for=f"{first}its record (`whence claims --update`)")
     record = records.read(path)
-    if record.get("computation") != claim.by or record.get("given") != to_plain(claim.given):
+    if record.get("computation") != claim.by or record.get("arguments") != to_plain(claim.arguments):
         return Evidence(
             None, waits_for=f"a new record: {path.name} was computed from other arguments (`whence claims --update`)"
         )
-    if not isinstance(record.get("found"), dict):
+    if not isinstance(record.get("figures"), dict):
         raise usage_error(
             "claims",
-            f"{path.name} without 'found'",
-            "a record stores its figures under 'found'",
+            f"{path.name} without 'figures'",
+            "a record stores its figures under 'figures'",
             "run `whence claims --update`",
         )
-    return Evidence(record["found"], path.as_posix())
+    return Evidence(record["figures"], path.as_posix())
 
 
 def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tuple[Claim, str]]:
     """Recompute the records and yield the outcome for each claim. A record with equal numbers is left unchanged."""
-    once: dict[str, dict[str, Any]] = {}  # claims with the same computation and arguments share the result
+    results: dict[str, dict[str, Any]] = {}  # claims with the same computation and arguments share the result
     for claim in claims:
-        if claim.way != "compute":
+        if claim.method != "compute":
             continue
         path = folders.record_path(claim.id)
         try:
-            key = repr((claim.by, to_plain(claim.given)))
-            if key not in once:
-                once[key] = to_plain(run_computation(claim, folders))
-            found = once[key]
+            key = repr((claim.by, to_plain(claim.arguments)))
+            if key not in results:
+                results[key] = to_plain(run_computation(claim, folders))
+            figures = results[key]
         except MissingEvidence as missing:
             state = "its record is kept" if records.exists(path) else "it has no record"
             yield claim, f"waits for {missing}; {state}"
             continue
-        record = {"claim": claim.id, "computation": claim.by, "given": to_plain(claim.given), "found": found}
+        record = {
+            "claim": claim.id,
+            "computation": claim.by,
+            "arguments": to_plain(claim.arguments),
+            "figures": figures,
+        }
         if records.exists(path) and nearly_equal({key: records.read(path).get(key) for key in record}, record):
             yield claim, "unchanged"
             continue
@@ -83,12 +88,12 @@ def run_computation(claim: Claim, folders: LedgerFolders) -> dict[str, Any]:
     """Run the computation of a claim."""
     try:
         if claim.by in MEASUREMENTS:
-            return MEASUREMENTS[claim.by](folders, **claim.given)
-        return COMPUTATIONS[claim.by](**claim.given)
+            return MEASUREMENTS[claim.by](folders, **claim.arguments)
+        return COMPUTATIONS[claim.by](**claim.arguments)
     except TypeError as error:
         if "argument" not in str(error):
             raise
-        rule = "given holds the arguments of the computation"
+        rule = "arguments holds the arguments of the computation"
         raise usage_error(f"claims/{claim.source}.toml, {claim.id},", str(error), rule, "correct that entry") from error
 
 

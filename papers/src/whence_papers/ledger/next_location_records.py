@@ -19,17 +19,17 @@ Records = list[dict[str, Any]]
 def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str, Records], Path]:
     """Load the finished runs of each arm. All seeds must have ended."""
     spec, folder = find_study(folders, study)
-    known = {arm.name: arm for arm in spec.arms}
-    found = {}
+    by_name = {arm.name: arm for arm in spec.arms}
+    runs = {}
     for name in arms:
-        if name not in known:
-            rule = f"its arms are {', '.join(known)}"
+        if name not in by_name:
+            rule = f"its arms are {', '.join(by_name)}"
             raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
-        ended = lab.load_arm_records(spec, known[name], folder)
+        ended = lab.load_arm_records(spec, by_name[name], folder)
         if len(ended) < len(spec.seeds):
             raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
-        found[name] = [record for record in ended if record["result"]["status"] == "done"]
-    return found, folder
+        runs[name] = [record for record in ended if record["result"]["status"] == "done"]
+    return runs, folder
 
 
 def seed_values(runs: Records, counting: str = "all", metric: str = "acc@1") -> list[float]:
@@ -42,12 +42,12 @@ def next_places(folders: LedgerFolders, study: str, arm: str, figures: Mapping[s
 
     ``NAME_mean`` is the mean over the seeds, ``NAME_low`` the lower end of its 95 % interval.
     """
-    found, folder = load_runs(folders, study, arm)
-    runs = found[arm]
-    figures_found: dict[str, Any] = {name: seed_values(runs, "all", metric) for name, metric in figures.items()}
+    by_arm, folder = load_runs(folders, study, arm)
+    runs = by_arm[arm]
+    results: dict[str, Any] = {name: seed_values(runs, "all", metric) for name, metric in figures.items()}
     for name in figures:
-        short = summary(figures_found[name])
-        figures_found |= {
+        short = summary(results[name])
+        results |= {
             f"{name}_mean": short.mean,
             f"{name}_low": short.interval.low if short.interval else short.mean,
         }
@@ -56,7 +56,7 @@ def next_places(folders: LedgerFolders, study: str, arm: str, figures: Mapping[s
         f"{words} {summary(seed_values(runs, name)).mean:.2f}" for name, words in COUNTINGS.items() if name != "all"
     ]
     over = f"95 % interval over users {100 * people.low:.2f} to {100 * people.high:.2f}; " if people else ""
-    return figures_found | {"words": f"Acc@1 in other countings: {over}{', '.join(beside)}."}, folder.as_posix()
+    return results | {"words": f"Acc@1 in other countings: {over}{', '.join(beside)}."}, folder.as_posix()
 
 
 def next_places_differ(
@@ -68,25 +68,27 @@ def next_places_differ(
         comparisons: number of comparisons the ledger makes with the study, for the correction.
         counting: one of ``all``, ``seen``, ``by_user`` and ``by_user_seen``.
     """
-    found, folder = load_runs(folders, study, baseline, arm)
-    sides = {name: seed_values(runs, counting) for name, runs in found.items()}
+    by_arm, folder = load_runs(folders, study, baseline, arm)
+    sides = {name: seed_values(runs, counting) for name, runs in by_arm.items()}
     one = compare_arms(sides, baseline, "accuracy", comparisons)[arm]
     means = ", ".join(f"{name} {summary(values).mean:.2f}" for name, values in sides.items())
-    seen = {name: summary(seed_values(runs, "seen")).mean for name, runs in found.items()}
+    in_training = {name: summary(seed_values(runs, "seen")).mean for name, runs in by_arm.items()}
     beside = (
-        "" if counting == "seen" else f" On answers that occur in training: {seen[arm] - seen[baseline]:+.2f} points."
+        ""
+        if counting == "seen"
+        else f" On answers that occur in training: {in_training[arm] - in_training[baseline]:+.2f} points."
     )
     words = f"{one['words']} Means: {means}.{beside} With one run each, as in the source, no p is below {smallest_p(1, 1):g}."
-    changes = [seed_values([b], counting)[0] - seed_values([a], counting)[0] for a, b in _pairs(found, baseline, arm)]
+    changes = [seed_values([b], counting)[0] - seed_values([a], counting)[0] for a, b in _pairs(by_arm, baseline, arm)]
     return one | {"change": changes, "words": words}, folder.as_posix()
 
 
 def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) -> tuple[dict[str, Any], str]:
     """The share of an arm's gain over another that falls on answers that do not occur in training."""
-    found, folder = load_runs(folders, study, baseline, arm)
-    both = [(_by_answer(a)["correct"], _by_answer(b)["correct"]) for a, b in _pairs(found, baseline, arm)]
+    runs, folder = load_runs(folders, study, baseline, arm)
+    both = [(_by_answer(a)["correct"], _by_answer(b)["correct"]) for a, b in _pairs(runs, baseline, arm)]
     seen, unseen = (summary([b[kind] - a[kind] for a, b in both]).mean for kind in ("seen", "unseen"))
-    questions = _by_answer(found[arm][0])["questions"]
+    questions = _by_answer(runs[arm][0])["questions"]
     share = {
         "share_of_gain_at_unseen": unseen / (seen + unseen),
         "share_of_questions_unseen": questions["unseen"] / sum(questions.values()),
@@ -104,8 +106,8 @@ def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple
 
     Only differences of a bias matter in a softmax. ``surely`` is the lower end of the interval of their mean.
     """
-    found, folder = load_runs(folders, study, arm)
-    biases = [run["notes"]["shape"]["bias"] for run in found[arm]]
+    runs, folder = load_runs(folders, study, arm)
+    biases = [run["notes"]["shape"]["bias"] for run in runs[arm]]
     more = [bias[0] - bias[to - 1] for bias in biases]
     short = summary(more)
     spans = [max(bias[:to]) - min(bias[:to]) for bias in biases]
@@ -114,10 +116,10 @@ def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple
     return {"last_over_others": more, "surely": low, "spans": spans, "words": words}, folder.as_posix()
 
 
-def _pairs(found: Mapping[str, Records], one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _pairs(runs: Mapping[str, Records], one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Pairs of runs with the same seed that both finished."""
-    by_seed = {run["seed"]: run for run in found[other]}
-    return [(run, by_seed[run["seed"]]) for run in found[one] if run["seed"] in by_seed]
+    by_seed = {run["seed"]: run for run in runs[other]}
+    return [(run, by_seed[run["seed"]]) for run in runs[one] if run["seed"] in by_seed]
 
 
 def _by_answer(run: Mapping[str, Any]) -> dict[str, dict[str, int]]:

@@ -41,50 +41,48 @@ $rules
 """)
 
 
-def render_page(found: dict[str, Any]) -> str:
+def render_page(ledger: dict[str, Any]) -> str:
     """One self-contained HTML page of claims.
 
     Args:
-        found: plain JSON from ``whence_papers.ledger.judge_sources``, with ``command``, ``when`` and ``environment``.
+        ledger: plain JSON from ``whence_papers.ledger.judge_sources``, with ``command``, ``when`` and ``environment``.
     """
-    if not found["sources"]:
-        raise usage_error(
-            "page(found)", "no claims", "a page needs at least one claim", "select other sources or verdicts"
-        )
+    if not ledger["sources"]:
+        raise usage_error("ledger", "no claims", "a page needs at least one claim", "select other sources or verdicts")
     shared = read_asset("style.css")
     own = files("whence_papers.ledger")
     return PAGE.substitute(
         style=shared + own.joinpath("ledger.css").read_text("utf-8"),
         script=own.joinpath("filter.js").read_text("utf-8"),
-        overview=_overview(found),
-        sources="".join(_source(source) for source in found["sources"]),
-        rules=_rules(found),
-        when=html.escape(found["when"]),
+        overview=_overview(ledger),
+        sources="".join(_source(source) for source in ledger["sources"]),
+        rules=_rules(ledger),
+        when=html.escape(ledger["when"]),
     )
 
 
-def _overview(found: dict[str, Any]) -> str:
+def _overview(ledger: dict[str, Any]) -> str:
     """Counts by source and verdict. A column header filters the claims by its verdict."""
-    present = [name for name in SIGNS if found["counts"][name]]
+    present = [name for name in SIGNS if ledger["counts"][name]]
     head = "".join(
         f'<th scope="col"><button class="key {_kind(name)}" data-verdict="{name}" aria-pressed="false">'
         f'<span class="mark" aria-hidden="true">{SIGNS[name]}</span><span>{name}</span></button></th>'
         for name in present
     )
     rows = []
-    for source in found["sources"]:
+    for source in ledger["sources"]:
         counts = {name: sum(claim["verdict"] == name for claim in source["claims"]) for name in present}
         cells = "".join(f'<td class="n">{counts[name] or ""}</td>' for name in present)
         rows.append(
             f'<tr><th scope="row" class="text"><a href="#{source["name"]}">{source["number"]} {html.escape(source["name"])}'
             f'</a></th>{cells}<td class="bar">{_bar(counts)}</td></tr>'
         )
-    total = "".join(f'<td class="n"><b>{found["counts"][name]}</b></td>' for name in present)
+    total = "".join(f'<td class="n"><b>{ledger["counts"][name]}</b></td>' for name in present)
     table = (
         '<table class="overview">'
         f'<thead><tr><th scope="col" class="text">source</th>{head}<th scope="col" class="text">share</th></tr></thead>'
-        f'<tbody>{"".join(rows)}<tr><th scope="row" class="text"><b>all {sum(found["counts"].values())}</b></th>{total}'
-        f'<td class="bar">{_bar({name: found["counts"][name] for name in present})}</td></tr></tbody></table>'
+        f'<tbody>{"".join(rows)}<tr><th scope="row" class="text"><b>all {sum(ledger["counts"].values())}</b></th>{total}'
+        f'<td class="bar">{_bar({name: ledger["counts"][name] for name in present})}</td></tr></tbody></table>'
     )
     text = '<p class="small">Claims by source and verdict. Click a verdict to show only its claims.</p>'
     return f'<section class="verdict">{text}{scrollable(table, "Claims by source and verdict")}</section>'
@@ -120,14 +118,14 @@ def _claim(claim: dict[str, Any]) -> str:
         rows.append(("record", f"<code>{html.escape(claim['record'])}</code>"))
     if claim.get("sources"):
         rows.append(("sources", html.escape(claim["sources"])))
-    raw = {key: claim[key] for key in ("given", "found") if claim[key]}
+    raw = {key: claim[key] for key in ("arguments", "figures") if claim[key]}
     folded = ""
     if raw:
         text = html.escape(json.dumps(raw, indent=1, ensure_ascii=False))
         folded = f"<details><summary>All figures</summary><pre><code>{text}</code></pre></details>"
     return f"""<details class="claim {_kind(claim["verdict"])}" id="{html.escape(claim["id"])}" data-verdict="{claim["verdict"]}">
 <summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}</span>
-<span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["because"])}</span></span></summary>
+<span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["reason"])}</span></span></summary>
 <div class="inside">{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
 </details>
 """
@@ -141,7 +139,7 @@ def _checks(checks: list[dict[str, Any]]) -> str:
     for one in checks:
         kind = {True: "better", False: "worse", None: ""}[one["agrees"]]
         text = words[one["agrees"]] + (f": {one['note']}" if one["note"] else "")
-        cells = (one["says"], one["found"] or "–", text)
+        cells = (one["statement"], one["result"] or "–", text)
         rows.append(
             f'<tr class="{kind}">' + "".join(f'<td class="text">{html.escape(c)}</td>' for c in cells) + "</tr>"
         )
@@ -151,11 +149,11 @@ def _checks(checks: list[dict[str, Any]]) -> str:
     )
 
 
-def _rules(found: dict[str, Any]) -> str:
-    rows = [(name, html.escape(text)) for name, text in found["rules"].items()]
-    place = found["environment"]
+def _rules(ledger: dict[str, Any]) -> str:
+    rows = [(name, html.escape(text)) for name, text in ledger["rules"].items()]
+    place = ledger["environment"]
     again = [
-        ("command", f"<code>{html.escape(found['command'])}</code>"),
+        ("command", f"<code>{html.escape(ledger['command'])}</code>"),
         ("commit", f"<code>{html.escape(str(place.get('commit') or 'not recorded'))}</code>"),
         ("sources", f"<code>{html.escape(str(place.get('source_hash')))}</code>"),
     ]
@@ -193,9 +191,9 @@ def describe_sources(record: str) -> str:
         )
         for name in folder.names() if names is None else filter(folder.exists, names):
             matches.append((folder.read(name).get("provenance") or {}).get("source_matches_commit"))
-    known = [match for match in matches if match is not None]
-    if not known:
+    recorded = [match for match in matches if match is not None]
+    if not recorded:
         return ""
-    if all(known):
+    if all(recorded):
         return "made by the sources of the commit that the record names"
-    return f"{known.count(False)} of {len(known)} records were made by other sources than those of the commit they name"
+    return f"{recorded.count(False)} of {len(recorded)} records were made by other sources than those of the commit they name"

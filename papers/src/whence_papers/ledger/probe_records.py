@@ -28,13 +28,13 @@ def find_probe(folders: LedgerFolders, model: str, wanted: str, has: Callable[[P
     base = folders.results / FOLDER
     probes = records.find_folders(base, "plan.json")
     candidates = [folder for folder in probes if run_folder.load_plan(folder)[0].model == model]
-    found = [folder for folder in candidates if has(folder)]
-    if not found:
+    matching = [folder for folder in candidates if has(folder)]
+    if not matching:
         raise MissingEvidence(f"a probe of {model} with {wanted} in {base}/")
-    if len(found) > 1:
-        got = " and ".join(folder.name for folder in found)
+    if len(matching) > 1:
+        got = " and ".join(folder.name for folder in matching)
         raise usage_error("claims", got, f"only one probe of {model} may hold {wanted}", "move the other folders away")
-    return found[0]
+    return matching[0]
 
 
 def load_answers(folders: LedgerFolders, model: str, task: str, score: str) -> tuple[Tensor, int, Path]:
@@ -62,7 +62,7 @@ def gold_position(folders: LedgerFolders, model: str, task: str, score: str) -> 
     draws = 100 * curves.bootstrap_means(table, seed=0)
     means = 100 * table.mean(0)
     chance = curves.gap_by_chance(table, seed=0)
-    found = {
+    figures = {
         "first_over_middle": float(means[0] - means[middle]),
         "first_over_middle_low": _low(draws[:, 0] - draws[:, middle]),
         "last_over_middle": float(means[-1] - means[middle]),
@@ -71,7 +71,7 @@ def gold_position(folders: LedgerFolders, model: str, task: str, score: str) -> 
         "gap_p": chance["gap_p"],
     }
     by_place = ", ".join(f"{value:.0f}" for value in means)
-    return found | {
+    return figures | {
         "words": f"{len(table)} items of {slots} slots; accuracy by slot, %: {by_place}."
     }, folder.as_posix()
 
@@ -86,8 +86,8 @@ def gold_position_by_length(
         depths.append(float(_depth(100 * table.mean(0)[None])[0]))
         draws.append(_depth(100 * curves.bootstrap_means(table, seed=seed)))
         words.append(f"{depths[-1]:.1f} points at {slots} slots")
-    found = {"deeper_by": depths[1] - depths[0], "deeper_by_low": _low(draws[1] - draws[0])}
-    return found | {"words": f"Depth of the middle below the ends: {', '.join(words)}."}, folder.as_posix()
+    figures = {"deeper_by": depths[1] - depths[0], "deeper_by_low": _low(draws[1] - draws[0])}
+    return figures | {"words": f"Depth of the middle below the ends: {', '.join(words)}."}, folder.as_posix()
 
 
 def hypothesis(folders: LedgerFolders, model: str, hypothesis: str) -> tuple[dict[str, Any], str]:
@@ -113,10 +113,10 @@ def mask_or_positions(folders: LedgerFolders, model: str) -> tuple[dict[str, Any
         raise MissingEvidence(
             f"a larger probe of {model}: {Path(path).name} has too few texts, or no channel follows position"
         )
-    moved, left = mask_over_position(numbers)
+    by_crop, by_mask = mask_over_position(numbers)
     return {
-        "cropped_over_shifted": min(moved),
-        "mask_over_encoding": max(left),
+        "cropped_over_shifted": min(by_crop),
+        "mask_over_encoding": max(by_mask),
         "words": describe_from_mask(numbers),
     }, path
 
@@ -130,15 +130,15 @@ def _load_hypothesis(folders: LedgerFolders, model: str, hypothesis: str) -> tup
 def slot_emphasis(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
     """How often a slot's answer becomes likelier when the slot's attention weight is multiplied, and how often the answer
     follows the attention when the slot's score is multiplied; each with the lower end of Wilson's interval."""
-    found, path = _load_analysis(folders, model, "emphasis-weight")
+    weighted, path = _load_analysis(folders, model, "emphasis-weight")
     scored, scored_path = _load_analysis(folders, model, "emphasis-score")
-    gains = [row["after"] > row["before"] for row in found["rows"]]
+    gains = [row["after"] > row["before"] for row in weighted["rows"]]
     share = proportion(sum(gains), len(gains), curves.LEVEL)
     rises = [row["attention_after"] > row["attention_before"] for row in scored["rows"]]
     likelier = [row["after"] > row["before"] for row in scored["rows"]]
     same_direction = proportion(sum(map(eq, rises, likelier)), len(rises), curves.LEVEL)
     words = (
-        f"The weight times {found['factor']:g}, {found['items']} items, {len(gains)} cases. The score times "
+        f"The weight times {weighted['factor']:g}, {weighted['items']} items, {len(gains)} cases. The score times "
         f"{scored['factor']:g}, {len(rises)} cases: attention to the slot rises in {100 * sum(rises) / len(rises):.3g}%, its "
         f"answer becomes likelier in {100 * sum(likelier) / len(likelier):.3g}%."
     )
@@ -154,14 +154,14 @@ def slot_emphasis(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], s
 def positional_part(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
     """The positional part of hidden states that two halves of the texts share, at the median layer: its rank and the share
     of the lowest frequencies. ``*_with_noise`` are the same figures of the mean over all texts."""
-    found, path = _load_analysis(folders, model, "geometry")
-    common = [layer["in_both_halves"] for layer in found["layers"] if layer.get("in_both_halves")]
+    geometry, path = _load_analysis(folders, model, "geometry")
+    common = [layer["in_both_halves"] for layer in geometry["layers"] if layer.get("in_both_halves")]
     if not common:
         raise MissingEvidence(f"a probe of {model} that compares two halves of its texts")
     figures = {name: median(layer[name] for layer in common) for name in ("rank", "low_frequencies")}
-    noisy = {f"{name}_with_noise": median(layer[name] for layer in found["layers"]) for name in figures}
+    noisy = {f"{name}_with_noise": median(layer[name] for layer in geometry["layers"]) for name in figures}
     words = (
-        f"{found['texts']} texts of {found['tokens']} tokens; {len(common)} of {len(found['layers'])} layers have position "
+        f"{geometry['texts']} texts of {geometry['tokens']} tokens; {len(common)} of {len(geometry['layers'])} layers have position "
         f"beyond chance. In the mean of all texts, with noise: {noisy['rank_with_noise']:g} and "
         f"{noisy['low_frequencies_with_noise']:.2f}. A share above 1 means that the shared part of the other frequencies sums "
         "to less than zero, within noise."
@@ -174,34 +174,34 @@ def near_and_far(folders: LedgerFolders, model: str, near: list[int], far: list[
 
     ``near`` and ``far`` are distance ranges. Means over the recorded ranges inside them, over layers and heads.
     """
-    found, path = _load_analysis(folders, model, "distance")
-    if "one_position" not in found:
+    profile, path = _load_analysis(folders, model, "distance")
+    if "one_position" not in profile:
         raise MissingEvidence(f"a probe of {model} that ablates positions")
 
     def mean(attention: list[list[list[float]]], ends: list[int]) -> float:
-        inside = [index for index, (low, high) in enumerate(found["ranges"]) if ends[0] <= low and high <= ends[1]]
+        inside = [index for index, (low, high) in enumerate(profile["ranges"]) if ends[0] <= low and high <= ends[1]]
         if not inside:
             raise MissingEvidence(f"a probe of {model} on texts longer than {ends[0]} tokens")
-        tokens = torch.tensor([high - low for low, high in found["ranges"]], dtype=torch.float64)[inside]
+        tokens = torch.tensor([high - low for low, high in profile["ranges"]], dtype=torch.float64)[inside]
         means = torch.tensor(attention, dtype=torch.float64)[..., inside].mean((0, 1))
         return float((means * tokens).sum() / tokens.sum())
 
-    usual, alone = (mean(found[arm], near) / mean(found[arm], far) for arm in ("attention", "one_position"))
+    usual, alone = (mean(profile[arm], near) / mean(profile[arm], far) for arm in ("attention", "one_position"))
     words = (
         f"{near[0]} to {near[1] - 1} tokens back over {far[0]} to {far[1] - 1}: {usual:.1f} times, {alone:.1f} without."
     )
     return {"near_over_far": usual, "without_positions": alone, "times_as_much": usual / alone, "words": words}, path
 
 
-def _load_analysis(folders: LedgerFolders, model: str, way: str) -> tuple[dict[str, Any], str]:
-    name = analyses.file_name(way)
+def _load_analysis(folders: LedgerFolders, model: str, analysis: str) -> tuple[dict[str, Any], str]:
+    name = analyses.file_name(analysis)
     candidates = records.find_folders(folders.results / FOLDER, name)
     explained = [folder for folder in candidates if run_folder.load_plan(folder)[0].model == model]
     # of several probes with this analysis, the one with the hypotheses is the large one
-    tested = [
+    with_record = [
         folder for folder in explained if any(n.startswith("hypothesis-") for n in records.RecordFolder(folder).names())
     ]
-    folder = find_probe(folders, model, way, lambda one: one in (tested or explained))
+    folder = find_probe(folders, model, analysis, lambda one: one in (with_record or explained))
     return records.read(folder / name)["result"], (folder / name).as_posix()
 
 

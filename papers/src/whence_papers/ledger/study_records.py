@@ -48,28 +48,28 @@ def load_finished_arm(study: Study, folder: Path, arm: str) -> dict[str, Any]:
     if not matching:
         got = f"{arm!r} in {study.name}"
         raise usage_error("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
-    found = lab.summarize_arm(study, matching[0], folder)
-    curves, diverged = found["curves"], {str(one["seed"]) for one in found["diverged"]}
+    summary = lab.summarize_arm(study, matching[0], folder)
+    curves, diverged = summary["curves"], {str(one["seed"]) for one in summary["diverged"]}
     if len(curves) < len(study.seeds):
         raise MissingEvidence(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")
-    return found | {
+    return summary | {
         "curves": {seed: curve for seed, curve in curves.items() if seed not in diverged}
     }  # those end early
 
 
-def seed_values(found: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:
+def seed_values(arm: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:
     """One number per seed, of the last evaluation or of the n-th, counted from 1."""
     place = -1 if evaluation is None else evaluation - 1
-    count = min((len(curve["evaluations"]) for curve in found["curves"].values()), default=place + 1)
+    count = min((len(curve["evaluations"]) for curve in arm["curves"].values()), default=place + 1)
     if place >= count:
-        got = f"evaluation {evaluation} of {found['name']}, which has {count}"
+        got = f"evaluation {evaluation} of {arm['name']}, which has {count}"
         raise usage_error("claims", got, "a figure names an evaluation of the study", "correct the claim")
-    return [factor * curve["evaluations"][place]["splits"][split] for curve in found["curves"].values()]
+    return [factor * curve["evaluations"][place]["splits"][split] for curve in arm["curves"].values()]
 
 
-def describe_diverged(found: dict[str, Any]) -> str:
+def describe_diverged(arm: dict[str, Any]) -> str:
     """A sentence about diverged seeds, or an empty text."""
-    diverged = found["diverged"]
+    diverged = arm["diverged"]
     return f" {len(diverged)} seed{'' if len(diverged) == 1 else 's'} diverged." if diverged else ""
 
 
@@ -78,12 +78,13 @@ def values(
 ) -> tuple[dict[str, Any], str]:
     """Figures of one arm, one value per seed. A figure names its split and, unless it is the last, its evaluation."""
     spec, folder = find_study(folders, study)
-    found = load_finished_arm(spec, folder, arm)
+    finished = load_finished_arm(spec, folder, arm)
     factor = METRICS[metric][0]
-    figures_found: dict[str, Any] = {
-        name: seed_values(found, figure["split"], figure.get("evaluation"), factor) for name, figure in figures.items()
+    results: dict[str, Any] = {
+        name: seed_values(finished, figure["split"], figure.get("evaluation"), factor)
+        for name, figure in figures.items()
     }
-    return figures_found | {"words": f"The source has one run.{describe_diverged(found)}"}, folder.as_posix()
+    return results | {"words": f"The source has one run.{describe_diverged(finished)}"}, folder.as_posix()
 
 
 def difference(
@@ -95,9 +96,9 @@ def difference(
     both = {
         name: seed_values(load_finished_arm(spec, folder, name), split, evaluation, factor) for name in (baseline, arm)
     }
-    found = compare_arms(both, baseline, metric, spec.comparisons, spec.decision.alpha)[arm]
+    comparison = compare_arms(both, baseline, metric, spec.comparisons, spec.decision.alpha)[arm]
     own = f"The source has one run of each arm; no test on one run each gives a p below {smallest_p(1, 1):g}."
-    return found | {"words": f"{found['words']} {own}"}, folder.as_posix()
+    return comparison | {"words": f"{comparison['words']} {own}"}, folder.as_posix()
 
 
 def against(
@@ -121,17 +122,17 @@ def against(
         raise usage_error("claims", got, f"the claim is about the study that asks {question!r}", "correct the claim")
     factor = METRICS[metric][0]
     sides = {name: seed_values(load_finished_arm(spec, folder, name), split, None, factor) for name in (arm, *others)}
-    figures_found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     words = []
     for other in others:  # the other arm is the baseline, so that the sentence is about ``arm``
         pair = {other: sides[other], arm: sides[arm]}
         one = compare_arms(pair, other, metric, spec.comparisons, alpha or spec.decision.alpha)[arm]
-        figures_found |= {
+        results |= {
             f"direction_against_{_slug(other)}": one["direction"],
             f"gain_over_{_slug(other)}": one["gain"],
         }
         words.append(one["words"])
-    return figures_found | {"words": " ".join(words)}, folder.as_posix()
+    return results | {"words": " ".join(words)}, folder.as_posix()
 
 
 def best_of(
@@ -143,9 +144,9 @@ def best_of(
     sides = {
         name: seed_values(load_finished_arm(spec, folder, name), split, None, factor) for name in (baseline, *arms)
     }
-    figures_found = compare_arms(sides, baseline, metric, spec.comparisons, spec.decision.alpha)
-    directions = {f"direction_of_{_slug(name)}": figures_found[name]["direction"] for name in arms}
-    words = " ".join(figures_found[name]["words"] for name in arms)
+    comparisons = compare_arms(sides, baseline, metric, spec.comparisons, spec.decision.alpha)
+    directions = {f"direction_of_{_slug(name)}": comparisons[name]["direction"] for name in arms}
+    words = " ".join(comparisons[name]["words"] for name in arms)
     return {"best_direction": max(directions.values()), **directions, "words": words}, folder.as_posix()
 
 
@@ -170,11 +171,11 @@ def between_splits(
 ) -> tuple[dict[str, Any], str]:
     """Compare the splits of one arm with a baseline split: a direction for each."""
     spec, folder = find_study(folders, study)
-    found = load_finished_arm(spec, folder, arm)
-    sides = {split: seed_values(found, split, None, METRICS[metric][0]) for split in splits}
-    figures_found = compare_arms(sides, baseline, metric, len(splits) - 1)
-    flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in figures_found.items()}
-    return flat | {"words": " ".join(one["words"] for one in figures_found.values())}, folder.as_posix()
+    finished = load_finished_arm(spec, folder, arm)
+    sides = {split: seed_values(finished, split, None, METRICS[metric][0]) for split in splits}
+    comparisons = compare_arms(sides, baseline, metric, len(splits) - 1)
+    flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in comparisons.items()}
+    return flat | {"words": " ".join(one["words"] for one in comparisons.values())}, folder.as_posix()
 
 
 def steps_back(
@@ -182,9 +183,9 @@ def steps_back(
 ) -> tuple[dict[str, Any], str]:
     """How often a value is worse than at the previous evaluation, over all seeds and the named splits."""
     spec, folder = find_study(folders, study)
-    found, better = load_finished_arm(spec, folder, arm), METRICS[metric][1]
+    finished, better = load_finished_arm(spec, folder, arm), METRICS[metric][1]
     back = steps = 0
-    for curve in found["curves"].values():
+    for curve in finished["curves"].values():
         for split in splits:
             rows = [one["splits"][split] for one in curve["evaluations"]]
             worse = [(b < a) if better else (b > a) for a, b in pairwise(rows)]
@@ -192,18 +193,18 @@ def steps_back(
     return {"steps_back": back, "steps": steps, "words": f"Of {steps} steps."}, folder.as_posix()
 
 
-def step_time(folders: LedgerFolders, way: str, baseline: str) -> tuple[dict[str, Any], str]:
+def step_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
     """Compare the measured time of two training steps in one run: percent more, by medians of steps launched from Python."""
     path = folders.benchmarks / "train_step.json"
     if not records.exists(path):
         raise MissingEvidence(f"a measured training step ({path}, written by `make gpu-bench`)")
     record = records.read(path)
     times = {row["way"]: median(row["milliseconds"]) for row in record["rows"] if "milliseconds" in row}
-    if way not in times or baseline not in times:
-        raise MissingEvidence(f"times of {way} and {baseline} in {path}")
+    if variant not in times or baseline not in times:
+        raise MissingEvidence(f"times of {variant} and {baseline} in {path}")
     where = record["environment"]["machine"].get("accelerator", "a CPU")
-    sentence = f"On {where}, {record['spec']['tokens']} tokens, {way} against {baseline}."
-    return {"more_percent": 100 * (times[way] / times[baseline] - 1), "words": sentence}, path.as_posix()
+    sentence = f"On {where}, {record['spec']['tokens']} tokens, {variant} against {baseline}."
+    return {"more_percent": 100 * (times[variant] / times[baseline] - 1), "words": sentence}, path.as_posix()
 
 
 def compare_arms(
@@ -214,19 +215,19 @@ def compare_arms(
     return comparison_figures(compare(sides, baseline, max(m, len(sides) - 1), higher, level=1 - alpha, unit=unit))
 
 
-def comparison_figures(found: Comparison) -> dict[str, dict[str, Any]]:
+def comparison_figures(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """Figures of a comparison by arm. The first word of the verdict gives the direction."""
     directions = {"better": 1, "worse": -1}
     return {
         name: {
             "direction": directions.get(arm.verdict.split()[0], 0),
             "difference": arm.difference,
-            "gain": arm.difference if found.higher_is_better else -arm.difference,
+            "gain": arm.difference if comparison.higher_is_better else -arm.difference,
             "low": arm.corrected_interval.low if arm.corrected_interval else arm.difference,
             "high": arm.corrected_interval.high if arm.corrected_interval else arm.difference,
             "words": f"{name}: {arm.verdict}.",
         }
-        for name, arm in found.arms.items()
+        for name, arm in comparison.arms.items()
     }
 
 
@@ -239,8 +240,8 @@ def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) ->
     factor = METRICS["accuracy"][0]
     sides = {name: [factor * seed["splits"][split] for seed in models[name]] for name in (baseline, adapter)}
     # every adapter is compared with the same baseline, so the correction counts all of them
-    found = compare_arms(sides, baseline, "accuracy", len(models) - 1)[adapter]
-    return found, path.as_posix()
+    comparison = compare_arms(sides, baseline, "accuracy", len(models) - 1)[adapter]
+    return comparison, path.as_posix()
 
 
 def experiment_differs(
@@ -255,7 +256,7 @@ def experiment_differs(
     return compare_arms(sides, baseline, metric, 1)[arm], path.as_posix()
 
 
-def pointer_time(folders: LedgerFolders, way: str, baseline: str) -> tuple[dict[str, Any], str]:
+def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
     """Ratio of the times of two pointers: forward and backward, medians of interleaved measurements."""
     path = folders.benchmarks / "pointers.json"
     if not records.exists(path):
@@ -264,10 +265,10 @@ def pointer_time(folders: LedgerFolders, way: str, baseline: str) -> tuple[dict[
     times = {name: median(row["milliseconds"]) for name, row in record["results"].items()}
     about, machine = record["about"], record["environment"]["machine"]
     words = (
-        f"{way} {times[way]:.2f} ms, {baseline} {times[baseline]:.2f} ms, median of {about['turns']} turns on one thread of "
+        f"{variant} {times[variant]:.2f} ms, {baseline} {times[baseline]:.2f} ms, median of {about['turns']} turns on one thread of "
         f"{machine['processor']}: {about['batch']} histories of {about['visits']} visits, embed_dim {about['width']}."
     )
-    return {"times_as_long": times[way] / times[baseline], "words": words}, path.as_posix()
+    return {"times_as_long": times[variant] / times[baseline], "words": words}, path.as_posix()
 
 
 READERS: dict[str, Reader] = {

@@ -43,10 +43,10 @@ def training_scores(folders: LedgerFolders, study: str, arm: str, metric: str, s
     """Score of each seed on the training set, without dropout, and its difference from the score on a test split."""
     factor, own, gaps = METRICS[metric][0], [], []
     for model, task in load_models(folders, study, arm):
-        seen = training.evaluate(task, model, training_batches(task), torch.device("cpu"))["value"]
-        new = training.evaluate(task, model, task.evaluation(split), torch.device("cpu"))["value"]
-        own.append(factor * seen)
-        gaps.append(factor * (seen - new))
+        on_training = training.evaluate(task, model, training_batches(task), torch.device("cpu"))["value"]
+        on_test = training.evaluate(task, model, task.evaluation(split), torch.device("cpu"))["value"]
+        own.append(factor * on_training)
+        gaps.append(factor * (on_training - on_test))
     return {"training": own, "training_minus_test": gaps}
 
 
@@ -54,8 +54,8 @@ def training_batches(task: tasks.Task) -> list[tasks.Batch]:
     """All training items once; for a language model 200 batches of 16 windows, as many as the source scores."""
     if task.kind == "classify":
         return list(task.epoch(128, torch.Generator().manual_seed(0)))
-    drawn = torch.Generator().manual_seed(0)
-    return [task.train_batch(16, drawn) for _ in range(200)]
+    generator = torch.Generator().manual_seed(0)
+    return [task.train_batch(16, generator) for _ in range(200)]
 
 
 def padding_attention(folders: LedgerFolders, study: str, arm: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def padding_attention(folders: LedgerFolders, study: str, arm: str) -> dict[str,
 
     Uniform attention gives 1.
     """
-    found, share = [], 0.0
+    ratios, share = [], 0.0
     for model, task in load_models(folders, study, arm):
         tokens = task.evaluation("test")[0].tokens[:ROWS]
         real = (tokens != 0).float()
@@ -71,8 +71,8 @@ def padding_attention(folders: LedgerFolders, study: str, arm: str) -> dict[str,
         to_padding = (maps * (1 - real)[:, None, :]).sum(-1)
         share = float(1 - real.mean())
         uniform = (1 - real).mean(-1, keepdim=True)
-        found.append(float((to_padding * real).sum() / (uniform * real).sum()))
-    return {"attention_over_uniform": found, "padding_share": share}
+        ratios.append(float((to_padding * real).sum() / (uniform * real).sum()))
+    return {"attention_over_uniform": ratios, "padding_share": share}
 
 
 def attention_reach(folders: LedgerFolders, study: str, arm: str, baseline: str) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def attention_reach(folders: LedgerFolders, study: str, arm: str, baseline: str)
         name: [_mean_reach_of_model(model, task) for model, task in load_models(folders, study, name)]
         for name in (baseline, arm)
     }
-    found = compare_arms(sides, baseline, "perplexity", 1)[arm]
-    return found | {"tokens_away": sides[arm], "tokens_away_of_baseline": sides[baseline]}
+    comparison = compare_arms(sides, baseline, "perplexity", 1)[arm]
+    return comparison | {"tokens_away": sides[arm], "tokens_away_of_baseline": sides[baseline]}
 
 
 def _mean_reach_of_model(model: Any, task: tasks.Task) -> float:
@@ -123,11 +123,11 @@ def _with_study_name(measure: Callable[..., dict[str, Any]]) -> Callable[..., di
     """Add the name of the study's folder to a measurement; its hash identifies what was trained."""
 
     @functools.wraps(measure)
-    def measured(folders: LedgerFolders, study: str, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        found = measure(folders, study, *arguments, **keywords)
-        return found | {"study": find_study(folders, study)[1].name}
+    def wrapper(folders: LedgerFolders, study: str, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        figures = measure(folders, study, *arguments, **keywords)
+        return figures | {"study": find_study(folders, study)[1].name}
 
-    return measured
+    return wrapper
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.statistics import summary
-from whence_papers.ledger.claims import Check, Claim, LedgerFolders, Source
+from whence_papers.ledger.claims import Claim, FigureCheck, LedgerFolders, Source
 from whence_papers.ledger.evidence import Evidence, find_evidence
 
 REPRODUCED, NOT_REPRODUCED, WRONG = "reproduced", "not reproduced", "arithmetic wrong"
@@ -40,8 +40,8 @@ RULES = {
 class CheckResult:
     """One check and its result."""
 
-    check: Check
-    found: str
+    check: FigureCheck
+    result: str
     agrees: bool
 
 
@@ -51,52 +51,52 @@ class Judgement:
 
     claim: Claim
     verdict: str
-    because: str
+    reason: str
     checked: tuple[CheckResult, ...]
     evidence: Evidence
 
 
 def judge(claim: Claim, folders: LedgerFolders) -> Judgement:
     """Compute the verdict on a claim from the available evidence."""
-    if claim.way == "untestable":
+    if claim.method == "untestable":
         return Judgement(claim, UNTESTABLE, claim.by, (), Evidence(None))
-    if claim.way == "waits_for":
+    if claim.method == "waits_for":
         return Judgement(claim, OPEN, f"waits for {claim.by}", (), Evidence(None, waits_for=claim.by))
     evidence = find_evidence(claim, folders)
-    if evidence.found is None:
+    if evidence.figures is None:
         return Judgement(claim, OPEN, f"waits for {evidence.waits_for}", (), evidence)
-    values = [_figure_values(claim, check, evidence.found) for check in claim.checks]
+    values = [_figure_values(claim, check, evidence.figures) for check in claim.checks]
     few = [check.figure for check, value in zip(claim.checks, values, strict=True) if _has_too_few_seeds(value)]
     if few:
         return Judgement(claim, OPEN, f"waits for more seeds of {few[0].replace('_', ' ')}", (), evidence)
     statistical = sum(isinstance(value, list) for value in values)
     level = 1 - (1 - LEVEL) / max(1, statistical)
     checked = tuple(evaluate_check(check, value, level) for check, value in zip(claim.checks, values, strict=True))
-    words = str(evidence.found.get("words", ""))
+    words = str(evidence.figures.get("words", ""))
     wrong = [one for one in checked if not one.agrees]
-    shown = wrong or list(checked)
-    sentences = list(dict.fromkeys(_describe_result(one) for one in shown))
-    because = "; ".join(sentences[:3]) + (f"; and {len(sentences) - 3} more" if len(sentences) > 3 else "")
+    selection = wrong or list(checked)
+    sentences = list(dict.fromkeys(_describe_result(one) for one in selection))
+    reason = "; ".join(sentences[:3]) + (f"; and {len(sentences) - 3} more" if len(sentences) > 3 else "")
     verdict = REPRODUCED if not wrong else WRONG if claim.arithmetic else NOT_REPRODUCED
-    return Judgement(claim, verdict, f"{because}. {words}" if words else because, checked, evidence)
+    return Judgement(claim, verdict, f"{reason}. {words}" if words else reason, checked, evidence)
 
 
-def evaluate_check(check: Check, found: float | list[float], level: float = LEVEL) -> CheckResult:
+def evaluate_check(check: FigureCheck, value: float | list[float], level: float = LEVEL) -> CheckResult:
     """Compare a figure with what the source says.
 
-    >>> evaluate_check(Check("x", "said", 4.7, "4.7", 0.05), 4.68).agrees, evaluate_check(Check("x", "below", 0.7, "0.7"), 0.7).agrees
+    >>> evaluate_check(FigureCheck("x", "equals", 4.7, "4.7", 0.05), 4.68).agrees, evaluate_check(FigureCheck("x", "below", 0.7, "0.7"), 0.7).agrees
     (True, False)
     """
-    if isinstance(found, list):
-        return _evaluate_on_seeds(check, found, level)
+    if isinstance(value, list):
+        return _evaluate_on_seeds(check, value, level)
     agrees = {
-        "said": abs(found - check.number) <= check.within,
-        "at_most": found <= check.number,
-        "at_least": found >= check.number,
-        "below": found < check.number,
-        "above": found > check.number,
+        "equals": abs(value - check.number) <= check.within,
+        "at_most": value <= check.number,
+        "at_least": value >= check.number,
+        "below": value < check.number,
+        "above": value > check.number,
     }[check.relation]
-    return CheckResult(check, format_number(found, check), agrees)
+    return CheckResult(check, format_number(value, check), agrees)
 
 
 def prediction_interval(values: list[float], level: float = LEVEL) -> tuple[float, float]:
@@ -108,19 +108,19 @@ def prediction_interval(values: list[float], level: float = LEVEL) -> tuple[floa
     >>> round(low, 3), round(high, 3)
     (66.032, 75.968)
     """
-    found = summary(values, level)
-    if found.interval is None:
-        return found.mean, found.mean
-    half = (found.interval.high - found.mean) * math.sqrt(found.n + 1)
-    return found.mean - half, found.mean + half
+    sample = summary(values, level)
+    if sample.interval is None:
+        return sample.mean, sample.mean
+    half = (sample.interval.high - sample.mean) * math.sqrt(sample.n + 1)
+    return sample.mean - half, sample.mean + half
 
 
-def _evaluate_on_seeds(check: Check, values: list[float], level: float) -> CheckResult:
+def _evaluate_on_seeds(check: FigureCheck, values: list[float], level: float) -> CheckResult:
     low, high = prediction_interval(values, level)
     mean = math.fsum(values) / len(values)
     digits = max(1, len(check.text.partition(".")[2]))
     agrees = {
-        "said": low - check.within <= check.number <= high + check.within,  # the source reports one run
+        "equals": low - check.within <= check.number <= high + check.within,  # the source reports one run
         "at_most": mean <= check.number,  # a bound is a statement about all runs
         "at_least": mean >= check.number,
         "below": mean < check.number,
@@ -135,19 +135,19 @@ def _evaluate_on_seeds(check: Check, values: list[float], level: float) -> Check
 
 def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
-    relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "said" else ""
-    return f"{one.check.figure.replace('_', ' ')} {one.found}" + (
+    relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "equals" else ""
+    return f"{one.check.figure.replace('_', ' ')} {one.result}" + (
         "" if one.agrees else f", not {relation}{one.check.text}"
     )
 
 
-def _figure_values(claim: Claim, check: Check, found: dict[str, Any]) -> float | list[float]:
-    value = found.get(check.figure)
+def _figure_values(claim: Claim, check: FigureCheck, figures: dict[str, Any]) -> float | list[float]:
+    value = figures.get(check.figure)
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
         raise usage_error(
             f"claims/{claim.source}.toml, {claim.id},",
-            f"no number {check.figure!r} in the evidence, which has {', '.join(found)}",
+            f"no number {check.figure!r} in the evidence, which has {', '.join(figures)}",
             "a check names a figure of the evidence",
             "correct the check, or run `whence claims --update`",
         )
@@ -159,17 +159,17 @@ def _has_too_few_seeds(value: float | list[float]) -> bool:
     return isinstance(value, list) and len(value) < MIN_SEEDS
 
 
-def format_number(value: float, check: Check | None = None) -> str:
+def format_number(value: float, check: FigureCheck | None = None) -> str:
     """Format a number with one digit more than the source prints, or with four significant digits.
 
-    >>> format_number(2.9787, Check("x", "said", 4.7, "4.7")), format_number(394240.0), format_number(1.2e-16), format_number(0.36788)
+    >>> format_number(2.9787, FigureCheck("x", "equals", 4.7, "4.7")), format_number(394240.0), format_number(1.2e-16), format_number(0.36788)
     ('2.98', '394,240', '1.2e-16', '0.3679')
     """
     if value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     if (
         check is not None
-        and check.relation == "said"
+        and check.relation == "equals"
         and abs(value) >= 10.0 ** -(len(check.text.partition(".")[2]) + 1)
     ):
         return f"{value:,.{len(check.text.partition('.')[2]) + 1}f}"
@@ -196,17 +196,17 @@ def to_json(judgement: Judgement) -> dict[str, Any]:
     claim = judgement.claim
     return {
         "id": claim.id, "source": claim.source, "claim": claim.claim, "where": claim.where, "how": claim.how,
-        "way": claim.way, "by": claim.by, "given": dict(claim.given), "verdict": judgement.verdict,
-        "because": judgement.because, "record": judgement.evidence.record,
+        "method": claim.method, "by": claim.by, "arguments": dict(claim.arguments), "verdict": judgement.verdict,
+        "reason": judgement.reason, "record": judgement.evidence.record,
         "checks": [
             {
-                "says": one.check.says, "figure": one.check.figure, "said": one.check.text, "found": one.found,
+                "statement": one.check.statement, "figure": one.check.figure, "printed": one.check.text, "result": one.result,
                 "agrees": one.agrees, "note": one.check.note,
             }
             for one in judgement.checked
         ] or [
-            {"says": check.says, "figure": check.figure, "said": check.text, "found": "", "agrees": None, "note": check.note}
+            {"statement": check.statement, "figure": check.figure, "printed": check.text, "result": "", "agrees": None, "note": check.note}
             for check in claim.checks
         ],
-        "found": judgement.evidence.found or {},
+        "figures": judgement.evidence.figures or {},
     }  # fmt: skip

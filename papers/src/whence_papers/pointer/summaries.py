@@ -19,7 +19,13 @@ import torch
 
 from whence.errors import usage_error
 from whence.lab.tasks.base import named_generator
-from whence_papers.pointer.pointer_generator import PointerGenerator, Sources, Targets, Vocabulary, greedy_search
+from whence_papers.pointer.pointer_generator import (
+    PointerGenerator,
+    SourceBatch,
+    TargetBatch,
+    Vocabulary,
+    greedy_search,
+)
 
 OPEN, CLOSE = "[", "]"
 FILLING = ("the", "of", "a", "by", "saw", "and", "with", "near")
@@ -43,7 +49,7 @@ class Summaries:
     """Generator of pairs by the rule above.
 
     Args:
-        marked: largest number of marked names; the smallest is 1.
+        max_names: largest number of marked names; the smallest is 1.
         around: largest number of other words and names on each side.
         names: number of names in training texts; test texts have as many different names.
 
@@ -52,20 +58,20 @@ class Summaries:
     ('sport n323 by of [ n448 n390 ]', 'match n448 n390 won')
     """
 
-    def __init__(self, marked: int = 4, around: int = 4, names: int = 500) -> None:
+    def __init__(self, max_names: int = 4, around: int = 4, names: int = 500) -> None:
         for setting, got, least in (
-            ("marked", marked, 1),
+            ("max_names", max_names, 1),
             ("around", around, 0),
-            ("names", names, marked + 2 * around),
+            ("names", names, max_names + 2 * around),
         ):
             if got < least:
                 rule = f"{setting} is at least {least}" + (
                     ", so that no text has a name twice" if setting == "names" else ""
                 )
                 raise usage_error(f"Summaries({setting}=...)", str(got), rule, f"raise {setting}")
-        self.marked, self.around, self.names = marked, around, names
-        written = [word for pair in TOPICS.values() for word in pair]
-        self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *written, *FILLING])
+        self.max_names, self.around, self.names = max_names, around, names
+        generated = [word for pair in TOPICS.values() for word in pair]
+        self.vocabulary = Vocabulary([OPEN, CLOSE, *TOPICS, *generated, *FILLING])
 
     def draw(self, rows: int, generator: torch.Generator) -> list[Pair]:
         """Draw training pairs; only the generator's state determines them."""
@@ -73,10 +79,10 @@ class Summaries:
 
     def test(self, rows: int) -> list[Pair]:
         """Test pairs, the same at every call, with names that occur in no training text."""
-        generator = named_generator("summaries", self.marked, self.around, self.names)
+        generator = named_generator("summaries", self.max_names, self.around, self.names)
         return [self._pair(self.names, generator) for _ in range(rows)]
 
-    def batch(self, pairs: Sequence[Pair]) -> tuple[Sources, Targets]:
+    def batch(self, pairs: Sequence[Pair]) -> tuple[SourceBatch, TargetBatch]:
         """Encode pairs."""
         sources = self.vocabulary.sources([pair.text for pair in pairs])
         return sources, self.vocabulary.targets([pair.summary for pair in pairs], sources)
@@ -85,13 +91,13 @@ class Summaries:
         def below(n: int) -> int:
             return int(torch.randint(n, (), generator=generator))
 
-        numbers = torch.randperm(self.names, generator=generator)[: self.marked + 2 * self.around] + first
+        numbers = torch.randperm(self.names, generator=generator)[: self.max_names + 2 * self.around] + first
         unused = [f"n{number}" for number in numbers.tolist()]
         sides = [
             [FILLING[below(len(FILLING))] if below(2) else unused.pop() for _ in range(below(self.around + 1))]
             for _ in range(2)
         ]
-        marked_names = [unused.pop() for _ in range(1 + below(self.marked))]
+        marked_names = [unused.pop() for _ in range(1 + below(self.max_names))]
         topic = list(TOPICS)[below(len(TOPICS))]
         opening, closing = TOPICS[topic]
         return Pair((topic, *sides[0], OPEN, *marked_names, CLOSE, *sides[1]), (opening, *marked_names, closing))
@@ -120,7 +126,7 @@ def train(
         loss.total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
-        curve.append({"cross_entropy": loss.cross_entropy.item(), "repeated": loss.repeated.item()})
+        curve.append({"cross_entropy": loss.cross_entropy.item(), "coverage_loss": loss.coverage_loss.item()})
     return curve
 
 
@@ -131,8 +137,8 @@ class SummaryScores:
     exact: float  # share of summaries without an error
     copied: float  # share of names at the right position
     generated: float  # share of other words at the right position
-    said_again: float  # share of words that repeat an earlier word of the summary
-    repeated: float  # coverage loss, mean over the summaries
+    repeated_words: float  # share of words that repeat an earlier word of the summary
+    coverage_loss: float  # coverage loss, mean over the summaries
 
 
 def score_summaries(
@@ -141,18 +147,20 @@ def score_summaries(
     """Compare greedy summaries with the targets, word by word."""
     device = next(model.parameters()).device
     sources, _ = task.batch(pairs)
-    found = greedy_search(model, sources.to(device), max_length=max_length)
-    exact = again = written = 0
+    hypotheses = greedy_search(model, sources.to(device), max_length=max_length)
+    exact = repetitions = total_words = 0
     correct, total = {"copied": 0, "generated": 0}, {"copied": 0, "generated": 0}
-    for hypothesis, beyond, pair in zip(found, sources.beyond, pairs, strict=True):
+    for hypothesis, beyond, pair in zip(hypotheses, sources.beyond, pairs, strict=True):
         words = task.vocabulary.text(hypothesis.words, beyond)
         exact += tuple(words) == pair.summary
-        again += len(words) - len(set(words))
-        written += len(words)
+        repetitions += len(words) - len(set(words))
+        total_words += len(words)
         for place, word in enumerate(pair.summary):
             kind = "copied" if word in beyond else "generated"
             total[kind] += 1
             correct[kind] += words[place : place + 1] == [word]
     shares = {kind: correct[kind] / total[kind] for kind in correct}
-    repeated = sum(hypothesis.repeated for hypothesis in found) / len(found)
-    return SummaryScores(exact / len(pairs), **shares, said_again=again / max(1, written), repeated=repeated)
+    coverage_loss = sum(hypothesis.coverage_loss for hypothesis in hypotheses) / len(hypotheses)
+    return SummaryScores(
+        exact / len(pairs), **shares, repeated_words=repetitions / max(1, total_words), coverage_loss=coverage_loss
+    )

@@ -16,8 +16,8 @@ from whence_papers.speeches import data as data
 STUDY_BATCH = 16
 
 #: line numbers, from 1, of the sentences whose attention the source draws
-DRAWN_CLASSIFY = (12, 6, 93)  # of train_CLS.tsv
-DRAWN_LM = (57, 2)  # of train_LM.txt
+EXAMPLE_LINES_CLASSIFY = (12, 6, 93)  # of train_CLS.tsv
+EXAMPLE_LINES_LM = (57, 2)  # of train_LM.txt
 
 
 class SpeechesClassify(Classification):
@@ -38,8 +38,10 @@ class SpeechesClassify(Classification):
         test_texts, test_labels = data.read_labelled(subject, "test_CLS.tsv")
         train = Items.padded([units.look_up(nltk.split(text)) for text in texts], labels, context)
         test = Items.padded([units.look_up(nltk.split(text)) for text in test_texts], test_labels, context)
-        known = set(texts)
-        unseen = torch.tensor([row for row, text in enumerate(test_texts) if text not in known], dtype=torch.int64)
+        in_training = set(texts)
+        unseen = torch.tensor(
+            [row for row, text in enumerate(test_texts) if text not in in_training], dtype=torch.int64
+        )
         tests = {"test": test, "unseen": Items(test.tokens[unseen], test.labels[unseen])}
         settings = {
             "mask_padding": mask_padding,
@@ -52,7 +54,7 @@ class SpeechesClassify(Classification):
 
     def examples(self, count: int) -> list[Batch]:
         """The sentences whose attention the source draws."""
-        return [self._batch(self.train, torch.tensor([line - 1])) for line in DRAWN_CLASSIFY[:count]]
+        return [self._batch(self.train, torch.tensor([line - 1])) for line in EXAMPLE_LINES_CLASSIFY[:count]]
 
 
 class SpeechesLm(LanguageModelling):
@@ -81,7 +83,9 @@ class SpeechesLm(LanguageModelling):
         text = data.read_speech_file(subject, "train_LM.txt")
         train = units.encode_words(nltk.split(text))
         lines = text.splitlines()
-        self.drawn = [units.encode_words(nltk.split(lines[line - 1])).long()[:context] for line in DRAWN_LM]
+        self.example_tokens = [
+            units.encode_words(nltk.split(lines[line - 1])).long()[:context] for line in EXAMPLE_LINES_LM
+        ]
         settings: dict[str, Any] = {
             "stride": stride,
             "evaluation_batches": evaluation_batches,
@@ -98,7 +102,7 @@ class SpeechesLm(LanguageModelling):
 
     def examples(self, count: int) -> list[Batch]:
         """The sentences whose attention the source draws, without padding."""
-        return [Batch(tokens[None], tokens[None]) for tokens in self.drawn[:count]]
+        return [Batch(tokens[None], tokens[None]) for tokens in self.example_tokens[:count]]
 
     def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
         starts = torch.arange(0, len(self.train) - self.context, self.stride)

@@ -40,16 +40,18 @@ def hypotheses(
             "exactly one of them is needed",
             "pass a model or --quick",
         )
-    tested = probed_model.load(model, device) if model else probed_model.tiny_random_model()
+    subject = probed_model.load(model, device) if model else probed_model.tiny_random_model()
     size = "quick" if quick else "full" if full else "usual"
     try:
         with probe_progress(minutes) as notify:
-            found = experiments.write_all(tested, out / tested.name.replace("/", "--"), experiments.SIZES[size], notify)
+            records = experiments.write_all(
+                subject, out / subject.name.replace("/", "--"), experiments.SIZES[size], notify
+            )
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {out}")
         return
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    for record in found:
+    for record in records:
         answer = {True: "supported", False: "not supported", None: "undecided"}[record["answer"]]
         for line, indent in ((f"{answer}: {record['claim']}", ""), (describe_result(record), "  ")):
             print(textwrap.fill(line, width, initial_indent=indent, subsequent_indent="  "))

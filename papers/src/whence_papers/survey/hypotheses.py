@@ -57,16 +57,16 @@ def one_way(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 0)
     passed: list[set[int]] = []
     best = None
     for fit in channels.FITS:
-        found = channels.positional_channels(choosing, fit, most=None)
-        passed.append({one.channel for one in found})
-        best = best or (found[0] if found else None)
+        positional = channels.positional_channels(choosing, fit, most=None)
+        passed.append({one.channel for one in positional})
+        best = best or (positional[0] if positional else None)
         again = [ablation.rank_correlation(judging[_middle(one), tokens // 10 :, one.channel]) * one.direction
-                 for one in found[:10]]  # fmt: skip
+                 for one in positional[:10]]  # fmt: skip
         numbers[fit] = {
-            "channels": len(found),
+            "channels": len(positional),
             "by_chance": channels.by_chance(choosing, fit, seed),
             "smoothest": [{"channel": one.channel, "direction": one.direction, "roughness": one.roughness}
-                          for one in found[:10]],
+                          for one in positional[:10]],
             "rank_correlation_in_other_texts": mean(again),
         }  # fmt: skip
     union = set.union(*passed)
@@ -115,9 +115,9 @@ def from_mask(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 
     shift = tokens // 5
     spans = [(tokens * 2 // 5, tokens * 3 // 5), (tokens * 3 // 5, tokens * 4 // 5)]
     choosing = hidden_states.mean_states(lm, hidden_states.random_texts(lm, texts // 2, tokens, seed=seed))
-    found = channels.positional_channels(choosing, "cubic", most=1)
-    channel = found[0].channel if found else None
-    layer = found[0].layers[len(found[0].layers) // 2] if found else lm.layers // 2
+    positional = channels.positional_channels(choosing, "cubic", most=1)
+    channel = positional[0].channel if positional else None
+    layer = positional[0].layers[len(positional[0].layers) // 2] if positional else lm.layers // 2
     held_out = hidden_states.random_texts(lm, texts, tokens, seed=seed + 1)
 
     def collect_states(arm: tuple[Tensor, Tensor]) -> Tensor:
@@ -128,7 +128,7 @@ def from_mask(lm: ProbedModel, texts: int = 64, tokens: int = 1000, seed: int = 
     untouched = collect_states(first["untouched"])
     arms = {name: _halves(collect_states(arm), untouched, channel, spans[0]) for name, arm in first.items()}
     elsewhere = {name: _halves(collect_states(second[name]), untouched, channel, spans[1]) for name in IN_A_SPAN}
-    answer = decide_from_mask(arms, elsewhere) if found and has_enough_texts(texts, tokens) else None
+    answer = decide_from_mask(arms, elsewhere) if positional and has_enough_texts(texts, tokens) else None
     numbers = {"channel": channel, "layer": layer, "arms": arms, "arms_in_the_second_span": elsewhere}
     return hypothesis_record(
         lm, "from-mask", "the causal mask, more than the position encoding, puts position into the hidden states",
@@ -163,14 +163,14 @@ def _halves(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[i
 
 def _arm(every: Tensor, untouched: Tensor, channel: int | None, span: tuple[int, int]) -> dict[str, float]:
     """One half of the texts in one arm, ``[texts, tokens, hidden_size]``: share of position after normalization, and the channel."""
-    measured = {
+    measures = {
         "position_share": geometry.decompose(hidden_states.normalize_states(every[:, 1:])).position_beyond_chance
     }
     if channel is not None:
         curve, before = every.mean(0)[:, channel], untouched.mean(0)[:, channel]
-        measured["rank_correlation"] = ablation.rank_correlation(curve[len(curve) // 10 :])
-        measured["change_in_span"] = ablation.change_in_span(curve, before, span)
-    return measured
+        measures["rank_correlation"] = ablation.rank_correlation(curve[len(curve) // 10 :])
+        measures["change_in_span"] = ablation.change_in_span(curve, before, span)
+    return measures
 
 
 SCALES = (1.0, 0.5, 0.0, -0.5, -1.0)
@@ -196,10 +196,10 @@ def scaling_helps(
         )
     about = {"items": items, "pairs": pairs, "texts": texts, "tokens": tokens, "scales": list(scales), "seed": seed}
     means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, texts, tokens, seed=seed))
-    found = channels.positional_channels(means, "cubic", most=1)
-    if not found:
+    positional = channels.positional_channels(means, "cubic", most=1)
+    if not positional:
         return hypothesis_record(lm, "scaling-helps", SCALING_CLAIM, SCALING_RULE, None, {"channel": None}, **about)
-    own = found[0].channel
+    own = positional[0].channel
     layers = range(lm.layers // 3, max(lm.layers // 3 + 1, lm.layers * 4 // 5))
     questions = build_task("key-value", items, pairs=pairs, seed=seed)
     where = spread_slots(questions.slots, gold_slots)
@@ -248,10 +248,10 @@ def decide_scaling_helps(own: dict[str, Any], controls: Sequence[float]) -> bool
 def choose_controls(means: Tensor, channel: int, count: int) -> list[int]:
     """Control channels: the nearest in size to the positional one that are monotone in no fit."""
     size = means[:, means.shape[1] // 10 :].abs().mean((0, 1))
-    known = {one.channel for fit in channels.FITS for one in channels.positional_channels(means, fit, most=None)}
+    positional = {one.channel for fit in channels.FITS for one in channels.positional_channels(means, fit, most=None)}
     order = [one for one in (size / size[channel]).log().abs().argsort().tolist() if one != channel]
     # if the segmented fit accepts every channel, take the nearest in size
-    return ([one for one in order if one not in known] or order)[:count]
+    return ([one for one in order if one not in positional] or order)[:count]
 
 
 def _best_scale(row: dict[float, tuple[Tensor, Tensor]], half: int) -> float:
@@ -273,17 +273,19 @@ def _score_prompts(lm: ProbedModel, prompts: list[list[Prompt]]) -> tuple[Tensor
     for row in prompts:
         scores = [next(every) for _ in row]
         correct.append(
-            [float(judge_choice(prompt, found)["correct"]) for prompt, found in zip(row, scores, strict=True)]
+            [float(judge_choice(prompt, choices)["correct"]) for prompt, choices in zip(row, scores, strict=True)]
         )
-        loss.append([-float(torch.tensor(found, dtype=torch.float64).log_softmax(0)[0]) for found in scores])
+        loss.append([-float(torch.tensor(choices, dtype=torch.float64).log_softmax(0)[0]) for choices in scores])
     return torch.tensor(correct, dtype=torch.float64), torch.tensor(loss, dtype=torch.float64)
 
 
 def _effect_of_scaling(before: Tensor, after: Tensor, seed: int) -> dict[str, Any]:
     """Decrease of the gap and increase of the mean accuracy, with bootstrap intervals over items."""
-    drawn = [bootstrap_means(table, seed) for table in (before, after)]  # one seed: the same resampled items in both
-    gaps = [table.amax(1) - table.amin(1) for table in drawn]
-    means = [table.mean(1) for table in drawn]
+    resamples = [
+        bootstrap_means(table, seed) for table in (before, after)
+    ]  # one seed: the same resampled items in both
+    gaps = [table.amax(1) - table.amin(1) for table in resamples]
+    means = [table.mean(1) for table in resamples]
     first, second = _accuracy_by_slot(before), _accuracy_by_slot(after)
     return {
         "gap_shrinks_by": first["gap"] - second["gap"],
@@ -334,7 +336,7 @@ def write_all(
 
     If the folder has a plan, it must be of the same model.
     """
-    found = []
+    results = []
     identity = identify(lm)
     if records.exists(folder / run_folder.PLAN):
         run_folder.require_identity(folder, identity)
@@ -342,8 +344,8 @@ def write_all(
         path = folder / f"hypothesis-{name}.json"
         if not (read := records.exists(path)):
             records.write(path, {**experiment(lm, **sizes.get(name, {})), "identity": identity})
-        found.append(records.read(path))
-        if not same_model(found[-1].get("identity") or {}, identity):
+        results.append(records.read(path))
+        if not same_model(results[-1].get("identity") or {}, identity):
             raise usage_error(
                 "whence hypotheses",
                 f"{path.name} of another model",
@@ -351,4 +353,4 @@ def write_all(
                 "pass another --out",
             )
         notify(number + 1, len(EXPERIMENTS), f"hypothesis: {name}", read)
-    return found
+    return results

@@ -100,18 +100,18 @@ def mask_over_position(numbers: dict[str, Any]) -> tuple[list[float], list[float
         return [a[what] / b[what] if b[what] else math.inf for a, b in zip(one, other, strict=True)]
 
     arms = numbers["arms"]
-    moved = [times for where in (arms, numbers["arms_in_the_second_span"])
+    by_crop = [times for where in (arms, numbers["arms_in_the_second_span"])
              for times in over(where["cropped mask"], where["shifted encoding"], "change_in_span")]  # fmt: skip
-    return moved, over(arms["mask alone"], arms["encoding alone"], "position_share")
+    return by_crop, over(arms["mask alone"], arms["encoding alone"], "position_share")
 
 
 def describe_from_mask(numbers: dict[str, Any]) -> str:
-    moved, left = mask_over_position(numbers)
+    by_crop, by_mask = mask_over_position(numbers)
     runs = {name: " and ".join(f"{half['rank_correlation']:.2f}" for half in numbers["arms"][name])
             for name in ("mask alone", "encoding alone")}  # fmt: skip
     return (
-        f"A cropped mask moves the channel {min(moved):.1f} to {max(moved):.1f} times as far as shifted positions. The share "
-        f"of position with the mask alone is {min(left):.2f} to {max(left):.2f} of that with the encoding alone; the "
+        f"A cropped mask moves the channel {min(by_crop):.1f} to {max(by_crop):.1f} times as far as shifted positions. The share "
+        f"of position with the mask alone is {min(by_mask):.2f} to {max(by_mask):.2f} of that with the encoding alone; the "
         f"channel's rank correlation with position is {runs['mask alone']} with the mask alone and "
         f"{runs['encoding alone']} with the encoding alone."
     )

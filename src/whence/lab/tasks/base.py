@@ -60,7 +60,7 @@ class MetricAccumulator:
         """The value of the metric and the counts behind it, under the keys that records use."""
         mean = self.cross_entropy / self.targets
         value = self.correct / self.targets if self.metric == "accuracy" else math.exp(min(mean, 700.0))
-        return {"value": value, "asked": self.targets, "right": self.correct, "surprise": mean}
+        return {"value": value, "num_targets": self.targets, "correct": self.correct, "cross_entropy": mean}
 
 
 def is_top_prediction(logits: Tensor, targets: Tensor) -> Tensor:

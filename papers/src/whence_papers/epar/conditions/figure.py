@@ -146,11 +146,11 @@ def draw_figure(rows: list[Row], baseline: str, unit: str) -> Figure:
     height = ROW * len(lines)
     top, bottom = 1.0, 0.95  # inches for the heading with the columns' names, and for axes with the note
     width, total = NAMES + CELL * len(columns) + 0.15, height + top + bottom
-    drawn = Figure(figsize=(width, total), facecolor="white", dpi=160)
+    figure = Figure(figsize=(width, total), facecolor="white", dpi=160)
     edge = _edge(rows)
     for number, name in enumerate(columns):
         box = ((NAMES + CELL * number) / width, bottom / total, (CELL - 0.08) / width, height / total)
-        axes = drawn.add_axes(box)
+        axes = figure.add_axes(box)
         _frame(axes, len(lines), edge, f"against {name}", f"{baseline} minus {name} ({unit})")
         for place, line in enumerate(lines):
             if isinstance(line, Row):
@@ -158,11 +158,11 @@ def draw_figure(rows: list[Row], baseline: str, unit: str) -> Figure:
     for place, line in enumerate(lines):
         y = (bottom + height - ROW * (place + 0.5)) / total
         if isinstance(line, Row):
-            drawn.text(0.22 / width, y, f"{line.condition}\n{_own(line, baseline, unit)}", va="center", fontsize=8)
+            figure.text(0.22 / width, y, f"{line.condition}\n{_own(line, baseline, unit)}", va="center", fontsize=8)
         else:
-            drawn.text(0.1 / width, y - 0.1 / total, line, va="center", fontsize=9, fontweight="bold")
-    _heading(drawn, rows, baseline, total)
-    return drawn
+            figure.text(0.1 / width, y - 0.1 / total, line, va="center", fontsize=9, fontweight="bold")
+    _heading(figure, rows, baseline, total)
+    return figure
 
 
 def _lines(rows: list[Row]) -> list[Row | str]:
@@ -219,20 +219,20 @@ def _own(row: Row, baseline: str, unit: str) -> str:
     return "" if own is None else f"{baseline} {own:.1f} {'%' if unit == 'points' else ''}".rstrip()
 
 
-def _heading(drawn: Figure, rows: list[Row], baseline: str, total: float) -> None:
+def _heading(figure: Figure, rows: list[Row], baseline: str, total: float) -> None:
     counted = Counter(cell.verdict for row in rows for cell in row.cells)
-    told = ", ".join(f"{STYLES[verdict][0]} {verdict} {counted[verdict]}" for verdict in STYLES if counted[verdict])
-    drawn.text(0.01, 1 - 0.2 / total, f"Where {baseline} wins, loses or is undecided", fontsize=11,
+    legend = ", ".join(f"{STYLES[verdict][0]} {verdict} {counted[verdict]}" for verdict in STYLES if counted[verdict])
+    figure.text(0.01, 1 - 0.2 / total, f"Where {baseline} wins, loses or is undecided", fontsize=11,
                fontweight="bold", va="center")  # fmt: skip
-    drawn.text(0.01, 1 - 0.47 / total, f"{baseline}: {told}", fontsize=9, va="center")
-    known = [cell for row in rows for cell in row.cells if cell.seeds is not None]
-    if known:
-        seeds, comparisons = _each([cell.seeds for cell in known]), _each([cell.comparisons for cell in known])
+    figure.text(0.01, 1 - 0.47 / total, f"{baseline}: {legend}", fontsize=9, va="center")
+    finished = [cell for row in rows for cell in row.cells if cell.seeds is not None]
+    if finished:
+        seeds, comparisons = _each([cell.seeds for cell in finished]), _each([cell.comparisons for cell in finished])
         note = (
             f"{seeds} seeds per arm. Welch's test; p and intervals are corrected for {comparisons} comparisons "
             "(Bonferroni). Wins and losses are significant after this correction; the rest is undecided."
         )
-        drawn.text(0.01, 0.12 / total, note, fontsize=7.5, color="0.3", va="center")
+        figure.text(0.01, 0.12 / total, note, fontsize=7.5, color="0.3", va="center")
 
 
 def _each(numbers: list[int | None]) -> str:

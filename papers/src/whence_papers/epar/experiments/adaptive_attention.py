@@ -36,7 +36,7 @@ TOKENS = ("symbol", "marked symbol", "cue", "question")
 
 
 @dataclass(frozen=True)
-class AdaptiveAttention:
+class AdaptiveAttentionSpec:
     seeds: tuple[int, ...] = (42, 43, 44, 45, 46)
     symbols_shown: int = 10
     inputs: int = 256  # of the test split
@@ -52,7 +52,7 @@ class AdaptiveAttention:
         return dict(zip(PARAMETERS, (self.alphas, self.betas, self.gammas), strict=True))
 
 
-def compute(spec: AdaptiveAttention, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+def compute(spec: AdaptiveAttentionSpec, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
     """``results["models"][adapter]`` has one entry per seed."""
     task = Places(count=spec.symbols_shown, items=spec.inputs)
     budget = Budget(steps=spec.steps, batch_size=spec.batch_size, lr=spec.lr, weight_decay=0.0)
@@ -75,11 +75,11 @@ def describe_model(trained: TrainedModel, task: Places) -> dict[str, Any]:
     weights, output = trained.model.inspect_attention(tokens)
     row = weights[:, :, -1].mean(1)  # the question's row, mean over heads
     kinds = task.kinds(tokens)
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "splits": {split: one["value"] for split, one in trained.curves["evaluations"][-1]["splits"].items()},
         "by_kind": {
-            kind: {n: round_values(x) for n, x in measured.items()}
-            for kind, measured in measure_by_kind(trained.model, task).items()
+            kind: {n: round_values(x) for n, x in measures.items()}
+            for kind, measures in measure_by_kind(trained.model, task).items()
         },
         "attention": {kind: round_values(row[kinds == n].mean(0)) for n, kind in enumerate(KINDS)},
         "entropy": {kind: round_values(entropy(weights[kinds == n, :, -1]).mean(1), 4) for n, kind in enumerate(KINDS)},
@@ -87,17 +87,18 @@ def describe_model(trained: TrainedModel, task: Places) -> dict[str, Any]:
     }
     if output.task_weights is not None:
         task_weights = output.task_weights[:, -1]
-        found["task_weights"] = {kind: round_values(task_weights[kinds == n], 4) for n, kind in enumerate(KINDS)}
+        description["task_weights"] = {kind: round_values(task_weights[kinds == n], 4) for n, kind in enumerate(KINDS)}
     if output.content_types is not None:
-        found["content"] = describe_content(trained.model, task)
+        description["content"] = describe_content(trained.model, task)
     if trained.adapter in ("task", "fused"):
-        found["answered_from"] = {"as read": answer_shares(trained.model, task)} | {
+        description["answered_from"] = {"as read": answer_shares(trained.model, task)} | {
             f"forced to {kind}": answer_shares(force_task_type(trained.model, kind), task) for kind in KINDS
         }
-        found["answered_from"] = {
-            how: {kind: round_values(x) for kind, x in shares.items()} for how, shares in found["answered_from"].items()
+        description["answered_from"] = {
+            how: {kind: round_values(x) for kind, x in shares.items()}
+            for how, shares in description["answered_from"].items()
         }
-    return found
+    return description
 
 
 def _test_tokens(task: Places) -> Tensor:
@@ -126,12 +127,15 @@ def describe_content(model: AdaptiveModel, task: Places) -> dict[str, Any]:
     }
 
 
-def sweep_parameters(trained: TrainedModel, task: Places, spec: AdaptiveAttention) -> dict[str, Any]:
+def sweep_parameters(trained: TrainedModel, task: Places, spec: AdaptiveAttentionSpec) -> dict[str, Any]:
     """Accuracy by kind and entropy of a trained model with one of EPAR's parameters set to a value in all its heads."""
     position = trained.model.attention.position
     assert isinstance(position, Epar)
     learned = {name: _parameter_values(position, name) for name in PARAMETERS}
-    found: dict[str, Any] = {"numbers": {name: round_values(values) for name, values in learned.items()}, "sweeps": {}}
+    results: dict[str, Any] = {
+        "numbers": {name: round_values(values) for name, values in learned.items()},
+        "sweeps": {},
+    }
     tokens = _test_tokens(task)
     for name, values in spec.swept.items():
         points: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "entropy")}
@@ -141,11 +145,11 @@ def sweep_parameters(trained: TrainedModel, task: Places, spec: AdaptiveAttentio
             changed.attention.position = Epar(
                 len(learned[name]), context=task.context, alpha=now["alpha"], beta=now["beta"], gamma=now["gamma"]
             )  # fmt: skip
-            for kind, measured in measure_by_kind(changed, task).items():
-                points[kind].append(round_values(measured["accuracy"]))
+            for kind, measures in measure_by_kind(changed, task).items():
+                points[kind].append(round_values(measures["accuracy"]))
             points["entropy"].append(round_values(entropy(changed.inspect_attention(tokens)[0][:, :, -1]).mean()))
-        found["sweeps"][name] = {"at": list(values)} | points
-    return found
+        results["sweeps"][name] = {"at": list(values)} | points
+    return results
 
 
 def _parameter_values(position: Epar, name: str) -> list[float]:

@@ -32,25 +32,25 @@ def score_positions(a: Tensor, importance: Tensor, setup: Setup, seed: int) -> d
     right = theory.position_value(target_attention(importance, setup), importance)
     predicted = theory.source_prediction(a, importance)
     guesses = torch.randint(0, setup.length, (len(a),), generator=torch.Generator().manual_seed(seed))
-    found: dict[str, list[float]] = {name: [] for name in MEASURES}
+    scores: dict[str, list[float]] = {name: [] for name in MEASURES}
     for v, truth, place, guess in zip(value, right, predicted.tolist(), guesses.tolist(), strict=True):
         agreement = theory.consistency(v, place)
-        found["value_part"].append(agreement.value_part)
-        found["place_part"].append(agreement.place_part)
-        found["guess"].append(theory.consistency(v, guess).both)
-        found["true_place"].append(theory.distance_consistency(truth, theory.maximum_benefit(v).positions[0]))
-    found["ranking"] = theory.spearman(value, importance).tolist()
-    found["true_ranking"] = theory.spearman(value, right).tolist()
-    found["spread"] = (1 - value.amin(-1) / value.amax(-1)).tolist()
-    return found
+        scores["value_part"].append(agreement.value_part)
+        scores["place_part"].append(agreement.place_part)
+        scores["guess"].append(theory.consistency(v, guess).both)
+        scores["true_place"].append(theory.distance_consistency(truth, theory.maximum_benefit(v).positions[0]))
+    scores["ranking"] = theory.spearman(value, importance).tolist()
+    scores["true_ranking"] = theory.spearman(value, right).tolist()
+    scores["spread"] = (1 - value.amin(-1) / value.amax(-1)).tolist()
+    return scores
 
 
 @dataclass(frozen=True)
-class OptimalPosition(Setup):
+class OptimalPositionSpec(Setup):
     pass
 
 
-def compute(setup: OptimalPosition, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+def compute(setup: OptimalPositionSpec, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
     """``results["values"][weights][form][pattern][measure]`` is a list of runs for each head."""
     heads = inputs["trained_heads"]["heads"]
     values: Results = {}
@@ -73,9 +73,9 @@ def compute(setup: OptimalPosition, inputs: Mapping[str, Results], progress: Pro
     }
 
 
-def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[str, Any]]:
+def prediction(setup: OptimalPositionSpec, heads: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Whether the source's predicted position ever depends on the attention, checked on all sequences of all heads."""
-    found = []
+    rows = []
     for weights in WEIGHTS:
         for form in FORMS:
             maps, importances = [], []
@@ -85,11 +85,11 @@ def prediction(setup: OptimalPosition, heads: Mapping[str, Any]) -> list[dict[st
                     maps.append(compute_attention(x, weights, form, number, heads, setup))
                     importances.append(importance)
             evidence = theory.prediction_ignores_attention(torch.cat(maps), torch.cat(importances))
-            found.append({"weights": weights, "form": form} | evidence.record())
-    return found
+            rows.append({"weights": weights, "form": form} | evidence.record())
+    return rows
 
 
-def example(name: str, setup: OptimalPosition, heads: Mapping[str, Any]) -> Results:
+def example(name: str, setup: OptimalPositionSpec, heads: Mapping[str, Any]) -> Results:
     """Importance and position values of one sequence, with the best position of each curve."""
     importance, x = (part[:1] for part in make_sequences(name, setup, 0))
     curves = {"wanted": theory.position_value(target_attention(importance, setup), importance)[0]}

@@ -113,7 +113,7 @@ MEASURES = ("consistency", "ranking", "true_ranking", "entropy", "error")
 
 
 @dataclass(frozen=True)
-class ParameterSensitivity(Search):
+class ParameterSensitivitySpec(Search):
     runs: int = 20  # of each of five patterns: 100 sequences per point
     alphas: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
     betas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)
@@ -124,7 +124,7 @@ class ParameterSensitivity(Search):
         return {"alpha": self.alphas, "beta": self.betas, "gamma": self.gammas}
 
 
-def compute(setup: ParameterSensitivity, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+def compute(setup: ParameterSensitivitySpec, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
     heads = inputs["trained_heads"]["heads"]
     results: Results = {"sweeps": {}}
     for number in setup.swept:
@@ -142,19 +142,19 @@ def compute(setup: ParameterSensitivity, inputs: Mapping[str, Results], progress
     return results
 
 
-def sweep(setup: ParameterSensitivity, heads: Mapping[str, Any], number: str) -> Results:
+def sweep(setup: ParameterSensitivitySpec, heads: Mapping[str, Any], number: str) -> Results:
     """``[weights][form][measure][value][head]``: means over the head's sequences of all patterns."""
     forms = ("enhanced",) if number == "gamma" else ("basic", "enhanced")
-    found: Results = {"at": list(setup.swept[number])}
+    results: Results = {"at": list(setup.swept[number])}
     for weights in WEIGHTS:
-        found[weights] = {form: {measure: [] for measure in MEASURES} for form in forms}
+        results[weights] = {form: {measure: [] for measure in MEASURES} for form in forms}
         for form in forms:
             for value in setup.swept[number]:
                 changed = setup.with_number(number, value)
                 head_means = [_mean_measures(changed, heads, weights, form, n) for n in range(len(setup.seeds))]
                 for measure in MEASURES:
-                    found[weights][form][measure].append([one[measure] for one in head_means])
-    return found
+                    results[weights][form][measure].append([one[measure] for one in head_means])
+    return results
 
 
 def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: str, number: int) -> dict[str, float]:
@@ -173,10 +173,10 @@ def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: s
     return {measure: round_values(sum(numbers) / len(numbers)) for measure, numbers in total.items()}
 
 
-def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
+def combinations(setup: ParameterSensitivitySpec, heads: Mapping[str, Any]) -> Results:
     """The task's error of each trained head over two parameters at a time: ``[first][second][head]``."""
     defaults = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
-    found: Results = {}
+    tables: Results = {}
     for first, second in (("alpha", "beta"), ("gamma", "beta")):
         pairs = [(a, b) for a in setup.swept[first] for b in setup.swept[second]]
         numbers = torch.tensor(
@@ -187,22 +187,22 @@ def combinations(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Resul
             measure = task_error(setup, heads, number)
             columns.append(torch.cat([measure(some) for some in numbers.split(27)]))
         table = torch.stack(columns, -1).unflatten(0, (len(setup.swept[first]), -1))
-        found[f"{first}, {second}"] = round_values(table)
-    return found
+        tables[f"{first}, {second}"] = round_values(table)
+    return tables
 
 
-def elasticities(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
+def elasticities(setup: ParameterSensitivitySpec, heads: Mapping[str, Any]) -> Results:
     """The change of a measure in per cent for one per cent of a parameter, by autograd: ``[measure][parameter][head]``."""
     setting = theory.Setting(setup.alpha, setup.beta, setup.gamma)
-    found: dict[str, dict[str, list[float]]] = {}
+    by_measure: dict[str, dict[str, list[float]]] = {}
     differences: list[float] = []
     for number in range(len(setup.seeds)):
         for measure, function in _measures(setup, heads, number):
             for name, value in theory.sensitivity(function, setting).elasticities.items():
-                found.setdefault(measure, {}).setdefault(name, []).append(round_values(float(value)))
+                by_measure.setdefault(measure, {}).setdefault(name, []).append(round_values(float(value)))
             if number == 0:
                 differences.append(theory.gradients_match_differences(function, setting).violation)
-    return {"by": found, "autograd_against_differences": max(differences)}
+    return {"by": by_measure, "autograd_against_differences": max(differences)}
 
 
 def _measures(setup: Setup, heads: Mapping[str, Any], number: int) -> Iterator[tuple[str, theory.Measure]]:
@@ -214,16 +214,16 @@ def _measures(setup: Setup, heads: Mapping[str, Any], number: int) -> Iterator[t
     yield "greatest V", lambda numbers: values(numbers).amax(-1).mean(-1)
 
 
-def correlation(setup: ParameterSensitivity, heads: Mapping[str, Any]) -> Results:
+def correlation(setup: ParameterSensitivitySpec, heads: Mapping[str, Any]) -> Results:
     """Pearson's correlation of the attention rows of two positions over their distance: ``[weights][form][head]``."""
-    found: Results = {}
+    results: Results = {}
     for weights in WEIGHTS:
-        found[weights] = {}
+        results[weights] = {}
         for form in FORMS:
             rows = []
             for number in range(len(setup.seeds)):
                 x = make_sequences("random", setup, number)[1]
                 a = compute_attention(x, weights, form, number, heads, setup)
                 rows.append(round_values(mean_by_distance(correlate_rows(a))))
-            found[weights][form] = rows
-    return found
+            results[weights][form] = rows
+    return results

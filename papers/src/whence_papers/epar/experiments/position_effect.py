@@ -29,16 +29,16 @@ WEIGHTS = ("random", "trained")
 
 
 @dataclass(frozen=True)
-class PositionEffect(Setup):
+class PositionEffectSpec(Setup):
     blocks: int = 32  # rows and columns of a map in the record, each a block of tokens
-    shown: str = "clustered"  # pattern of the sequence whose attention is drawn
+    example_pattern: str = "clustered"  # pattern of the sequence whose attention is drawn
     plain: str = "random"  # pattern in which no position is special
     levels: tuple[float, ...] = (-4.0, -2.0, 0.0, 2.0, 4.0)  # scores that all keys share
     quantiles: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
     bins: int = 20
 
 
-def compute(setup: PositionEffect, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+def compute(setup: PositionEffectSpec, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
     heads = inputs["trained_heads"]["heads"]
     progress("position effect: the factor and its properties")
     results = {"factor": factors(setup), "evidence": evidence(setup), "retention": retention(setup)}
@@ -47,7 +47,7 @@ def compute(setup: PositionEffect, inputs: Mapping[str, Results], progress: Prog
     return results | attention(setup, heads)
 
 
-def factors(setup: PositionEffect) -> Results:
+def factors(setup: PositionEffectSpec) -> Results:
     """The factor at distances up to 2 L, with the parameters of the source's text and of its code."""
     distance = torch.arange(2 * setup.length + 1, dtype=torch.float64)
     text, code = theory.Setting(setup.alpha, setup.beta, setup.gamma), theory.CODE_DEFAULTS
@@ -65,7 +65,7 @@ def factors(setup: PositionEffect) -> Results:
     }
 
 
-def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
+def evidence(setup: PositionEffectSpec) -> list[dict[str, Any]]:
     """The statements of the source's Theorem 1 and its bound, checked for both forms."""
     checked = []
     for form in ("basic", "enhanced"):
@@ -81,7 +81,7 @@ def evidence(setup: PositionEffect) -> list[dict[str, Any]]:
     return checked
 
 
-def retention(setup: PositionEffect) -> Results:
+def retention(setup: PositionEffectSpec) -> Results:
     """The retention of both forms over distance, and whether the source's figures can come from one setting."""
     share = torch.linspace(0, 1, 65, dtype=torch.float64)
     retained = theory.compare_retention(share, theory.Setting(setup.alpha, setup.beta, setup.gamma))
@@ -96,72 +96,72 @@ def retention(setup: PositionEffect) -> Results:
     }  # fmt: skip
 
 
-def regions(setup: PositionEffect) -> Results:
+def regions(setup: PositionEffectSpec) -> Results:
     """For the nearest and the farthest key: the scores at which the far key gets more weight although the factor decreases."""
     scores = torch.linspace(-4, 4, 41, dtype=torch.float64)
-    found = {}
+    boundaries = {}
     for form in ("basic", "enhanced"):
         setting = setup.setting(form)
         assert setting is not None
         region = theory.reversal_region(setting, 0, setup.length - 1, scores, length=setup.length)
-        found[form] = {
+        boundaries[form] = {
             "boundary": round_values(region.boundary),
             "pairs_against_the_line": region.disagreements,
         }
-    return found
+    return boundaries
 
 
-def equal_scores(setup: PositionEffect) -> Results:
+def equal_scores(setup: PositionEffectSpec) -> Results:
     """The weight at each distance times the number of keys, if all keys have the same score."""
     scores = torch.tensor(setup.levels)[:, None].expand(-1, setup.length)
-    found = {}
+    weights = {}
     for form in ("basic", "enhanced"):
         setting = setup.setting(form)
         assert setting is not None
-        found[form] = round_values(setup.length * theory.weights_by_distance(scores, setting, length=setup.length))
-    return found
+        weights[form] = round_values(setup.length * theory.weights_by_distance(scores, setting, length=setup.length))
+    return weights
 
 
-def patterns(setup: PositionEffect) -> Results:
+def patterns(setup: PositionEffectSpec) -> Results:
     """An example of each pattern and the distribution of its importances over 0 to 1."""
-    found = {}
+    results = {}
     for name in theory.PATTERNS:
         all_of_it = torch.cat([make_sequences(name, setup, head)[0] for head in range(len(setup.seeds))])
         counts = torch.histc(all_of_it, setup.bins, 0.0, 1.0)
         quantiles = all_of_it.quantile(torch.tensor(setup.quantiles, dtype=torch.float64))
-        found[name] = {
+        results[name] = {
             "example": round_values(all_of_it[0]), "share_by_bin": round_values(counts / counts.sum()),
             "quantiles": round_values(quantiles),
         }  # fmt: skip
-    return found
+    return results
 
 
-def attention(setup: PositionEffect, heads: Mapping[str, Any]) -> Results:
+def attention(setup: PositionEffectSpec, heads: Mapping[str, Any]) -> Results:
     """All quantities of the attention itself, for each kind of weights, form and head."""
-    shown, x_shown = (part[:1] for part in make_sequences(setup.shown, setup, 0))
-    found: Results = {
+    example, x_example = (part[:1] for part in make_sequences(setup.example_pattern, setup, 0))
+    results: Results = {
         "maps": {
-            "importance": round_values(shown[0]),
-            "wanted": round_values(average_blocks(target_attention(shown, setup)[0], setup.blocks, "sum"), 4),
+            "importance": round_values(example[0]),
+            "wanted": round_values(average_blocks(target_attention(example, setup)[0], setup.blocks, "sum"), 4),
         }
     }
     right = [target_attention(make_sequences(setup.plain, setup, n)[0], setup) for n in range(len(setup.seeds))]
-    found["by_distance"] = {"wanted": [round_values(setup.length * mean_by_distance(a)) for a in right]}
+    results["by_distance"] = {"wanted": [round_values(setup.length * mean_by_distance(a)) for a in right]}
     for weights in WEIGHTS:
         for form in FORMS:
             attend_head = HeadAttention(setup, heads, weights, form)
             plain = [attend_head(make_sequences(setup.plain, setup, n)[1], n) for n in range(len(setup.seeds))]
             correlation = correlate_rows(torch.cat(plain)).mean(0)
             for kind, numbers in {
-                "maps": round_values(average_blocks(attend_head(x_shown, 0)[0], setup.blocks, "sum"), 4),
+                "maps": round_values(average_blocks(attend_head(x_example, 0)[0], setup.blocks, "sum"), 4),
                 "correlation": round_values(average_blocks(correlation, setup.blocks, "mean"), 4),
                 "received": [round_values(setup.length * a.mean((0, 1))) for a in plain],
                 "by_distance": [round_values(setup.length * mean_by_distance(a)) for a in plain],
                 "statistics": statistics(setup, attend_head),
                 "position_value": value_quantiles(setup, attend_head),
             }.items():
-                found.setdefault(kind, {}).setdefault(weights, {})[form] = numbers
-    return found
+                results.setdefault(kind, {}).setdefault(weights, {})[form] = numbers
+    return results
 
 
 @dataclass(frozen=True)
@@ -177,26 +177,26 @@ class HeadAttention:
         return compute_attention(x, self.weights, self.form, number, self.heads, self.setup)
 
 
-def statistics(setup: PositionEffect, attend_head: HeadAttention) -> dict[str, list[list[float]]]:
+def statistics(setup: PositionEffectSpec, attend_head: HeadAttention) -> dict[str, list[list[float]]]:
     """``[statistic][head]``: one number per sequence of all patterns."""
-    found: dict[str, list[list[float]]] = {}
+    by_statistic: dict[str, list[list[float]]] = {}
     for number in range(len(setup.seeds)):
         a = torch.cat([attend_head(make_sequences(name, setup, number)[1], number) for name in theory.PATTERNS])
         for what, numbers in describe(a).items():
-            found.setdefault(what, []).append(round_values(numbers))
-    return found
+            by_statistic.setdefault(what, []).append(round_values(numbers))
+    return by_statistic
 
 
-def value_quantiles(setup: PositionEffect, attend_head: HeadAttention) -> dict[str, list[float]]:
+def value_quantiles(setup: PositionEffectSpec, attend_head: HeadAttention) -> dict[str, list[float]]:
     """Quantiles of V over all positions, sequences and heads of each pattern."""
-    found = {}
+    quantiles = {}
     for name in theory.PATTERNS:
         values = []
         for number in range(len(setup.seeds)):
             importance, x = make_sequences(name, setup, number)
             values.append(theory.position_value(attend_head(x, number), importance))
-        found[name] = round_values(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
-    return found
+        quantiles[name] = round_values(torch.cat(values).quantile(torch.tensor(setup.quantiles, dtype=torch.float64)))
+    return quantiles
 
 
 def describe(a: Tensor) -> dict[str, Tensor]:

@@ -74,8 +74,8 @@ def make_tokens(importance: Tensor, setup: Setup, seed: int) -> Tensor:
     random direction.
     """
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(*importance.shape, setup.head_dim - 1, generator=generator, dtype=torch.float64)
-    own = (1 - setup.common**2) ** 0.5 * torch.nn.functional.normalize(drawn, dim=-1)
+    noise = torch.randn(*importance.shape, setup.head_dim - 1, generator=generator, dtype=torch.float64)
+    own = (1 - setup.common**2) ** 0.5 * torch.nn.functional.normalize(noise, dim=-1)
     shared = torch.full((*importance.shape, 1), setup.common, dtype=torch.float64)
     return importance[..., None] * torch.cat([shared, own], -1)
 

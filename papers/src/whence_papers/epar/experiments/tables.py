@@ -110,32 +110,34 @@ def properties_section(record: Record) -> str:
 
 
 def retention_section(record: Record) -> str:
-    found = record["results"]["retention"]
-    source, half = found["source"], len(found["share"]) // 2
+    retention = record["results"]["retention"]
+    source, half = retention["source"], len(retention["share"]) // 2
     rows = [
         ["retention of a score", "computed", "the source"],
-        ["basic, at L", f"{found['basic'][-1]:.3f}", f"{source['basic_far']:.3f}"],
-        ["enhanced, at L", f"{found['enhanced'][-1]:.3f}", f"{source['enhanced_far']:.3f}"],
-        ["gain at L", f"{found['gain'][-1]:.2f}x", f"{source['gain_far']:g}x"],
-        ["gain at L/2", f"{found['gain'][half]:.2f}x", f"{source['gain_medium']:g}x"],
+        ["basic, at L", f"{retention['basic'][-1]:.3f}", f"{source['basic_far']:.3f}"],
+        ["enhanced, at L", f"{retention['enhanced'][-1]:.3f}", f"{source['enhanced_far']:.3f}"],
+        ["gain at L", f"{retention['gain'][-1]:.2f}x", f"{source['gain_far']:g}x"],
+        ["gain at L/2", f"{retention['gain'][half]:.2f}x", f"{source['gain_medium']:g}x"],
     ]
-    beta = found["beta_of_the_source's_basic_figure"]
+    beta = retention["beta_of_the_source's_basic_figure"]
     there = (
         f"The source's basic figure needs beta = {beta:.3f}; with that beta the enhanced form retains "
-        f"{found['enhanced_at_that_beta'][-1]:.3f} at L, a gain of {found['gain_at_that_beta'][-1]:.1f}x "
-        f"({found['gain_at_that_beta'][0]:.1f}x at L/2)."
+        f"{retention['enhanced_at_that_beta'][-1]:.3f} at L, a gain of {retention['gain_at_that_beta'][-1]:.1f}x "
+        f"({retention['gain_at_that_beta'][0]:.1f}x at L/2)."
     )
-    agree = found["figures_agree"]
+    agree = retention["figures_agree"]
     verdict = "agree" if agree["holds"] else f"do not agree (gain at L/2 off by {agree['violation']:.3g})"
     return section("Information retention", table(rows), paragraph(f"{there} The source's three figures {verdict}."))
 
 
 def attention_section(record: Record) -> str:
-    found = record["results"]["statistics"]
-    rows = [["mean [95 % interval over heads]", *next(iter(found["random"].values()))]]
-    for weights, forms in found.items():
-        for form, measured in forms.items():
-            cells = [format_mean([sum(runs) / len(runs) for runs in head_means]) for head_means in measured.values()]
+    statistics = record["results"]["statistics"]
+    rows = [["mean [95 % interval over heads]", *next(iter(statistics["random"].values()))]]
+    for weights, forms in statistics.items():
+        for form, by_statistic in forms.items():
+            cells = [
+                format_mean([sum(runs) / len(runs) for runs in head_means]) for head_means in by_statistic.values()
+            ]
             rows.append([f"{weights} weights, {form}", *cells])
     return section("Attention of heads, all five patterns", table(rows))
 
@@ -157,7 +159,7 @@ def write_optimal_position(record: Record, folder: Path) -> None:
 
 def optimal_position_rows(record: Record) -> list[dict[str, Any]]:
     """One row per run of every head."""
-    found, spec = [], record["spec"]
+    rows, spec = [], record["spec"]
     for weights in WEIGHTS:
         for form in FORMS:
             for pattern in patterns(record):
@@ -165,8 +167,8 @@ def optimal_position_rows(record: Record) -> list[dict[str, Any]]:
                 for number, seed in enumerate(spec["seeds"]):
                     for run in range(len(cell["ranking"][number])):
                         about = {"weights": weights, "form": form, "pattern": pattern, "seed": seed, "run": run}
-                        found.append(about | {measure: cell[measure][number][run] for measure in cell})
-    return found
+                        rows.append(about | {measure: cell[measure][number][run] for measure in cell})
+    return rows
 
 
 def definitions_section(record: Record) -> str:
@@ -269,39 +271,39 @@ def write_parameter_sensitivity(record: Record, folder: Path) -> None:
 
 def parameter_rows(record: Record, number: str) -> list[dict[str, Any]]:
     """One row per value of the parameter, kind of weights, form and head."""
-    found, seeds = record["results"]["sweeps"][number], record["spec"]["seeds"]
+    sweep, seeds = record["results"]["sweeps"][number], record["spec"]["seeds"]
     return [
         {number: value, "weights": weights, "form": form, "seed": seed}
-        | {measure: values[place][head] for measure, values in measured.items()}
+        | {measure: values[place][head] for measure, values in by_measure.items()}
         for weights in ("random", "trained")
-        for form, measured in found[weights].items()
-        for place, value in enumerate(found["at"])
+        for form, by_measure in sweep[weights].items()
+        for place, value in enumerate(sweep["at"])
         for head, seed in enumerate(seeds)
     ]
 
 
 def sweep_section(record: Record, number: str) -> str:
-    found = record["results"]["sweeps"][number]
+    sweep = record["results"]["sweeps"][number]
     lines = []
-    for form, measured in found["trained"].items():
-        lines.append([f"{form}, {number}", *measured])
-        for place, value in enumerate(found["at"]):
-            lines.append([f"{value:g}", *(format_mean(values[place]) for values in measured.values())])
+    for form, by_measure in sweep["trained"].items():
+        lines.append([f"{form}, {number}", *by_measure])
+        for place, value in enumerate(sweep["at"]):
+            lines.append([f"{value:g}", *(format_mean(values[place]) for values in by_measure.values())])
     return section(f"Trained heads over {number}, with fixed weights", table(lines))
 
 
 def elasticities_section(record: Record) -> str:
-    found = record["results"]["elasticities"]
-    lines = [["% for + 1 % of", *found["by"]]]
-    for number in next(iter(found["by"].values())):
-        lines.append([number, *(format_mean(by_number[number]) for by_number in found["by"].values())])
-    agreement = f"Autograd and central differences agree to {found['autograd_against_differences']:.1e}."
+    elasticities = record["results"]["elasticities"]
+    lines = [["% for + 1 % of", *elasticities["by"]]]
+    for number in next(iter(elasticities["by"].values())):
+        lines.append([number, *(format_mean(by_number[number]) for by_number in elasticities["by"].values())])
+    agreement = f"Autograd and central differences agree to {elasticities['autograd_against_differences']:.1e}."
     return section("Sensitivity at the source's parameters, trained enhanced heads", table(lines), agreement)
 
 
 def optima_section(record: Record) -> str:
-    found = record["results"]["best"]
-    parts = [_optima_of(name, heads, record["spec"]["seeds"]) for name, heads in found.items()]
+    optima = record["results"]["best"]
+    parts = [_optima_of(name, heads, record["spec"]["seeds"]) for name, heads in optima.items()]
     about = (
         "Two objectives for a head with fixed weights: the task's error, and the distance from the attention that the head has "
         "with the parameters of the source's class signature, which are known to be the best. No theorem gives the best parameters."
@@ -354,8 +356,8 @@ def accuracy_section(record: Record) -> str:
         cells = [format_mean([one["by_kind"][kind]["accuracy"] for one in ones]) for kind in kinds]
         lines.append([adapter, *cells, format_mean([one["splits"]["test"] for one in ones])])
     arms = {adapter: [one["splits"]["test"] for one in ones] for adapter, ones in models.items()}
-    found = compare(arms, "none", len(arms) - 1, higher_is_better=True)
-    return section("Accuracy by where the answer is", table(lines), "", "Against no adapter:", found.text())
+    comparison = compare(arms, "none", len(arms) - 1, higher_is_better=True)
+    return section("Accuracy by where the answer is", table(lines), "", "Against no adapter:", comparison.text())
 
 
 def first_keys_section(record: Record) -> str:

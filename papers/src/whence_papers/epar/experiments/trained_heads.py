@@ -53,8 +53,8 @@ class Head(nn.Module):
 
 def make_batch(setup: Training, seed: int) -> tuple[Tensor, Tensor]:
     """Importances and tokens of ``rows`` sequences of every pattern."""
-    drawn = [make_pattern(name, setup.length, 10 * seed + n, rows=setup.rows) for n, name in enumerate(PATTERNS)]
-    importance = torch.cat(drawn)
+    batches = [make_pattern(name, setup.length, 10 * seed + n, rows=setup.rows) for n, name in enumerate(PATTERNS)]
+    importance = torch.cat(batches)
     return importance, make_tokens(importance, setup, seed)
 
 
@@ -98,8 +98,8 @@ def head_weights(head: Head) -> dict[str, Any]:
 def epar_parameters(head: Head) -> dict[str, float]:
     if head.position is None:
         return {}
-    found = {name: getattr(head.position, name, None) for name in ("alpha", "beta", "gamma")}
-    return {name: round_values(x().detach()) for name, x in found.items() if isinstance(x, BoundedParameter)}
+    parameters = {name: getattr(head.position, name, None) for name in ("alpha", "beta", "gamma")}
+    return {name: round_values(x().detach()) for name, x in parameters.items() if isinstance(x, BoundedParameter)}
 
 
 def compute(setup: Training, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:

@@ -1,4 +1,4 @@
-"""EPAR's mathematics: each statement of the source is a function that returns ``Evidence``.
+"""EPAR's mathematics: each statement of the source is a function that returns ``StatementCheck``.
 
 All functions compute and return double precision, whatever precision their inputs have.
 """
@@ -49,9 +49,9 @@ from whence_papers.epar.theory.parameters import (
 from whence_papers.epar.theory.position_effect import (
     CODE_DEFAULTS,
     PARAMETERS,
-    Evidence,
     RetentionComparison,
     Setting,
+    StatementCheck,
     beta_for_retention,
     build_epar,
     compare_retention,
@@ -76,7 +76,7 @@ from whence_papers.epar.theory.properties import (
 )
 
 __all__ = [
-    "BOUNDS", "CODE_DEFAULTS", "PARAMETERS", "PATTERNS", "Benefit", "Consistency", "Evidence", "Measure", "Optimum",
+    "BOUNDS", "CODE_DEFAULTS", "PARAMETERS", "PATTERNS", "Benefit", "Consistency", "StatementCheck", "Measure", "Optimum",
     "RetentionComparison", "RetrievalProblem", "ReversalRegion", "Sensitivity", "Setting", "attention_bound",
     "attention_monotonicity", "attention_weights", "beta_for_retention", "bound", "build_epar",
     "chance_consistency", "compare_retention", "consistency", "continuity", "differentiability",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence_papers.epar.theory.position_effect import Evidence
+from whence_papers.epar.theory.position_effect import StatementCheck
 
 
 def importance(x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def maximum_benefit(value: Tensor, tolerance: float = 1e-12) -> Benefit:
     return Benefit(tuple(near.nonzero()[:, 0].tolist()), best, margin)
 
 
-def value_is_convex_combination(weights: Tensor, importance: Tensor) -> Evidence:
+def value_is_convex_combination(weights: Tensor, importance: Tensor) -> StatementCheck:
     """Proposition 1: V(i) lies between the smallest and the largest importance, and some position attains the maximum.
 
     weights ``[..., L, S]`` with rows that sum to 1, importance ``[..., S]`` of at least 0.
@@ -81,7 +81,7 @@ def value_is_convex_combination(weights: Tensor, importance: Tensor) -> Evidence
     scale = float(importance.abs().max())
     allowed = 4 * rounding * weights.shape[-1] * max(scale, 1e-300)
     violation = float(outside.max())
-    return Evidence(
+    return StatementCheck(
         "V(i) is a convex combination of the importances",
         f"{value.numel()} rows of {weights.shape[-1]} keys",
         value.numel(),
@@ -103,7 +103,7 @@ def source_prediction(weights: Tensor, importance: Tensor) -> Tensor:
     return (weights.to(torch.float64).mean(-1) * importance.to(torch.float64)).argmax(-1)
 
 
-def prediction_ignores_attention(weights: Tensor, importance: Tensor) -> Evidence:
+def prediction_ignores_attention(weights: Tensor, importance: Tensor) -> StatementCheck:
     """The source's prediction is argmax I for every attention matrix, because a row that sums to 1 has the mean 1 / L.
 
     The violation is the difference between the largest importance and that of the predicted position.
@@ -117,7 +117,7 @@ def prediction_ignores_attention(weights: Tensor, importance: Tensor) -> Evidenc
     allowed = 8 * rounding * float(importance.max()) * weights.shape[-1]
     violation = float(short.max())
     worst = int(short.argmax())
-    return Evidence(
+    return StatementCheck(
         "argmax of row mean times importance is argmax of importance",
         f"{predicted.numel()} sequences of {weights.shape[-1]} positions",
         predicted.numel(),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence.attention import attend
 from whence.errors import usage_error
-from whence_papers.epar.theory.position_effect import Evidence, Setting, factor
+from whence_papers.epar.theory.position_effect import Setting, StatementCheck, factor
 
 
 def double_head_dim(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ def double_head_dim(q: Tensor, k: Tensor, setting: Setting, length: int) -> tupl
     return torch.cat([constant * q, constant * setting.gamma * fading_q], -1), torch.cat([k, growing_k], -1)
 
 
-def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length: int) -> Evidence:
+def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length: int) -> StatementCheck:
     """Compare causal EPAR attention with attention without position over the doubled vectors, both on the reference backend.
 
     q, k and v are ``[B, H, T, D]`` and are converted to double precision. The violation is the largest output difference.
@@ -58,7 +58,7 @@ def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length:
     allowed = 16 * torch.finfo(q.dtype).eps * (1 + logits) * float(v.abs().max())
     worst = int(difference.argmax())
     violation = float(difference.max())
-    return Evidence(
+    return StatementCheck(
         "causal EPAR is attention without position over doubled vectors",
         f"{tuple(q.shape)} in {q.dtype}, L = {length}; {setting}",
         difference.numel(),
@@ -73,7 +73,7 @@ def doubling_identity(q: Tensor, k: Tensor, v: Tensor, setting: Setting, length:
     )
 
 
-def factor_ranks(setting: Setting, length: int) -> Evidence:
+def factor_ranks(setting: Setting, length: int) -> StatementCheck:
     """The same identity for bidirectional attention, which would require a matrix of factors of rank 2 at most.
 
     The causal half is a part of a matrix of rank 2 (rank 1 for the basic form). The symmetric matrix has a higher rank. The
@@ -88,7 +88,7 @@ def factor_ranks(setting: Setting, length: int) -> Evidence:
     assert isinstance(extended, Tensor)
     rank, causal_rank = (int(torch.linalg.matrix_rank(m, rtol=1e-10)) for m in (both_ways, extended))
     visible = positions[:, None] >= positions
-    return Evidence(
+    return StatementCheck(
         "looking both ways too, the factors are a matrix of rank 2 at most",
         f"all pairs of {length} positions; {setting}",
         1,

@@ -71,16 +71,18 @@ def make_pattern(name: str, length: int, seed: int, *, rows: int = 1) -> Tensor:
         raise usage_error(
             "make_pattern(...)", f"length={length}, rows={rows}", "both must be at least 1", "increase them"
         )
-    drawn = PATTERNS[name](rows, length, torch.Generator().manual_seed(seed))
-    low, high = drawn.amin(-1, keepdim=True), drawn.amax(-1, keepdim=True)
-    return torch.where(high > low, (drawn - low) / (high - low).clamp(min=1e-300), drawn)
+    importance = PATTERNS[name](rows, length, torch.Generator().manual_seed(seed))
+    low, high = importance.amin(-1, keepdim=True), importance.amax(-1, keepdim=True)
+    return torch.where(high > low, (importance - low) / (high - low).clamp(min=1e-300), importance)
 
 
 def make_vectors(importance: Tensor, head_dim: int, seed: int) -> Tensor:
     """Vectors ``[..., L, D]`` in random directions whose norms are the importances ``[..., L]``."""
     importance = importance.to(torch.float64)
-    drawn = torch.randn(*importance.shape, head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return importance[..., None] * torch.nn.functional.normalize(drawn, dim=-1)
+    vectors = torch.randn(
+        *importance.shape, head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+    return importance[..., None] * torch.nn.functional.normalize(vectors, dim=-1)
 
 
 def random_position_vectors(length: int, head_dim: int, seed: int) -> Tensor:
@@ -93,8 +95,8 @@ def project_untrained(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     x = x.to(torch.float64)
     generator = torch.Generator().manual_seed(seed)
     head_dim = x.shape[-1]
-    drawn = torch.rand(2, head_dim, head_dim, dtype=torch.float64, generator=generator)
-    to_queries, to_keys = (2 * drawn - 1) / head_dim**0.5
+    matrices = torch.rand(2, head_dim, head_dim, dtype=torch.float64, generator=generator)
+    to_queries, to_keys = (2 * matrices - 1) / head_dim**0.5
     return x @ to_queries.mT, x @ to_keys.mT
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence_papers.epar.theory.benefit import position_value
 from whence_papers.epar.theory.inputs import attention_weights
-from whence_papers.epar.theory.position_effect import PARAMETERS, Evidence, Setting, build_epar
+from whence_papers.epar.theory.position_effect import PARAMETERS, Setting, StatementCheck, build_epar
 
 Measure = Callable[[Tensor], Tensor]
 
@@ -109,8 +109,8 @@ def sensitivity(measure: Measure, setting: Setting) -> Sensitivity:
     """The derivatives of a measure with respect to the parameters of a setting.
 
     >>> from whence_papers.epar.theory.parameters import factor_at
-    >>> found = sensitivity(factor_at(torch.tensor([0.0, 10.0]), length=10), Setting())
-    >>> found.slopes["alpha"], found.slopes["gamma"]
+    >>> result = sensitivity(factor_at(torch.tensor([0.0, 10.0]), length=10), Setting())
+    >>> result.slopes["alpha"], result.slopes["gamma"]
     (tensor([1.0000, 0.7893], dtype=torch.float64), tensor([ 0.0000, -0.2809], dtype=torch.float64))
     """
     numbers = setting.to_tensor()
@@ -120,29 +120,29 @@ def sensitivity(measure: Measure, setting: Setting) -> Sensitivity:
     return Sensitivity(setting, value, dict(zip(PARAMETERS[setting.form], jacobian.unbind(-1), strict=True)))
 
 
-def gradients_match_differences(measure: Measure, setting: Setting, step: float = 1e-5) -> Evidence:
+def gradients_match_differences(measure: Measure, setting: Setting, step: float = 1e-5) -> StatementCheck:
     """The gradients by autograd equal central differences, relative to the largest one (or to 1)."""
-    found = sensitivity(measure, setting)
+    gradient = sensitivity(measure, setting)
     numbers = setting.to_tensor()
     worst, where, count = 0.0, "", 0
     for column, name in enumerate(PARAMETERS[setting.form]):
-        moved = torch.zeros_like(numbers)
-        moved[column] = step
-        both = measure(torch.stack([numbers + moved, numbers - moved])).detach()
+        offset = torch.zeros_like(numbers)
+        offset[column] = step
+        both = measure(torch.stack([numbers + offset, numbers - offset])).detach()
         central = (both[0] - both[1]) / (2 * step)
-        difference = float((central - found.slopes[name]).abs().max()) / max(1.0, float(central.abs().max()))
+        difference = float((central - gradient.slopes[name]).abs().max()) / max(1.0, float(central.abs().max()))
         count += central.numel()
         if difference >= worst:
             worst, where = difference, name
     allowed = 1e-7
-    return Evidence(
+    return StatementCheck(
         "autograd and central differences give the same slopes",
         f"steps of {step:g} around {setting}",
         count,
         worst,
         allowed,
         {f"difference by {where}": worst} if worst > allowed else None,
-        {f"largest slope by {name}": float(slope.abs().max()) for name, slope in found.slopes.items()},
+        {f"largest slope by {name}": float(slope.abs().max()) for name, slope in gradient.slopes.items()},
     )
 
 
@@ -201,8 +201,8 @@ def minimize_by_grid(
             best, lowest = grid[int(losses.argmin())], float(losses.min())
             at_edge = (best - centre).abs() >= half * (1 - 1e-9)
         centre, half = best, torch.where(at_edge, half, half * shrink)
-    found, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
-    return Optimum(found, lowest, evaluations, highest - lowest, ends)
+    setting, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
+    return Optimum(setting, lowest, evaluations, highest - lowest, ends)
 
 
 def minimize_by_gradient(
@@ -239,11 +239,11 @@ def minimize_by_gradient(
         loss = float(_evaluate(measure, numbers[None])[0])
         if loss < lowest:
             best, lowest = numbers, loss
-    found, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
-    return Optimum(found, lowest, evaluations, highest - lowest, ends)
+    setting, ends = _setting(best, names, form), _at_bounds(best, names, low, high)
+    return Optimum(setting, lowest, evaluations, highest - lowest, ends)
 
 
-def grid_and_gradient_agree(by_grid: Optimum, by_gradient: Optimum, allowed: float = 1e-6) -> Evidence:
+def grid_and_gradient_agree(by_grid: Optimum, by_gradient: Optimum, allowed: float = 1e-6) -> StatementCheck:
     """Both searches reach the same minimum. The violation is their difference relative to the spread of the grid search.
 
     ``numbers`` holds the parameters of both. They may differ where the measure hardly depends on them.
@@ -254,7 +254,7 @@ def grid_and_gradient_agree(by_grid: Optimum, by_gradient: Optimum, allowed: flo
     numbers = {f"{name} by grid": float(x) for name, x in zip(names, grid, strict=True)}
     numbers |= {f"{name} by gradient": float(x) for name, x in zip(names, gradient, strict=True)}
     numbers |= {"least by grid": by_grid.loss, "least by gradient": by_gradient.loss}
-    return Evidence(
+    return StatementCheck(
         "grid and gradient find the same optimum",
         f"{by_grid.evaluations} settings on grids, {by_gradient.evaluations} gradient evaluations",
         1,
@@ -294,7 +294,7 @@ def _at_bounds(numbers: Tensor, names: tuple[str, ...], low: Tensor, high: Tenso
 
 def optimum_is_inside(
     measure: Measure, best: Optimum, *, bounds: Mapping[str, tuple[float, float]] = BOUNDS, allowed: float = 1e-6
-) -> Evidence:
+) -> StatementCheck:
     """The optimum is not an artifact of the search bounds.
 
     The violation estimates how much the measure would still decrease across a bound that a parameter ended on: its slope
@@ -305,26 +305,24 @@ def optimum_is_inside(
     names = PARAMETERS[best.setting.form]
     at = best.setting.to_tensor().requires_grad_()
     (slopes,) = torch.autograd.grad(measure(at[None])[0], at)
-    seen: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     falls: dict[str, float] = {}
     for name, x, slope in zip(names, at.tolist(), slopes.tolist(), strict=True):
         low, high = bounds[name]
         below, above = (x - low) / (high - low), (high - x) / (high - low)
         outward = -slope if below < above else slope
-        seen |= {f"room of {name}": min(below, above), f"slope of {name} toward its bound": outward}
+        numbers |= {f"room of {name}": min(below, above), f"slope of {name} toward its bound": outward}
         if min(below, above) < AT_BOUND:
             falls[name] = max(0.0, -outward) * (high - low) / max(best.spread, 1e-300)
     worst = max(falls, key=lambda name: falls[name], default="")
-    found = falls.get(worst, 0.0)
-    example = (
-        {worst: getattr(best.setting, worst), "falls beyond by, of the spread": found} if found > allowed else None
-    )
-    return Evidence(
+    fall = falls.get(worst, 0.0)
+    example = {worst: getattr(best.setting, worst), "falls beyond by, of the spread": fall} if fall > allowed else None
+    return StatementCheck(
         "the optimum lies inside the bounds of the search",
         f"{', '.join(f'{name} from {bounds[name][0]:g} to {bounds[name][1]:g}' for name in names)}; {best.setting}",
         len(names),
-        found,
+        fall,
         allowed,
         example,
-        seen,
+        numbers,
     )

@@ -1,4 +1,4 @@
-"""EPAR's position effect as a function of its parameters, how much score it retains at a distance, and ``Evidence``.
+"""EPAR's position effect as a function of its parameters, how much score it retains at a distance, and ``StatementCheck``.
 
 The formula itself is in ``whence.position.epar``. ``Setting`` holds one choice of alpha, beta and gamma. ``build_epar`` takes
 them as a tensor, so that autograd reaches them and a grid of settings is one attention with as many heads.
@@ -19,13 +19,13 @@ from whence.position.epar import Epar
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StatementCheck:
     """The outcome of a numerical check of a statement. It covers only the cases that were checked.
 
     ``violation`` is the largest amount by which a case violates the statement, 0 if none does. ``allowed`` is the violation
     that rounding alone can cause. ``counter_example`` is the worst case if its violation exceeds ``allowed``.
 
-    >>> found = Evidence("x is below 2", "x = 1, 2, 3", 3, violation=1.0, counter_example={"x": 3.0})
+    >>> found = StatementCheck("x is below 2", "x = 1, 2, 3", 3, violation=1.0, counter_example={"x": 3.0})
     >>> found.holds, print(found)
     x is below 2: FAILS by 1 (allowed 0; 3 checks: x = 1, 2, 3); for example x = 3
     (False, None)
@@ -58,8 +58,8 @@ class Evidence:
         }
 
     def __str__(self) -> str:
-        found = "holds" if self.holds else f"FAILS by {self.violation:.6g}"
-        text = f"{self.statement}: {found} (allowed {self.allowed:.3g}; {self.checked} checks: {self.where})"
+        outcome = "holds" if self.holds else f"FAILS by {self.violation:.6g}"
+        text = f"{self.statement}: {outcome} (allowed {self.allowed:.3g}; {self.checked} checks: {self.where})"
         if self.counter_example is None:
             return text
         return f"{text}; for example " + ", ".join(f"{name} = {x:.6g}" for name, x in self.counter_example.items())
@@ -215,7 +215,9 @@ def gamma_for_retention(retained: float, decay: float) -> float:
     return (1 - retained) / (retained - decay)
 
 
-def retention_figures_agree(basic_far: float, gain_far: float, gain_medium: float, allowed: float = 0.05) -> Evidence:
+def retention_figures_agree(
+    basic_far: float, gain_far: float, gain_medium: float, allowed: float = 0.05
+) -> StatementCheck:
     """Whether three published figures can come from one beta and one gamma.
 
     The retention of the basic form at the greatest distance determines beta, and the gain there determines gamma. Together
@@ -227,7 +229,7 @@ def retention_figures_agree(basic_far: float, gain_far: float, gain_medium: floa
     medium = float(compare_retention(torch.tensor(0.5), Setting(beta=beta, gamma=gamma)).gain)
     off = abs(medium - gain_medium)
     example = {"beta": beta, "gamma": gamma, "gain at L/2": medium, "claimed gain at L/2": gain_medium}
-    return Evidence(
+    return StatementCheck(
         "one beta and one gamma give all three retention figures",
         f"basic keeps {basic_far:g} at L, gain {gain_far:g} at L and {gain_medium:g} at L/2",
         1,
@@ -238,20 +240,20 @@ def retention_figures_agree(basic_far: float, gain_far: float, gain_medium: floa
     )
 
 
-def enhanced_retains_more(setting: Setting, reach: float = 1.0, points: int = 1001) -> Evidence:
+def enhanced_retains_more(setting: Setting, reach: float = 1.0, points: int = 1001) -> StatementCheck:
     """The enhanced form retains at least as much as the basic form with the same beta, at every distance up to reach * L."""
     share = torch.linspace(0, reach, points, dtype=torch.float64)
     both = compare_retention(share, setting)
     short = (both.basic - both.enhanced).clamp(min=0)
     worst = int(short.argmax())
-    found, allowed = float(short.max()), 4 * torch.finfo(torch.float64).eps
-    return Evidence(
+    shortfall, allowed = float(short.max()), 4 * torch.finfo(torch.float64).eps
+    return StatementCheck(
         "the enhanced form keeps at least as much as the basic form",
         f"|i - j| / L from 0 to {reach:g} in {points} points; {setting}",
         points,
-        found,
+        shortfall,
         allowed,
-        None if found <= allowed else {"share": float(share[worst]), "short by": found},
+        None if shortfall <= allowed else {"share": float(share[worst]), "short by": shortfall},
         {
             "gain at L/2": float(compare_retention(torch.tensor(0.5), setting).gain),
             "gain at L": float(compare_retention(torch.tensor(1.0), setting).gain),

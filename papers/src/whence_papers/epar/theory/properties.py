@@ -16,7 +16,7 @@ from torch import Tensor
 from whence.attention import attend
 from whence.errors import usage_error
 from whence_papers.epar.theory.inputs import attention_weights
-from whence_papers.epar.theory.position_effect import Evidence, Setting, factor
+from whence_papers.epar.theory.position_effect import Setting, StatementCheck, factor
 
 ROUNDING = 8 * torch.finfo(torch.float64).eps
 
@@ -26,7 +26,7 @@ def make_grid(length: int, reach: float = 2.0, side: int = 2000) -> Tensor:
     return torch.arange(-side, side + 1, dtype=torch.float64) / side * (reach * length)
 
 
-def continuity(setting: Setting, length: int = 128) -> Evidence:
+def continuity(setting: Setting, length: int = 128) -> StatementCheck:
     """The factor is Lipschitz in the distance, with its slope at 0 as the constant, and therefore continuous, also at 0.
 
     Each grid point is compared with points several step sizes away. The violation is the amount by which a change exceeds
@@ -40,7 +40,7 @@ def continuity(setting: Setting, length: int = 128) -> Evidence:
     beyond = (change - constant * steps[:, None]).clamp(min=0)
     violation, allowed = float(beyond.max()), ROUNDING * setting.alpha
     row, column = divmod(int(beyond.argmax()), distances.numel())
-    return Evidence(
+    return StatementCheck(
         "the factor is continuous in the distance",
         f"signed distances to 2 L in {distances.numel()} points, steps from 1 to 1e-9; L = {length}, {setting}",
         beyond.numel(),
@@ -58,7 +58,7 @@ def slope(distance: Tensor, length: int, setting: Setting) -> Tensor:
     return gradient
 
 
-def differentiability(setting: Setting, length: int = 128) -> Evidence:
+def differentiability(setting: Setting, length: int = 128) -> StatementCheck:
     """The statement that the factor is differentiable at every signed distance. It fails at 0, where there is a kink.
 
     Forward and backward differences are compared at every grid point. Where they differ by more than curvature explains,
@@ -77,7 +77,7 @@ def differentiability(setting: Setting, length: int = 128) -> Evidence:
     by_autograd = slope(inner, length, setting)
     central = ((right + left) / 2)[distances != 0]
     violation = float(jumps.max())
-    return Evidence(
+    return StatementCheck(
         "the factor is differentiable in the signed distance",
         f"signed distances to 2 L in {distances.numel()} points, one-sided steps of {step:g}; L = {length}, {setting}",
         distances.numel(),
@@ -96,14 +96,14 @@ def differentiability(setting: Setting, length: int = 128) -> Evidence:
     )
 
 
-def factor_monotonicity(setting: Setting, length: int = 128) -> Evidence:
+def factor_monotonicity(setting: Setting, length: int = 128) -> StatementCheck:
     """The factor does not increase with |i - j|."""
     distances = make_grid(length)
     distances = distances[distances >= 0]
     change = factor(distances, length, setting).diff()
     violation, allowed = float(change.max().clamp(min=0)), ROUNDING * setting.alpha
     worst = int(change.argmax())
-    return Evidence(
+    return StatementCheck(
         "the factor falls with distance",
         f"distances 0 to 2 L in {distances.numel()} points; L = {length}, {setting}",
         change.numel(),
@@ -114,7 +114,7 @@ def factor_monotonicity(setting: Setting, length: int = 128) -> Evidence:
     )
 
 
-def bound(setting: Setting, length: int = 128) -> Evidence:
+def bound(setting: Setting, length: int = 128) -> StatementCheck:
     """The factor is never below its floor: alpha / (1 + gamma) for the enhanced form, 0 for the basic one.
 
     Distances reach far beyond L, where the factor equals the floor up to rounding. Within L it is still above the floor.
@@ -124,7 +124,7 @@ def bound(setting: Setting, length: int = 128) -> Evidence:
     values = factor(torch.cat([inside, beyond]), length, setting)
     below = (setting.floor - values).clamp(min=0)
     violation, allowed = float(below.max()), ROUNDING * setting.alpha
-    return Evidence(
+    return StatementCheck(
         "the factor is at least alpha / (1 + gamma)" if setting.form == "enhanced" else "the factor is at least 0",
         f"distances 0 to 1e6 L in {values.numel()} points; L = {length}, {setting}",
         values.numel(),
@@ -139,7 +139,7 @@ def bound(setting: Setting, length: int = 128) -> Evidence:
     )
 
 
-def attention_bound(setting: Setting, length: int = 128) -> Evidence:
+def attention_bound(setting: Setting, length: int = 128) -> StatementCheck:
     """The statement that every attention weight is at least the floor of the factor, as the source words it. It fails.
 
     All scores are equal and positive. The weights of a row sum to 1, so most of them are below any such floor.
@@ -147,7 +147,7 @@ def attention_bound(setting: Setting, length: int = 128) -> Evidence:
     one = torch.ones(1, length, 1, dtype=torch.float64)
     row = attention_weights(one, one, setting.position(length), causal=True)[0, 0, -1]
     short = setting.floor - float(row.min())
-    return Evidence(
+    return StatementCheck(
         "every attention weight is at least the floor of the factor",
         f"{length} keys with score 1 before one query; {setting}",
         length,
@@ -180,7 +180,7 @@ def weights_by_distance(scores: Tensor, setting: Setting, *, length: int = 128, 
 
 def attention_monotonicity(
     setting: Setting, *, scores: Tensor | None = None, length: int = 128, temperature: float = 1.0
-) -> Evidence:
+) -> StatementCheck:
     """Theorem 1 as the source states it: attention decreases with distance, for the same content at every distance.
 
     All keys of a row have the same score, one row for each of ``scores`` (by default 401 scores from -5 to 5). The violation
@@ -202,7 +202,7 @@ def attention_monotonicity(
         "weight at distance 0": float(weights[row, 0]),
         "weight at the greatest distance": float(weights[row, -1]),
     }
-    return Evidence(
+    return StatementCheck(
         "attention falls with distance",
         f"equal scores, {scores.numel()} from {float(scores.min()):g} to {float(scores.max()):g}, {length} keys; {setting}",
         rises.numel(),
@@ -220,14 +220,14 @@ def attention_monotonicity(
 
 def monotonicity_of_random_content(
     setting: Setting, *, head_dim: int = 16, draws: int = 1000, length: int = 64, seed: int = 0
-) -> Evidence:
+) -> StatementCheck:
     """The same statement for random content: one random query, and one random key that is repeated at every distance."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, draws, head_dim, dtype=torch.float64, generator=generator)
     scores = (q * k).sum(-1) * head_dim**-0.5
     evidence = attention_monotonicity(setting, scores=scores, length=length)
-    drawn = f"{draws} random queries, each with one random key of width {head_dim} at {length} distances, seed {seed}"
-    return replace(evidence, where=f"{drawn}; {setting}")
+    inputs = f"{draws} random queries, each with one random key of width {head_dim} at {length} distances, seed {seed}"
+    return replace(evidence, where=f"{inputs}; {setting}")
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def improvement(baseline: float, basic: float, enhanced: float, lower_is_better:
 
 def improvement_range(rows: list[list[float]]) -> dict[str, Any]:
     """The smallest and the largest improvement among rows of a baseline and a better figure, in per cent."""
-    found = [100 * (better - baseline) / baseline for baseline, better in rows]
-    return {"smallest_percent": min(found), "largest_percent": max(found)}
+    percents = [100 * (better - baseline) / baseline for baseline, better in rows]
+    return {"smallest_percent": min(percents), "largest_percent": max(percents)}
 
 
 def significance(rows: dict[str, list[float]], runs: int, comparisons: int) -> dict[str, Any]:
@@ -100,13 +100,13 @@ def overlap(first: list[float], second: list[float]) -> dict[str, Any]:
 
 def falls(series: dict[str, list[float]]) -> dict[str, Any]:
     """Number of falls and rises of each series from one entry to the next, and the index of its largest step."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, values in series.items():
         steps = [b - a for a, b in pairwise(values)]
-        found[f"{name}_falls"] = sum(step < 0 for step in steps)
-        found[f"{name}_rises"] = sum(step > 0 for step in steps)
-        found[f"{name}_largest_step"] = 1 + max(range(len(steps)), key=lambda place: abs(steps[place]))
-    return found
+        figures[f"{name}_falls"] = sum(step < 0 for step in steps)
+        figures[f"{name}_rises"] = sum(step > 0 for step in steps)
+        figures[f"{name}_largest_step"] = 1 + max(range(len(steps)), key=lambda place: abs(steps[place]))
+    return figures
 
 
 def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
@@ -115,18 +115,18 @@ def gaps(pairs: dict[str, list[list[float]]]) -> dict[str, Any]:
     >>> gaps({"x": [[5.0, 6.0], [4.0, 4.5]]})
     {'x_first': 1.0, 'x_last': 1.5, 'closing_steps': 0, 'gaps_that_close': 0, 'times_below_zero': 0, 'last_pair_minus_first': 0.0}
     """
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     steps = closing = negative = 0
     last = []
     for name, (upper, lower) in pairs.items():
         gap = [a - b for a, b in zip(upper, lower, strict=True)]
-        found[f"{name}_first"], found[f"{name}_last"] = gap[0], gap[-1]
+        figures[f"{name}_first"], figures[f"{name}_last"] = gap[0], gap[-1]
         steps += sum(b < a for a, b in pairwise(gap))
         closing += gap[-1] < gap[0]
         negative += sum(one < 0 for one in gap)
         last.append(gap[-1])
     counts = {"closing_steps": steps, "gaps_that_close": closing, "times_below_zero": negative}
-    return found | counts | {"last_pair_minus_first": last[-1] - last[0]}
+    return figures | counts | {"last_pair_minus_first": last[-1] - last[0]}
 
 
 def peak(places: list[int], values: list[float], named: float) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
 
 def missing_words(sentence: list[str], named: list[str]) -> dict[str, Any]:
     """Number of the named words that are not in a sentence."""
-    gone = [word for word in named if word.lower() not in {own.lower() for own in sentence}]
-    return {"words_missing": len(gone), "words": f"Not in it: {', '.join(gone)}." if gone else ""}
+    missing = [word for word in named if word.lower() not in {own.lower() for own in sentence}]
+    return {"words_missing": len(missing), "words": f"Not in it: {', '.join(missing)}." if missing else ""}
 
 
 def steps_of_epochs(items: int, batch_size: int, epochs: int) -> dict[str, Any]:

@@ -24,15 +24,15 @@ KINDS = {"none": lambda spec: NoPosition(), "sinusoidal": lambda spec: Sinusoida
 def model_parameters(spec: dict[str, Any], position: str = "sinusoidal") -> dict[str, Any]:
     """Parameter counts of all parts of a model, by name, with the total."""
     model_spec = ModelSpec(**spec)
-    found: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     table = parameter_table(build(model_spec, lambda layer: KINDS[position](model_spec), seed=0))
     for part in table.parts:
-        found[part.name.replace(" ", "_")] = part.count
+        counts[part.name.replace(" ", "_")] = part.count
         for inside in part.inside[:1] if part.name == "layers" else part.inside:
-            found[f"{part.name}_{inside.name}".replace(" ", "_")] = inside.count
+            counts[f"{part.name}_{inside.name}".replace(" ", "_")] = inside.count
             for within in inside.inside:
-                found[f"layer_{within.name}".replace(" ", "_").replace("-", "_")] = within.count
-    return found | {"total": table.total}
+                counts[f"layer_{within.name}".replace(" ", "_").replace("-", "_")] = within.count
+    return counts | {"total": table.total}
 
 
 def position_parameters(spec: dict[str, Any], first: str, second: str) -> dict[str, Any]:
@@ -113,14 +113,14 @@ def speeches_counts(context: int) -> dict[str, Any]:
         test, _ = data.read_labelled(subject, "test_CLS.tsv")
     except (WhenceError, MissingExtra) as error:
         raise MissingEvidence(f"the speeches' files ({error})") from None
-    known = set(train)
+    in_training = set(train)
     lengths = [min(context, len(nltk.split(text))) for text in train]
     return {
         "vocabulary": words,
         "training_items": len(train),
         "test_items": len(test),
         "padding_percent": 100 * (1 - sum(lengths) / (context * len(train))),
-        "test_items_in_training": sum(text in known for text in test),
+        "test_items_in_training": sum(text in in_training for text in test),
         "words": f"nltk {nltk.version}; other versions cut other words.",
     }
 

@@ -21,7 +21,7 @@ from whence.statistics import paired_t
 from whence_papers.epar import theory
 from whence_papers.ledger.computations.arithmetic import disagreement
 
-STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
+STATEMENTS: dict[str, Callable[..., theory.StatementCheck]] = {
     "continuity": theory.continuity,
     "differentiability": theory.differentiability,
     "factor_monotonicity": theory.factor_monotonicity,
@@ -33,18 +33,18 @@ STATEMENTS: dict[str, Callable[..., theory.Evidence]] = {
 
 def epar_statement(statement: str, beta: float, gamma: float) -> dict[str, Any]:
     """Test a statement of the theory: the largest violation, the rounding tolerance, and further numbers."""
-    return from_evidence(STATEMENTS[statement](theory.Setting(beta=beta, gamma=gamma)))
+    return summarize_check(STATEMENTS[statement](theory.Setting(beta=beta, gamma=gamma)))
 
 
-def from_evidence(found: theory.Evidence) -> dict[str, Any]:
+def summarize_check(check: theory.StatementCheck) -> dict[str, Any]:
     """The theory's evidence as a record, with underscores in names."""
-    named = {_name(key): value for key, value in found.numbers.items() if math.isfinite(value)}
+    named = {_name(key): value for key, value in check.numbers.items() if math.isfinite(value)}
     words = ""
-    if found.counter_example is not None:
-        example = ", ".join(f"{key} {value:.4g}" for key, value in found.counter_example.items())
-        words = f"Against '{found.statement}': {example}."
-    beyond = 0.0 if found.holds else found.violation
-    return {"misses_by": beyond, "rounding": found.allowed, "checked": found.checked, **named, "words": words}
+    if check.counter_example is not None:
+        example = ", ".join(f"{key} {value:.4g}" for key, value in check.counter_example.items())
+        words = f"Against '{check.statement}': {example}."
+    beyond = 0.0 if check.holds else check.violation
+    return {"misses_by": beyond, "rounding": check.allowed, "checked": check.checked, **named, "words": words}
 
 
 def _name(text: str) -> str:
@@ -93,8 +93,8 @@ def basic_at_the_end(beta: float, length: int) -> dict[str, Any]:
 def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
     """Whether alpha changes the ratio of a near and a far factor, or only the scale."""
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    found = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
-    ratios = [float(near / far) for near, far in found]
+    factors = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
+    ratios = [float(near / far) for near, far in factors]
     still = theory.factor(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
     return {
         "change_of_near_over_far": max(ratios) - min(ratios),
@@ -117,17 +117,17 @@ def growing_length(beta: float, gamma: float, length: int) -> dict[str, Any]:
 def defaults(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Differences between the stated defaults, and which of them ``whence.Epar`` uses."""
     own = {
-        name: taken.default
-        for name, taken in inspect.signature(Epar).parameters.items()
+        name: parameter.default
+        for name, parameter in inspect.signature(Epar).parameters.items()
         if name in ("alpha", "beta", "gamma")
     }
     followed = [place for place, numbers in stated.items() if numbers == own]
     code = [place for place, numbers in stated.items() if numbers == Epar.CODE_DEFAULTS]
-    found = disagreement(stated)
+    figures = disagreement(stated)
     words = (
-        f"{found['words']} whence.Epar follows {' and '.join(followed)}; Epar.CODE_DEFAULTS is {' and '.join(code)}."
+        f"{figures['words']} whence.Epar follows {' and '.join(followed)}; Epar.CODE_DEFAULTS is {' and '.join(code)}."
     )
-    return found | {"words": words}
+    return figures | {"words": words}
 
 
 def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[str, Any]:
@@ -169,24 +169,24 @@ def matrix_memory(parameters: float, lengths: list[int]) -> dict[str, Any]:
 
     Four bytes per value. Activations are not counted, because they depend on the batch.
     """
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for length in lengths:
-        found[f"matrix_percent_{length}"] = 100 * length**2 / (4 * parameters)
-        found[f"table_percent_{length}"] = 100 * length / (4 * parameters)
+        figures[f"matrix_percent_{length}"] = 100 * length**2 / (4 * parameters)
+        figures[f"table_percent_{length}"] = 100 * length / (4 * parameters)
     longest = math.floor(math.sqrt(0.001 * 4 * parameters))
-    found["words"] = (
+    figures["words"] = (
         f"Beside the training state a matrix stays under 0.1 % up to {longest} tokens; a table of L numbers, as used here, "
         "at any length in use."
     )
-    return found
+    return figures
 
 
 def doubled_vectors(beta: float, gamma: float, length: int, embed_dim: int, seed: int) -> dict[str, Any]:
     """Causal EPAR compared with attention without position over doubled queries and keys, in float64."""
-    drawn = torch.Generator().manual_seed(seed)
-    q, k, v = (torch.randn(1, 2, length, embed_dim, dtype=torch.float64, generator=drawn) for _ in range(3))
-    found = theory.doubling_identity(q, k, v, theory.Setting(beta=beta, gamma=gamma), length)
-    return from_evidence(found) | {"largest_difference": found.violation}
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(1, 2, length, embed_dim, dtype=torch.float64, generator=generator) for _ in range(3))
+    evidence = theory.doubling_identity(q, k, v, theory.Setting(beta=beta, gamma=gamma), length)
+    return summarize_check(evidence) | {"largest_difference": evidence.violation}
 
 
 def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
 
     A row weight w gives softmax(w * scores), which is the softmax at temperature 1 / w.
     """
-    drawn = torch.Generator().manual_seed(seed)
-    scores = torch.randn(rows, length, dtype=torch.float64, generator=drawn)
-    weight = 0.1 + torch.rand(rows, 1, dtype=torch.float64, generator=drawn)
-    of_keys = 0.1 + torch.rand(1, length, dtype=torch.float64, generator=drawn)
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(rows, length, dtype=torch.float64, generator=generator)
+    weight = 0.1 + torch.rand(rows, 1, dtype=torch.float64, generator=generator)
+    of_keys = 0.1 + torch.rand(1, length, dtype=torch.float64, generator=generator)
     by_row, by_key = torch.softmax(weight * scores, -1), torch.softmax(of_keys * scores, -1)
     order = scores.argsort(-1)
     return {
@@ -209,16 +209,16 @@ def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
 
 def added_positions(length: int, embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
     """Change of a score when query and key shift together: vectors added to queries, and Shaw's added to keys."""
-    drawn = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
-    by_place = torch.randn(length, embed_dim, dtype=torch.float64, generator=drawn)
-    by_distance = torch.randn(length, embed_dim, dtype=torch.float64, generator=drawn)
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=generator) for _ in range(2))
+    by_place = torch.randn(length, embed_dim, dtype=torch.float64, generator=generator)
+    by_distance = torch.randn(length, embed_dim, dtype=torch.float64, generator=generator)
     printed = [float((q + by_place[i]) @ k) for i in (3, shift + 3)]
     shaw = [float(q @ (k + by_distance[i - j])) for i, j in ((3, 0), (shift + 3, shift))]
     return {"change_as_printed": abs(printed[1] - printed[0]), "change_of_shaw": abs(shaw[1] - shaw[0])}
 
 
-def drawn(pattern: str, length: int, embed_dim: int, runs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def draw_inputs(pattern: str, length: int, embed_dim: int, runs: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Importance ``[runs, L]``, queries and keys ``[runs, L, embed_dim]`` of one experiment."""
     importance = theory.make_pattern(pattern, length, seed, rows=runs)
     x = theory.make_vectors(importance, embed_dim, seed)
@@ -242,49 +242,49 @@ def optimal_position(
 ) -> dict[str, Any]:
     """Mean consistency and ranking of each experiment, with the basic and the enhanced form on the same samples."""
     setting = theory.Setting(beta=beta, gamma=gamma)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     each: dict[str, list[float]] = {}
     for seed in range(experiments):
-        importance, q, k = drawn(pattern, length, embed_dim, runs, seed)
+        importance, q, k = draw_inputs(pattern, length, embed_dim, runs, seed)
         for form, form_setting in (("basic", setting.basic()), ("enhanced", setting)):
             value = _values(importance, q, k, form_setting)
             agreed = [theory.consistency(v, int(i.argmax())).both for v, i in zip(value, importance, strict=True)]
             ranked = theory.spearman(value, importance).tolist()
             for name, rows in ((f"consistency_{form}", agreed), (f"ranking_{form}", ranked)):
-                found.setdefault(name, []).append(sum(rows) / runs)
+                figures.setdefault(name, []).append(sum(rows) / runs)
                 each.setdefault(name, []).extend(rows)
     for name in ("consistency", "ranking"):
         test = paired_t(each[f"{name}_enhanced"], each[f"{name}_basic"])
-        found[f"{name}_gain"] = test.difference
-        found[f"{name}_gain_p"] = test.p
-    found["chance"] = _by_chance(pattern, length, embed_dim, runs, setting)
-    found["words"] = (
-        f"A position drawn at random has a consistency of {found['chance']:.3f}; the enhanced form changes ours by "
-        f"{found['consistency_gain']:+.4f} (paired over {runs * experiments} runs, p = {found['consistency_gain_p']:.2g})."
+        figures[f"{name}_gain"] = test.difference
+        figures[f"{name}_gain_p"] = test.p
+    figures["chance"] = _by_chance(pattern, length, embed_dim, runs, setting)
+    figures["words"] = (
+        f"A position drawn at random has a consistency of {figures['chance']:.3f}; the enhanced form changes ours by "
+        f"{figures['consistency_gain']:+.4f} (paired over {runs * experiments} runs, p = {figures['consistency_gain_p']:.2g})."
     )
-    return found
+    return figures
 
 
 def _by_chance(pattern: str, length: int, embed_dim: int, runs: int, setting: theory.Setting) -> float:
-    importance, q, k = drawn(pattern, length, embed_dim, min(runs, 3), 0)
+    importance, q, k = draw_inputs(pattern, length, embed_dim, min(runs, 3), 0)
     value = _values(importance, q, k, setting)
     return sum(theory.chance_consistency(v).both for v in value) / len(value)
 
 
 def proposition(beta: float, gamma: float, length: int, embed_dim: int, runs: int) -> dict[str, Any]:
     """Whether V(i) lies between the smallest and the largest importance in every row, on the random pattern."""
-    importance, q, k = drawn("random", length, embed_dim, runs, 0)
+    importance, q, k = draw_inputs("random", length, embed_dim, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
-    return from_evidence(theory.value_is_convex_combination(weights, importance))
+    return summarize_check(theory.value_is_convex_combination(weights, importance))
 
 
 def prediction(beta: float, gamma: float, length: int, embed_dim: int, runs: int) -> dict[str, Any]:
     """Number of runs in which the predicted position differs from that of the largest importance."""
-    importance, q, k = drawn("random", length, embed_dim, runs, 0)
+    importance, q, k = draw_inputs("random", length, embed_dim, runs, 0)
     weights = theory.attention_weights(q, k, theory.Setting(beta=beta, gamma=gamma).position(length))[:, 0]
     differ = theory.source_prediction(weights, importance) != importance.argmax(-1)
-    found = from_evidence(theory.prediction_ignores_attention(weights, importance))
-    return found | {"runs_that_differ": int(differ.sum())}
+    figures = summarize_check(theory.prediction_ignores_attention(weights, importance))
+    return figures | {"runs_that_differ": int(differ.sum())}
 
 
 COMPUTATIONS = (

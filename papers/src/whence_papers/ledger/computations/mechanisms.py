@@ -30,7 +30,7 @@ def prior_start(alpha: float, beta: float, length: int, near: int) -> dict[str, 
 
 def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, Any]:
     """Number of non-finite gradients of the printed formula, by a power and by a logarithm, and of our implementation."""
-    found = {"not_finite_by_power": 0, "not_finite_by_logarithm": 0, "not_finite_of_ours": 0}
+    counts = {"not_finite_by_power": 0, "not_finite_by_logarithm": 0, "not_finite_of_ours": 0}
     distance = torch.arange(length, dtype=torch.float64)
     for beta in betas:
         for name, formula in (
@@ -39,11 +39,11 @@ def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, 
         ):
             a, b = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (alpha, beta))
             grads = torch.autograd.grad(formula(a, b).sum(), (a, b))
-            found[name] += sum(not bool(g.isfinite()) for g in grads)
+            counts[name] += sum(not bool(g.isfinite()) for g in grads)
         ours = PowerPrior(alpha=alpha, beta=beta, learnable=True).double()
         grads = torch.autograd.grad(ours.bias(distance, None).sum(), list(ours.parameters()))
-        found["not_finite_of_ours"] += sum(not bool(g.isfinite().all()) for g in grads)
-    return found
+        counts["not_finite_of_ours"] += sum(not bool(g.isfinite().all()) for g in grads)
+    return counts
 
 
 def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str, Any]:
@@ -65,18 +65,18 @@ def prior_built(embed_dim: int, heads: int, length: int, seed: int) -> dict[str,
     }
 
 
-def _turned(x: Tensor, position: int) -> Tensor:
+def _rotate(x: Tensor, position: int) -> Tensor:
     """Rotate one vector with ``whence.Rotary``."""
     at = torch.tensor([[position]])
-    turned, _ = Rotary().rotate(x[None, None, None], x[None, None, None], at, at)
-    return turned[0, 0, 0]
+    rotated, _ = Rotary().rotate(x[None, None, None], x[None, None, None], at, at)
+    return rotated[0, 0, 0]
 
 
 def relative_scores(embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
     """Change of a score when both positions shift: after rotation, and by the printed product without conjugate."""
-    drawn = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=drawn) for _ in range(2))
-    turned = [float(_turned(q, i) @ _turned(k, j)) for i, j in ((9, 2), (9 + shift, 2 + shift))]
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(embed_dim, dtype=torch.float64, generator=generator) for _ in range(2))
+    scores = [float(_rotate(q, i) @ _rotate(k, j)) for i, j in ((9, 2), (9 + shift, 2 + shift))]
     angles = torch.tensor(10000.0, dtype=torch.float64) ** (
         -torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     )
@@ -87,7 +87,7 @@ def relative_scores(embed_dim: int, shift: int, seed: int) -> dict[str, Any]:
         return float(((first.conj() if conjugate else first) * second).sum().real)
 
     return {
-        "change_of_score": abs(turned[1] - turned[0]),
+        "change_of_score": abs(scores[1] - scores[0]),
         "change_as_printed": abs(product(9 + shift, 2 + shift, False) - product(9, 2, False)),
         "change_with_conjugate": abs(product(9 + shift, 2 + shift, True) - product(9, 2, True)),
     }
@@ -97,8 +97,8 @@ def first_angle(embed_dim: int, base: float) -> dict[str, Any]:
     """Angle of the first pair per step: by the printed formula, whose index begins at 1, and as published."""
     x = torch.zeros(embed_dim, dtype=torch.float64)
     x[0] = 1.0
-    turned = _turned(x, 1)
-    own = float(torch.acos(turned[0].clamp(-1, 1)))
+    rotated = _rotate(x, 1)
+    own = float(torch.acos(rotated[0].clamp(-1, 1)))
     return {"printed": base ** (-2 / embed_dim), "own": own, "difference": abs(own - base ** (-2 / embed_dim))}
 
 
@@ -117,8 +117,8 @@ def waves(embed_dim: int, longest: int) -> dict[str, Any]:
 
 def scaled_positions(embed_dim: int, ratio: float, seed: int) -> dict[str, Any]:
     """Positions divided by a ratio compared with angles divided by it."""
-    drawn = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(embed_dim // 2, dtype=torch.complex128, generator=drawn) for _ in range(2))
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(embed_dim // 2, dtype=torch.complex128, generator=generator) for _ in range(2))
     angles = 10000.0 ** (-torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim)
 
     def score(distance: float, turn: Tensor) -> float:
@@ -147,15 +147,15 @@ def slope_signs(slope: float, length: int) -> dict[str, Any]:
 
 def scales(factors: list[float], heads: int, length: int) -> dict[str, Any]:
     """Mean attention distance at each scale, and how often a larger scale reaches at least as far."""
-    found = []
+    distances = []
     for factor in factors:
         own = Alibi(heads, scale=factor).double()
         distance = torch.arange(length, dtype=torch.float64)
-        found.append((torch.softmax(own.bias(distance, None), -1) @ distance).mean().item())
-    ordered = [found[place] for place in sorted(range(len(factors)), key=factors.__getitem__)]
+        distances.append((torch.softmax(own.bias(distance, None), -1) @ distance).mean().item())
+    ordered = [distances[place] for place in sorted(range(len(factors)), key=factors.__getitem__)]
     return {
         "farther_at_larger_scale": sum(b >= a for a, b in pairwise(ordered)),
-        **{f"mean_distance_at_{factor:g}": one for factor, one in zip(factors, found, strict=True)},
+        **{f"mean_distance_at_{factor:g}": one for factor, one in zip(factors, distances, strict=True)},
     }
 
 
@@ -186,8 +186,8 @@ def order_without_position(length: int, embed_dim: int, seed: int) -> dict[str, 
 
     Two layers of attention with a residual, the last token fixed. One causal layer alone is invariant to the order of the past.
     """
-    drawn = torch.Generator().manual_seed(seed)
-    x = torch.randn(1, 1, length, embed_dim, dtype=torch.float64, generator=drawn) / 2
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(1, 1, length, embed_dim, dtype=torch.float64, generator=generator) / 2
     swapped = x[:, :, [1, 0, *range(2, length)]]
 
     def last(values: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -203,8 +203,8 @@ def order_without_position(length: int, embed_dim: int, seed: int) -> dict[str, 
 
 def who_sees(length: int) -> dict[str, Any]:
     """Number of queries that see the first, the middle and the last key under a causal mask."""
-    seen = torch.ones(length, length).tril().sum(0)
-    return {"see_first": int(seen[0]), "see_middle": int(seen[length // 2]), "see_last": int(seen[-1])}
+    queries = torch.ones(length, length).tril().sum(0)
+    return {"see_first": int(queries[0]), "see_middle": int(queries[length // 2]), "see_last": int(queries[-1])}
 
 
 def no_look_ahead(tokens: int, seed: int) -> dict[str, Any]:
@@ -238,12 +238,12 @@ def t5_numbers(longest: int, buckets: int) -> dict[str, Any]:
 
 def additive_calibration(documents: int, seed: int) -> dict[str, Any]:
     """Relevance as attention minus that of a dummy at the same position, under the additive model, after a softmax."""
-    drawn = torch.Generator().manual_seed(seed)
-    relevance, bias = (torch.rand(documents, dtype=torch.float64, generator=drawn) for _ in range(2))
-    found = (relevance + bias) - (0.3 + bias)  # the dummy has a nonzero relevance
-    weights = torch.softmax(found, 0), torch.softmax(relevance, 0)
+    generator = torch.Generator().manual_seed(seed)
+    relevance, bias = (torch.rand(documents, dtype=torch.float64, generator=generator) for _ in range(2))
+    calibrated = (relevance + bias) - (0.3 + bias)  # the dummy has a nonzero relevance
+    weights = torch.softmax(calibrated, 0), torch.softmax(relevance, 0)
     return {"largest_error_of_weights": float((weights[0] - weights[1]).abs().max()),
-            "error_of_relevance": float((found - relevance).abs().max())}  # fmt: skip
+            "error_of_relevance": float((calibrated - relevance).abs().max())}  # fmt: skip
 
 
 def decomposition(samples: int, length: int, seed: int) -> dict[str, Any]:

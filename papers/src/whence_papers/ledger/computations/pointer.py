@@ -11,13 +11,13 @@ from whence.position import Recency
 
 def softmax_example(scores: list[float], printed: list[float]) -> dict[str, Any]:
     """The softmax of printed scores compared with the printed weights."""
-    found = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
-    off = (found - torch.tensor(printed, dtype=torch.float64)).abs()
+    own = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
+    off = (own - torch.tensor(printed, dtype=torch.float64)).abs()
     return {
         "largest_error": float(off.max()),
         "printed_sum": sum(printed),
-        "weights": found.tolist(),
-        "words": f"The softmax is {' '.join(f'{w:.3f}' for w in found.tolist())}.",
+        "weights": own.tolist(),
+        "words": f"The softmax is {' '.join(f'{w:.3f}' for w in own.tolist())}.",
     }
 
 
@@ -68,17 +68,17 @@ def reasons(places: list[int], content: list[float], bias: list[float], place: i
 
 def masking(length: int, real: int, rows: int, seed: int) -> dict[str, Any]:
     """Softmax, zeroing and renormalization compared with minus infinity before the softmax."""
-    drawn = torch.Generator().manual_seed(seed)
-    scores = 3 * torch.randn(rows, length, dtype=torch.float64, generator=drawn)
+    generator = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(rows, length, dtype=torch.float64, generator=generator)
     mask = torch.arange(length) < real
     renormalised = torch.softmax(scores, -1) * mask
     renormalised = renormalised / renormalised.sum(-1, keepdim=True)
     hidden = torch.softmax(scores.masked_fill(~mask, float("-inf")), -1)
     extreme = torch.tensor([0.0, 200.0])  # in float32 such a large padded score leaves no mass to renormalize
-    left = float((torch.softmax(extreme, 0) * torch.tensor([1.0, 0.0])).sum())
+    mass = float((torch.softmax(extreme, 0) * torch.tensor([1.0, 0.0])).sum())
     return {
         "largest_difference": float((renormalised - hidden).abs().max()),
-        "mass_left_where_padding_scores_high": left,
+        "mass_left_where_padding_scores_high": mass,
         "words": "They differ only where padding scores so high that nothing is left to renormalise.",
     }
 
@@ -120,9 +120,9 @@ def linearity(embed_dim: int, seed: int) -> dict[str, Any]:
 
 def pointwise_convolution(embed_dim: int, length: int, seed: int) -> dict[str, Any]:
     """A 1 x 1 convolution over a sequence compared with the product of each state and the matrix."""
-    drawn = torch.Generator().manual_seed(seed)
-    states = torch.randn(2, length, embed_dim, dtype=torch.float64, generator=drawn)
-    matrix = torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=drawn)
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randn(2, length, embed_dim, dtype=torch.float64, generator=generator)
+    matrix = torch.randn(embed_dim, embed_dim, dtype=torch.float64, generator=generator)
     across = torch.conv2d(
         states.mT[..., None], matrix.T[..., None, None]
     )  # channels first, the sequence along one side

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.lab.experiment import Experiment
-from whence_papers.pointer.coverage.experiment import Coverage, compute
+from whence_papers.pointer.coverage.experiment import CoverageSpec, compute
 
 __all__ = ["COVERAGE"]
 
@@ -22,8 +22,8 @@ COVERAGE = Experiment(
     group="pointer",
     folder="coverage",
     question="Does coverage keep a pointer-generator from repeating words?",
-    spec=Coverage(),
-    quick=Coverage(seeds=(0, 1), steps=3, more=2, asked=6),
+    spec=CoverageSpec(),
+    quick=CoverageSpec(seeds=(0, 1), steps=3, extra_steps=2, num_test_texts=6),
     compute=compute,
     draw=_draw,
 )

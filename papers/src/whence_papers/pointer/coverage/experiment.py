@@ -22,35 +22,37 @@ LENGTHS = ("trained", "longer")
 
 
 @dataclass(frozen=True)
-class Coverage:
+class CoverageSpec:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
     steps: int = 90
-    more: int = 40  # further steps of both
-    batch: int = 24
-    rate: float = 1e-2
-    marked: int = 4  # largest number of names in training summaries
-    longer: int = 10  # largest number of names in the longer summaries
-    asked: int = 200  # test texts of each length
+    extra_steps: int = 40  # further steps of both arms
+    batch_size: int = 24
+    lr: float = 1e-2
+    max_names: int = 4  # largest number of names in training summaries
+    max_names_longer: int = 10  # largest number of names in the longer summaries
+    num_test_texts: int = 200  # test texts of each length
     embedding: int = 16
     hidden_size: int = 24
 
 
-def compute(spec: Coverage, given: Mapping[str, Results], progress: ProgressCallback) -> Results:
-    """``arms[arm]["said_again, longer"][seed]`` and so on for every measure of ``SummaryScores`` and both lengths."""
-    task = Summaries(marked=spec.marked)
-    tests = dict(zip(LENGTHS, (task, Summaries(marked=spec.longer)), strict=True))
+def compute(spec: CoverageSpec, inputs: Mapping[str, Results], progress: ProgressCallback) -> Results:
+    """``arms[arm]["repeated_words, longer"][seed]`` and so on for every measure of ``SummaryScores`` and both lengths."""
+    task = Summaries(max_names=spec.max_names)
+    tests = dict(zip(LENGTHS, (task, Summaries(max_names=spec.max_names_longer)), strict=True))
     arms: dict[str, dict[str, list[float]]] = {WITHOUT: {}, WITH: {}}
     for seed in spec.seeds:
         for arm, model in train_both_models(spec, task, seed).items():
             for length, test in tests.items():
-                found = score_summaries(model, test, test.test(spec.asked), max_length=3 * spec.longer)
-                for measure, value in asdict(found).items():
+                scores = score_summaries(
+                    model, test, test.test(spec.num_test_texts), max_length=3 * spec.max_names_longer
+                )
+                for measure, value in asdict(scores).items():
                     arms[arm].setdefault(f"{measure}, {length}", []).append(value)
         progress(f"coverage: seed {seed}")
     return {"arms": arms}
 
 
-def train_both_models(spec: Coverage, task: Summaries, seed: int) -> dict[str, PointerGenerator]:
+def train_both_models(spec: CoverageSpec, task: Summaries, seed: int) -> dict[str, PointerGenerator]:
     """Train one model, then continue once with and once without coverage, on the same texts."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -60,11 +62,11 @@ def train_both_models(spec: Coverage, task: Summaries, seed: int) -> dict[str, P
                 embedding=spec.embedding,
                 hidden_size=spec.hidden_size,
                 attention="additive",
-                coverage_loss=0.0,
+                coverage_loss_weight=0.0,
             )
         )
-        train(model, task, steps=spec.steps, batch_size=spec.batch, lr=spec.rate, seed=2 * seed)
+        train(model, task, steps=spec.steps, batch_size=spec.batch_size, lr=spec.lr, seed=2 * seed)
         both = {WITHOUT: deepcopy(model), WITH: model.with_coverage()}
         for one in both.values():
-            train(one, task, steps=spec.more, batch_size=spec.batch, lr=spec.rate, seed=2 * seed + 1)
+            train(one, task, steps=spec.extra_steps, batch_size=spec.batch_size, lr=spec.lr, seed=2 * seed + 1)
     return both

@@ -10,15 +10,18 @@ from whence_papers.intervals import SHARE
 
 LOOKS = {"without coverage": Look("0.45", "o", "-"), "with coverage": Look("#08519c", "s", "-")}
 PANELS = {
-    "said_again": ("repeated words", "share of the words (%)"),
-    "repeated": ("repeated attention", "coverage loss (of 1)"),
+    "repeated_words": ("repeated words", "share of the words (%)"),
+    "coverage_loss": ("repeated attention", "coverage loss (of 1)"),
     "copied": ("names at the right position", "share of the names (%)"),
 }
 
 
 def draw(record: dict[str, Any], folder: Path) -> None:
     arms, spec = record["results"]["arms"], record["spec"]
-    lengths = {"trained": f"up to {spec['marked']} names,\nas trained", "longer": f"up to {spec['longer']} names"}
+    lengths = {
+        "trained": f"up to {spec['max_names']} names,\nas trained",
+        "longer": f"up to {spec['max_names_longer']} names",
+    }
     figure, panels = sheet(1, len(PANELS), 9, 3.2)
     for axes, (measure, (title, unit)) in zip(panels, PANELS.items(), strict=True):
         factor = 100.0 if "%" in unit else 1.0
@@ -34,8 +37,8 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     legend(panels[1], loc="lower left")
     letters(panels)
     note = (
-        f"Models with {spec['hidden_size']} units on generated texts, {spec['steps']} steps without coverage and {spec['more']} "
-        f"more with or without it; {spec['asked']} texts of each length, greedy search. Marks: mean "
+        f"Models with {spec['hidden_size']} units on generated texts, {spec['steps']} steps without coverage and {spec['extra_steps']} "
+        f"more with or without it; {spec['num_test_texts']} texts of each length, greedy search. Marks: mean "
         f"of {len(spec['seeds'])} seeds with its 95 % interval; dots: seeds."
     )
     save(figure, folder / "coverage.png", record, note)

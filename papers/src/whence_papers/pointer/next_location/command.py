@@ -51,8 +51,8 @@ def predict(
     users = list(dict.fromkeys(visit.user for visit in all_visits))
     missing = sorted(set(user or []) - set(users))
     if missing:
-        shown = ", ".join(users[:10]) + (", ..." if len(users) > 10 else "")
-        raise usage_error("--user", ", ".join(missing), f"the users of {visits.name} are {shown}", "name one of them")
+        names = ", ".join(users[:10]) + (", ..." if len(users) > 10 else "")
+        raise usage_error("--user", ", ".join(missing), f"the users of {visits.name} are {names}", "name one of them")
     when = None if day is None else parse_day(day)
     selected = [visit for visit in all_visits if not user or visit.user in user]
     predictor = Predictor.from_weights(weights, "whence predict")

@@ -54,14 +54,15 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 def report_panels(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Panels of the report: four tables of the test part, the generated shares, and the learned bias and scale."""
     finished = {
-        arm: [record for record in found if record["result"]["status"] == "done"] for arm, found in runs.items()
+        arm: [record for record in arm_records if record["result"]["status"] == "done"]
+        for arm, arm_records in runs.items()
     }
-    finished = {arm: found for arm, found in finished.items() if found}
+    finished = {arm: arm_records for arm, arm_records in finished.items() if arm_records}
     simple = {name: row for name, row in baselines.items() if "metrics" in row}
     tables = [_metric_table(finished, simple, *counting) for counting in METRIC_TABLES]
     tables += [_counting_table(finished, simple), _uncertainty_table(finished, simple), _generated_table(finished)]
-    found = [*tables, learned_bias_panel(finished), learned_scale_panel(finished)]
-    return [one for one in found if one["rows" if one["kind"] == "table" else "lines"]]
+    panels = [*tables, learned_bias_panel(finished), learned_scale_panel(finished)]
+    return [one for one in panels if one["rows" if one["kind"] == "table" else "lines"]]
 
 
 def metrics_on_test(record: Mapping[str, Any], counting: str) -> Mapping[str, float]:
@@ -91,14 +92,14 @@ def learned_scale_panel(runs: Runs) -> dict[str, Any]:
 
 
 def _lines(
-    runs: Runs, hook: str, moved: Callable[[list[float]], list[float]]
+    runs: Runs, hook: str, transform: Callable[[list[float]], list[float]]
 ) -> dict[str, dict[str, list[list[float]]]]:
     lines: dict[str, dict[str, list[list[float]]]] = {}
-    for arm, found in runs.items():
-        for record in found:
+    for arm, arm_records in runs.items():
+        for record in arm_records:
             shape = record["notes"].get("shape") or {}
             if hook in shape:
-                points = [list(point) for point in zip(shape["from_end"], moved(shape[hook]), strict=True)]
+                points = [list(point) for point in zip(shape["from_end"], transform(shape[hook]), strict=True)]
                 lines.setdefault(arm, {})[str(record["seed"])] = points
     return lines
 
@@ -108,12 +109,12 @@ def _metric_table(runs: Runs, simple: Mapping[str, Any], counting: str, title: s
         [name, *(_percent(row["metrics"].get(counting, {}).get(metric)) for metric in NAMES)]
         for name, row in simple.items()
     ]
-    for arm, found in runs.items():
+    for arm, arm_records in runs.items():
         rows.append(
             [
                 arm,
                 *(
-                    _mean_and_half_interval([metrics_on_test(record, counting).get(metric) for record in found])
+                    _mean_and_half_interval([metrics_on_test(record, counting).get(metric) for record in arm_records])
                     for metric in NAMES
                 ),
             ]
@@ -126,12 +127,12 @@ def _counting_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
         [name, *(_percent(row["metrics"].get(counting, {}).get("acc@1")) for counting in COUNTINGS)]
         for name, row in simple.items()
     ]
-    for arm, found in runs.items():
+    for arm, arm_records in runs.items():
         rows.append(
             [
                 arm,
                 *(
-                    _mean_and_half_interval([metrics_on_test(one, counting).get("acc@1") for one in found])
+                    _mean_and_half_interval([metrics_on_test(one, counting).get("acc@1") for one in arm_records])
                     for counting in COUNTINGS
                 ),
             ]
@@ -143,25 +144,25 @@ def _counting_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def accuracy_over_users(tested: Sequence[Mapping[str, Any]]) -> Summary:
+def accuracy_over_users(runs: Sequence[Mapping[str, Any]]) -> Summary:
     """Acc@1 over users as clusters, from the test parts of one or several runs; each user has the mean over the runs."""
-    users = list(tested[0]["users"])
-    right = [sum(one["users"][user][1] for one in tested) / len(tested) for user in users]
-    return cluster_proportion(right, [tested[0]["users"][user][0] for user in users])
+    users = list(runs[0]["users"])
+    right = [sum(one["users"][user][1] for one in runs) / len(runs) for user in users]
+    return cluster_proportion(right, [runs[0]["users"][user][0] for user in users])
 
 
 def _uncertainty_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
     rows = [[name, _percent(row["value"]), MISSING, _interval_text(accuracy_over_users([row]).interval)]
             for name, row in simple.items() if "users" in row]  # fmt: skip
-    for arm, found in runs.items():
-        tested = [record["result"]["evaluations"][-1]["splits"]["test"] for record in found]
-        short = summary([one["value"] for one in tested])
+    for arm, arm_records in runs.items():
+        scores = [record["result"]["evaluations"][-1]["splits"]["test"] for record in arm_records]
+        short = summary([one["value"] for one in scores])
         rows.append(
             [
                 arm,
                 _percent(short.mean),
                 _interval_text(short.interval),
-                _interval_text(accuracy_over_users(tested).interval),
+                _interval_text(accuracy_over_users(scores).interval),
             ]
         )
     return {
@@ -178,8 +179,8 @@ def _interval_text(interval: Interval | None) -> str:
 
 def _generated_table(runs: Runs) -> dict[str, Any]:
     rows = []
-    for arm, found in runs.items():
-        shares = [record["notes"].get("generated") or {} for record in found]
+    for arm, arm_records in runs.items():
+        shares = [record["notes"].get("generated") or {} for record in arm_records]
         rows.append(
             [arm, *(_mean_and_half_interval([share.get(kind) for share in shares]) for kind in ("seen", "unseen"))]
         )
@@ -195,10 +196,10 @@ def _percent(value: float | None) -> str:
 
 
 def _mean_and_half_interval(values: Sequence[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if not known:
+    percents = [100 * value for value in values if value is not None]
+    if not percents:
         return MISSING
-    short = summary(known)
+    short = summary(percents)
     if short.interval is None:
         return f"{short.mean:.2f}"
     return f"{short.mean:.2f} ± {short.interval.high - short.mean:.2f}"
@@ -269,9 +270,9 @@ def draw_learned_bias(axes: Axes, runs: Runs) -> None:
 
 def _draw_accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:
     """One row per arm, all questions (dark) and answers that occur in training (light): seeds, mean and interval."""
-    for row, found in enumerate(runs.values()):
+    for row, arm_records in enumerate(runs.values()):
         for side, (counting, look) in zip((-0.16, 0.16), COUNTING_STYLES.items(), strict=True):
-            values = [100 * metrics_on_test(record, counting)["acc@1"] for record in found]
+            values = [100 * metrics_on_test(record, counting)["acc@1"] for record in arm_records]
             short = summary(values)
             name = COUNTINGS[counting] if row == 0 else None
             axes.plot(values, [row + side] * len(values), ".", color=look["color"], markersize=4, alpha=0.5)
@@ -327,8 +328,8 @@ def _figure(width: float, height: float) -> Figure:
 def main(folder: Path, out: Path) -> None:
     """Draw the figure of a study from its records."""
     study = load_study(folder)
-    found = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
-    runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in found.items()}
+    by_arm = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
+    runs = {arm: [one for one in some if one["result"]["status"] == "done"] for arm, some in by_arm.items()}
     simple = records.read(folder / "baselines.json")["baselines"]
     figure = study_figure({arm: some for arm, some in runs.items() if some}, simple)
     with records.replace_file(out) as part:

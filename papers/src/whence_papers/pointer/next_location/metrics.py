@@ -69,17 +69,17 @@ def weighted_f1(predicted: Tensor, targets: Tensor) -> float:
 
 def compute_metrics(ranks: Tensor, predicted: Tensor, targets: Tensor, users: Tensor) -> dict[str, dict[str, float]]:
     """Every metric in every counting. A counting without questions is left out."""
-    found = {}
+    metrics = {}
     for ending, counts in (("", torch.ones_like(targets, dtype=torch.bool)), ("_seen", targets != UNKNOWN)):
         if not bool(counts.any()):
             continue
         own, who = ranks[counts], users[counts]
         each = [rank_metrics(own[who == user]) for user in who.unique()]
-        found["all" if not ending else "seen"] = {
-            **rank_metrics(own), "f1": weighted_f1(predicted[counts], targets[counts]), "asked": int(counts.sum()),
+        metrics["all" if not ending else "seen"] = {
+            **rank_metrics(own), "f1": weighted_f1(predicted[counts], targets[counts]), "num_targets": int(counts.sum()),
         }  # fmt: skip
-        found[f"by_user{ending}"] = {name: sum(row[name] for row in each) / len(each) for name in each[0]}
-    return found
+        metrics[f"by_user{ending}"] = {name: sum(row[name] for row in each) / len(each) for name in each[0]}
+    return metrics
 
 
 class RankAccumulator(MetricAccumulator):
@@ -97,17 +97,17 @@ class RankAccumulator(MetricAccumulator):
     def result(self) -> dict[str, Any]:
         ranks, predicted, targets, users = torch.cat(self.rows, 1)
         # argmax may return any of several equal scores; accuracy follows the ranks
-        right = int((ranks == 1).sum())
+        correct = int((ranks == 1).sum())
         return super().result() | {
-            "value": right / len(ranks), "right": right, "metrics": compute_metrics(ranks, predicted, targets, users),
+            "value": correct / len(ranks), "correct": correct, "metrics": compute_metrics(ranks, predicted, targets, users),
             "users": {str(int(user)): _user_counts(ranks, targets, users == user) for user in users.unique()},
         }  # fmt: skip
 
 
 def _user_counts(ranks: Tensor, targets: Tensor, own: Tensor) -> list[int]:
     """Questions and correct answers, then the same for answers that occur in training."""
-    seen = own & (targets != UNKNOWN)
-    return [int(own.sum()), int((ranks[own] == 1).sum()), int(seen.sum()), int((ranks[seen] == 1).sum())]
+    in_training = own & (targets != UNKNOWN)
+    return [int(own.sum()), int((ranks[own] == 1).sum()), int(in_training.sum()), int((ranks[in_training] == 1).sum())]
 
 
 Rule = Callable[[Batch], Tensor]
@@ -131,8 +131,8 @@ class Counts:
 
     def habits(self, users: Tensor) -> Tensor:
         """Visits of these users per place; zero for unknown users."""
-        known = users < len(self.own)
-        return self.own[users.clamp(max=len(self.own) - 1)] * known[:, None]
+        has_history = users < len(self.own)
+        return self.own[users.clamp(max=len(self.own) - 1)] * has_history[:, None]
 
 
 def last_visited(counts: Counts, batch: Batch) -> Tensor:
@@ -177,15 +177,15 @@ RULES: Mapping[str, Callable[[Counts, Batch], Tensor]] = {
 
 def evaluate_rules(counts: Counts, batches: list[Batch]) -> dict[str, dict[str, object]]:
     """Evaluate every rule on the batches of one split with the metrics of models."""
-    found = {}
+    metrics = {}
     for name, rule in RULES.items():
         tally = RankAccumulator()
         for batch in batches:
             tally.add(rule(counts, batch), batch)
-        found[name] = {
-            key: value for key, value in tally.result().items() if key != "surprise"
+        metrics[name] = {
+            key: value for key, value in tally.result().items() if key != "cross_entropy"
         }  # scores of rules are not probabilities
-    return found
+    return metrics
 
 
 def _break_ties(scores: Tensor, otherwise: Tensor) -> Tensor:

@@ -41,7 +41,12 @@ from whence.position.expression import ModelDims
 from whence.position.no_position import NoPosition
 from whence_papers.pointer.next_location.histories import DURATIONS, PADDING, TIMES
 from whence_papers.pointer.pointer_generator import PointerGeneratorSpec
-from whence_papers.pointer.pointer_generator.model import BidirectionalEncoder, Decoder, DecoderState, EncodedSources
+from whence_papers.pointer.pointer_generator.model import (
+    AttentionDecoder,
+    BidirectionalEncoder,
+    DecoderState,
+    EncodedSources,
+)
 
 #: input features of a visit besides its place; the model sums one embedding for each
 READS = ("user", "time", "weekday", "duration", "ago", "from_end")
@@ -255,14 +260,14 @@ def learned_shape(model: nn.Module, most: int) -> dict[str, list[float]]:
         return {}
     device = next(model.parameters()).device
     distance = torch.arange(most, dtype=torch.float32, device=device)
-    found: dict[str, list[float]] = {"from_end": (distance + 1).tolist()}
+    shape: dict[str, list[float]] = {"from_end": (distance + 1).tolist()}
     for part in pointer.position.parts:
         length = part.context if part.length == "context" else None
         for hook, start, joined in (("score_scale", 1.0, torch.mul), ("bias", 0.0, torch.add)):
             if hook in part.effects and part.length in (None, "context"):
-                so_far = torch.tensor(found.get(hook, [start] * most), device=device)
-                found[hook] = joined(so_far, getattr(part, hook)(distance, length).flatten()).tolist()
-    return found if len(found) > 1 else {}
+                so_far = torch.tensor(shape.get(hook, [start] * most), device=device)
+                shape[hook] = joined(so_far, getattr(part, hook)(distance, length).flatten()).tolist()
+    return shape if len(shape) > 1 else {}
 
 
 class NextPlaceLstm(NextPlaceModel):
@@ -279,11 +284,11 @@ class NextPlaceLstm(NextPlaceModel):
     def __init__(self, spec: NextPlaceSpec) -> None:
         super().__init__(spec)
         inside = PointerGeneratorSpec(
-            spec.places, embedding=spec.embed_dim, hidden_size=spec.ffn_dim, attention="additive", coverage_loss=0.0,
+            spec.places, embedding=spec.embed_dim, hidden_size=spec.ffn_dim, attention="additive", coverage_loss_weight=0.0,
             output="generator" if spec.answers == "generate" else "pointer",
         )  # fmt: skip
         self.encoder = BidirectionalEncoder(spec.embed_dim, spec.ffn_dim)
-        self.decoder = Decoder(inside)
+        self.decoder = AttentionDecoder(inside)
         self.start = nn.Parameter(torch.zeros(spec.embed_dim))
 
     def predict(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> NextPlaceOutput:

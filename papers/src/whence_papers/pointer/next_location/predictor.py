@@ -111,13 +111,13 @@ class Predictor:
         self, probabilities: list[float], history: list[Visit], weights: list[float] | None, generated_share: float
     ) -> dict[str, float]:
         """Probabilities by place name. Copies of places that do not occur in training count for their own names."""
-        found = {
+        by_name = {
             self.numbers.name(n): probabilities[n] for n in range(len(probabilities)) if n not in (PADDING, UNKNOWN)
         }
         left = probabilities[UNKNOWN]
         for visit, weight in zip(history, weights or [0.0] * len(history), strict=True):
             if self.numbers.place(visit.place) == UNKNOWN:
                 copied = (1 - generated_share) * weight
-                found[visit.place] = found.get(visit.place, 0.0) + copied
+                by_name[visit.place] = by_name.get(visit.place, 0.0) + copied
                 left -= copied
-        return found | {ELSEWHERE: max(left, 0.0)}
+        return by_name | {ELSEWHERE: max(left, 0.0)}

@@ -111,16 +111,16 @@ class NextPlaceTask(Task):
 
     def baselines(self) -> dict[str, Any]:
         counts = Counts(self.parts["train"].table, self.vocab_size)
-        found: dict[str, Any] = evaluate_rules(counts, self.evaluation("test"))
+        scores: dict[str, Any] = evaluate_rules(counts, self.evaluation("test"))
         if self.settings["data"] == "world":
             test = self.parts["test"]
-            known = World(history=self.days).probabilities(test, self.numbers)
+            exact = World(history=self.days).probabilities(test, self.numbers)
             targets, users = test.table.place[test.target], test.table.user[test.target]
-            found["the world's own rules"] = {
-                "value": best_accuracy(known), "surprise": best_cross_entropy(known),
-                "metrics": compute_metrics(target_ranks(known, targets), known.argmax(1), targets, users),
+            scores["the world's own rules"] = {
+                "value": best_accuracy(exact), "cross_entropy": best_cross_entropy(exact),
+                "metrics": compute_metrics(target_ranks(exact, targets), exact.argmax(1), targets, users),
             }  # fmt: skip
-        return found
+        return scores
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
         assert isinstance(model, NextPlaceModel)
@@ -131,16 +131,16 @@ class NextPlaceTask(Task):
         """Mean generated share for answers that occur in training and for those that do not."""
         device = next(model.parameters()).device
         with eval_mode(model):
-            shares = [
+            batches = [
                 (
                     model.predict(batch.tokens, key_mask=batch.key_mask, extras=batch.extras).generated_share,
                     batch.targets,
                 )
-                for batch in (found.map(lambda tensor: tensor.to(device)) for found in self.evaluation("test"))
+                for batch in (one.map(lambda tensor: tensor.to(device)) for one in self.evaluation("test"))
             ]
-        share, targets = (torch.cat(column) for column in zip(*shares, strict=True))
-        found = {"seen": share[targets != UNKNOWN], "unseen": share[targets == UNKNOWN]}
-        return {name: float(some.mean()) for name, some in found.items() if len(some)}
+        share, targets = (torch.cat(column) for column in zip(*batches, strict=True))
+        by_answer = {"seen": share[targets != UNKNOWN], "unseen": share[targets == UNKNOWN]}
+        return {name: float(some.mean()) for name, some in by_answer.items() if len(some)}
 
     @staticmethod
     def panels(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -51,23 +51,23 @@ def read_visits(path: Path, subject: str) -> list[Visit]:
         raise usage_error(
             subject, f"{path.name}, invalid at byte {error.start}", "a file of visits is UTF-8 text", "save it as UTF-8"
         ) from None
-    found: list[Visit] = []
+    visits: list[Visit] = []
     bad: dict[int, str] = {}  # by line
     rows = _rows(text, bad)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     timed = not bad and _require_columns(path, subject, header)
     for line, cells in rows:
         try:
-            found.append(_visit(header, cells, timed))
+            visits.append(_visit(header, cells, timed))
         except ValueError as error:
             bad[line] = str(error)
     if bad:
         raise usage_error(
             subject, f"{path.name} with {_named(bad)}", "every row must be a valid visit", "correct these rows"
         )
-    if not found:
+    if not visits:
         raise usage_error(subject, f"{path.name} without a visit", "at least one visit is needed", "add visits")
-    return sort_by_time(found)
+    return sort_by_time(visits)
 
 
 def _rows(text: str, bad: dict[int, str]) -> Iterator[tuple[int, list[str]]]:

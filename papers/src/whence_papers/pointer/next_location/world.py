@@ -64,14 +64,14 @@ class World:
 
     def draw_people(self) -> People:
         """Draw the people from the seed."""
-        drawn = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         table = torch.zeros(self.people, PARTS_OF_DAY, self.places, dtype=torch.float64)
         homes = []
         for person in range(self.people):
-            own = torch.randperm(self.places, generator=drawn)[: HABITS + 2]
+            own = torch.randperm(self.places, generator=generator)[: HABITS + 2]
             homes.append(int(own[HOME]))
             for part in range(PARTS_OF_DAY):
-                weights = torch.rand(len(own), generator=drawn, dtype=torch.float64) * 0.3
+                weights = torch.rand(len(own), generator=generator, dtype=torch.float64) * 0.3
                 weights[WORK if part in (0, 1) else HOME] += 1.0  # work after night and morning, home after the rest
                 table[person, part, own] = weights / weights.sum()
         return People(table, homes)
@@ -86,8 +86,8 @@ class World:
     def visits(self) -> list[Visit]:
         """Sample the visits of all people."""
         people = self.draw_people()
-        drawn = torch.Generator().manual_seed(self.seed + 1)
-        found: list[Visit] = []
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        visits: list[Visit] = []
         for person in range(self.people):
             lived: list[tuple[int, int]] = []  # day and place
             for day in range(self.days):
@@ -96,13 +96,13 @@ class World:
                     if past:
                         before = (part - 1) % PARTS_OF_DAY
                         chance = self.next_probabilities(people, person, before, past)
-                        place = int(torch.multinomial(chance, 1, generator=drawn))
+                        place = int(torch.multinomial(chance, 1, generator=generator))
                     else:
                         place = people.homes[person]
                     lived.append((day, place))
                     minute = part * MINUTES_A_DAY // PARTS_OF_DAY + 60
-                    found.append(Visit(f"person {person}", f"place {place}", day, minute, day % 7, 300.0))
-        return found
+                    visits.append(Visit(f"person {person}", f"place {place}", day, minute, day % 7, 300.0))
+        return visits
 
     def parts(self) -> dict[str, list[Visit]]:
         """The visits, split like the published data."""

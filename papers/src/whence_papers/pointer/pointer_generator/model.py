@@ -23,7 +23,7 @@ from whence.attention.additive import AdditiveAttention, CoverageAttention, Memo
 from whence.attention.pointer import Gate, mix, scatter_to_vocabulary
 from whence.errors import usage_error
 from whence.validation import require_integer
-from whence_papers.pointer.pointer_generator.vocabulary import NO_TARGET, PAD, UNKNOWN, Sources, Targets
+from whence_papers.pointer.pointer_generator.vocabulary import NO_TARGET, PAD, UNKNOWN, SourceBatch, TargetBatch
 
 CHOICES = {"attention": ("additive", "coverage"), "output": ("pointer", "generator")}
 
@@ -39,7 +39,7 @@ class PointerGeneratorSpec:
         attention_dim: dimension of additive attention; by default twice ``hidden_size``, that of an encoder state.
         attention: ``"additive"``, or ``"coverage"``, which also reads the attention of earlier steps.
         output: ``"pointer"``, which copies or generates, or ``"generator"``, which can only generate.
-        coverage_loss: weight of the coverage loss.
+        coverage_loss_weight: weight of the coverage loss.
 
     The source has a vocabulary of 50,000, embeddings of 128, 256 units and a coverage loss of weight 1.
 
@@ -53,7 +53,7 @@ class PointerGeneratorSpec:
     attention_dim: int | None = None
     attention: str = "coverage"
     output: str = "pointer"
-    coverage_loss: float = 1.0
+    coverage_loss_weight: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "embedding", "hidden_size", "attention_dim"):
@@ -68,12 +68,12 @@ class PointerGeneratorSpec:
                     f"{name} is one of {', '.join(choices)}",
                     "choose one of them",
                 )
-        number = isinstance(self.coverage_loss, int | float) and not isinstance(self.coverage_loss, bool)
-        if not number or not 0 <= self.coverage_loss < float("inf"):
+        number = isinstance(self.coverage_loss_weight, int | float) and not isinstance(self.coverage_loss_weight, bool)
+        if not number or not 0 <= self.coverage_loss_weight < float("inf"):
             raise usage_error(
-                "PointerGeneratorSpec(coverage_loss=...)",
-                repr(self.coverage_loss),
-                "coverage_loss is a finite number of at least 0",
+                "PointerGeneratorSpec(coverage_loss_weight=...)",
+                repr(self.coverage_loss_weight),
+                "coverage_loss_weight is a finite number of at least 0",
                 "use 1, as the source does, or 0 for none",
             )
 
@@ -140,10 +140,10 @@ class DecoderStep:
     log_p: Tensor  # [B, size], over the extended vocabulary
     gate: Tensor  # [B], the logit of p_gen; a model that can only generate has +inf
     weights: Tensor  # [B, S], attention weights
-    repeated: Tensor  # [B], its coverage loss
+    coverage_loss: Tensor  # [B], its coverage loss
 
 
-class Decoder(nn.Module):
+class AttentionDecoder(nn.Module):
     """One decoder step, with or without a pointer."""
 
     def __init__(self, spec: PointerGeneratorSpec) -> None:
@@ -183,7 +183,7 @@ class TeacherForcedOutput:
     log_p: Tensor  # [B, T, size], over the extended vocabulary
     gate: Tensor  # [B, T], logits of p_gen
     weights: Tensor  # [B, T, S]
-    repeated: Tensor  # [B, T], the coverage loss of each step
+    coverage_loss: Tensor  # [B, T], the coverage loss of each step
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Loss:
 
     total: Tensor
     cross_entropy: Tensor
-    repeated: Tensor
+    coverage_loss: Tensor
 
 
 class PointerGenerator(nn.Module):
@@ -211,9 +211,9 @@ class PointerGenerator(nn.Module):
         self.spec = spec
         self.embedding = nn.Embedding(spec.vocab_size, spec.embedding, padding_idx=PAD)
         self.encoder = BidirectionalEncoder(spec.embedding, spec.hidden_size)
-        self.decoder = Decoder(spec)
+        self.decoder = AttentionDecoder(spec)
 
-    def encode(self, sources: Sources) -> tuple[EncodedSources, DecoderState]:
+    def encode(self, sources: SourceBatch) -> tuple[EncodedSources, DecoderState]:
         """Encode sources once for all steps. Returns them with the initial decoder state."""
         size = self.spec.vocab_size + sources.extra
         highest = int(sources.tokens.max())
@@ -232,20 +232,20 @@ class PointerGenerator(nn.Module):
 
     def step(self, words: Tensor, before: DecoderState, encoded: EncodedSources) -> tuple[DecoderStep, DecoderState]:
         """One step after the words ``[B]`` of the extended vocabulary. Out-of-vocabulary words are read as unknown."""
-        known = words.masked_fill(words >= self.spec.vocab_size, UNKNOWN)
-        return self.decoder(self.embedding(known), before, encoded)
+        ids = words.masked_fill(words >= self.spec.vocab_size, UNKNOWN)
+        return self.decoder(self.embedding(ids), before, encoded)
 
-    def forward(self, sources: Sources, targets: Targets) -> TeacherForcedOutput:
+    def forward(self, sources: SourceBatch, targets: TargetBatch) -> TeacherForcedOutput:
         """Run all steps with teacher forcing."""
         encoded, state = self.encode(sources)
         steps: list[DecoderStep] = []
         for words in targets.inputs.unbind(1):
             step, state = self.step(words, state, encoded)
             steps.append(step)
-        parts = ("log_p", "gate", "weights", "repeated")
+        parts = ("log_p", "gate", "weights", "coverage_loss")
         return TeacherForcedOutput(*(torch.stack([getattr(step, part) for step in steps], 1) for part in parts))
 
-    def loss(self, sources: Sources, targets: Targets) -> Loss:
+    def loss(self, sources: SourceBatch, targets: TargetBatch) -> Loss:
         """Cross-entropy and coverage loss, each a mean over the words of a target and then over the targets, as in the source.
 
         Without a pointer, an out-of-vocabulary target counts as the unknown word.
@@ -255,11 +255,11 @@ class PointerGenerator(nn.Module):
         has_target = target_ids != NO_TARGET
         cross_entropy = -output.log_p.gather(2, target_ids.masked_fill(~has_target, PAD)[..., None])[..., 0]
         means = [
-            (each.masked_fill(~has_target, 0.0).sum(1) / has_target.sum(1)).mean() for each in (cross_entropy, output.repeated)
+            (each.masked_fill(~has_target, 0.0).sum(1) / has_target.sum(1)).mean() for each in (cross_entropy, output.coverage_loss)
         ]  # fmt: skip
-        return Loss(means[0] + self.spec.coverage_loss * means[1], *means)
+        return Loss(means[0] + self.spec.coverage_loss_weight * means[1], *means)
 
-    def with_coverage(self, coverage_loss: float = 1.0) -> PointerGenerator:
+    def with_coverage(self, coverage_loss_weight: float = 1.0) -> PointerGenerator:
         """A copy of a model trained without coverage, with w_c = 0. The source continues training from here."""
         if self.spec.attention == "coverage":
             raise usage_error(
@@ -268,7 +268,7 @@ class PointerGenerator(nn.Module):
                 "only a model without coverage can be converted",
                 "use this model as it is",
             )
-        model = PointerGenerator(replace(self.spec, attention="coverage", coverage_loss=coverage_loss))
+        model = PointerGenerator(replace(self.spec, attention="coverage", coverage_loss_weight=coverage_loss_weight))
         model = model.to(self.embedding.weight)
         model.decoder.attention = CoverageAttention.from_plain(self.decoder.attention)
         model.load_state_dict({**model.state_dict(), **self.state_dict()})

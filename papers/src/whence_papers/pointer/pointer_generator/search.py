@@ -15,7 +15,7 @@ from whence.errors import usage_error
 from whence.models import eval_mode
 from whence.validation import require_integer
 from whence_papers.pointer.pointer_generator.model import PointerGenerator
-from whence_papers.pointer.pointer_generator.vocabulary import PAD, START, STOP, Sources
+from whence_papers.pointer.pointer_generator.vocabulary import PAD, START, STOP, SourceBatch
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Hypothesis:
     log_p: float  # of all words and of the stop, if there is one
     score: float  # log_p / steps ** length_penalty
     stopped: bool  # False: cut off at max_length
-    repeated: float  # the coverage loss, a mean over the steps
+    coverage_loss: float  # the coverage loss, a mean over the steps
 
 
 def make_hypothesis(
-    words: tuple[int, ...], log_p: float, stopped: bool, repeated: float, length_penalty: float
+    words: tuple[int, ...], log_p: float, stopped: bool, coverage_loss: float, length_penalty: float
 ) -> Hypothesis:
     steps = max(1, len(words) + stopped)
-    return Hypothesis(words, log_p, log_p / steps**length_penalty, stopped, repeated / steps)
+    return Hypothesis(words, log_p, log_p / steps**length_penalty, stopped, coverage_loss / steps)
 
 
 @torch.no_grad()
-def greedy_search(model: PointerGenerator, sources: Sources, *, max_length: int = 100) -> list[Hypothesis]:
+def greedy_search(model: PointerGenerator, sources: SourceBatch, *, max_length: int = 100) -> list[Hypothesis]:
     """Take the most likely word at each step. All sources run as one batch."""
     require_integer("greedy_search", "max_length", max_length)
     with eval_mode(model):
@@ -45,7 +45,7 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, max_length: int 
         batch = len(sources.lengths)
         words = sources.tokens.new_full((batch,), START)
         ended = torch.zeros_like(words, dtype=torch.bool)
-        log_p, repeated = (state.coverage.new_zeros(batch, dtype=torch.float64) for _ in range(2))
+        log_p, coverage_loss = (state.coverage.new_zeros(batch, dtype=torch.float64) for _ in range(2))
         written: list[Tensor] = []
         for length in range(max_length + 1):
             step, state = model.step(words, state, encoded)
@@ -54,14 +54,16 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, max_length: int 
             if length == max_length:
                 ended = ended | (words != STOP)  # cut off: this word is not written
             log_p += best_log_p.double().masked_fill(ended, 0.0)
-            repeated += step.repeated.double().masked_fill(ended, 0.0)
+            coverage_loss += step.coverage_loss.double().masked_fill(ended, 0.0)
             words = words.masked_fill(ended, PAD)
             written.append(words)
             ended = ended | (words == STOP)
             if bool(ended.all()):
                 break
     out = []
-    for row, total, coverage in zip(torch.stack(written, 1).tolist(), log_p.tolist(), repeated.tolist(), strict=True):
+    for row, total, coverage in zip(
+        torch.stack(written, 1).tolist(), log_p.tolist(), coverage_loss.tolist(), strict=True
+    ):
         stopped = STOP in row
         text = tuple(word for word in row if word not in (STOP, PAD))
         out.append(make_hypothesis(text, total, stopped, coverage, 1.0))
@@ -71,7 +73,7 @@ def greedy_search(model: PointerGenerator, sources: Sources, *, max_length: int 
 @torch.no_grad()
 def beam_search(
     model: PointerGenerator,
-    sources: Sources,
+    sources: SourceBatch,
     *,
     num_beams: int = 4,
     num_return_sequences: int = 1,
@@ -118,17 +120,17 @@ def beam_search(
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PartialHypothesis:
     """A text that has not stopped yet."""
 
     words: tuple[int, ...]
     log_p: float
-    repeated: float  # a sum over the steps
+    coverage_loss: float  # a sum over the steps
 
 
 def _search(
     model: PointerGenerator,
-    source: Sources,
+    source: SourceBatch,
     num_beams: int,
     num_return_sequences: int,
     min_length: int,
@@ -136,7 +138,7 @@ def _search(
     length_penalty: float,
 ) -> list[Hypothesis]:
     encoded, state = model.encode(source)
-    partials = [Beginning((), 0.0, 0.0)]
+    partials = [PartialHypothesis((), 0.0, 0.0)]
     done: list[Hypothesis] = []
     for length in range(max_length + 1):
         words = source.tokens.new_tensor([text.words[-1] if text.words else START for text in partials])
@@ -145,8 +147,10 @@ def _search(
         totals = sums[:, None] + _allowed(step.log_p).double()
         if length < min_length:
             totals[:, STOP] = -torch.inf
-        repeated = [text.repeated + coverage for text, coverage in zip(partials, step.repeated.tolist(), strict=True)]
-        longer: list[Beginning] = []
+        coverage_loss = [
+            text.coverage_loss + coverage for text, coverage in zip(partials, step.coverage_loss.tolist(), strict=True)
+        ]
+        longer: list[PartialHypothesis] = []
         parents: list[int] = []
         # each hypothesis has one stop, so twice the number of beams leaves enough continuations
         ranked = totals.flatten().topk(min(2 * num_beams, totals.numel()))
@@ -155,21 +159,21 @@ def _search(
                 break
             parent, word = divmod(place, totals.shape[1])
             if word == STOP:
-                done.append(make_hypothesis(partials[parent].words, total, True, repeated[parent], length_penalty))
+                done.append(make_hypothesis(partials[parent].words, total, True, coverage_loss[parent], length_penalty))
             else:
-                longer.append(Beginning((*partials[parent].words, word), total, repeated[parent]))
+                longer.append(PartialHypothesis((*partials[parent].words, word), total, coverage_loss[parent]))
                 parents.append(parent)
         if length == max_length or len(done) == num_beams or not longer:
             break
         partials, state = longer, state.of(source.tokens.new_tensor(parents))
-    stopped = {found.words for found in done}
+    stopped = {hypothesis.words for hypothesis in done}
     cut = [
-        make_hypothesis(text.words, text.log_p, False, text.repeated, length_penalty)
+        make_hypothesis(text.words, text.log_p, False, text.coverage_loss, length_penalty)
         for text in partials
         if len(text.words) == max_length and text.words not in stopped
     ]
-    best_first = (sorted(some, key=lambda found: -found.score) for some in (done, cut))
-    return [found for some in best_first for found in some][:num_return_sequences]
+    best_first = (sorted(some, key=lambda hypothesis: -hypothesis.score) for some in (done, cut))
+    return [hypothesis for some in best_first for hypothesis in some][:num_return_sequences]
 
 
 def _allowed(log_p: Tensor) -> Tensor:
@@ -179,8 +183,8 @@ def _allowed(log_p: Tensor) -> Tensor:
     return log_p
 
 
-def _one(sources: Sources, row: int) -> Sources:
+def _one(sources: SourceBatch, row: int) -> SourceBatch:
     """One source without its padding."""
     length = int(sources.lengths[row])
     tokens, extended = (x[row : row + 1, :length] for x in (sources.tokens, sources.extended))
-    return Sources(tokens, extended, sources.lengths[row : row + 1], sources.beyond[row : row + 1])
+    return SourceBatch(tokens, extended, sources.lengths[row : row + 1], sources.beyond[row : row + 1])

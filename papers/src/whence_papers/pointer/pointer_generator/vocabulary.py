@@ -21,7 +21,7 @@ NO_TARGET = -100
 
 
 @dataclass(frozen=True)
-class Sources:
+class SourceBatch:
     """A batch of source texts, padded on the right."""
 
     tokens: Tensor  # [B, S]: out-of-vocabulary words are unknown
@@ -34,20 +34,20 @@ class Sources:
         """Number of additional ids in the extended vocabulary of this batch."""
         return max(len(words) for words in self.beyond)
 
-    def to(self, device: torch.device | str) -> Sources:
-        return Sources(self.tokens.to(device), self.extended.to(device), self.lengths.to(device), self.beyond)
+    def to(self, device: torch.device | str) -> SourceBatch:
+        return SourceBatch(self.tokens.to(device), self.extended.to(device), self.lengths.to(device), self.beyond)
 
 
 @dataclass(frozen=True)
-class Targets:
+class TargetBatch:
     """A batch of target texts: the input and the target of each step, padded on the right."""
 
     inputs: Tensor  # [B, T], the start and then the words
     words: Tensor  # [B, T], the words and then the stop; out-of-vocabulary words are unknown; NO_TARGET is padding
     extended: Tensor  # [B, T], the same in the extended vocabulary
 
-    def to(self, device: torch.device | str) -> Targets:
-        return Targets(self.inputs.to(device), self.words.to(device), self.extended.to(device))
+    def to(self, device: torch.device | str) -> TargetBatch:
+        return TargetBatch(self.inputs.to(device), self.words.to(device), self.extended.to(device))
 
 
 class Vocabulary:
@@ -73,7 +73,7 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
-    def sources(self, texts: Sequence[Sequence[str]]) -> Sources:
+    def sources(self, texts: Sequence[Sequence[str]]) -> SourceBatch:
         """Encode a batch of source texts."""
         empty = [place for place, text in enumerate(texts) if not text]
         if not texts or empty:
@@ -88,9 +88,9 @@ class Vocabulary:
         tokens = [[self.numbers.get(w, UNKNOWN) for w in text] for text in texts]
         extended = [[self.numbers.get(w, mine.get(w, UNKNOWN)) for w in t] for t, mine in zip(texts, own, strict=True)]
         lengths = torch.tensor([len(text) for text in texts])
-        return Sources(_padded(tokens, PAD), _padded(extended, PAD), lengths, beyond)
+        return SourceBatch(_padded(tokens, PAD), _padded(extended, PAD), lengths, beyond)
 
-    def targets(self, texts: Sequence[Sequence[str]], sources: Sources) -> Targets:
+    def targets(self, texts: Sequence[Sequence[str]], sources: SourceBatch) -> TargetBatch:
         """Encode the target texts of a batch of sources. A word in neither vocabulary nor source is unknown."""
         if len(texts) != len(sources.beyond):
             raise usage_error(
@@ -102,7 +102,7 @@ class Vocabulary:
         own = [{word: len(self) + place for place, word in enumerate(words)} for words in sources.beyond]
         words = [[self.numbers.get(w, UNKNOWN) for w in text] for text in texts]
         extended = [[self.numbers.get(w, mine.get(w, UNKNOWN)) for w in t] for t, mine in zip(texts, own, strict=True)]
-        return Targets(
+        return TargetBatch(
             _padded([[START, *row] for row in words], PAD),
             _padded([[*row, STOP] for row in words], NO_TARGET),
             _padded([[*row, STOP] for row in extended], NO_TARGET),

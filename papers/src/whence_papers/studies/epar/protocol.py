@@ -27,7 +27,7 @@ BYTES = 256
 
 
 @dataclass(frozen=True)
-class Scale:
+class StudySize:
     """The size of the model and of the training on each text."""
 
     embed_dim: int
@@ -66,15 +66,15 @@ class Scale:
 
 
 SCALES = {
-    "cpu": Scale(
+    "cpu": StudySize(
         embed_dim=64, heads=4, layers=2, context=64, batch_size=16, lr=2e-3, precision="no", characters=2_000_000, words=2048,
         steps={"books": 400, "wikitext2": 300}, dropout={"books": 0.0, "wikitext2": 0.0}, blocks=64,
     ),
-    "gpu": Scale(
+    "gpu": StudySize(
         embed_dim=384, heads=6, layers=6, context=256, batch_size=32, lr=1e-3, precision="bf16", characters=20_000_000,
         words=10_000, steps={"books": 600, "wikitext2": 250}, dropout={"books": 0.0, "wikitext2": 0.2}, blocks=128,
     ),
-    "source": Scale(
+    "source": StudySize(
         embed_dim=768, heads=12, layers=12, context=1024, batch_size=32, lr=3e-4, precision="bf16", characters=None,
         words=16_000, steps={"books": 50_000, "wikitext2": 1000}, dropout={"books": 0.1, "wikitext2": 0.1}, blocks=128,
     ),
@@ -85,7 +85,7 @@ def studies(scale: str = "cpu") -> list[Study]:
     return [_study(scale, SCALES[scale], text) for text in ("books", "wikitext2")]
 
 
-def _study(name: str, size: Scale, text: str) -> Study:
+def _study(name: str, size: StudySize, text: str) -> Study:
     steps = size.steps[text]
     return Study(
         name=f"epar-protocol-{name}-{text}",

@@ -60,7 +60,7 @@ def draw(record: Record, folder: Path) -> None:
 
 def draw_analysis(record: Record, path: Path) -> None:
     models, kinds = record["results"]["models"], record["results"]["kinds"]
-    figure, (right, moved) = sheet(1, 2, 10, 3.6, width_ratios=[3, 2])
+    figure, (right, first_key) = sheet(1, 2, 10, 3.6, width_ratios=[3, 2])
     for group, kind in enumerate([*kinds, "all"]):
         for place, adapter in enumerate(ADAPTERS):
             values = [
@@ -79,13 +79,13 @@ def draw_analysis(record: Record, path: Path) -> None:
     right.grid(axis="y", color="0.92", linewidth=0.6)
     label(right, "accuracy", "where the answer is", "accuracy")
     for place, adapter in enumerate(list(ADAPTERS)[1:]):
-        point(moved, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], within=SHARE)
-    moved.set_xticks(range(4), ["per row", "task", "content", "fusion"])
-    moved.set_xlim(-0.5, 3.5)
-    moved.set_ylim(-0.05, 1.05)
-    moved.grid(axis="y", color="0.92", linewidth=0.6)
-    label(moved, "effect of the adapter on the first key", "adapter", "share of rows with another first key")
-    letters([right, moved])
+        point(first_key, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], within=SHARE)
+    first_key.set_xticks(range(4), ["per row", "task", "content", "fusion"])
+    first_key.set_xlim(-0.5, 3.5)
+    first_key.set_ylim(-0.05, 1.05)
+    first_key.grid(axis="y", color="0.92", linewidth=0.6)
+    label(first_key, "effect of the adapter on the first key", "adapter", "share of rows with another first key")
+    letters([right, first_key])
     legend_above(figure, right, 5)
     note = (
         "b: share of rows whose largest weight moves to another key when the adapter is removed from the trained model; scaling the "

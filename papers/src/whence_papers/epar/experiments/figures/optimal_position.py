@@ -287,6 +287,6 @@ def bootstrap_rms(differences: list[float], draws: int = 2000) -> tuple[float, f
     """The root mean square of differences and its percentile bootstrap interval, with fixed draws."""
     generator, n = random.Random(0), len(differences)
     squares = [x * x for x in differences]
-    found = sorted(math.sqrt(sum(generator.choices(squares, k=n)) / n) for _ in range(draws))
+    resampled = sorted(math.sqrt(sum(generator.choices(squares, k=n)) / n) for _ in range(draws))
     middle = math.sqrt(sum(squares) / n)
-    return min(found[draws // 40], middle), middle, max(found[-draws // 40 - 1], middle)
+    return min(resampled[draws // 40], middle), middle, max(resampled[-draws // 40 - 1], middle)

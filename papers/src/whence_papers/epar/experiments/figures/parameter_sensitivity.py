@@ -37,10 +37,10 @@ def plot_curves(record: Record, axes: Any, number: str, measure: str) -> None:
     """Plot a measure over one parameter, for both kinds of weights and every form that has the parameter."""
     sweep = record["results"]["sweeps"][number]
     for weights in ("random", "trained"):
-        for form, measured in sweep[weights].items():
+        for form, by_measure in sweep[weights].items():
             look = form_style(weights, form)
             name = f"{WEIGHTS[weights]}, {form}"
-            band(axes, sweep["at"], list(zip(*measured[measure], strict=True)), look, name, RANGES[measure])
+            band(axes, sweep["at"], list(zip(*by_measure[measure], strict=True)), look, name, RANGES[measure])
     axes.axvline(record["spec"][number], color="0.6", linewidth=0.9, linestyle=":", zorder=0)
     if number == "alpha":
         axes.set_xscale("log")
@@ -85,13 +85,13 @@ def draw_parameter(record: Record, number: str, path: Path) -> None:
 
 
 def draw_combined(record: Record, path: Path) -> None:
-    spec, found = record["spec"], record["results"]["elasticities"]["by"]
+    spec, elasticities = record["spec"], record["results"]["elasticities"]["by"]
     figure, panels = sheet(2, 3, 10.5, 5.8)
     for axes, number in zip(panels[:3], ("alpha", "beta", "gamma"), strict=True):
         plot_curves(record, axes, number, "true_ranking")
         axes.set_ylim(-1, 1.05)
         axes.set_title(f"over {number}", loc="left")
-    for axes, (measure, by_number) in zip(panels[3:], found.items(), strict=True):
+    for axes, (measure, by_number) in zip(panels[3:], elasticities.items(), strict=True):
         axes.axhline(0, color="0.6", linewidth=0.8)
         for place, (_, values) in enumerate(by_number.items()):
             point(axes, place, values, LOOKS["enhanced"])
@@ -194,11 +194,11 @@ def draw_enhanced(record: Record, path: Path) -> None:
 
 
 def draw_correlations(record: Record, path: Path) -> None:
-    found, spec = record["results"]["correlation"], record["spec"]
+    correlations, spec = record["results"]["correlation"], record["spec"]
     figure, panels = sheet(1, 2, 9, 3.4, sharey=True)
     for axes, weights in zip(panels, ("random", "trained"), strict=True):
         for form, name in FORMS.items():
-            band(axes, list(range(spec["length"])), found[weights][form], LOOKS[form], name)
+            band(axes, list(range(spec["length"])), correlations[weights][form], LOOKS[form], name)
         axes.axhline(0, color=NONE, linewidth=0.6)
         label(axes, f"{WEIGHTS[weights]} heads", "distance of two positions (tokens)", "correlation of their attention")
         axes.label_outer()

@@ -71,16 +71,16 @@ def draw_attention_weights(record: Record, path: Path) -> None:
     for axes in [*untrained, *trained, panels[7]]:
         axes.label_outer()
     note = (
-        f"One sequence of the pattern '{spec['shown']}', head of seed {spec['seeds'][0]}; {size} queries are averaged and "
+        f"One sequence of the pattern '{spec['example_pattern']}', head of seed {spec['seeds'][0]}; {size} queries are averaged and "
         f"{size} keys summed to a square; logarithmic. {parameter_note(spec)}"
     )
     save(figure, path, record, note)
 
 
 def draw_position_correlation(record: Record, path: Path) -> None:
-    found, spec = record["results"]["correlation"], record["spec"]
+    correlations, spec = record["results"]["correlation"], record["spec"]
     figure, panels = sheet(2, 3, 9, 5.8, sharex=True, sharey=True)
-    squares = [found[weights][form] for weights, form in cells()]
+    squares = [correlations[weights][form] for weights, form in cells()]
     length = spec["length"]
     heat(
         panels, squares, "correlation of two positions' attention", extent=(0, length, length, 0),
@@ -98,13 +98,13 @@ def draw_position_correlation(record: Record, path: Path) -> None:
 
 
 def draw_average_attention(record: Record, path: Path) -> None:
-    found, spec = record["results"]["received"], record["spec"]
+    received, spec = record["results"]["received"], record["spec"]
     figure, panels = sheet(1, 2, 9, 3.4)
     for axes, weights in zip(panels, ("random", "trained"), strict=True):
         axes.axhline(1, color="black", linewidth=0.8)
         for form, name in FORMS.items():
             size = max(1, spec["length"] // 32)  # mean over blocks of tokens
-            smooth = [_blocked(row, size) for row in found[weights][form]]
+            smooth = [_blocked(row, size) for row in received[weights][form]]
             band(axes, [size * (n + 0.5) for n in range(len(smooth[0]))], smooth, LOOKS[form], name)
         label(axes, f"{WEIGHTS[weights]} heads", "key (token)", "attention received x L")
     letters(panels)
@@ -121,10 +121,10 @@ def _blocked(row: list[float], size: int) -> list[float]:
 
 
 def draw_importance(record: Record, path: Path) -> None:
-    found, spec = record["results"]["patterns"], record["spec"]
-    figure, panels = sheet(2, len(found), 10.5, 4.2, sharey="row", sharex="row")
-    for column, (name, pattern) in enumerate(found.items()):
-        above, below = panels[column], panels[len(found) + column]
+    patterns, spec = record["results"]["patterns"], record["spec"]
+    figure, panels = sheet(2, len(patterns), 10.5, 4.2, sharey="row", sharex="row")
+    for column, (name, pattern) in enumerate(patterns.items()):
+        above, below = panels[column], panels[len(patterns) + column]
         above.fill_between(range(spec["length"]), pattern["example"], step="mid", color="0.75")
         above.step(range(spec["length"]), pattern["example"], where="mid", color="0.25", linewidth=0.8)
         above.set_ylim(0, 1.05)
@@ -136,7 +136,7 @@ def draw_importance(record: Record, path: Path) -> None:
         label(below, "", "importance I", f"share of positions\n(log scale, {len(shares)} bins)" if column == 0 else "")
         below.set_yscale("log")
         below.set_ylim(0.002, 1.3)
-    letters(panels[: len(found)])
+    letters(panels[: len(patterns)])
     note = (
         f"Above: the first sequence; below: all {spec['runs']} sequences of a pattern. Each sequence is rescaled to the range "
         "0 to 1, which makes 'dense' (uniform over 0.7 to 1) the same as 'random' (uniform over 0 to 1). 'structured' is "
@@ -180,7 +180,7 @@ def _quantiles(axes: Any, y: float, values: list[float], look: Any, name: str | 
 
 
 def draw_statistics(record: Record, path: Path) -> None:
-    found, spec = record["results"]["statistics"], record["spec"]
+    statistics, spec = record["results"]["statistics"], record["spec"]
     units = {
         "entropy": "entropy of a row (nats)",
         "largest weight": "largest weight of a row",
@@ -192,7 +192,7 @@ def draw_statistics(record: Record, path: Path) -> None:
         for group, weights in enumerate(("random", "trained")):
             for shift, form in zip((-0.22, 0, 0.22), FORMS, strict=True):
                 look = form_style(weights, form)
-                by_head = [sum(runs) / len(runs) for runs in found[weights][form][what]]
+                by_head = [sum(runs) / len(runs) for runs in statistics[weights][form][what]]
                 point(axes, group + shift, by_head, look, FORMS[form] if group == 1 else None)
         axes.set_xticks([0, 1], ["untrained", "trained"])
         axes.set_xlim(-0.5, 1.5)
@@ -207,11 +207,11 @@ def draw_statistics(record: Record, path: Path) -> None:
 
 
 def draw_effect_matrix(record: Record, path: Path) -> None:
-    found, length = record["results"]["factor"], record["spec"]["length"]
-    figure, panels = sheet(1, len(found), 9.5, 3.3, sharey=True)
-    squares = [[[one["factor"][abs(i - j)] for j in range(length)] for i in range(length)] for one in found.values()]
+    factors, length = record["results"]["factor"], record["spec"]["length"]
+    figure, panels = sheet(1, len(factors), 9.5, 3.3, sharey=True)
+    squares = [[[one["factor"][abs(i - j)] for j in range(length)] for i in range(length)] for one in factors.values()]
     heat(panels, squares, "factor on the score", extent=(0, length, length, 0), cmap="viridis", vmin=0, vmax=1)
-    for axes, (name, one) in zip(panels, found.items(), strict=True):
+    for axes, (name, one) in zip(panels, factors.items(), strict=True):
         label(axes, name, "key (token)", "query (token)")
         corner, floor = one["factor"][length - 1], one["floor"]
         axes.text(
@@ -220,7 +220,7 @@ def draw_effect_matrix(record: Record, path: Path) -> None:
         )  # fmt: skip
         axes.label_outer()
     letters(panels)
-    settings = "; ".join(f"{name}: {one['setting']}" for name, one in found.items())
+    settings = "; ".join(f"{name}: {one['setting']}" for name, one in factors.items())
     save(figure, path, record, f"L = {length}; {settings}. Corner: the factor at the greatest distance of two tokens.")
 
 
@@ -258,23 +258,23 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
     )
 
 
-def _retention(axes: Any, found: dict[str, Any]) -> None:
-    source = found["source"]
+def _retention(axes: Any, retention: dict[str, Any]) -> None:
+    source = retention["source"]
     for form, look in (("basic", LOOKS["basic"]), ("enhanced", LOOKS["enhanced"])):
         axes.plot([1], [source[f"{form}_far"]], linestyle="none", marker="x", markersize=8, markeredgewidth=2,
                   color=look.colour, label=f"{form}, the source's figure", clip_on=False)  # fmt: skip
-    gains = f"gain at L: {found['gain'][-1]:.2f}x (source {source['gain_far']:g}x)\n"
-    gains += f"gain at L/2: {found['gain'][len(found['gain']) // 2]:.2f}x (source {source['gain_medium']:g}x)"
+    gains = f"gain at L: {retention['gain'][-1]:.2f}x (source {source['gain_far']:g}x)\n"
+    gains += f"gain at L/2: {retention['gain'][len(retention['gain']) // 2]:.2f}x (source {source['gain_medium']:g}x)"
     axes.text(0.03, 0.30, gains, transform=axes.transAxes, fontsize=7.5, va="top")
     axes.set_ylim(0, 1.03)
     label(axes, "retention of a score", "distance / L", "factor / factor at 0")
     legend(axes, loc="lower left", bbox_to_anchor=(0.0, 0.3), ncols=1)
 
 
-def _region(axes: Any, found: dict[str, Any]) -> None:
+def _region(axes: Any, regions: dict[str, Any]) -> None:
     low, high = -4.0, 4.0
     for form in ("basic", "enhanced"):
-        look, slope = LOOKS[form], found[form]["boundary"]
+        look, slope = LOOKS[form], regions[form]["boundary"]
         ends = [low * slope, high * slope]
         axes.plot([low, high], ends, **look.line(), label=f"equal weights, {form}")
         axes.fill_between([low, high], ends, [max(high, ends[1])] * 2, color=look.colour, alpha=0.12, linewidth=0)
