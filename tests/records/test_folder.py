@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from whence import WhenceError, records
-from whence.records import RecordFolder, find_folders
+from whence.records import RecordFolder, RecordReader, find_folders
 
 RECORDS = {"a.json": {"n": 1}, "b.json": {"n": 2, "text": "ä"}, "study.json": {"hash": "0"}}
 
@@ -103,3 +103,22 @@ def test_a_folder_that_is_packed_later_is_read_from_the_packed_file(tmp_path):
         folder.write(f"{number}.json", {})
         pack(path)
         assert folder.read("a.json") == {"n": number} and folder.names() == [f"{number}.json", "a.json"]
+
+
+def test_a_reader_opens_a_packed_file_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    path, opened = tmp_path / "study-0", []
+    open_packed = RecordFolder._open
+    monkeypatch.setattr(RecordFolder, "_open", lambda folder: opened.append(folder.path) or open_packed(folder))
+    records.write(path / "a.json", {"n": 1})
+    records.write(path / "b.json", {"n": 2})
+    pack(path)
+    reader = RecordReader()
+    for _ in range(3):
+        assert [reader.read(path / f"{name}.json")["n"] for name in "ab"] == [1, 2]
+        assert reader.exists(path / "a.json") and not reader.exists(path / "c.json")
+        assert reader.find_folders(tmp_path, "a.json") == [path]
+    assert opened == [path]
+    records.write(path / "a.json", {"n": 3})
+    assert reader.read(path / "a.json") == {"n": 3} and opened == [path]  # a loose record takes precedence
+    pack(path)
+    assert reader.read(path / "a.json") == {"n": 3} and opened == [path, path]

@@ -327,7 +327,11 @@ def test_prior():
 def test_rotary_with_complex_numbers():
     draw_inputs = random.Random(0)
     pairs = [
-        (complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1)), complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1))) for _ in range(4)
+        (
+            complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1)),
+            complex(draw_inputs.gauss(0, 1), draw_inputs.gauss(0, 1)),
+        )
+        for _ in range(4)
     ]
     angles = [10000 ** (-2 * k / 8) for k in range(4)]
 

@@ -8,7 +8,7 @@ from whence.errors import WhenceError
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
 from whence_papers.ledger.evidence import KNOWN_NAMES
-from whence_papers.ledger.page import render_page
+from whence_papers.ledger.page import render_claims_page
 
 CHROMIUM = Path("/usr/bin/chromium")
 ABOUT = {"command": "whence claims", "when": "today", "environment": {"commit": "<none>", "source_hash": "0"}}
@@ -25,17 +25,17 @@ def found():
 
 
 def test_every_claim_stands_on_it_escaped(found):
-    text = render_page(found)
+    text = render_claims_page(found)
     for source in found["sources"]:
         for claim in source["claims"]:
             assert f'id="{claim["id"]}"' in text
     assert "p &lt; 0.01" in text and "&lt;none&gt;" in text and "http://" not in text and "https://" not in text
-    assert text == render_page(found)
+    assert text == render_claims_page(found)
 
 
 def test_a_page_of_nothing_is_refused():
     with pytest.raises(WhenceError, match="no claims"):
-        render_page({"sources": []})
+        render_claims_page({"sources": []})
 
 
 def test_in_a_browser(found, tmp_path):
@@ -43,7 +43,7 @@ def test_in_a_browser(found, tmp_path):
         pytest.skip(f"{CHROMIUM} is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path / "claims.html"
-    path.write_text(render_page(found), encoding="utf-8")
+    path.write_text(render_claims_page(found), encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         tab, wrong = browser.new_page(viewport={"width": 390, "height": 900}), []

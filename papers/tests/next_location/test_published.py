@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from whence import MissingExtra, WhenceError
-from whence.lab.data import downloads
+from whence.lab.data.downloads import fetch
 from whence.lab.tasks import load
+from whence_papers import downloads
 
 TASK = "whence_papers.pointer.next_location.task:NextPlaceTask"
-SETS = {"geolife": downloads.GEOLIFE, "foursquare": downloads.FOURSQUARE}
+SETS = {"geolife": downloads.GEOLIFE, "foursquare": downloads.FOURSQUARE, "speeches": downloads.SPEECHES}
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_missing_data_says_what_to_run(folder, name, path):
         load(TASK, data=name)
     assert str(error.value) == (
         f'load("next_place") got no mobility/{path} in {folder}, but WHENCE_DATA must name the folder that contains it; run: '
-        f"python -m whence.lab.data.downloads {name}."
+        f"python -m whence_papers.downloads {name}."
     )
 
 
@@ -53,19 +54,19 @@ def test_fetching(folder, monkeypatch, tmp_path_factory, name):
 
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(MissingExtra, match="needs pooch"):
-        downloads.fetch(name)
+        fetch(name, downloads.SETS)
     monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
-    written = downloads.fetch(name)
+    written = fetch(name, downloads.SETS)
     assert [path.name for path in written] == list(SETS[name]) and written[0].read_text() == "visits"
     assert all(address.startswith("https://") and checksum.startswith("sha256:") for address, checksum in asked)
-    assert downloads.fetch(name) == []  # what is there stays as it is
+    assert fetch(name, downloads.SETS) == []  # what is there stays as it is
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_checksums_are_those_of_the_real_files(name):
-    real = Path(os.environ.get("WHENCE_DATA", "nowhere")) / "mobility"
+    real = Path(os.environ.get("WHENCE_DATA", "nowhere")) / ("speeches" if name == "speeches" else "mobility")
     if not real.is_dir():
-        pytest.skip("WHENCE_DATA names no folder with visits")
+        pytest.skip(f"WHENCE_DATA names no folder with {name}")
     for path, (_, checksum) in SETS[name].items():
         assert checksum == f"sha256:{hashlib.sha256((real / path).read_bytes()).hexdigest()}"
 

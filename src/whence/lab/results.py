@@ -12,12 +12,13 @@ from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
 from whence.lab.study import Budget, Decision, Study
+from whence.records import RecordReader
 from whence.statistics import compare, summary
 
 
-def load_study(folder: Path) -> Study:
+def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     """The study of a folder."""
-    stored = records.read(folder / "study.json")
+    stored = (reader or RecordReader()).read(folder / "study.json")
     spec = dict(stored["spec"])
     study = Study(
         name=spec["name"], question=spec["question"], task=spec["task"],
@@ -42,9 +43,9 @@ def collect_study(study: Study, folder: Path) -> dict[str, Any]:
     of the user is gone or has changed since the runs, it is not used: the report has the stored observations and no panels.
     """
     same_code = not study.sources or runner.has_same_sources(study)
-    facts = runner.task_facts(study, folder)
-    loaded = {arm.name: load_arm_records(study, arm, folder) for arm in study.arms}
-    arms = [summarize_arm(study, arm, folder) for arm in study.arms]
+    facts, reader = runner.task_facts(study, folder), RecordReader()
+    loaded = {arm.name: load_arm_records(study, arm, folder, reader) for arm in study.arms}
+    arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
     path = folder / "baselines.json"
     baselines = records.read(path)["baselines"] if records.exists(path) else {}
     comparison, reason = compare_arms(study, arms, facts)
@@ -60,20 +61,22 @@ def collect_study(study: Study, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load_arm_records(study: Study, arm: Arm, folder: Path) -> list[dict[str, Any]]:
+def load_arm_records(study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None) -> list[dict[str, Any]]:
     """The valid records of an arm, in the order of its seeds."""
+    reader = reader or RecordReader()
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
     return [
-        records.read(path)
+        reader.read(path)
         for run, path in paths
-        if records.exists(path) and runner.find_record_problem(path, run) is None
+        if reader.exists(path) and runner.find_record_problem(path, run, reader) is None
     ]
 
 
 def find_problems(study: Study, folder: Path) -> list[str]:
     """What is wrong with the records that cannot be read."""
+    reader = RecordReader()
     paths = [(run, folder / run.file_name) for run in study.runs()]
-    problems = [runner.find_record_problem(path, run) for run, path in paths if records.exists(path)]
+    problems = [runner.find_record_problem(path, run, reader) for run, path in paths if reader.exists(path)]
     return [problem for problem in problems if problem is not None]
 
 
@@ -90,7 +93,7 @@ def group_environments(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def summarize_arm(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
+def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None) -> dict[str, Any]:
     """The values, curves and costs in an arm's records, by seed."""
     values: dict[str, dict[str, float]] = {}
     curves: dict[str, Any] = {}
@@ -98,7 +101,7 @@ def summarize_arm(study: Study, arm: Arm, folder: Path) -> dict[str, Any]:
     seconds: list[float] = []
     parameters = 0
     numbers: dict[str, Any] = {"before": {}, "after": {}}
-    for record in load_arm_records(study, arm, folder):
+    for record in load_arm_records(study, arm, folder, reader):
         result, seed = record["result"], str(record["seed"])
         parameters = record["parameters"]
         seconds.append(record["wall_seconds"])

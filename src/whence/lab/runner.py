@@ -199,10 +199,10 @@ def write_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
         )
 
 
-def find_record_problem(path: Path, run: Run) -> str | None:
+def find_record_problem(path: Path, run: Run, reader: records.RecordReader | None = None) -> str | None:
     """What is wrong with an existing record, as a sentence. The file is not changed."""
     try:
-        record = records.read(path)
+        record = (reader or records.RecordReader()).read(path)
     except WhenceError as error:
         return f"{path.name} is left alone: {error}"
     if record.get("hash") != run.study.hash or record.get("seed") != run.seed or record.get("arm") != run.arm.name:

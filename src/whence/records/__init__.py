@@ -11,10 +11,11 @@ The lab, the probe and the papers all write and read through this package::
 
 from whence.records.environment import describe_environment, rerun_command, source_hash
 from whence.records.files import make_folder, replace_file, write, write_bytes, write_text
-from whence.records.folder import RecordFolder, exists, find_folders, read
+from whence.records.folder import RecordFolder, RecordReader, exists, find_folders, read
 
 __all__ = [
     "RecordFolder",
+    "RecordReader",
     "describe_environment",
     "exists",
     "find_folders",

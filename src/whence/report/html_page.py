@@ -32,7 +32,9 @@ $content
 """)
 
 
-def render_page(title: str, content: str, when: str, scripts: Sequence[str] = ("legend.js",)) -> str:
+def render_page(
+    title: str, content: str, when: str, scripts: Sequence[str] = ("legend.js",), *, style: str = "", script: str = ""
+) -> str:
     """A self-contained HTML page.
 
     Args:
@@ -40,13 +42,15 @@ def render_page(title: str, content: str, when: str, scripts: Sequence[str] = ("
         content: HTML of the page's sections.
         when: date and time of writing, as plain text.
         scripts: names of the scripts in ``assets``.
+        style: CSS of this page, after the shared style sheet.
+        script: JavaScript of this page, after the scripts.
     """
     return PAGE.substitute(
         title=html.escape(title),
-        style=read_asset("style.css"),
+        style=read_asset("style.css") + style,
         content=content,
         when=html.escape(when),
-        script="".join(read_asset(name) for name in scripts),
+        script="".join(read_asset(name) for name in scripts) + script,
     )
 
 

@@ -1,15 +1,12 @@
 """Missing data says what is missing, where it was looked for and what to run; so do missing packages and downloads."""
 
 import functools
-import hashlib
 import lzma
-import os
 import sys
 import threading
 import types
 import zipfile
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import torch
@@ -100,29 +97,19 @@ def test_downloads_take_the_file_of_the_checksum_and_no_other(folder, server, mo
     served, address = server
     pooch = pytest.importorskip("pooch")
     monkeypatch.setattr(pooch.core, "os_cache", lambda name: served / "cache")
-    monkeypatch.setattr(downloads, "SPEECHES", address)
-    checksums = {}
-    for name in downloads.SPEECHES_CHECKSUMS:
+    files = {}
+    for name in ("first.txt", "second.txt"):
         (served / name).write_text(f"the text of {name}")
-        checksums[name] = f"sha256:{pooch.file_hash(str(served / name))}"
-    monkeypatch.setattr(downloads, "SPEECHES_CHECKSUMS", checksums)
-    (served / "train_LM.txt").write_text("another text")
-    assert "checksum" in refused(downloads.fetch, "speeches")
+        files[name] = (f"{address}/{name}", f"sha256:{pooch.file_hash(str(served / name))}")
+    sets = {"texts": lambda subject, place: downloads.download_files(subject, place / "texts", files)}
+    (served / "second.txt").write_text("another text")
+    assert "checksum" in refused(downloads.fetch, "texts", sets)
     assert not list(folder.rglob("*"))  # all of a set or nothing
-    (served / "train_LM.txt").write_text("the text of train_LM.txt")
-    written = downloads.fetch("speeches")
-    assert sorted(path.name for path in written) == sorted(checksums)
+    (served / "second.txt").write_text("the text of second.txt")
+    written = downloads.fetch("texts", sets)
+    assert sorted(path.name for path in written) == sorted(files)
     assert all(path.read_text() == f"the text of {path.name}" for path in written)
-    assert downloads.fetch("speeches") == []  # what is there stays as it is
-
-
-def test_the_checksums_are_those_of_the_real_files():
-    real = os.environ.get("WHENCE_DATA")
-    if not real or not (Path(real) / "speeches").is_dir():
-        pytest.skip("WHENCE_DATA names no folder with speeches")
-    for name, checksum in downloads.SPEECHES_CHECKSUMS.items():
-        content = (Path(real) / "speeches" / name).read_bytes()
-        assert checksum == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    assert downloads.fetch("texts", sets) == []  # existing files are not changed
 
 
 def test_downloads_through_datasets_are_written_as_parts(folder, monkeypatch):

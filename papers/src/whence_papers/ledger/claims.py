@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
+from whence.records import RecordReader
 from whence_papers import FOLDER
 
 METHODS = ("compute", "read", "untestable", "waits_for")
@@ -217,11 +218,12 @@ class MissingEvidence(Exception):
 
 @dataclass(frozen=True)
 class LedgerFolders:
-    """Folders of the claims and their records, of the studies' records, and of the benchmarks."""
+    """Folders of the claims and their records, of the studies' records, and of the benchmarks, with their reader."""
 
     claims: Path = FOLDER / "claims"
     results: Path = FOLDER / "results"
     benchmarks: Path = Path("benchmarks/records")
+    reader: RecordReader = field(default_factory=RecordReader, compare=False, repr=False)
 
     def record_path(self, claim_id: str) -> Path:
         return self.claims / "records" / f"{claim_id}.json"

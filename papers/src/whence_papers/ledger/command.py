@@ -233,12 +233,12 @@ def write_page(ledger: dict[str, Any], path: Path) -> Path:
     import time
 
     from whence import records
-    from whence_papers.ledger.page import render_page
+    from whence_papers.ledger.page import render_claims_page
 
     about = {
         "command": records.rerun_command() or "whence claims", "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "environment": records.describe_environment(("torch", "scipy"), sources=[__name__]),
     }  # fmt: skip
-    text = render_page(ledger | about)
+    text = render_claims_page(ledger | about)
     records.write_text(path, text)
     return path

@@ -36,10 +36,10 @@ def find_evidence(claim: Claim, folders: LedgerFolders) -> Evidence:
             return Evidence(None, waits_for=str(missing))
         return Evidence(figures, where)
     path = folders.record_path(claim.id)
-    if not records.exists(path):
+    if not folders.reader.exists(path):
         first = f"the trained weights of {claim.arguments['study']}, and then " if claim.by in MEASUREMENTS else ""
         return Evidence(None, waits_for=f"{first}its record (`whence claims --update`)")
-    record = records.read(path)
+    record = folders.reader.read(path)
     if record.get("computation") != claim.by or record.get("arguments") != to_plain(claim.arguments):
         return Evidence(
             None, waits_for=f"a new record: {path.name} was computed from other arguments (`whence claims --update`)"
@@ -67,7 +67,7 @@ def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tupl
                 results[key] = to_plain(run_computation(claim, folders))
             figures = results[key]
         except MissingEvidence as missing:
-            state = "its record is kept" if records.exists(path) else "it has no record"
+            state = "its record is kept" if folders.reader.exists(path) else "it has no record"
             yield claim, f"waits for {missing}; {state}"
             continue
         record = {
@@ -76,7 +76,9 @@ def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tupl
             "arguments": to_plain(claim.arguments),
             "figures": figures,
         }
-        if records.exists(path) and nearly_equal({key: records.read(path).get(key) for key in record}, record):
+        if folders.reader.exists(path) and nearly_equal(
+            {key: folders.reader.read(path).get(key) for key in record}, record
+        ):
             yield claim, "unchanged"
             continue
         environment = records.describe_environment(("torch",), sources=[__name__])

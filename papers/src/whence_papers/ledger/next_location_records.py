@@ -25,7 +25,7 @@ def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str,
         if name not in by_name:
             rule = f"its arms are {', '.join(by_name)}"
             raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
-        ended = lab.load_arm_records(spec, by_name[name], folder)
+        ended = lab.load_arm_records(spec, by_name[name], folder, folders.reader)
         if len(ended) < len(spec.seeds):
             raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
         runs[name] = [record for record in ended if record["result"]["status"] == "done"]

@@ -7,41 +7,20 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from whence.errors import usage_error
 from whence.records import RecordFolder
-from whence.report.html_page import definition_list, read_asset, scrollable
+from whence.report.html_page import definition_list, render_page, scrollable
 
 SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
 
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>Claims and verdicts</title>
-<style>$style</style>
-</head>
-<body>
-<header><h1>Claims of the sources and verdicts</h1>
-<p>Verdicts are computed from records when this page is written. Claims that cannot be tested here state the reason, and
-open claims state what is missing. Open a claim to see how it is tested, what the source says, our result and its record.</p></header>
-<main>
-$overview
-$sources
-$rules
-</main>
-<footer><p class="small">Made by whence, $when. This page is self-contained and makes no network request.</p></footer>
-<script>$script</script>
-</body>
-</html>
-""")
+INTRODUCTION = """<p>Verdicts are computed from records when this page is written. Claims that cannot be tested here state the reason, and
+open claims state what is missing. Open a claim to see how it is tested, what the source says, our result and its record.</p>
+"""
 
 
-def render_page(ledger: dict[str, Any]) -> str:
+def render_claims_page(ledger: dict[str, Any]) -> str:
     """One self-contained HTML page of claims.
 
     Args:
@@ -49,15 +28,15 @@ def render_page(ledger: dict[str, Any]) -> str:
     """
     if not ledger["sources"]:
         raise usage_error("ledger", "no claims", "a page needs at least one claim", "select other sources or verdicts")
-    shared = read_asset("style.css")
     own = files("whence_papers.ledger")
-    return PAGE.substitute(
-        style=shared + own.joinpath("ledger.css").read_text("utf-8"),
+    sources = "".join(_source(source) for source in ledger["sources"])
+    return render_page(
+        "Claims of the sources and verdicts",
+        f"{INTRODUCTION}{_overview(ledger)}{sources}{_rules(ledger)}",
+        ledger["when"],
+        scripts=(),
+        style=own.joinpath("ledger.css").read_text("utf-8"),
         script=own.joinpath("filter.js").read_text("utf-8"),
-        overview=_overview(ledger),
-        sources="".join(_source(source) for source in ledger["sources"]),
-        rules=_rules(ledger),
-        when=html.escape(ledger["when"]),
     )
 
 

@@ -26,7 +26,7 @@ FOLDER = "probe"
 def find_probe(folders: LedgerFolders, model: str, wanted: str, has: Callable[[Path], bool]) -> Path:
     """Find the one probe of a model that ``has`` accepts."""
     base = folders.results / FOLDER
-    probes = records.find_folders(base, "plan.json")
+    probes = folders.reader.find_folders(base, "plan.json")
     candidates = [folder for folder in probes if run_folder.load_plan(folder)[0].model == model]
     matching = [folder for folder in candidates if has(folder)]
     if not matching:
@@ -123,8 +123,10 @@ def mask_or_positions(folders: LedgerFolders, model: str) -> tuple[dict[str, Any
 
 def _load_hypothesis(folders: LedgerFolders, model: str, hypothesis: str) -> tuple[dict[str, Any], str]:
     name = f"hypothesis-{hypothesis}.json"
-    folder = find_probe(folders, model, f"the hypothesis {hypothesis}", lambda folder: records.exists(folder / name))
-    return records.read(folder / name), (folder / name).as_posix()
+    folder = find_probe(
+        folders, model, f"the hypothesis {hypothesis}", lambda folder: folders.reader.exists(folder / name)
+    )
+    return folders.reader.read(folder / name), (folder / name).as_posix()
 
 
 def slot_emphasis(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
@@ -195,14 +197,14 @@ def near_and_far(folders: LedgerFolders, model: str, near: list[int], far: list[
 
 def _load_analysis(folders: LedgerFolders, model: str, analysis: str) -> tuple[dict[str, Any], str]:
     name = analyses.file_name(analysis)
-    candidates = records.find_folders(folders.results / FOLDER, name)
+    candidates = folders.reader.find_folders(folders.results / FOLDER, name)
     explained = [folder for folder in candidates if run_folder.load_plan(folder)[0].model == model]
     # of several probes with this analysis, the one with the hypotheses is the large one
     with_record = [
         folder for folder in explained if any(n.startswith("hypothesis-") for n in records.RecordFolder(folder).names())
     ]
     folder = find_probe(folders, model, analysis, lambda one: one in (with_record or explained))
-    return records.read(folder / name)["result"], (folder / name).as_posix()
+    return folders.reader.read(folder / name)["result"], (folder / name).as_posix()
 
 
 def _depth(means: Tensor) -> Tensor:

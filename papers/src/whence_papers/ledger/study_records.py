@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from whence import records
 from whence.errors import usage_error
 from whence.lab import results as lab
 from whence.lab.study import Study
@@ -30,25 +29,25 @@ def find_study(folders: LedgerFolders, name: str) -> tuple[Study, Path]:
     """Find a study by name anywhere below the results, with the folder of its records."""
     candidates = [
         folder
-        for folder in records.find_folders(folders.results, "study.json", deep=True)
+        for folder in folders.reader.find_folders(folders.results, "study.json", deep=True)
         if folder.name.startswith(f"{name}-")
-        and records.read(folder / "study.json").get("spec", {}).get("name") == name
+        and folders.reader.read(folder / "study.json").get("spec", {}).get("name") == name
     ]
     if not candidates:
         raise MissingEvidence(f"the study {name} in {folders.results}/")
     if len(candidates) > 1:
         got = " and ".join(folder.relative_to(folders.results).as_posix() for folder in candidates)
         raise usage_error("claims", got, f"only one folder may hold the study {name}", "move the other folders away")
-    return lab.load_study(candidates[0]), candidates[0]
+    return lab.load_study(candidates[0], folders.reader), candidates[0]
 
 
-def load_finished_arm(study: Study, folder: Path, arm: str) -> dict[str, Any]:
+def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: str) -> dict[str, Any]:
     """Summarize the records of an arm. All seeds must have ended."""
     matching = [one for one in study.arms if one.name == arm]
     if not matching:
         got = f"{arm!r} in {study.name}"
         raise usage_error("claims", got, f"its arms are {', '.join(a.name for a in study.arms)}", "name one of them")
-    summary = lab.summarize_arm(study, matching[0], folder)
+    summary = lab.summarize_arm(study, matching[0], folder, folders.reader)
     curves, diverged = summary["curves"], {str(one["seed"]) for one in summary["diverged"]}
     if len(curves) < len(study.seeds):
         raise MissingEvidence(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")
@@ -78,7 +77,7 @@ def values(
 ) -> tuple[dict[str, Any], str]:
     """Figures of one arm, one value per seed. A figure names its split and, unless it is the last, its evaluation."""
     spec, folder = find_study(folders, study)
-    finished = load_finished_arm(spec, folder, arm)
+    finished = load_finished_arm(folders, spec, folder, arm)
     factor = METRICS[metric][0]
     results: dict[str, Any] = {
         name: seed_values(finished, figure["split"], figure.get("evaluation"), factor)
@@ -94,7 +93,8 @@ def difference(
     spec, folder = find_study(folders, study)
     factor = METRICS[metric][0]
     both = {
-        name: seed_values(load_finished_arm(spec, folder, name), split, evaluation, factor) for name in (baseline, arm)
+        name: seed_values(load_finished_arm(folders, spec, folder, name), split, evaluation, factor)
+        for name in (baseline, arm)
     }
     comparison = compare_arms(both, baseline, metric, spec.comparisons, spec.decision.alpha)[arm]
     own = f"The source has one run of each arm; no test on one run each gives a p below {smallest_p(1, 1):g}."
@@ -121,7 +121,10 @@ def against(
         got = f"{study} that asks {spec.question!r}"
         raise usage_error("claims", got, f"the claim is about the study that asks {question!r}", "correct the claim")
     factor = METRICS[metric][0]
-    sides = {name: seed_values(load_finished_arm(spec, folder, name), split, None, factor) for name in (arm, *others)}
+    sides = {
+        name: seed_values(load_finished_arm(folders, spec, folder, name), split, None, factor)
+        for name in (arm, *others)
+    }
     results: dict[str, Any] = {}
     words = []
     for other in others:  # the other arm is the baseline, so that the sentence is about ``arm``
@@ -142,7 +145,8 @@ def best_of(
     spec, folder = find_study(folders, study)
     factor = METRICS[metric][0]
     sides = {
-        name: seed_values(load_finished_arm(spec, folder, name), split, None, factor) for name in (baseline, *arms)
+        name: seed_values(load_finished_arm(folders, spec, folder, name), split, None, factor)
+        for name in (baseline, *arms)
     }
     comparisons = compare_arms(sides, baseline, metric, spec.comparisons, spec.decision.alpha)
     directions = {f"direction_of_{_slug(name)}": comparisons[name]["direction"] for name in arms}
@@ -161,7 +165,7 @@ def between_studies(
     factor, sides, paths = METRICS[metric][0], {}, []
     for name in (study, other):
         spec, folder = find_study(folders, name)
-        sides[name] = seed_values(load_finished_arm(spec, folder, arm), split, None, factor)
+        sides[name] = seed_values(load_finished_arm(folders, spec, folder, arm), split, None, factor)
         paths.append(folder.as_posix())
     return compare_arms(sides, study, metric, 1)[other], ", ".join(paths)
 
@@ -171,7 +175,7 @@ def between_splits(
 ) -> tuple[dict[str, Any], str]:
     """Compare the splits of one arm with a baseline split: a direction for each."""
     spec, folder = find_study(folders, study)
-    finished = load_finished_arm(spec, folder, arm)
+    finished = load_finished_arm(folders, spec, folder, arm)
     sides = {split: seed_values(finished, split, None, METRICS[metric][0]) for split in splits}
     comparisons = compare_arms(sides, baseline, metric, len(splits) - 1)
     flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in comparisons.items()}
@@ -183,7 +187,7 @@ def steps_back(
 ) -> tuple[dict[str, Any], str]:
     """How often a value is worse than at the previous evaluation, over all seeds and the named splits."""
     spec, folder = find_study(folders, study)
-    finished, better = load_finished_arm(spec, folder, arm), METRICS[metric][1]
+    finished, better = load_finished_arm(folders, spec, folder, arm), METRICS[metric][1]
     back = steps = 0
     for curve in finished["curves"].values():
         for split in splits:
@@ -196,9 +200,9 @@ def steps_back(
 def step_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
     """Compare the measured time of two training steps in one run: percent more, by medians of steps launched from Python."""
     path = folders.benchmarks / "train_step.json"
-    if not records.exists(path):
+    if not folders.reader.exists(path):
         raise MissingEvidence(f"a measured training step ({path}, written by `make gpu-bench`)")
-    record = records.read(path)
+    record = folders.reader.read(path)
     times = {row["way"]: median(row["milliseconds"]) for row in record["rows"] if "milliseconds" in row}
     if variant not in times or baseline not in times:
         raise MissingEvidence(f"times of {variant} and {baseline} in {path}")
@@ -234,9 +238,9 @@ def comparison_figures(comparison: Comparison) -> dict[str, dict[str, Any]]:
 def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) -> tuple[dict[str, Any], str]:
     """Compare two adapters of the adaptive experiment: 1 for better, -1 for worse, 0 for undecided."""
     path = folders.results / "epar" / "adaptive_attention.json"
-    if not records.exists(path):
+    if not folders.reader.exists(path):
         raise MissingEvidence(f"the adaptive experiment ({path}, written by `whence run epar/adaptive_attention`)")
-    models = records.read(path)["results"]["models"]
+    models = folders.reader.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]
     sides = {name: [factor * seed["splits"][split] for seed in models[name]] for name in (baseline, adapter)}
     # every adapter is compared with the same baseline, so the correction counts all of them
@@ -249,9 +253,9 @@ def experiment_differs(
 ) -> tuple[dict[str, Any], str]:
     """Compare two arms of an experiment: 1 for better, -1 for worse, 0 for undecided."""
     path = folders.results / record
-    if not records.exists(path):
+    if not folders.reader.exists(path):
         raise MissingEvidence(f"the record {path} (`{command}`)")
-    arms = records.read(path)["results"]["arms"]
+    arms = folders.reader.read(path)["results"]["arms"]
     sides = {name: [METRICS[metric][0] * value for value in arms[name][measure]] for name in (baseline, arm)}
     return compare_arms(sides, baseline, metric, 1)[arm], path.as_posix()
 
@@ -259,9 +263,9 @@ def experiment_differs(
 def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
     """Ratio of the times of two pointers: forward and backward, medians of interleaved measurements."""
     path = folders.benchmarks / "pointers.json"
-    if not records.exists(path):
+    if not folders.reader.exists(path):
         raise MissingEvidence(f"measured times of pointers ({path}, written by benchmarks/pointers.py)")
-    record = records.read(path)
+    record = folders.reader.read(path)
     times = {name: median(row["milliseconds"]) for name, row in record["results"].items()}
     about, machine = record["about"], record["environment"]["machine"]
     words = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from whence.errors import require_package, usage_error
 from whence.lab.data.corpora import content_hash, data_file, data_folder
 from whence.lab.data.tokenizers import WordTokenizer
+from whence_papers.downloads import ORIGINS
 
 PRESIDENTS = ("obama", "wbush", "hbush")  # in the order of the labels 0, 1, 2
 LONGEST = 32
@@ -28,7 +29,7 @@ class NltkTokenizer:
 def load_tokenizer(subject: str) -> NltkTokenizer:
     """Load nltk's word_tokenize with sentence parameters from the data folder. Nothing is downloaded."""
     nltk = require_package("nltk", subject, "lab")
-    data_file(subject, "nltk_data", "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
+    data_file(subject, ORIGINS["nltk_data"], "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
     folder = str(data_folder(subject) / "nltk_data")
     if folder not in nltk.data.path:
         nltk.data.path.insert(0, folder)
@@ -49,7 +50,7 @@ def build_vocabulary(subject: str, split: Callable[[str], list[str]]) -> WordTok
 
 def read_speech_file(subject: str, name: str) -> str:
     """Read one file of the data set."""
-    return data_file(subject, "speeches", f"speeches/{name}").read_text(encoding="utf-8")
+    return data_file(subject, ORIGINS["speeches"], f"speeches/{name}").read_text(encoding="utf-8")
 
 
 def read_labelled(subject: str, name: str) -> tuple[list[str], list[int]]:

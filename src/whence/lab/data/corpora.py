@@ -17,15 +17,11 @@ VARIABLE = "WHENCE_DATA"
 
 #: how to get each data set into the folder
 ORIGINS = {
-    "speeches": "run: python -m whence.lab.data.downloads speeches",
-    "nltk_data": f"run: python -m nltk.downloader -d ${VARIABLE}/nltk_data punkt_tab",
     "wikitext2": "run: python -m whence.lab.data.downloads wikitext2",
     "wikitext103": "run: python -m whence.lab.data.downloads wikitext103",
     "sst2": "run: python -m whence.lab.data.downloads sst2",
     "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
     "2307.03172, into its folder lost_in_the_middle",
-    "geolife": "run: python -m whence.lab.data.downloads geolife",
-    "foursquare": "run: python -m whence.lab.data.downloads foursquare",
     "books": "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books",
 }
 
@@ -43,12 +39,19 @@ def data_folder(subject: str, fill: str = "fill it") -> Path:
     return Path(named).expanduser()
 
 
-def data_file(subject: str, data_set: str, path: str, otherwise: str | None = None) -> Path:
-    """A file of a data set, or an error that says how to get it; ``otherwise`` adds an alternative."""
-    folder = data_folder(subject, ORIGINS[data_set])
+def data_file(subject: str, origin: str, path: str, otherwise: str | None = None) -> Path:
+    """A file in the data folder, or an error that says how to get it.
+
+    Args:
+        subject: begins the error.
+        origin: how to get the file, such as a text of ``ORIGINS``.
+        path: its path in the data folder.
+        otherwise: an alternative to the file.
+    """
+    folder = data_folder(subject, origin)
     if (folder / path).is_file():
         return folder / path
-    remedy = ORIGINS[data_set] + (f", or {otherwise}" if otherwise else "")
+    remedy = origin + (f", or {otherwise}" if otherwise else "")
     raise usage_error(subject, f"no {path} in {folder}", f"{VARIABLE} must name the folder that contains it", remedy)
 
 
@@ -80,12 +83,12 @@ def wikitext(subject: str, size: int, part: str) -> str:
     """A split of WikiText-2 or WikiText-103, as published: words separated by spaces, rare ones replaced by <unk>."""
     name = f"wikitext{size}"
     otherwise = f'load("{name}", train_part="valid")' if part == "train" else None
-    return data_file(subject, name, f"{name}/{part}.txt", otherwise).read_text(encoding="utf-8")
+    return data_file(subject, ORIGINS[name], f"{name}/{part}.txt", otherwise).read_text(encoding="utf-8")
 
 
 def books(subject: str, part: str, characters: int | None = None) -> str:
     """The first ``characters`` of a split of the books; only these are decompressed."""
-    path = data_file(subject, "books", f"books/{part}.txt.xz")
+    path = data_file(subject, ORIGINS["books"], f"books/{part}.txt.xz")
     try:
         with lzma.open(path, "rt", encoding="utf-8") as stream:
             return stream.read() if characters is None else stream.read(characters)
@@ -97,7 +100,7 @@ def books(subject: str, part: str, characters: int | None = None) -> str:
 
 def sentiment(subject: str, name: str) -> tuple[list[str], list[int]]:
     """Sentences and labels (0 negative, 1 positive) of a file with a header line."""
-    lines = data_file(subject, "sst2", f"glue/SST-2/{name}").read_text(encoding="utf-8").split("\n")
+    lines = data_file(subject, ORIGINS["sst2"], f"glue/SST-2/{name}").read_text(encoding="utf-8").split("\n")
     texts, labels = [], []
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():

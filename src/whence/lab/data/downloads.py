@@ -7,59 +7,36 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from whence.errors import MissingExtra, WhenceError, require_package, usage_error
 from whence.lab.data.corpora import data_folder
 from whence.records import write_bytes
 
+Download = Callable[
+    [str, Path], list[Path]
+]  # takes the subject of an error and the data folder; returns the files written
+
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 GLUE_SST2_CHECKSUM = "md5:9f81648d4199384278b86e315dac217c"
-
-SPEECHES = (
-    "https://raw.githubusercontent.com/yasho191/ScratchLLM/c410378c4350641e973b1836ff40ec558da7f43d/speechesdataset"
-)
-SPEECHES_CHECKSUMS = {
-    "train_CLS.tsv": "sha256:7dbd7cadc6efe746d0c0a7e5fe81f0ac2431bd2a3b86b51f4cb23f373466c88e",
-    "test_CLS.tsv": "sha256:31277b7d67cff8ad717c9f43c05810c6b78feb67f04472bd7aa20e71eb2e0da8",
-    "train_LM.txt": "sha256:aff1d88fad90db8cedfe8918a9099ffdfe622641a2a8c6e25dac1f7eda199b1a",
-    "test_LM_obama.txt": "sha256:6cb3bb657ae40cab1cb8f3f38f391dbdcc80a9b21b577d5fc1ea4ba86901bed2",
-    "test_LM_wbush.txt": "sha256:1281773860075b12727f9f581940c028074d05f3efbf99bbfcc9c7c472d4dbd5",
-    "test_LM_hbush.txt": "sha256:a0592374b7cd47a6417a311892a4b8a59f35cbe054cbaf96c06e50e904c8451f",
-}
-
-#: visits as published with other studies: address and checksum
-RAW = "https://raw.githubusercontent.com"
-GEOLIFE = {
-    "geolife_stays.csv": (
-        f"{RAW}/hengxu-tongji/P-GCDAN/291ff6413944c3833f9f8a7aff7cf759882e3c26/data/dataSet_geolife.csv",
-        "sha256:0c6df0a28c17d54831548ebb24c95bbbeb795600f0d85d935328147d72af6291",
-    ),
-}
-FOURSQUARE = {
-    f"foursquare_{part}.csv": (
-        f"{RAW}/xlwang233/LLM-Mob/5fddb1f0bc762a70808853e3a613cc94eb3f5968/data/fsq/foursquare_{part}.csv",
-        f"sha256:{checksum}",
-    )
-    for part, checksum in {
-        "train": "e04ca94d78d9a9faa5e7c219735a9c80528c0c10cd042f3fb60e278c3d14f929",
-        "valid": "2e881e5cd2335b7cae9c7965129725a43583657a541077b7d167950a81e718c0",
-        "test": "5567681ada0f4fa2785f6a068b94504aba3151b4dd24fad7e7998d62aec839e2",
-    }.items()
-}
 
 #: our names of the splits, and those at their source; the revision pins its content
 WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-def fetch(name: str) -> list[Path]:
-    """Download a data set into the folder of WHENCE_DATA. Existing files are not changed."""
-    subject = f'fetch("{name}")'
-    if name not in SETS:
-        raise usage_error(subject, "an unknown name", f"the data sets are {', '.join(SETS)}", "choose one of them")
-    return SETS[name](subject, data_folder(subject))
+def fetch(name: str, sets: Mapping[str, Download] | None = None) -> list[Path]:
+    """Download a data set into the folder of WHENCE_DATA. Existing files are not changed.
+
+    Args:
+        name: name of the data set.
+        sets: functions that download a set, by name; by default those of this module.
+    """
+    subject, sets = f'fetch("{name}")', sets or SETS
+    if name not in sets:
+        raise usage_error(subject, "an unknown name", f"the data sets are {', '.join(sets)}", "choose one of them")
+    return sets[name](subject, data_folder(subject))
 
 
 def _wikitext2(subject: str, folder: Path) -> list[Path]:
@@ -89,11 +66,6 @@ def _wikitext(subject: str, folder: Path, size: int) -> list[Path]:
     return written
 
 
-def _speeches(subject: str, folder: Path) -> list[Path]:
-    wanted = {name: (f"{SPEECHES}/{name}", checksum) for name, checksum in SPEECHES_CHECKSUMS.items()}
-    return _download_files(subject, folder / "speeches", wanted)
-
-
 def _sst2(subject: str, folder: Path) -> list[Path]:
     target = folder / "glue" / "SST-2"
     # the published test split has no labels and is not extracted
@@ -117,21 +89,13 @@ def _retrieve(subject: str, address: str, checksum: str) -> Path:
         raise _download_error(subject, error) from error
 
 
-def _geolife(subject: str, folder: Path) -> list[Path]:
-    return _download_files(subject, folder / "mobility", GEOLIFE)
-
-
-def _foursquare(subject: str, folder: Path) -> list[Path]:
-    return _download_files(subject, folder / "mobility", FOURSQUARE)
-
-
-def _download_files(subject: str, folder: Path, wanted: dict[str, tuple[str, str]]) -> list[Path]:
-    """Download the missing files of a set, all or none. ``wanted`` has the address and checksum of each."""
-    missing = {folder / name: origin for name, origin in wanted.items() if not (folder / name).exists()}
-    fetched = {path: _retrieve(subject, *origin) for path, origin in missing.items()}
-    for path, copy in fetched.items():
+def download_files(subject: str, folder: Path, files: Mapping[str, tuple[str, str]]) -> list[Path]:
+    """Download the missing files of a set, all or none. ``files`` has the address and checksum of each."""
+    missing = {folder / name: origin for name, origin in files.items() if not (folder / name).exists()}
+    copies = {path: _retrieve(subject, *origin) for path, origin in missing.items()}
+    for path, copy in copies.items():
         write_bytes(path, copy.read_bytes())
-    return list(fetched)
+    return list(copies)
 
 
 def _download_error(subject: str, error: Exception) -> WhenceError:
@@ -143,21 +107,20 @@ def _download_error(subject: str, error: Exception) -> WhenceError:
     )
 
 
-SETS: dict[str, Callable[[str, Path], list[Path]]] = {
-    "speeches": _speeches,
-    "wikitext2": _wikitext2,
-    "wikitext103": _wikitext103,
-    "sst2": _sst2,
-    "geolife": _geolife,
-    "foursquare": _foursquare,
-}
+SETS: dict[str, Download] = {"wikitext2": _wikitext2, "wikitext103": _wikitext103, "sst2": _sst2}
 
-if __name__ == "__main__":
+
+def main(module: str, sets: Mapping[str, Download]) -> None:
+    """The command ``python -m MODULE NAME...``, which prints the files that it writes."""
     if len(sys.argv) < 2:
-        sys.exit(f"usage: python -m whence.lab.data.downloads NAME...; names: {', '.join(SETS)}")
+        sys.exit(f"usage: python -m {module} NAME...; names: {', '.join(sets)}")
     try:
-        for requested in sys.argv[1:]:
-            for path in fetch(requested):
+        for name in sys.argv[1:]:
+            for path in fetch(name, sets):
                 print(path)
     except (WhenceError, MissingExtra) as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main("whence.lab.data.downloads", SETS)

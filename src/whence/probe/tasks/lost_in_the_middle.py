@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.data.corpora import data_file
+from whence.lab.data.corpora import ORIGINS, data_file
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
 KEY_VALUE_FILE = "lost_in_the_middle/kv-retrieval-75_keys.jsonl.gz"
@@ -45,7 +45,7 @@ def generate_key_values(items: int, pairs: int = 10, seed: int = 0) -> ProbeTask
 
 def load_published_key_values(items: int) -> ProbeTask:
     """The first items of the published file of 75 keys, from the data folder. A file with other content is not named published."""
-    path = data_file("the task key-value-75", "lost_in_the_middle", KEY_VALUE_FILE, "use the task key-value")
+    path = data_file("the task key-value-75", ORIGINS["lost_in_the_middle"], KEY_VALUE_FILE, "use the task key-value")
     rows, genuine = read_rows(path, "key-value-75")
     require_items("the task key-value-75", len(rows), items)
     task_items = [_key_value_item([(k, v) for k, v in row["ordered_kv_records"]], row["key"]) for row in rows[:items]]
@@ -99,7 +99,7 @@ DOCUMENTS_FILE = "lost_in_the_middle/nq-open-oracle.jsonl.gz"
 
 def build_documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> ProbeTask:
     """Questions with ``count`` documents each, each cut after ``words`` words (the published ones have 100)."""
-    path = data_file("documents", "lost_in_the_middle", DOCUMENTS_FILE, "probe with key-value pairs or a needle")
+    path = data_file("documents", ORIGINS["lost_in_the_middle"], DOCUMENTS_FILE, "probe with key-value pairs or a needle")
     rows, genuine = read_rows(path, "documents")
     origin = (
         f"the published {path.name} (Liu et al. 2023)" if genuine else f"{path.name}, which is not the published file"

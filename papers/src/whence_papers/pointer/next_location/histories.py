@@ -19,6 +19,7 @@ from torch import Tensor
 
 from whence.lab.data.corpora import data_file
 from whence.lab.tasks import Batch
+from whence_papers.downloads import ORIGINS
 from whence_papers.pointer.next_location.visits import Visit, read_visits
 
 PADDING, UNKNOWN = 0, 1
@@ -169,13 +170,13 @@ Parts = dict[str, list[Visit]]
 
 def load_geolife(subject: str) -> Parts:
     """Load GeoLife stays, split by days within each user."""
-    return split_by_days(read_visits(data_file(subject, "geolife", "mobility/geolife_stays.csv"), subject))
+    return split_by_days(read_visits(data_file(subject, ORIGINS["geolife"], "mobility/geolife_stays.csv"), subject))
 
 
 def load_foursquare(subject: str) -> Parts:
     """Load Foursquare check-ins, which have no duration. The parts are separate files."""
     return {
-        part: read_visits(data_file(subject, "foursquare", f"mobility/foursquare_{part}.csv"), subject)
+        part: read_visits(data_file(subject, ORIGINS["foursquare"], f"mobility/foursquare_{part}.csv"), subject)
         for part in ("train", "valid", "test")
     }
 
