@@ -33,7 +33,7 @@ Folder = dict[str, dict[str, Any]]
 KEYS: dict[str, tuple[str, ...]] = {
     # studies
     "accumulate": ("grad_accum_steps",),
-    "asked": ("num_targets", "num_test_texts", "tasks"),
+    "asked": ("kind", "num_targets", "num_test_texts", "tasks"),
     "batch": ("batch_size",),
     "classes": ("num_classes",),
     "clip": ("max_grad_norm",),
@@ -56,11 +56,13 @@ KEYS: dict[str, tuple[str, ...]] = {
     "longer": ("max_names_longer",),
     "marked": ("max_names",),
     "more": ("extra_steps",),
+    "place_part": ("position_part",),
     "repeated, longer": ("coverage_loss, longer",),
     "repeated, trained": ("coverage_loss, trained",),
     "said_again, longer": ("repeated_words, longer",),
     "said_again, trained": ("repeated_words, trained",),
     "shown": ("example_pattern",),
+    "true_place": ("true_position",),
     # probes
     "ablated": ("ablation_slots",),
     "chosen": ("chosen_slot",),
@@ -71,7 +73,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "gold": ("gold_attention", "gold_slot"),
     "intervened": ("intervention_items",),
     "multiplied": ("quantity",),
-    "places": ("gold_slots", "num_gold_slots"),
+    "places": ("random_positions", "gold_slots", "num_gold_slots"),
     "right": ("correct",),
     "scored": ("scored_tokens",),
     "share": ("probability",),
@@ -85,6 +87,20 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 #: texts of records and what they say now
 TEXTS = {
+    "kept": "fixed",
+    "places": "random_positions",
+    "Importance: all places alike": "Importance: uniform",
+    "Length: 64 places, the usual one": "Length: 64 tokens, the default",
+    "Length: 256 places": "Length: 256 tokens",
+    "Length: 1024 places": "Length: 1024 tokens",
+    "Length: 4096 places": "Length: 4096 tokens",
+    "Order and noise: a tenth of the votes wrong": "Order and noise: 10 % of the votes wrong",
+    "Order and noise: three tenths wrong": "Order and noise: 30 % of the votes wrong",
+    "Retrieval distance: mark in the nearest quarter of 128 places": "Retrieval distance: mark in the nearest quarter of 128 tokens",
+    "Retrieval distance: mark in the farthest quarter of 128 places": "Retrieval distance: mark in the farthest quarter of 128 tokens",
+    "two-part consistency of a position that is drawn at random, in the place of p": "two-part consistency of a random position instead of p",
+    "1 - |p* - p'| / L, p' the position that gathers most under the attention the task wants": "1 - |p* - p'| / L, p' = argmax V under the target attention",
+    "Spearman's correlation of V and the V of the attention that the task wants": "Spearman's correlation of V and the V of the target attention",
     "0_trained_heads": "trained_heads",
     "1_position_effect": "position_effect",
     "2_optimal_position": "optimal_position",
@@ -278,9 +294,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="whose results/ and claims/records/ are compared with")
     parser.add_argument("--out", type=Path, help="file for the summary")
-    given = parser.parse_args()
-    old, new = load_old(given.commit), load_new()
-    found = Comparison()
+    arguments = parser.parse_args()
+    old, new = load_old(arguments.commit), load_new()
+    comparison = Comparison()
     files = renamed_files = 0
     folders = match(
         {name: (name, folder) for name, folder in old.items()},
@@ -289,35 +305,35 @@ def main() -> None:
     )
     for name, folder in old.items():
         if name not in folders:
-            found.unexpected.append(f"{name} is missing")
+            comparison.unexpected.append(f"{name} is missing")
             continue
         there = new[folders[name]]
         pairs = match(folder, there, shared_numbers)
         for file, record in folder.items():
             if file not in pairs:
-                found.unexpected.append(f"{name}/{file} is missing")
+                comparison.unexpected.append(f"{name}/{file} is missing")
                 continue
             files += 1
             renamed_files += pairs[file] != file
-            found.compare(record, there[pairs[file]], f"{name}/{file}")
-        found.unexpected += [f"{folders[name]}/{extra} was added" for extra in there.keys() - set(pairs.values())]
+            comparison.compare(record, there[pairs[file]], f"{name}/{file}")
+        comparison.unexpected += [f"{folders[name]}/{extra} was added" for extra in there.keys() - set(pairs.values())]
     text = README.format(
-        command=f"python tools/compare_records.py {given.commit}",
-        commit=given.commit,
+        command=f"python tools/compare_records.py {arguments.commit}",
+        commit=arguments.commit,
         size=sum(path.stat().st_size for path in NEW.rglob("*.zip")) / 1e6,
         folders=len(old),
         folders_renamed=sum(a != b for a, b in folders.items()),
         files=files,
         files_renamed=renamed_files,
-        equal=found.equal,
-        unexpected=len(found.unexpected) or "none",
-        differences="\n".join(f"| {kind} | {count} |" for kind, count in sorted(found.kinds.items())),
+        equal=comparison.equal,
+        unexpected=len(comparison.unexpected) or "none",
+        differences="\n".join("| " + kind.replace("|", r"\|") + f" | {count} |" for kind, count in sorted(comparison.kinds.items())),
         provenance="\n".join(describe_provenance(new)),
     )
-    if given.out:
-        write_text(given.out, text)
-    print(text, *found.unexpected, sep="\n")
-    sys.exit(bool(found.unexpected))
+    if arguments.out:
+        write_text(arguments.out, text)
+    print(text, *comparison.unexpected, sep="\n")
+    sys.exit(bool(comparison.unexpected))
 
 
 if __name__ == "__main__":

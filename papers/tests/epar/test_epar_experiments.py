@@ -79,7 +79,7 @@ def test_a_record_says_where_it_comes_from(out):
     for experiment in experiments.ALL:
         record = json.loads(experiment.record_path(out, quick=True).read_text())
         assert record["experiment"] == experiment.name and record["quick"] is True
-        assert set(record["given"]) == {need.name for need in experiment.needs}
+        assert set(record["inputs"]) == {need.name for need in experiment.needs}
         assert len(record["environment"]["source_hash"]) == 64 and "torch" in record["environment"]["packages"]
 
 
@@ -167,10 +167,10 @@ def test_scores_of_known_attention():
     own = optimal_position.score_positions(
         torch.eye(16, dtype=torch.float64).expand(4, 16, 16), importance, sizes, seed=0
     )
-    assert own["value_part"] == own["place_part"] == [1.0] * 4 and own["ranking"] == pytest.approx([1.0] * 4)
+    assert own["value_part"] == own["position_part"] == [1.0] * 4 and own["ranking"] == pytest.approx([1.0] * 4)
     assert max(own["guess"]) < 1
     right = optimal_position.score_positions(setup.target_attention(importance, sizes), importance, sizes, seed=0)
-    assert right["true_place"] == [1.0] * 4 and right["true_ranking"] == pytest.approx([1.0] * 4)
+    assert right["true_position"] == [1.0] * 4 and right["true_ranking"] == pytest.approx([1.0] * 4)
     assert all(0 < spread < 1 for spread in right["spread"])
 
 

@@ -83,7 +83,7 @@ def test_places_has_one_right_answer_that_the_cue_decides():
 
 def test_the_mark_stands_in_its_band():
     for band, first, last in (("any", 0, 15), ("near", 12, 15), ("middle", 6, 9), ("far", 0, 3)):
-        task = load("places", count=16, symbols=4, items=32, asked="anywhere", band=band, longest=1)
+        task = load("places", count=16, symbols=4, items=32, kind="anywhere", band=band, longest=1)
         assert list(task.splits()) == ["test"]
         batch = task.train_batch(500, seeded(3))
         assert (task.kinds(batch.tokens) == 1).all()

@@ -93,7 +93,7 @@ def test_the_sources_prediction_ignores_attention(name):
 def test_consistency_by_hand():
     value = torch.tensor([2.0, 8.0, 4.0, 6.0])
     got = consistency(value, 3)
-    assert got.value_part == 1 - 2 / 8 and got.place_part == 1 - 2 / 4 and got.both == (0.75 + 0.5) / 2
+    assert got.value_part == 1 - 2 / 8 and got.position_part == 1 - 2 / 4 and got.both == (0.75 + 0.5) / 2
     assert consistency(value, 1).both == 1 and distance_consistency(value, 0) == 0.75
     tied = torch.tensor([8.0, 1.0, 1.0, 8.0])
     assert consistency(tied, 3).both == 1 and distance_consistency(tied, 2) == 0.75  # to the nearest of the best

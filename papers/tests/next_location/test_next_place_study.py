@@ -110,7 +110,7 @@ def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
         assert own[4] == f"{100 * metrics[counting]['mrr']:.2f}" and own[6] == f"{100 * metrics[counting]['f1']:.2f}"
     assert json.loads(json.dumps(found["studies"][0]["panels"])) == found["studies"][0]["panels"]
     text = page(found)
-    for said in ("most frequent lately", "Acc@1, counted four ways", "visits from the end", "mean over users"):
+    for said in ("most frequent lately", "Acc@1 in four ways of counting", "visits from the end", "mean over users"):
         assert said in text
     assert "Evaluation on test" not in text  # one value a run makes no line
     assert report_panels({}, {}) == []
@@ -184,7 +184,7 @@ def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
     assert [tick.get_text() for tick in left.get_yticklabels()] == ["Recency", "no pointer"]
     told = [text.get_text() for text in left.get_legend().get_texts()]
     assert told == [
-        "every question, as in the source",
+        "all questions, as in the source",
         "answers that occur in training",
         "best baseline: the world's own rules",
     ]
@@ -262,7 +262,7 @@ def test_users_without_a_recent_visit_are_skipped(folder, tmp_path):
     rows = [f"{v.user},{v.place},{v.day},{v.minute},{v.weekday}" for v in both]
     path.write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
     done = call(weights(folder, "Recency"), path, "--day", "33", "--out", tmp_path / "next.png")
-    assert done.exit_code == 0 and "late: next place on day 33" in done.output
+    assert done.exit_code == 0 and "late: next location on day 33" in done.output
     assert "skipped person 1: no visit in the 7 days before day 33" in done.output
 
 
@@ -276,8 +276,8 @@ def test_the_command(folder, tmp_path):
     path.write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
     done = call(weights(folder, "Recency"), path, "--out", tmp_path / "next.png")
     assert done.exit_code == 0, done.output
-    assert "person 1: next place on day 12, from 31 visits; 20 older visits ignored" in done.output
-    assert "eve: next place" in done.output and "user not in training" in done.output
+    assert "person 1: next location on day 12, from 31 visits; 20 older visits ignored" in done.output
+    assert "eve: next location" in done.output and "user not in training" in done.output
     assert "pointer " in done.output and (tmp_path / "next.png").stat().st_size > 10_000
     assert "person 1" not in call(weights(folder, "Recency"), path, "--user", "eve", "--out", tmp_path / "n.png").output
     refusals = [

@@ -19,33 +19,32 @@ from whence.lab.tasks.base import IGNORE_INDEX, Batch, require_at_least, require
 from whence.lab.tasks.generated import Generated
 
 KINDS = ("near", "anywhere", "far")
-ASKED = ("all", *KINDS)
 BANDS = ("any", "near", "middle", "far")
 
 
 class Places(Generated):
     """Tokens: symbols, the same symbols with a mark, one cue per kind, the question mark. Answers are unmarked symbols.
 
-    ``asked`` restricts the inputs to one of the three kinds. ``band`` restricts the mark to the quarter of the positions
-    that is nearest to the question, farthest from it or in the middle. Together with ``asked="anywhere"`` this is
+    ``kind`` restricts the inputs to one of the three kinds. ``band`` restricts the mark to the quarter of the positions
+    that is nearest to the question, farthest from it or in the middle. Together with ``kind="anywhere"`` this is
     retrieval from a chosen distance.
     """
 
     name = "places"
 
     def __init__(
-        self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0, asked: str = "all",
+        self, count: int = 16, symbols: int = 8, items: int = 256, seed: int = 0, kind: str = "all",
         band: str = "any", longest: int = 8,
     ) -> None:  # fmt: skip
         require_at_least(self.name, "count", count, 2)
         require_at_least(self.name, "symbols", symbols, 2)
         require_at_least(self.name, "items", items, 1)
-        require_choice(self.name, "asked", asked, ASKED)
+        require_choice(self.name, "kind", kind, ("all", *KINDS))
         require_choice(self.name, "band", band, BANDS)
-        self.symbols, self.asked, self.band = symbols, asked, band
+        self.symbols, self.kind, self.band = symbols, kind, band
         self.vocab_size = 2 * symbols + len(KINDS) + 1
         settings = {
-            "count": count, "symbols": symbols, "items": items, "seed": seed, "asked": asked, "band": band,
+            "count": count, "symbols": symbols, "items": items, "seed": seed, "kind": kind, "band": band,
             "longest": longest,
         }  # fmt: skip
         super().__init__(count, items, seed, settings, longest)
@@ -64,11 +63,11 @@ class Places(Generated):
         return range(first, first + many)
 
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        kinds = range(len(KINDS)) if self.asked == "all" else [KINDS.index(self.asked)]
+        kinds = range(len(KINDS)) if self.kind == "all" else [KINDS.index(self.kind)]
         kind = kinds[0] + torch.randint(len(kinds), (rows, 1), generator=generator)
         symbols = torch.randint(self.symbols, (rows, amount), generator=generator)
-        places = self.markable(amount)
-        marked = torch.randint(places.start, places.stop, (rows, 1), generator=generator)
+        markable = self.markable(amount)
+        marked = torch.randint(markable.start, markable.stop, (rows, 1), generator=generator)
         marked_symbols = symbols.scatter_add(1, marked, torch.full((rows, 1), self.symbols))
         question = torch.full((rows, 1), self.vocab_size - 1)
         tokens = torch.cat([2 * self.symbols + kind, marked_symbols, question], dim=1)

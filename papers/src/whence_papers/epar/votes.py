@@ -20,7 +20,7 @@ from whence.lab.tasks.generated import Generated, sample_without_replacement
 
 FILLER, QUESTION, MINUS, PLUS = 0, 1, 2, 3
 STRUCTURES = ("near", "waves", "blocks", "random", "flat")
-ORDERS = ("kept", "shuffled")
+ORDERS = ("fixed", "shuffled")
 BLOCKS = 8
 TIE = 1e-9  # a smaller difference is rounding error: the sides are tied
 
@@ -41,7 +41,7 @@ class Votes(Generated):
     name = "votes"
 
     def __init__(
-        self, length: int = 64, votes: int = 15, structure: str = "near", order: str = "kept", noise: float = 0.0,
+        self, length: int = 64, votes: int = 15, structure: str = "near", order: str = "fixed", noise: float = 0.0,
         longest: int = 8, items: int = 512, seed: int = 0, run: int = 1, questions: int = 1,
     ) -> None:  # fmt: skip
         require_at_least(self.name, "votes", votes, 1)
@@ -89,16 +89,16 @@ class Votes(Generated):
         return uniform
 
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        places = sample_without_replacement(rows, amount // self.run, self.votes, generator)
+        runs = sample_without_replacement(rows, amount // self.run, self.votes, generator)
         sides = torch.randint(2, (rows, self.votes), generator=generator)
         weights = self.weights(amount).expand(rows, amount)
         if self.order == "shuffled":
             weights = weights.gather(1, sample_without_replacement(rows, amount, amount, generator))
         flipped = torch.rand(rows, self.votes, generator=generator) < self.noise
         questions = self._question_positions(rows, amount, generator)
-        votes = self._expand_runs(2 * sides - 1, places, amount).scatter(1, questions[:, :-1], 0)
-        runs = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, places, amount + 1)
-        tokens = runs.scatter(1, questions, QUESTION)
+        votes = self._expand_runs(2 * sides - 1, runs, amount).scatter(1, questions[:, :-1], 0)
+        tokens = self._expand_runs(torch.where(flipped, 1 - sides, sides) + MINUS, runs, amount + 1)
+        tokens = tokens.scatter(1, questions, QUESTION)
         targets = torch.full_like(tokens, IGNORE_INDEX)
         for number in range(self.questions):
             targets.scatter_(1, questions[:, number : number + 1], self._answers(votes, weights, questions[:, number]))
@@ -112,17 +112,17 @@ class Votes(Generated):
         others = sample_without_replacement(rows, amount - amount // 2, self.questions - 1, generator) + amount // 2
         return torch.cat([others, end], dim=1)
 
-    def _expand_runs(self, values: Tensor, places: Tensor, amount: int) -> Tensor:
+    def _expand_runs(self, values: Tensor, runs: Tensor, amount: int) -> Tensor:
         """Write one value per vote into all positions of its run; 0, which is filler, elsewhere."""
-        among = torch.zeros(len(values), amount // self.run, dtype=torch.int64).scatter(1, places, values)
+        among = torch.zeros(len(values), amount // self.run, dtype=torch.int64).scatter(1, runs, values)
         wide = among.repeat_interleave(self.run, 1)
         return nn.functional.pad(wide, (0, amount - wide.shape[1]))
 
-    def _answers(self, votes: Tensor, weights: Tensor, place: Tensor) -> Tensor:
+    def _answers(self, votes: Tensor, weights: Tensor, question: Tensor) -> Tensor:
         """The side with the larger weight before a position of each row, ``[rows, 1]``; IGNORE_INDEX for a tie."""
         amount = votes.shape[1]
         # weights are counted from the end: for an earlier question they are shifted by its distance from the end
-        distance = torch.arange(amount) + amount - place[:, None]
+        distance = torch.arange(amount) + amount - question[:, None]
         weight = weights.gather(1, distance.clamp(max=amount - 1)).masked_fill(distance >= amount, 0.0)
         total = (votes * weight).sum(1, keepdim=True)
         return torch.where(total.abs() < TIE, IGNORE_INDEX, (total > 0).long() + MINUS)

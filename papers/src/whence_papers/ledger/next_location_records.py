@@ -33,7 +33,7 @@ def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str,
 
 
 def seed_values(runs: Records, counting: str = "all", metric: str = "acc@1") -> list[float]:
-    """One metric on the test part in percent, one number per seed."""
+    """One metric on the test split in percent, one number per seed."""
     return [100 * metrics_on_test(run, counting)[metric] for run in runs]
 
 

@@ -17,11 +17,11 @@ from whence_papers.epar.experiments.trained_heads import compute_attention
 #: measure of a sequence -> definition
 MEASURES = {
     "value_part": "1 - |V(p*) - V(p)| / V(p*), p* = argmax V, p the position that the source predicts (argmax I)",
-    "place_part": "1 - |p* - p| / L, the plain distance form",
-    "guess": "two-part consistency of a position that is drawn at random, in the place of p",
+    "position_part": "1 - |p* - p| / L, the plain distance form",
+    "guess": "two-part consistency of a random position instead of p",
     "ranking": "Spearman's correlation of V and I",
-    "true_place": "1 - |p* - p'| / L, p' the position that gathers most under the attention the task wants",
-    "true_ranking": "Spearman's correlation of V and the V of the attention that the task wants",
+    "true_position": "1 - |p* - p'| / L, p' = argmax V under the target attention",
+    "true_ranking": "Spearman's correlation of V and the V of the target attention",
     "spread": "(max V - min V) / max V",
 }
 
@@ -33,12 +33,12 @@ def score_positions(a: Tensor, importance: Tensor, setup: Setup, seed: int) -> d
     predicted = theory.source_prediction(a, importance)
     guesses = torch.randint(0, setup.length, (len(a),), generator=torch.Generator().manual_seed(seed))
     scores: dict[str, list[float]] = {name: [] for name in MEASURES}
-    for v, truth, place, guess in zip(value, right, predicted.tolist(), guesses.tolist(), strict=True):
-        agreement = theory.consistency(v, place)
+    for v, truth, position, guess in zip(value, right, predicted.tolist(), guesses.tolist(), strict=True):
+        agreement = theory.consistency(v, position)
         scores["value_part"].append(agreement.value_part)
-        scores["place_part"].append(agreement.place_part)
+        scores["position_part"].append(agreement.position_part)
         scores["guess"].append(theory.consistency(v, guess).both)
-        scores["true_place"].append(theory.distance_consistency(truth, theory.maximum_benefit(v).positions[0]))
+        scores["true_position"].append(theory.distance_consistency(truth, theory.maximum_benefit(v).positions[0]))
     scores["ranking"] = theory.spearman(value, importance).tolist()
     scores["true_ranking"] = theory.spearman(value, right).tolist()
     scores["spread"] = (1 - value.amin(-1) / value.amax(-1)).tolist()

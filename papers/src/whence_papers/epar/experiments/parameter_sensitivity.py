@@ -163,7 +163,7 @@ def _mean_measures(setup: Setup, heads: Mapping[str, Any], weights: str, form: s
         importance, x = make_sequences(name, setup, number)
         a = compute_attention(x, weights, form, number, heads, setup)
         judged = score_positions(a, importance, setup, seed=number)
-        parts = zip(judged["value_part"], judged["place_part"], strict=True)
+        parts = zip(judged["value_part"], judged["position_part"], strict=True)
         total["consistency"] += [(value + place) / 2 for value, place in parts]
         total["ranking"] += judged["ranking"]
         total["true_ranking"] += judged["true_ranking"]

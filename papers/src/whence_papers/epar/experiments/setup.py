@@ -21,8 +21,8 @@ from whence_papers.epar.theory import PATTERNS, Setting, make_pattern
 
 #: the factor on the scores; "none" is the control
 FORMS = ("none", "basic", "enhanced")
-#: "random": untrained heads; "places": the same with random position vectors added to the input, as in the source; "trained"
-WEIGHTS = ("random", "places", "trained")
+#: "random": untrained heads; "random_positions": the same with random position vectors added to the input, as in the source; "trained"
+WEIGHTS = ("random", "random_positions", "trained")
 
 
 @dataclass(frozen=True)

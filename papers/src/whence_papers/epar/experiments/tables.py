@@ -72,7 +72,7 @@ def head_runs(record: Record, weights: str, form: str, pattern: str, measure: st
     cell = record["results"]["values"][weights][form][pattern]
     if measure != "consistency":
         return list(cell[measure])
-    pairs = zip(cell["value_part"], cell["place_part"], strict=True)
+    pairs = zip(cell["value_part"], cell["position_part"], strict=True)
     return [[(a + b) / 2 for a, b in zip(value, place, strict=True)] for value, place in pairs]
 
 
@@ -142,7 +142,7 @@ def attention_section(record: Record) -> str:
     return section("Attention of heads, all five patterns", table(rows))
 
 
-WEIGHTS, FORMS = ("random", "places", "trained"), ("none", "basic", "enhanced")
+WEIGHTS, FORMS = ("random", "random_positions", "trained"), ("none", "basic", "enhanced")
 
 
 def write_optimal_position(record: Record, folder: Path) -> None:
@@ -173,9 +173,9 @@ def optimal_position_rows(record: Record) -> list[dict[str, Any]]:
 
 def definitions_section(record: Record) -> str:
     lines = [f"{name}: {meaning}" for name, meaning in record["results"]["measures"].items()]
-    lines += ["consistency (the source's two-part form): (value_part + place_part) / 2"]
+    lines += ["consistency (the source's two-part form): (value_part + position_part) / 2"]
     lines += [
-        "random: untrained heads; places: the same with random position vectors added to the input, as in the source;"
+        "random: untrained heads; random_positions: the same with random position vectors added to the input, as in the source;"
     ]
     lines += ["trained: heads trained on a task whose target attention is known. All intervals: 95 %, over heads."]
     return section("Definitions", *lines)
@@ -195,10 +195,10 @@ def prediction_section(record: Record) -> str:
 
 def values_section(record: Record) -> str:
     parts = []
-    for measure in ("consistency", "place_part", "guess", "ranking", "true_place", "true_ranking"):
-        lines = [["pattern", *(f"{weights}, {form}" for weights in ("places", "trained") for form in FORMS)]]
+    for measure in ("consistency", "position_part", "guess", "ranking", "true_position", "true_ranking"):
+        lines = [["pattern", *(f"{weights}, {form}" for weights in ("random_positions", "trained") for form in FORMS)]]
         for pattern in patterns(record):
-            cells = [head_means(record, w, form, pattern, measure) for w in ("places", "trained") for form in FORMS]
+            cells = [head_means(record, w, form, pattern, measure) for w in ("random_positions", "trained") for form in FORMS]
             lines.append([pattern, *map(format_mean, cells)])
         parts += [f"{measure}:", table(lines), ""]
     return section("Values", *parts)
@@ -206,7 +206,7 @@ def values_section(record: Record) -> str:
 
 def differences_section(record: Record) -> str:
     """Enhanced minus basic with its interval, paired by head; not tested, because there are too many comparisons."""
-    lines = [["weights, pattern", "consistency", "ranking", "true_place", "true_ranking"]]
+    lines = [["weights, pattern", "consistency", "ranking", "true_position", "true_ranking"]]
     for weights in WEIGHTS:
         for pattern in patterns(record):
             cells = []

@@ -117,7 +117,7 @@ def compute(setup: Training, inputs: Mapping[str, Results], progress: ProgressCa
 def project_head(x: Tensor, weights: str, form: str, number: int, heads: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Queries and keys ``[B, L, D]`` of tokens under one of WEIGHTS, for the head with an index, in double precision."""
     saved = heads[form if weights == "trained" else "start"][number]
-    if weights == "places":
+    if weights == "random_positions":
         x = x + random_position_vectors(x.shape[-2], x.shape[-1], seed=number)
     to_queries, bias, to_keys = (
         torch.tensor(saved[name], dtype=torch.float64) for name in ("to_queries", "bias", "to_keys")

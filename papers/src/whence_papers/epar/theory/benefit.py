@@ -133,18 +133,18 @@ class Consistency:
     """The source's measure in its two parts. If several positions are best, the nearest one counts."""
 
     value_part: float  # 1 - |V(p*) - V(p)| / V(p*)
-    place_part: float  # 1 - |p* - p| / L
+    position_part: float  # 1 - |p* - p| / L
 
     @property
     def both(self) -> float:
-        return (self.value_part + self.place_part) / 2
+        return (self.value_part + self.position_part) / 2
 
 
 def consistency(value: Tensor, predicted: int) -> Consistency:
     """The source's two-part consistency of a predicted position with the values ``[L]``.
 
     >>> consistency(torch.tensor([1.0, 4.0, 3.0, 2.0]), 3)
-    Consistency(value_part=0.5, place_part=0.5)
+    Consistency(value_part=0.5, position_part=0.5)
     """
     _require_positive(best := maximum_benefit(value))
     difference = abs(best.value - float(value[_checked_position(predicted, value)]))
@@ -157,8 +157,8 @@ def distance_consistency(value: Tensor, predicted: int) -> float:
     >>> distance_consistency(torch.tensor([5.0, 4.0, 5.0, 2.0]), 3)
     0.75
     """
-    place, length = _checked_position(predicted, value), value.shape[0]
-    return 1 - min(abs(best - place) for best in maximum_benefit(value).positions) / length
+    position, length = _checked_position(predicted, value), value.shape[0]
+    return 1 - min(abs(best - position) for best in maximum_benefit(value).positions) / length
 
 
 def chance_consistency(value: Tensor) -> Consistency:

@@ -77,7 +77,7 @@ def format_prediction(one: Prediction) -> list[str]:
     """Format the prediction of one user: the history, the places, and the visits with the largest pointer weights."""
     from whence_papers.pointer.next_location.visits import format_day
 
-    heading = f"{one.user}: next place on {format_day(one.day)}, from {_count(len(one.history), 'visit')}"
+    heading = f"{one.user}: next location on {format_day(one.day)}, from {_count(len(one.history), 'visit')}"
     if one.before:
         heading += f"; {_count(one.before, 'older visit')} ignored"
     if not one.known:

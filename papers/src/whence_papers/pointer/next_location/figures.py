@@ -29,7 +29,7 @@ NAMES = {
     "f1": "weighted F1",
 }
 COUNTINGS = {
-    "all": "every question, as in the source",
+    "all": "all questions, as in the source",
     "seen": "answers that occur in training",
     "by_user": "mean over users",
     "by_user_seen": "mean over users, answers that occur in training",
@@ -37,13 +37,13 @@ COUNTINGS = {
 METRIC_TABLES = (  # counting, title and note of the tables of all metrics
     (
         "all",
-        "Every metric on the test part",
+        "All metrics on the test split",
         "In percent; mean over seeds ± half of its 95 % interval. The first rows are simple baselines. "
-        "Counting of the source: places that do not occur in training are one place.",
+        "Counting of the source: locations that do not occur in training share one id.",
     ),
     (
         "seen",
-        "Every metric on answers that occur in training",
+        "All metrics on answers that occur in training",
         "The same without questions whose answer does not occur in training.",
     ),
 )
@@ -52,7 +52,7 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def report_panels(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Panels of the report: four tables of the test part, the generated shares, and the learned bias and scale."""
+    """Panels of the report: four tables of the test split, the generated shares, and the learned bias and scale."""
     finished = {
         arm: [record for record in arm_records if record["result"]["status"] == "done"]
         for arm, arm_records in runs.items()
@@ -66,7 +66,7 @@ def report_panels(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, An
 
 
 def metrics_on_test(record: Mapping[str, Any], counting: str) -> Mapping[str, float]:
-    """A run's metrics on the test part."""
+    """A run's metrics on the test split."""
     return record["result"]["evaluations"][-1]["splits"]["test"]["metrics"].get(counting, {})
 
 
@@ -138,14 +138,14 @@ def _counting_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
             ]
         )
     return {
-        "kind": "table", "title": "Acc@1, counted four ways", "head": ["", *COUNTINGS.values()], "rows": rows,
-        "note": "All unseen places share one id. A pointer can copy it; a generator never learns it. The source's counting "
+        "kind": "table", "title": "Acc@1 in four ways of counting", "head": ["", *COUNTINGS.values()], "rows": rows,
+        "note": "All locations that do not occur in training share one id. A pointer can copy it; a generator never learns it. The source's counting "
         "rewards that. The other countings exclude these answers or give every user the same weight.",
     }  # fmt: skip
 
 
 def accuracy_over_users(runs: Sequence[Mapping[str, Any]]) -> Summary:
-    """Acc@1 over users as clusters, from the test parts of one or several runs; each user has the mean over the runs."""
+    """Acc@1 over users as clusters, from the test splits of one or several runs; each user has the mean over the runs."""
     users = list(runs[0]["users"])
     right = [sum(one["users"][user][1] for one in runs) / len(runs) for user in users]
     return cluster_proportion(right, [runs[0]["users"][user][0] for user in users])
@@ -187,7 +187,7 @@ def _generated_table(runs: Runs) -> dict[str, Any]:
     return {
         "kind": "table", "title": "Generated share",
         "head": ["", "answers in training", "other answers"], "rows": rows,
-        "note": "In percent of the probability, on the test part.",
+        "note": "In percent of the probability, on the test split.",
     }  # fmt: skip
 
 
@@ -216,7 +216,7 @@ COUNTING_STYLES: dict[str, dict[str, Any]] = {
 
 
 def prediction_figure(predictions: Sequence[Prediction]) -> Figure:
-    """For each user, left: the pointer weight of each past visit; right: the predicted places. At most four users."""
+    """For each user, left: the pointer weight of each past visit; right: the predicted locations. At most four users."""
     figure = _figure(11, 3.4 * len(predictions[:MAX_USERS_DRAWN]))
     axes = figure.subplots(len(predictions[:MAX_USERS_DRAWN]), 2, squeeze=False, width_ratios=(3, 2))
     for (left, right), one in zip(axes, predictions, strict=False):
@@ -228,7 +228,7 @@ def prediction_figure(predictions: Sequence[Prediction]) -> Figure:
         right.bar_label(right.containers[0], fmt="%.1f", fontsize=8, padding=2)
         right.set_xlim(0, max(100.0, max(shares)))
         right.set_xlabel("probability (%)", fontsize=8)
-        right.set_title(f"next place ({100 * one.generated_share:.0f} % generated)", loc="left", fontsize=9)
+        right.set_title(f"next location ({100 * one.generated_share:.0f} % generated)", loc="left", fontsize=9)
         for panel in (left, right):
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(labelsize=8)
@@ -287,7 +287,7 @@ def _draw_accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> No
     )
     axes.set_yticks(range(len(runs)), list(runs))
     axes.set_ylim(len(runs) - 0.4, -0.6)
-    _set_labels(axes, "Accuracy of next-location prediction", "Acc@1 on the test part (%)", "")
+    _set_labels(axes, "Accuracy of next-location prediction", "Acc@1 on the test split (%)", "")
     axes.legend(facecolor="white", edgecolor="none", framealpha=0.9, fontsize=7.5, loc="upper left")
 
 

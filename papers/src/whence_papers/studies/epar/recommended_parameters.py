@@ -13,9 +13,9 @@ from whence.lab.study import Budget, Decision, Study
 
 SEEDS = (0, 1, 2, 3, 4, 5, 6)
 MODEL = {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
-FAR = {"count": 64, "symbols": 4, "asked": "anywhere", "band": "far", "longest": 4, "items": 256}
+FAR = {"count": 64, "symbols": 4, "kind": "anywhere", "band": "far", "longest": 4, "items": 256}
 NOISY = {
-    "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "kept", "noise": 0.3,
+    "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "fixed", "noise": 0.3,
     "longest": 1, "items": 256,
 }  # fmt: skip
 FORMS = (Arm("EPAR, basic", 'Epar(form="basic")'), Arm("EPAR, enhanced", "Epar()"))

@@ -29,10 +29,10 @@ ARMS = (
 )
 MODEL = {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0}
 VOTES = {
-    "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "kept", "noise": 0.0,
+    "length": 64, "votes": 15, "run": 2, "questions": 8, "structure": "near", "order": "fixed", "noise": 0.0,
     "longest": 1, "items": 256,
 }  # fmt: skip
-MARKED = {"count": 64, "symbols": 4, "asked": "anywhere", "longest": 1, "items": 256}
+MARKED = {"count": 64, "symbols": 4, "kind": "anywhere", "longest": 1, "items": 256}
 
 
 @dataclass(frozen=True)
@@ -67,24 +67,24 @@ def _marked(band: str, among: str = "", **changed: int) -> Condition:
 
 
 FIRST = (
-    Condition("Length: 64 places, the usual one"),
-    Condition("Length: 256 places", _stretched(256)),
-    Condition("Length: 1024 places", _stretched(1024) | {"items": 128}, steps=100, batch_size=4),
-    Condition("Length: 4096 places", _stretched(4096) | {"items": 48}, steps=80, batch_size=2, evaluations=1),
+    Condition("Length: 64 tokens, the default"),
+    Condition("Length: 256 tokens", _stretched(256)),
+    Condition("Length: 1024 tokens", _stretched(1024) | {"items": 128}, steps=100, batch_size=4),
+    Condition("Length: 4096 tokens", _stretched(4096) | {"items": 48}, steps=80, batch_size=2, evaluations=1),
     Condition("Importance: in waves", {"structure": "waves"}),
     Condition("Importance: in blocks", {"structure": "blocks"}),
     Condition("Importance: at random", {"structure": "random"}),
-    Condition("Importance: all places alike", {"structure": "flat"}),
+    Condition("Importance: uniform", {"structure": "flat"}),
     Condition("Order and noise: order shuffled", {"order": "shuffled"}),
-    Condition("Order and noise: a tenth of the votes wrong", {"noise": 0.1}),
-    Condition("Order and noise: three tenths wrong", {"noise": 0.3}),
+    Condition("Order and noise: 10 % of the votes wrong", {"noise": 0.1}),
+    Condition("Order and noise: 30 % of the votes wrong", {"noise": 0.3}),
     _marked("near"),
     _marked("middle"),
     _marked("far"),
 )
 LATER = (
-    _marked("near", " of 128 places", count=128),
-    _marked("far", " of 128 places", count=128),
+    _marked("near", " of 128 tokens", count=128),
+    _marked("far", " of 128 tokens", count=128),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from whence_papers.figure_style import LOOKS, Look, hollow
 
-WEIGHTS = {"random": "untrained", "places": "untrained, random position vectors", "trained": "trained"}
+WEIGHTS = {"random": "untrained", "random_positions": "untrained, random position vectors", "trained": "trained"}
 SHORT = {"none": "no effect", "basic": "basic", "enhanced": "enhanced"}
 FORMS = {"none": "no position effect", "basic": "basic", "enhanced": "enhanced"}
 

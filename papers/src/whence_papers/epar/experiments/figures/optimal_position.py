@@ -65,7 +65,7 @@ def draw_verification(record: Record, path: Path) -> None:
     legend_above(figure, panels[2], 6)
     note = (
         f"{spec['runs']} runs per pattern, {spec['runs'] // len(spec['seeds'])} per head. Consistency: "
-        "(value part + place part) / 2 of the source's prediction argmax_i(row mean of A x I), which is argmax I. "
+        "(value part + position part) / 2 of the source's prediction argmax_i(row mean of A x I), which is argmax I. "
         f"{parameter_note(spec)} {interval_note(spec)}"
     )
     save(figure, path, record, note)
@@ -75,8 +75,8 @@ def draw_consistency(record: Record, path: Path) -> None:
     spec = record["spec"]
     measures = {
         "value_part": "value part: 1 - |V(p*) - V(p)| / V(p*)",
-        "place_part": "plain distance form: 1 - |p* - p| / L",
-        "true_place": "against the task: 1 - |p* - p'| / L",
+        "position_part": "plain distance form: 1 - |p* - p| / L",
+        "true_position": "against the task: 1 - |p* - p'| / L",
     }
     figure, panels = sheet(2, 3, 11, 5.8, sharey="col", sharex=True)
     for row, weights in enumerate(("random", "trained")):
@@ -138,7 +138,7 @@ def _curves(weights: str) -> Iterator[tuple[str, Look, str]]:
 
 def score(record: Record, weights: str, form: str, pattern: str, true: bool) -> list[float]:
     """The mean of a position agreement and a ranking correlation, for every head."""
-    first, second = ("true_place", "true_ranking") if true else ("consistency", "ranking")
+    first, second = ("true_position", "true_ranking") if true else ("consistency", "ranking")
     one, other = (head_means(record, weights, form, pattern, measure) for measure in (first, second))
     return [(a + b) / 2 for a, b in zip(one, other, strict=True)]
 
@@ -207,7 +207,7 @@ def draw_radar(record: Record, path: Path) -> None:
     panels: list[Any] = list(polar)
     angles = [2 * math.pi * n / len(names) for n in range(len(names))]
     for axes, measure, title in zip(
-        panels, ("consistency", "true_place"), ("two-part consistency", "place against the task's answer"), strict=True
+        panels, ("consistency", "true_position"), ("two-part consistency", "position against the task's answer"), strict=True
     ):
         for weights, form in (
             ("random", "basic"),
