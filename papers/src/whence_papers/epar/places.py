@@ -41,7 +41,7 @@ class Places(Generated):
         require_at_least(self.name, "items", items, 1)
         require_choice(self.name, "kind", kind, ("all", *KINDS))
         require_choice(self.name, "band", band, BANDS)
-        self.symbols, self.kind, self.band = symbols, kind, band
+        self.symbols, self.answer_kind, self.band = symbols, kind, band
         self.vocab_size = 2 * symbols + len(KINDS) + 1
         settings = {
             "count": count, "symbols": symbols, "items": items, "seed": seed, "kind": kind, "band": band,
@@ -63,7 +63,7 @@ class Places(Generated):
         return range(first, first + many)
 
     def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
-        kinds = range(len(KINDS)) if self.kind == "all" else [KINDS.index(self.kind)]
+        kinds = range(len(KINDS)) if self.answer_kind == "all" else [KINDS.index(self.answer_kind)]
         kind = kinds[0] + torch.randint(len(kinds), (rows, 1), generator=generator)
         symbols = torch.randint(self.symbols, (rows, amount), generator=generator)
         markable = self.markable(amount)
