@@ -327,7 +327,9 @@ def main() -> None:
         files_renamed=renamed_files,
         equal=comparison.equal,
         unexpected=len(comparison.unexpected) or "none",
-        differences="\n".join("| " + kind.replace("|", r"\|") + f" | {count} |" for kind, count in sorted(comparison.kinds.items())),
+        differences="\n".join(
+            "| " + kind.replace("|", r"\|") + f" | {count} |" for kind, count in sorted(comparison.kinds.items())
+        ),
         provenance="\n".join(describe_provenance(new)),
     )
     if arguments.out:

@@ -69,7 +69,9 @@ def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, sav
     whole, count = training.evaluate, iter(range(100))
 
     def broken(*given):
-        return whole(*given) | ({"cross_entropy": float("inf")} if next(count) == 11 else {})  # of four splits, three times
+        return whole(*given) | (
+            {"cross_entropy": float("inf")} if next(count) == 11 else {}
+        )  # of four splits, three times
 
     monkeypatch.setattr(training, "evaluate", broken)
     result, _ = diverged(tmp_path)

@@ -196,7 +196,9 @@ def test_a_study_decides_by_the_metric_it_names(finished, tmp_path):
     assert records.read(outcome.folder / "task.json")["metric"] == "perplexity"
     for name, result in values(outcome.folder).items():
         for row in result["evaluations"][-1]["splits"].values():
-            assert row["value"] == pytest.approx(math.exp(row["cross_entropy"])) and row["correct"] <= row["num_targets"]
+            assert (
+                row["value"] == pytest.approx(math.exp(row["cross_entropy"])) and row["correct"] <= row["num_targets"]
+            )
         assert same(result["losses"], values(usual.folder)[name]["losses"])  # it trains as ever
     found = results.collect_study(outcome.completed[0].study, outcome.folder)
     assert found["metric"] == "perplexity" and not found["higher_is_better"]

@@ -99,7 +99,9 @@ DOCUMENTS_FILE = "lost_in_the_middle/nq-open-oracle.jsonl.gz"
 
 def build_documents(items: int, count: int = 10, seed: int = 0, words: int = 100) -> ProbeTask:
     """Questions with ``count`` documents each, each cut after ``words`` words (the published ones have 100)."""
-    path = data_file("documents", ORIGINS["lost_in_the_middle"], DOCUMENTS_FILE, "probe with key-value pairs or a needle")
+    path = data_file(
+        "documents", ORIGINS["lost_in_the_middle"], DOCUMENTS_FILE, "probe with key-value pairs or a needle"
+    )
     rows, genuine = read_rows(path, "documents")
     origin = (
         f"the published {path.name} (Liu et al. 2023)" if genuine else f"{path.name}, which is not the published file"

@@ -198,7 +198,9 @@ def values_section(record: Record) -> str:
     for measure in ("consistency", "position_part", "guess", "ranking", "true_position", "true_ranking"):
         lines = [["pattern", *(f"{weights}, {form}" for weights in ("random_positions", "trained") for form in FORMS)]]
         for pattern in patterns(record):
-            cells = [head_means(record, w, form, pattern, measure) for w in ("random_positions", "trained") for form in FORMS]
+            cells = [
+                head_means(record, w, form, pattern, measure) for w in ("random_positions", "trained") for form in FORMS
+            ]
             lines.append([pattern, *map(format_mean, cells)])
         parts += [f"{measure}:", table(lines), ""]
     return section("Values", *parts)

@@ -207,7 +207,10 @@ def draw_radar(record: Record, path: Path) -> None:
     panels: list[Any] = list(polar)
     angles = [2 * math.pi * n / len(names) for n in range(len(names))]
     for axes, measure, title in zip(
-        panels, ("consistency", "true_position"), ("two-part consistency", "position against the task's answer"), strict=True
+        panels,
+        ("consistency", "true_position"),
+        ("two-part consistency", "position against the task's answer"),
+        strict=True,
     ):
         for weights, form in (
             ("random", "basic"),
