@@ -27,7 +27,7 @@ from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings
 from whence.position.catalogue import CATALOGUE, SHORT_NAMES
 from whence.probe.findings import findings as probe_findings
-from whence.report.png import write_png
+from whence.report.image_files import write_png
 from whence.report.probe.figures import curves_figure, explanations_figure
 from whence_papers import FOLDER
 from whence_papers.epar import conditions
@@ -100,7 +100,7 @@ def backends() -> str:
         "for",
         "score effects",
         "gradients",
-        "memory in length",
+        "memory",
         "returns weights",
         "traced by",
         "devices",

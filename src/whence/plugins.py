@@ -43,7 +43,7 @@ _ARGUMENTS = "arguments are keyword arguments with literal values, as in (words=
 
 
 @dataclass(frozen=True)
-class Reference:
+class PluginReference:
     """An object by module or file, with literal keyword arguments."""
 
     module: str
@@ -78,14 +78,14 @@ def is_reference(text: str) -> bool:
     return ":" in text.partition("(")[0]
 
 
-def parse_reference(text: str, option: str = "") -> Reference:
+def parse_reference(text: str, option: str = "") -> PluginReference:
     """Split a text into module or file, the name in it, and the literal arguments. ``option`` begins the error texts.
 
     >>> parse_reference("./mine.py:Mine(words=3, names=['a'])")
-    Reference(module='./mine.py', name='Mine', arguments={'words': 3, 'names': ['a']})
+    PluginReference(module='./mine.py', name='Mine', arguments={'words': 3, 'names': ['a']})
     """
     module, name, arguments = split_reference(text, option)
-    return Reference(module, name, parse_arguments(arguments, f"{option} {text}".strip()))
+    return PluginReference(module, name, parse_arguments(arguments, f"{option} {text}".strip()))
 
 
 def split_reference(text: str, option: str = "") -> tuple[str, str, str | None]:
@@ -105,7 +105,7 @@ def split_reference(text: str, option: str = "") -> tuple[str, str, str | None]:
     return match["module"], match["name"], match["arguments"]
 
 
-def load_reference(reference: Reference, subject: str) -> Any:
+def load_reference(reference: PluginReference, subject: str) -> Any:
     """The object that a reference names; it is not called. ``subject`` begins the error texts."""
     module = load_module(reference.module, subject)
     try:
@@ -237,7 +237,7 @@ def _load_file(path: Path) -> ModuleType:
 def hash_source_file(definition: Any) -> str | None:
     """SHA-256 of the file that defines a class or function; None where there is no such file.
 
-    >>> len(hash_source_file(Reference))
+    >>> len(hash_source_file(PluginReference))
     64
     """
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.tracing import can_read_values
+from whence.torch_modes import can_read_values
 from whence.validation import special_layout
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

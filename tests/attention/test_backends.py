@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+import sys
 
 import pytest
 import torch
@@ -133,12 +134,12 @@ def test_explain_leaves_the_cache_as_it_was(about):
     cache, q = KVCache(**about), torch.randn(2, H, 4, D)
     same = {"position": Alibi(H), "causal": True, "window": about.get("window"), "cache": cache}
     explain(q, q, q, **same)
-    assert (len(cache), cache.seen) == (0, 0)
+    assert (len(cache), cache.seq_length) == (0, 0)
     first = attend(q, q, q, **same)
     held = [t.clone() for t in cache._view()]
     for _ in range(2):
         assert explain(q[:, :, :1], q[:, :, :1], q[:, :, :1], **same).backend == "sdpa"
-    assert repr(cache).endswith(f"{len(cache)} tokens held of 4 seen)")
+    assert repr(cache).endswith(f"{len(cache)} of 4 tokens stored)")
     assert all(torch.equal(a, b) for a, b in zip(held, cache._view(), strict=True))
     assert first.shape == q.shape
 
@@ -306,6 +307,16 @@ def test_the_arguments_of_attend_are_those_of_the_call_object():
     assert list(signature) == list(fields)
     assert all(signature[name].default == default for name, default in fields.items() if name not in ("q", "k", "v"))
     assert set(Options.__annotations__) | {"q", "k", "v", "return_weights"} == set(fields)
+
+
+def test_attend_hands_on_every_argument(monkeypatch):
+    sentinels = {field.name: object() for field in dataclasses.fields(Arguments)}
+    received = []
+    monkeypatch.setattr(
+        sys.modules["whence.attention.attend"], "compute", lambda arguments: (received.append(arguments), None)
+    )
+    attend(**sentinels)
+    assert {name: getattr(received[0], name) for name in sentinels} == sentinels
 
 
 def test_explain_refuses_an_unknown_argument():

@@ -68,7 +68,7 @@ def test_a_sliding_cache_keeps_no_more_than_it_needs():
     for count in (1, 9, 3, 1, 20):
         run(cache, count, window=4)
         assert len(cache) <= 4 - 1 + 2
-    assert cache.seen == 34 and repr(cache) == "KVCache(window=4, 5 tokens held of 34 seen)"
+    assert cache.seq_length == 34 and repr(cache) == "KVCache(window=4, 5 of 34 tokens stored)"
 
 
 def test_a_preallocated_cache_keeps_its_memory():
@@ -82,16 +82,16 @@ def test_a_preallocated_cache_keeps_its_memory():
     cache.reset()
     run(cache, 8)
     assert [t.data_ptr() for t in cache._entries.tensors()] == places
-    assert repr(cache) == "KVCache(capacity=8, 8 tokens held of 8 seen)"
+    assert repr(cache) == "KVCache(capacity=8, 8 of 8 tokens stored)"
 
 
 def test_what_a_growing_cache_says_of_itself():
     cache = KVCache()
-    assert (len(cache), repr(cache)) == (0, "KVCache(growing, 0 tokens held of 0 seen)")
+    assert (len(cache), repr(cache)) == (0, "KVCache(growing, 0 of 0 tokens stored)")
     cache.reorder(torch.tensor([5]))  # nothing is held, so any order is the same
     run(cache, 3)
     cache.crop(2)
-    assert (len(cache), cache.seen) == (2, 2)
+    assert (len(cache), cache.seq_length) == (2, 2)
     cache.reset()
     run(cache, 3, batch=4)  # another batch is welcome after a reset
     assert len(cache) == 3
@@ -105,5 +105,5 @@ def test_a_mark_undoes_any_number_of_calls():
         run(cache, 2, window=cache.window)
         run(cache, 3, window=cache.window)
         cache.restore(mark)
-        assert cache.seen == 4
+        assert cache.seq_length == 4
         assert all(torch.equal(a, b) for a, b in zip(held, cache._view(), strict=True))

@@ -108,7 +108,7 @@ class History:
         chunk = {n: torch.randn(batch, *s, dtype=torch.float64).requires_grad_(self.learns) for n, s in shapes.items()}
         backend = rng.choice(["auto", "reference", "blockwise"])
         self.log.append(f"{number}: {count} tokens by {backend} {given}")
-        if self.kind == "preallocated" and self.cache.seen + count > CAPACITY:
+        if self.kind == "preallocated" and self.cache.seq_length + count > CAPACITY:
             with pytest.raises(WhenceError):
                 self.call(chunk, given, backend)
             self.log.append("   refused")
@@ -127,7 +127,7 @@ class History:
                 Slot(number, row, i, bool(real[row, i]), float(positions[row][i]), int(segment_ids[row, i]))
                 for i in range(count)
             ]
-        assert self.cache.seen == len(self.rows[0])
+        assert self.cache.seq_length == len(self.rows[0])
         self.compare(out, count)
 
     def too_close(self, positions):
@@ -263,9 +263,9 @@ class History:
 
     # --- the other operations ------------------------------------------------------------------------------------------
     def crop(self):
-        length = self.rng.randint(0, self.cache.seen)
+        length = self.rng.randint(0, self.cache.seq_length)
         self.log.append(f"crop({length})")
-        if self.kind == "sliding" and length < self.cache.seen - self.rollback:
+        if self.kind == "sliding" and length < self.cache.seq_length - self.rollback:
             try:
                 self.cache.crop(length)
             except WhenceError:
@@ -275,11 +275,11 @@ class History:
             self.cache.crop(length)
         self.rows = [row[:length] for row in self.rows]
         self.has_documents = self.has_documents and length > 0
-        assert self.cache.seen == length
+        assert self.cache.seq_length == length
 
     def reorder(self):
         index = [self.rng.randrange(len(self.rows)) for _ in range(self.rng.randint(1, 4))]
-        if self.cache.seen == 0:
+        if self.cache.seq_length == 0:
             return
         self.log.append(f"reorder({index})")
         self.cache.reorder(torch.tensor(index))
@@ -312,7 +312,7 @@ class History:
         x = torch.zeros(len(self.rows), self.heads, 1, self.dim, dtype=torch.float64)
         with pytest.raises(WhenceError):
             attend(x, x, x, cache=self.cache)
-        assert self.cache.seen == len(self.rows[0])
+        assert self.cache.seq_length == len(self.rows[0])
 
     def run(self):
         self.extend()

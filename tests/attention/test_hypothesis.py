@@ -210,7 +210,7 @@ def test_layers_take_what_fits_and_refuse_the_rest(data):
         assert ran == fits
         if ran:
             seen, batch = seen + shape[1], shape[0]
-        assert cache.seen == seen  # what is refused leaves nothing behind
+        assert cache.seq_length == seen  # what is refused leaves nothing behind
 
 
 @few

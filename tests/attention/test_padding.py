@@ -166,5 +166,5 @@ def test_a_sliding_cache_of_one_token(rollback):
             attend(*(x[:, :, i : i + 1] for x in (q, k, v)), position=position, causal=True, window=1, cache=cache)
             for i in range(2, 4)
         ]
-    assert cache.seen == 4
+    assert cache.seq_length == 4
     torch.testing.assert_close(torch.cat(outs, 2), v[:, :, :4])

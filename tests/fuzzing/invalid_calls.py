@@ -270,7 +270,7 @@ def forwarding(draw):
     def make_cache(layer, like):
         """A cache as full as the one that was given had been."""
         cache = None if like is None else KVCache()
-        if cache is not None and like.seen > T:
+        if cache is not None and like.seq_length > T:
             with torch.no_grad():
                 layer(earlier.to(layer.out.weight.dtype), cache=cache)
         return cache

@@ -40,7 +40,7 @@ def require_learnt(model, before):
 def test_the_labs_loop(tmp_path):
     model, tokenizer, before = with_position("prior")
     task = OwnText(tokenizer, TEXT, TEXT, context=16, blocks=1)
-    curves = train(hf.Logits(model), task, Budget(steps=2, batch_size=2, lr=5e-2), 0, tmp_path / "state")
+    curves = train(hf.LogitsModel(model), task, Budget(steps=2, batch_size=2, lr=5e-2), 0, tmp_path / "state")
     require_learnt(model, before)
     assert len(curves["losses"]) == 1 and curves["losses"][0]["loss"] < 8  # chance is 10.8
 

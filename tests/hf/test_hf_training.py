@@ -45,13 +45,15 @@ def test_the_labs_loop_trains_and_resumes(kind, tied, tmp_path):
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     budget = Budget(steps=4, batch_size=4, lr=1e-2, evaluate_every=2)
     state = tmp_path / "state"
-    curves = train(hf.Logits(model), task, budget, 0, state, save_every=0.0)
+    curves = train(hf.LogitsModel(model), task, budget, 0, state, save_every=0.0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == set(before)
     assert curves["losses"][-1]["loss"] < curves["losses"][0]["loss"]
     again = tiny("llama", tie_word_embeddings=tied)
     hf.attach(again, positions(kind))
-    assert train(hf.Logits(again), task, budget, 0, state)["evaluations"] == curves["evaluations"]  # nothing left to do
+    assert (
+        train(hf.LogitsModel(again), task, budget, 0, state)["evaluations"] == curves["evaluations"]
+    )  # nothing left to do
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
     attachment.detach()
     assert not [name for name in model.state_dict() if "whence" in name]
@@ -63,7 +65,7 @@ def test_the_labs_loop_trains_positions_alone(tmp_path):
     hf.attach(model, positions("epar"), layers=[1])
     only_positions_learn(model)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    train(hf.Logits(model), task, Budget(steps=2, batch_size=2, lr=1e-2), 0, tmp_path / "state", save_every=0.0)
+    train(hf.LogitsModel(model), task, Budget(steps=2, batch_size=2, lr=1e-2), 0, tmp_path / "state", save_every=0.0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == {f"model.layers.1.self_attn.whence.{name}.raw" for name in ("alpha", "beta", "gamma")}
 

@@ -24,7 +24,7 @@ def test_cached_steps_match_a_full_forward(name):
         for caches in (model.caches(), model.caches(capacity=9)):
             parts = [model(part, cache=caches) for part in text.split([4, 1, 1, 3], 1)]
             assert_same(torch.cat(parts, 1), whole)
-            assert caches.seen == 9
+            assert caches.seq_length == 9
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -127,9 +127,9 @@ def test_caches_crop_reorder_and_reset_together():
         caches.reorder(torch.tensor([1, 0]))
         assert_same(model(text.flip(0)[:, 6:], cache=caches), whole.flip(0)[:, 6:])
         caches.reset()
-        assert caches.seen == 0
+        assert caches.seq_length == 0
         assert_same(model(text, cache=caches), whole)
-    assert repr(caches) == "Caches(2 x KVCache(growing, 9 tokens held of 9 seen))"
+    assert repr(caches) == "Caches(2 x KVCache(growing, 9 of 9 tokens stored))"
 
 
 def test_a_call_that_raises_leaves_the_caches_unchanged():

@@ -93,8 +93,8 @@ MUTANTS = [
     (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
     (A + "toeplitz.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
-    (A + "masks.py", "else self.attn_mask[:, :, rows]", "else self.attn_mask[:, :, : rows.stop - rows.start]", MASKS),
-    (A + "masks.py", "allowed = answer if allowed is None else allowed & answer", "allowed = answer", MASKS),
+    (A + "pair_mask.py", "else self.attn_mask[:, :, rows]", "else self.attn_mask[:, :, : rows.stop - rows.start]", MASKS),
+    (A + "pair_mask.py", "allowed = answer if allowed is None else allowed & answer", "allowed = answer", MASKS),
     (A + "blockwise.py", "z = z if mask is None else z + mask", "z = z", MASKS),
     (A + "blockwise.py", "layout.offset - keys + 1", "layout.offset - keys + 2", REFERENCE),
     (A + "token_positions.py", "(goes_on, before + 1 + index, index)", "(goes_on, before + 2 + index, index)", CHECKS),
@@ -130,7 +130,7 @@ MUTANTS = [
     (A + "token_positions.py", "return bool(gaps.any())", "return False", PADDED),
     (A + "layout.py", "float_below(self.window, distance.dtype) if fractional else self.window - 1", "self.window - 1", GIVEN),
     (A + "sdpa.py", "(q, scale) if scale > 0 else (-q, -scale)", "(q, scale)", GIVEN),
-    (A + "call.py", "if tracing.is_transforming():", "if False:", DERIVED),
+    (A + "call.py", "if torch_modes.is_transforming():", "if False:", DERIVED),
     (A + "ops.py", "z * score_scale[:, entry]", "z", DERIVED),
     # pointing, copying, covering
     (A + "pointer.py", "places.gather(1, at[:, None])", "places[:, -1:]", POINTER),
@@ -169,7 +169,7 @@ MUTANTS = [
     (S + "comparison.py", "(difference > 0) == terms.higher_is_better", "difference > 0", COMPARED),
     (S + "comparison.py", "if floor * terms.m > terms.alpha:", "if False:", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
-    (S + "two_samples.py", "Effect(d, d * correction", "Effect(d, d", TESTED),
+    (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
     (S + "permutation.py", "abs(sum(side)) >= observed", "abs(sum(side)) > observed + 1e-9", REARRANGED),
     # the page: order, words, counting, escaping
     (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),

@@ -50,7 +50,7 @@ TESTS = {
     "position/": ["position/test_constructor_arguments.py", "attention/fused/test_parameter_gradients.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", *ERRORS],
     A + "token_positions": [*PLACES, "attention/test_cache.py", *ERRORS, *CORE],
-    A + "masks": ["attention/test_masks.py", "attention/test_low_masks.py"],
+    A + "pair_mask": ["attention/test_masks.py", "attention/test_low_masks.py"],
     A + "layout": [*PLACES, "attention/test_cache.py", *ERRORS, *CORE],
     A + "additive": ["attention/test_additive.py"],
     A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],

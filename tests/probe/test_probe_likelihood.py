@@ -57,7 +57,7 @@ def test_branches_give_what_separate_forwards_give(lm, prompt):
 def test_branches_share_the_longest_beginning(lm, prompt):
     [made] = build_branches(lm, [prompt], 4)
     assert lm.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
-    assert all(len(end) == 4 for end in made.ends) and len(made.fed) == 1 + 3 * 3
+    assert all(len(end) == 4 for end in made.ends) and len(made.inputs) == 1 + 3 * 3
 
 
 def test_the_row_is_that_of_eager_attention(lm, prompt):

@@ -10,7 +10,7 @@ import pytest
 from whence.cli.app import app
 from whence.cli.probe_options import plan_from_options, rerun_command
 from whence.errors import WhenceError
-from whence.plugins import Reference, parse_reference
+from whence.plugins import PluginReference, parse_reference
 from whence.probe import run_folder
 from whence.probe.measurement import build_tasks
 from whence.probe.plan import Plan, TaskSpec
@@ -201,7 +201,7 @@ def test_what_is_wrong_with_an_own_task_is_said(tmp_path, monkeypatch, name, sai
 
 
 def test_arguments_are_literals():
-    assert parse_reference("a.b:C(x=[1, 2], y='z')") == Reference("a.b", "C", {"x": [1, 2], "y": "z"})
+    assert parse_reference("a.b:C(x=[1, 2], y='z')") == PluginReference("a.b", "C", {"x": [1, 2], "y": "z"})
     with pytest.raises(WhenceError, match="literal"):
         parse_reference("a:C(x=__import__('os').getcwd())")
 

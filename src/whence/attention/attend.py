@@ -176,8 +176,8 @@ def explain(
       reference: supported; memory quadratic in length
       triton: it needs a CUDA device, and q is on cpu
     """
-    given: dict[str, Any] = dict(options)
-    arguments = Arguments(q, k, v, return_weights=return_weights, **given)
+    keywords: dict[str, Any] = dict(options)  # a KVCache is an object to Arguments
+    arguments = Arguments(q, k, v, return_weights=return_weights, **keywords)
     require_backend_name("attend", arguments.backend)
     cache = arguments.cache
     state = cache.state() if isinstance(cache, KVCache) else None
@@ -188,7 +188,7 @@ def explain(
         if isinstance(cache, KVCache) and state is not None:
             cache.undo(state)
     others = tuple(
-        (name, other.supports(request) or f"supported; memory {other.memory} in length")
+        (name, other.supports(request) or f"supported; memory {other.memory}")
         for name, other in {**BACKENDS, **INSTALLED}.items()
         if name != backend.name
     )

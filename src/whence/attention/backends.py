@@ -52,7 +52,7 @@ class Backend:
     #: whether k and v may have fewer heads than q
     takes_grouped_heads: bool = False
     #: for the documentation
-    memory: str = "not stated"  # in the length
+    memory: str = "not stated"  # such as "linear in length"
     devices: str = "not stated"
     dtypes: str = "not stated"
     gradients: str = "not stated"
@@ -92,7 +92,7 @@ class Backend:
 
 #: the registered backends by name; ``auto`` chooses among these
 BACKENDS: dict[str, Backend] = {}
-#: backends of installed packages, loaded when they are named; they take no part in ``auto``
+#: backends of installed packages, loaded when they are named; ``auto`` does not consider them
 INSTALLED: dict[str, Backend] = {}
 
 

@@ -1,7 +1,7 @@
 """The blockwise backend: memory linear in length, gradients to everything, on CPU and GPU.
 
 Effects that are functions of distance alone go through tables and the tiled operator. What depends on more (a length
-that differs per query, content terms, positions that are no plain run) is computed for a block of query rows at a time
+that differs per query, content terms, positions that are not consecutive) is computed for a block of query rows at a time
 and computed again in the backward pass, so only one block's matrix exists at any moment.
 """
 
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from whence import tracing
+from whence import torch_modes
 from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, why_no_table
 from whence.position.base import Position, Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
-SCORES = 1 << 21  # scores alive at once on the general way
-SCORES_ON_GPU = 1 << 24  # there every operation has a price of its own, so there are fewer and larger ones
+SCORES = 1 << 21  # scores in memory at once when rows are recomputed
+SCORES_ON_GPU = 1 << 24  # each kernel launch has a fixed cost, so blocks are larger
 
 
 class Blockwise(Backend):
@@ -32,7 +32,7 @@ class Blockwise(Backend):
     takes_masks = True
     takes_dropout = True
     takes_grouped_heads = True
-    memory = "linear"
+    memory = "linear in length"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
     gradients = "q, k, v and every parameter, of any order"
@@ -74,7 +74,7 @@ def compute_by_tables(call: Call) -> Tensor:
     assert layout.offset is not None
     batch, heads, rows, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     span = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device)
-    distance = layout.within(span.to(q.dtype))
+    distance = layout.clamp_distance(span.to(q.dtype))
     score_scale, bias = (evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias"))
     sink = evaluate(position, "sink", layout.q_positions.to(q.dtype)[..., None], heads, layout.length_of)
     if sink is not None:
@@ -100,7 +100,7 @@ def compute_by_rows(call: Call) -> Tensor:
     outs = []
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
-        if torch.is_grad_enabled() and not tracing.is_transforming():  # checkpoints do not go through torch.func
+        if torch.is_grad_enabled() and not torch_modes.is_transforming():  # checkpoints do not go through torch.func
             outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
         else:
             outs.append(block(q[:, :, rows], k, v, rows))
@@ -114,7 +114,7 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
     scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
     visible = layout.visible(rows)
-    distance = layout.measured(q.dtype, rows)
+    distance = layout.hook_distances(q.dtype, rows)
 
     def length_of(part: Position) -> object:
         return layout.length_of(part, rows)
@@ -133,12 +133,14 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     mask = layout.additive_mask(q.dtype, rows)
     z = z if mask is None else z + mask
     z = (z / temperature).masked_fill(~visible, -torch.inf)
-    alone = torch.isneginf(z).all(-1, keepdim=True)  # nothing to see: any finite logits do, the weights are zero
+    alone = torch.isneginf(z).all(
+        -1, keepdim=True
+    )  # no visible key: any finite logits do, because the weights are set to 0
     z = z.masked_fill(alone, 0.0)
     sink = evaluate(position, "sink", layout.q_positions[:, rows].to(q.dtype)[..., None], heads, length_of)
     if sink is not None:
         z = torch.cat([z, (sink / temperature).transpose(0, 1).expand(batch, heads, -1, -1)], -1)
-    # softmax subtracts the row maximum: z - logsumexp(z) would round log n away where all logits are far below 0
+    # softmax subtracts the row maximum: z - logsumexp(z) would lose log n to rounding if all logits are far below 0
     weights = torch.softmax(z, -1).masked_fill(alone, 0.0)
     weights = weights if sink is None else weights[..., :-1]
     if call.dropout > 0:

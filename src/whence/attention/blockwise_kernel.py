@@ -52,7 +52,7 @@ class Tile:
     number: int
 
 
-class Plan:
+class BlockPlan:
     """How the work is cut. A tile holds some heads of one sequence, or all heads of some sequences."""
 
     def __init__(self, q: Tensor, k: Tensor, span: Span) -> None:
@@ -90,7 +90,7 @@ class Work:
 
     def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables, settings: Settings, buffers: int) -> None:
         self.span, self.tables, self.settings = span, tables, settings
-        self.plan = Plan(q, k, span)
+        self.plan = BlockPlan(q, k, span)
         self.unit = LOG2E / settings.temperature
         self.q_scale = settings.scale if tables.score_scale is not None else settings.scale * self.unit
         mask = mask_table(span, q)

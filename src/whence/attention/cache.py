@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import shapes, tracing
+from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.attention.cache_validation import require_fit, require_order, require_rows, single_positions
 from whence.attention.layout import Layout, resolve_key_mask
@@ -43,7 +43,7 @@ class CacheEntries:
 
 
 #: the attributes that appending, cropping and resetting change
-STATE_ATTRIBUTES = ("_entries", "_used", "seen", "_consecutive", "_masked", "_packed")
+STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_masked", "_packed")
 
 
 class KVCache:
@@ -73,7 +73,7 @@ class KVCache:
         self.capacity, self.window, self.rollback = capacity, window, rollback
         self._entries: CacheEntries | None = None
         self._used = 0  # tokens in the store
-        self.seen = 0  # tokens ever appended and not rolled back
+        self.seq_length = 0  # tokens ever appended and not rolled back
         self._consecutive = True  # every row's positions are one run
         self._masked = False  # some token is padding
         self._packed = False  # segment ids were passed
@@ -86,7 +86,7 @@ class KVCache:
 
     def __repr__(self) -> str:
         kind = f"capacity={self.capacity}" if self.capacity else f"window={self.window}" if self.window else "growing"
-        return f"KVCache({kind}, {self._used} tokens held of {self.seen} seen)"
+        return f"KVCache({kind}, {self._used} of {self.seq_length} tokens stored)"
 
     def extend(self, arguments: Arguments, *, learnable: bool, below: int) -> tuple[Tensor, Tensor, Layout]:
         """Append the tokens of k and v, and return all keys and values that their queries attend over, with the layout.
@@ -143,19 +143,19 @@ class KVCache:
         return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
 
     def crop(self, length: int) -> None:
-        """Roll back to the first ``length`` tokens seen, as after rejected drafts."""
-        lost = self.seen - self._used  # tokens that a sliding cache has forgotten
-        remedy = f"give a whole number from 0 to {self.seen}, the tokens seen"
-        require_integer("KVCache.crop", "length", length, low=0, high=self.seen, remedy=remedy)
+        """Roll back to the first ``length`` tokens, as after rejected drafts."""
+        lost = self.seq_length - self._used  # tokens that a sliding cache has forgotten
+        remedy = f"give a whole number from 0 to {self.seq_length}, its tokens"
+        require_integer("KVCache.crop", "length", length, low=0, high=self.seq_length, remedy=remedy)
         need = max(0, length - self._behind()) if self.window is not None else 0
         if need < lost:
             raise usage_error(
                 "KVCache.crop",
-                f"{length} of {self.seen} tokens seen",
+                f"{length} of {self.seq_length} tokens",
                 f"a sliding cache with rollback={self.rollback} has forgotten the tokens before {lost}",
-                f"build it with rollback={self.seen - length} or more",
+                f"build it with rollback={self.seq_length - length} or more",
             )
-        self._used, self.seen = length - lost, length
+        self._used, self.seq_length = length - lost, length
         self._note_rollback()
         if self._entries is not None and self.capacity is None:
             self._entries = CacheEntries(*(t[:, : self._used] for t in self._entries.tensors()))
@@ -169,7 +169,7 @@ class KVCache:
 
     def reset(self) -> None:
         """Forget everything; a preallocated cache keeps its memory."""
-        self._used = self.seen = 0
+        self._used = self.seq_length = 0
         self._consecutive, self._masked, self._packed = True, False, False
         self._note_rollback()
         if self.capacity is None:
@@ -227,7 +227,11 @@ class KVCache:
             self._entries = replace(
                 self._entries, positions=self._entries.positions.to(kind)
             )  # whole, then fractional ones
-            if not tracing.is_tracing() and self._entries.k.is_inference() and not torch.is_inference_mode_enabled():
+            if (
+                not torch_modes.is_tracing()
+                and self._entries.k.is_inference()
+                and not torch.is_inference_mode_enabled()
+            ):
                 self._entries = CacheEntries(
                     *(t.clone() for t in self._entries.tensors())
                 )  # only a copy may be written to here
@@ -240,7 +244,7 @@ class KVCache:
                 *(torch.cat([a, b], 1) for a, b in zip(self._entries.tensors(), new.tensors(), strict=True))
             )
         self._used += count
-        self.seen += count
+        self.seq_length += count
 
     def _note_rollback(self) -> None:
         self._rolled += 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from whence import shapes, tracing
+from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.errors import usage_error
 from whence.validation import LARGEST_TABLE, format_value, special_layout
@@ -75,9 +75,9 @@ def require_fit(
         )
     if (
         stored is not None
-        and not tracing.is_tracing()
+        and not torch_modes.is_tracing()
         and is_functorch_wrapped_tensor(stored[0])
-        and not tracing.is_transforming()
+        and not torch_modes.is_transforming()
     ):
         raise usage_error(
             "attend(cache=...)",
@@ -120,7 +120,7 @@ def require_order(
     neighbours = now[:, :-1] & now[:, 1:]
     falling = (segment[:, 1:] < segment[:, :-1]) & neighbours
     crowded = (where[:, 1:] - where[:, :-1] < 1) & neighbours & (segment[:, 1:] == segment[:, :-1])
-    if not tracing.can_read_values(after_real, where):
+    if not torch_modes.can_read_values(after_real, where):
         if real is not None:
             torch._assert_async(~after_real, PADDING_WHILE_TRACING)
         if explicit:
@@ -161,7 +161,9 @@ def require_rows(index: Tensor, stored: Tensor) -> Tensor:
     """Which rows of a cache to keep, ``[n]``, as int64 on its device."""
     rows = stored.shape[0]
     fits = shapes.is_integer(index) and index.ndim == 1 and index.numel() > 0 and not index.is_meta
-    if not fits or (tracing.can_read_values(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())):
+    if not fits or (
+        torch_modes.can_read_values(index) and not bool(((index.long() >= 0) & (index.long() < rows)).all())
+    ):
         raise usage_error(
             "KVCache.reorder(index)",
             shown_index(index),
@@ -187,7 +189,7 @@ def single_positions(q_positions: Tensor | None, k_positions: Tensor | None) -> 
     alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
     if alike:
         same = (q_positions.double() == k_positions.double()).all()  # torch compares no two unsigned types
-        if not tracing.can_read_values(q_positions, k_positions):
+        if not torch_modes.can_read_values(q_positions, k_positions):
             torch._assert_async(same, "q_positions and k_positions differ; pass one of them.")
             return "q_positions", q_positions
         if bool(same):

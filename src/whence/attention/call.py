@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import hook_outputs, shapes, tracing
+from whence import hook_outputs, shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
-from whence.attention.masks import resolve_pair_mask
+from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import usage_error
 from whence.position.base import Position, require_initialized
 from whence.position.no_position import NoPosition
@@ -114,14 +114,14 @@ def describe(call: Call) -> Request:
         grouped_heads=bool(q.shape[1] != k.shape[1]),  # torch.jit.trace makes tensors of shapes
         no_table=why_no_table(position, layout),
         compiling=torch.compiler.is_compiling(),
-        exporting=tracing.is_exporting(),
-        transformed=tracing.is_transforming(),
+        exporting=torch_modes.is_exporting(),
+        transformed=torch_modes.is_transforming(),
     )
 
 
 def why_no_table(position: Position, layout: Layout) -> str | None:
     """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
-    if tracing.is_transforming():
+    if torch_modes.is_transforming():
         return "torch.func and forward-mode AD need plain operations"
     if layout.pair_mask is not None:
         return "attn_mask and mask_fn act on single pairs of a query and a key"

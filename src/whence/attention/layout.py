@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence import shapes
 from whence.attention.arguments import Arguments, SegmentIds
-from whence.attention.masks import PairMask
+from whence.attention.pair_mask import PairMask
 from whence.attention.token_positions import common_offset, count_tokens, leaves_gaps, require_contiguous_segments
 from whence.errors import usage_error
 from whence.position.base import Position
@@ -55,44 +55,45 @@ class Layout:
 
     def distance(self, rows: slice | None = None) -> Tensor:
         """``[B or 1, T, S]``"""
-        return _cut(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]
+        return _select_rows(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]
 
-    def measured(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor:
-        """The distances that hooks receive. Those outside the causal or window range are clamped to it, because a function
-        may be undefined or infinite where it is never used."""
-        return self.within(self.distance(rows).to(dtype))
+    def hook_distances(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor:
+        """The distances that hooks receive: ``[B or 1, T, S]``. Those outside the causal or window range are clamped to it,
+        because a function may be undefined or infinite there."""
+        return self.clamp_distance(self.distance(rows).to(dtype))
 
-    def within(self, distance: Tensor) -> Tensor:
+    def clamp_distance(self, distance: Tensor) -> Tensor:
+        """Distances, clamped to the causal and window range."""
         reach: float | None = None
         if self.window is not None:
-            # between whole positions window - 1 is the farthest that is seen; fractional ones come closer to the window
+            # the largest visible distance is window - 1 for whole positions, and just below window for fractional ones
             fractional = self.q_positions.is_floating_point() or self.k_positions.is_floating_point()
             reach = float_below(self.window, distance.dtype) if fractional else self.window - 1
         low = 0 if self.causal else None if reach is None else -reach
         return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
 
-    def related(self, rows: slice | None = None) -> Tensor | None:
-        """Which keys are real and in the segment of the query, at any distance: ``[B or 1, T, S]``; None if all."""
-        seen = None if self.real is None else self.real[:, None, :]
+    def token_mask(self, rows: slice | None = None) -> Tensor | None:
+        """Which keys are real and in the segment of the query, at any distance: ``[B or 1, T or 1, S]``; None if all are."""
+        mask = None if self.real is None else self.real[:, None, :]
         if self.q_segment_ids is not None and self.k_segment_ids is not None:
-            same = _cut(self.q_segment_ids, rows)[:, :, None] == self.k_segment_ids[:, None, :]
-            seen = same if seen is None else seen & same
-        return seen
+            same = _select_rows(self.q_segment_ids, rows)[:, :, None] == self.k_segment_ids[:, None, :]
+            mask = same if mask is None else mask & same
+        return mask
 
     def visible(self, rows: slice | None = None) -> Tensor:
         """Which keys each query attends to: ``[B or 1, H or 1, T, S]``."""
         distance = self.distance(rows)
-        seen = self.related(rows)
-        if seen is None:
-            seen = torch.ones_like(distance, dtype=torch.bool)
+        visible = self.token_mask(rows)
+        if visible is None:
+            visible = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
-            seen = seen & (distance >= 0)
+            visible = visible & (distance >= 0)
         if self.window is not None:
-            seen = seen & (distance.abs() < self.window)
-        seen = seen[:, None]
+            visible = visible & (distance.abs() < self.window)
+        visible = visible[:, None]
         if self.pair_mask is not None:
-            seen = seen & self.pair_mask.visible(_cut(self.q_positions, rows), self.k_positions, rows)
-        return seen
+            visible = visible & self.pair_mask.visible(_select_rows(self.q_positions, rows), self.k_positions, rows)
+        return visible
 
     def additive_mask(self, dtype: torch.dtype, rows: slice | None = None) -> Tensor | None:
         """What is added to the logits of each pair, ``[B or 1, H or 1, T or 1, S or 1]``; None without a float mask."""
@@ -105,12 +106,14 @@ class Layout:
         if part.length == "context":
             return part.context
         if part.length == "query":
-            return (_cut(self.q_positions, rows)[:, :, None] + 1).clamp(min=1)  # left padding has positions below 0
-        related = self.related(rows)
-        if related is None:
+            return (_select_rows(self.q_positions, rows)[:, :, None] + 1).clamp(
+                min=1
+            )  # left padding has positions below 0
+        mask = self.token_mask(rows)
+        if mask is None:
             return self.k_positions.shape[1]
-        count = related.sum(-1, keepdim=True).clamp(min=1)
-        return count.expand(-1, _cut(self.q_positions, rows).shape[1], -1)
+        count = mask.sum(-1, keepdim=True).clamp(min=1)
+        return count.expand(-1, _select_rows(self.q_positions, rows).shape[1], -1)
 
 
 def float_below(number: int, dtype: torch.dtype) -> float:
@@ -122,7 +125,7 @@ def float_below(number: int, dtype: torch.dtype) -> float:
     return float(torch.nextafter(torch.tensor(float(number), dtype=dtype), torch.tensor(0.0, dtype=dtype)))
 
 
-def _cut(x: Tensor, rows: slice | None) -> Tensor:
+def _select_rows(x: Tensor, rows: slice | None) -> Tensor:
     return x if rows is None else x[:, rows]
 
 
@@ -201,27 +204,27 @@ def resolve_key_mask(
 
 
 def _resolve_segment_ids(
-    given: Tensor | tuple[Tensor, Tensor] | None, batch: int, rows: int, keys: int, device: torch.device
+    segment_ids: Tensor | tuple[Tensor, Tensor] | None, batch: int, rows: int, keys: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
-    if given is None:
+    if segment_ids is None:
         return None, None
-    if rows != keys and isinstance(given, Tensor):
+    if rows != keys and isinstance(segment_ids, Tensor):
         raise usage_error(
             "attend(segment_ids=...)",
             f"one tensor for {shapes.format_count(rows, 'query', 'queries')} and {shapes.format_count(keys, 'key')}",
             "queries and keys of different lengths have segment ids of their own",
             "pass a pair, for the queries and for the keys",
         )
-    if isinstance(given, tuple) and len(given) != 2:
+    if isinstance(segment_ids, tuple) and len(segment_ids) != 2:
         raise usage_error(
             "attend(segment_ids=...)",
-            f"{len(given)} tensors",
+            f"{len(segment_ids)} tensors",
             "segment_ids is one tensor or a pair, for the queries and for the keys",
             "pass one or two",
         )
-    if isinstance(given, tuple):
-        return shapes.validate_segment_ids(given[0], batch, rows, device), shapes.validate_segment_ids(
-            given[1], batch, keys, device
+    if isinstance(segment_ids, tuple):
+        return shapes.validate_segment_ids(segment_ids[0], batch, rows, device), shapes.validate_segment_ids(
+            segment_ids[1], batch, keys, device
         )
-    numbers = shapes.validate_segment_ids(given, batch, rows, device)
+    numbers = shapes.validate_segment_ids(segment_ids, batch, rows, device)
     return numbers, numbers

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence import shapes, tracing
+from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.attention.call import prepare, without_autocast
 from whence.attention.layout import resolve_key_mask
@@ -173,7 +173,7 @@ def scatter_to_vocabulary(log_weights: Tensor, items: Tensor, size: int) -> Tens
             "pass the word at each position that is attended to",
         )
     words = items.long()
-    if not tracing.is_tracing() and bool(((words < 0) | (words >= size)).any()):
+    if not torch_modes.is_tracing() and bool(((words < 0) | (words >= size)).any()):
         raise usage_error(
             "scatter_to_vocabulary(items)",
             f"words from {int(words.min())} to {int(words.max())}",

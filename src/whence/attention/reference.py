@@ -27,7 +27,7 @@ class Reference(Backend):
     takes_masks = True
     takes_dropout = True
     takes_grouped_heads = True
-    memory = "quadratic"
+    memory = "quadratic in length"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
     gradients = "q, k, v and every parameter, of any order"
@@ -71,7 +71,7 @@ def compute_logits(call: Call) -> Logits:
     q, k = call.q.to(dtype), call.k.to(dtype).repeat_interleave(group, 1)
 
     visible = layout.visible()
-    distance = layout.measured(dtype)
+    distance = layout.hook_distances(dtype)
     scores = call.scale * (q @ k.transpose(-1, -2))
     rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, call.scale)
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from whence import tracing
+from whence import torch_modes
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.errors import usage_error
 from whence.position.evaluate import evaluate
 
 DENSE_BIAS = 1 << 22  # numbers of a bias that may be a dense mask: 16 MB in float32
-# torch's fused kernels keep one number a row, the log-sum-exp of its logits, and their backward pass subtracts it. Where a
+# torch's fused kernels keep one number per row, the log-sum-exp of its logits, and their backward pass subtracts it. Where a
 # row's logits are far from 0, rounding that number changes every weight of the row; the dense kernel keeps the weights.
 MAX_FUSED_LOGIT = 64.0
 
@@ -30,7 +30,7 @@ class Sdpa(Backend):
     takes_masks = True
     takes_dropout = True
     takes_grouped_heads = True
-    memory = "linear; quadratic with a bias, a mask beyond causal, dropout, or another value_dim than head_dim"
+    memory = "linear in length; quadratic with a bias, a mask beyond causal, dropout, or value_dim != head_dim"
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
     gradients = "q, k, v and every parameter (dense for a learnable bias)"
@@ -67,7 +67,7 @@ def compute(call: Call) -> Tensor:
     temperature, dropout = call.temperature, call.dropout
     grouped = bool(q.shape[1] != k.shape[1])  # torch.jit.trace makes tensors of shapes
     has_bias = "bias" in position.effects or (layout.pair_mask is not None and layout.pair_mask.is_additive)
-    if has_bias and q.dtype == torch.float16:  # torch wants the mask in the same dtype, and a bias may exceed float16
+    if has_bias and q.dtype == torch.float16:  # the mask must have the dtype of q, and a bias may exceed float16
         q, k, v = q.float(), k.float(), v.float()
     q, scale = with_positive_scale(q, call.scale / temperature)
     if not has_bias and layout.is_plain_causal:
@@ -76,23 +76,22 @@ def compute(call: Call) -> Tensor:
         )
         return refuse_second_derivative(out)
     visible = layout.visible()
-    alone = ~visible.any(
-        -1, keepdim=True
-    )  # torch's kernels differ on rows that see nothing: let them see, then zero them
+    # torch's kernels differ on rows without visible keys: those rows attend to every key, and their output is set to 0
+    alone = ~visible.any(-1, keepdim=True)
     mask: Tensor = visible | alone
     kernels: AbstractContextManager[None] = nullcontext()
     if has_bias:
         dtype = torch.promote_types(q.dtype, torch.float32)
-        bias = evaluate(position, "bias", layout.measured(dtype), q.shape[1], layout.length_of)
+        bias = evaluate(position, "bias", layout.hook_distances(dtype), q.shape[1], layout.length_of)
         added = [None if bias is None else bias.transpose(0, 1), layout.additive_mask(dtype)]
         logits = sum((x for x in added if x is not None), torch.zeros((), dtype=dtype, device=q.device))
         logits = (logits / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
         top = logits.detach().amax(-1, keepdim=True)
-        if q.dtype != dtype:  # a row's constant changes no weight, and around zero a narrow dtype keeps what matters
+        if q.dtype != dtype:  # a constant per row changes no weight; low precision is most accurate around 0
             logits = logits - top.masked_fill(torch.isinf(top), 0.0)
         elif (
             needs_gradient(q, k, v, logits)
-            and tracing.can_read_values(top)
+            and torch_modes.can_read_values(top)
             and bool((top.abs() > MAX_FUSED_LOGIT).any())
         ):
             kernels = sdpa_kernel(SDPBackend.MATH)
@@ -110,7 +109,7 @@ def needs_gradient(*tensors: Tensor) -> bool:
 
 
 def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
-    """The same scores with a scale above 0: torch's kernels scale after masking, where 0 and a sign spoil -inf."""
+    """The same scores with a scale above 0: torch's kernels scale after masking, where a scale of 0 or below breaks -inf."""
     smallest = torch.finfo(torch.promote_types(q.dtype, torch.float32)).tiny
     if abs(scale) < smallest:  # the scores are 0 in the kernel's precision
         return q * 0.0, 1.0
@@ -119,21 +118,21 @@ def with_positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
 
 def refuse_second_derivative(out: Tensor) -> Tensor:
     """torch's fused kernels have no second derivative: raise a usage error where one is taken."""
-    node = None if tracing.is_tracing() else out.grad_fn
+    node = None if torch_modes.is_tracing() else out.grad_fn
     if node is None or not node.name().startswith("ScaledDotProduct"):
         return out
 
-    def end(gradients: tuple[Any, ...], _: object) -> tuple[Any, ...] | None:
-        if not torch.is_grad_enabled():  # no graph is made of this backward pass
+    def guard(gradients: tuple[Any, ...], _: object) -> tuple[Any, ...] | None:
+        if not torch.is_grad_enabled():  # the backward pass records no graph
             return None
         return tuple(g if g is None or not g.requires_grad else FirstDerivative.apply(g) for g in gradients)
 
-    node.register_hook(end)
+    node.register_hook(guard)
     return out
 
 
 class FirstDerivative(torch.autograd.Function):
-    """A gradient that has none itself."""
+    """The identity. Its backward pass raises, because the gradient itself cannot be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -144,7 +143,7 @@ class FirstDerivative(torch.autograd.Function):
         raise usage_error(
             "attend(backend='sdpa')",
             "a second derivative",
-            "torch's fused kernel has a first one only",
+            "torch's fused kernels have first derivatives only",
             "use backend='blockwise' or backend='reference'",
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence import tracing
+from whence import torch_modes
 from whence.errors import usage_error
 
 
@@ -66,9 +66,9 @@ def leaves_gaps(
     gaps = ~key_mask[:, :-1] & key_mask[:, 1:] & (positions[:, 1:] > 0)
     if segment_ids is not None:
         gaps = gaps & (segment_ids[:, 1:] == segment_ids[:, :-1])
-    if tracing.can_read_values(gaps):
+    if torch_modes.can_read_values(gaps):
         return bool(gaps.any())
-    if tracing.is_exporting() or tracing.is_transforming() or last is not None:
+    if torch_modes.is_exporting() or torch_modes.is_transforming() or last is not None:
         return True
     torch._assert_async(~gaps.any(), GAP_WHILE_TRACING)
     return False
@@ -88,7 +88,7 @@ def is_interrupted(segment_ids: Tensor) -> bool:
 
 def require_contiguous_segments(segment_ids: Tensor | None) -> None:
     """Positions are counted along a segment, so its tokens must be adjacent."""
-    if segment_ids is not None and tracing.can_read_values(segment_ids) and is_interrupted(segment_ids):
+    if segment_ids is not None and torch_modes.can_read_values(segment_ids) and is_interrupted(segment_ids):
         raise usage_error(
             "attend(segment_ids=...)",
             "a segment in several pieces",
@@ -101,7 +101,7 @@ def common_offset(q_positions: Tensor, k_positions: Tensor) -> int | None:
     """The offset when both are consecutive whole numbers with one offset for the whole batch; otherwise None."""
     if q_positions.is_floating_point() or k_positions.is_floating_point():
         return None
-    if not tracing.can_read_values(q_positions, k_positions):
+    if not torch_modes.can_read_values(q_positions, k_positions):
         return None
     start = q_positions[0, 0] - k_positions[0, 0]
     for run in (q_positions, k_positions):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from whence.checks import decoding, hooks, layers
+from whence.checks import hooks, layers
 from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck
 from whence.errors import WhenceError, usage_error
 from whence.position.base import Position, require_initialized
@@ -73,14 +73,14 @@ CHECKS: dict[str, Check] = {
     "causality": Check(layers.causality, "use only the keys where rows.visible is True"),
     "shift invariance": Check(layers.shift, "depend on differences of positions, or set relative = False"),
     "token-by-token decoding": Check(
-        decoding.token_by_token, "depend on positions and visible keys, not on the number of rows or keys in a call"
+        layers.token_by_token, "depend on positions and visible keys, not on the number of rows or keys in a call"
     ),
     "decoding in chunks, with every kind of cache": Check(
-        decoding.chunks, "depend on positions and visible keys, not on the number of rows or keys in a call"
+        layers.chunks, "depend on positions and visible keys, not on the number of rows or keys in a call"
     ),
-    "cache rollback": Check(decoding.rollback, "keep no state between calls"),
+    "cache rollback": Check(layers.rollback, "keep no state between calls"),
     "compiled decoding step": Check(
-        decoding.compiled_step, "compute the same while torch.compile traces, and keep no state between calls"
+        layers.compiled_step, "compute the same while torch.compile traces, and keep no state between calls"
     ),
     "left padding": Check(layers.left_padding, "use the positions that the hook receives"),
     "right padding": Check(layers.right_padding, "use the positions that the hook receives"),

@@ -69,7 +69,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def write_pictures(found: dict[str, Any], folder: Path) -> None:
     """Write the curves and the explanations as PNG files. The page does not depend on them."""
-    from whence.report.png import write_png
+    from whence.report.image_files import write_png
     from whence.report.probe.figures import curves_figure, explanations_figure
 
     drawings = {"curves": curves_figure}

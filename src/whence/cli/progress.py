@@ -23,7 +23,7 @@ class OutOfTime(Exception):
     """Raised after a piece of work was finished, when the time limit is over."""
 
 
-class Progress:
+class ProgressBars:
     """The progress of a number of pieces of work. Use ``show_progress``.
 
     Args:
@@ -79,23 +79,23 @@ class Progress:
 
 
 @contextmanager
-def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[Progress]:
+def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[ProgressBars]:
     """Show progress while the body runs."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bars
     except ImportError:  # lines need nothing
-        yield Progress(None, minutes, existing)
+        yield ProgressBars(None, minutes, existing)
         return
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Progress(None, minutes, existing)
+        yield ProgressBars(None, minutes, existing)
         return
     # not rich's own column of the time left: it takes records that are read for fast work
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Bars(*columns, console=console) as bars:
-        yield Progress(bars, minutes, existing)
+        yield ProgressBars(bars, minutes, existing)
 
 
 @contextmanager

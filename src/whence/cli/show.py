@@ -22,10 +22,10 @@ def show(
     context: Annotated[int, typer.Option(help="Context length.", min=2)] = 64,
     out: Annotated[Path, typer.Option(help="Output image.")] = Path("position.png"),
 ) -> None:
-    from whence.cli.output_paths import require_image_path
     from whence.plotting import show as draw
     from whence.position.expression import ModelDims, build_position
     from whence.records import replace_file
+    from whence.report.image_files import require_image_path
 
     require_image_path(out)
     built = build_position(position, ModelDims(heads, head_dim, heads * head_dim, context))

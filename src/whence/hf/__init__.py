@@ -2,7 +2,7 @@
 
 from whence.hf.attach import Attachment, attach, attached
 from whence.hf.capture import attention_layers, capture, capture_unavailable
-from whence.hf.load import LoadedModel, Logits, load
+from whence.hf.load import LoadedModel, LogitsModel, load
 from whence.hf.recorders import (
     AttentionRows,
     DistanceProfile,
@@ -17,7 +17,7 @@ from whence.hf.settings import attached_settings
 from whence.hf.state_io import attach_saved, read_positions, save_positions
 
 __all__ = [
-    "Attachment", "AttentionRows", "DistanceProfile", "HiddenStates", "KeyProfile", "LastRow", "LoadedModel", "Logits",
+    "Attachment", "AttentionRows", "DistanceProfile", "HiddenStates", "KeyProfile", "LastRow", "LoadedModel", "LogitsModel",
     "Recorder", "RotatedQK", "SegmentMass", "attach", "attach_saved", "attached", "attached_settings",
     "attention_layers", "capture", "capture_unavailable", "load", "read_positions", "save_positions",
 ]  # fmt: skip

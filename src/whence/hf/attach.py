@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from whence.errors import usage_error
-from whence.hf.causality_check import verify_attachment
 from whence.hf.integrations import active_position, add_to_adapter, execution_device, unwrap_peft
 from whence.hf.interface import KEY, OBSERVERS, AttentionSwitch
-from whence.hf.layers import find_attention_layers, select_layers
+from whence.hf.layers import find_attention_layers, select_layers, verify_attachment
 from whence.hf.rotation import RemoveRotation, RotationFinder
 from whence.hf.settings import track_settings, untrack_settings, warn_before_saving
 from whence.position.base import Position

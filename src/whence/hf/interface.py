@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence import tracing
+from whence import torch_modes
 from whence.attention.attend import attend
 from whence.errors import WhenceError, require_package, usage_error
 from whence.hf.integrations import active_position, load_from_meta
@@ -99,7 +99,7 @@ def attention(
         )
     layer_position = active_position(getattr(module, KEY, None))
     layer_position = NO_POSITION if layer_position is None else layer_position
-    if not tracing.is_tracing():
+    if not torch_modes.is_tracing():
         load_from_meta(layer_position, query.device)
     position = _combined_position(module, layer_position, softcap, s_aux)
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values but not rotated queries and keys
@@ -160,7 +160,7 @@ def _combined_position(
     if built is not None and built[0] is layer_position and built[1] == softcap and built[2] is sinks:
         return built[3]
     position = combine_with_model_terms(layer_position, softcap, sinks)
-    if not tracing.is_tracing():
+    if not torch_modes.is_tracing():
         module.__dict__[COMBINED] = (layer_position, softcap, sinks, position)
     return position
 

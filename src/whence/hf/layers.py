@@ -1,18 +1,21 @@
-"""Find the attention modules of a model by layer, with one tiny forward pass, and select among them."""
+"""Find the attention modules of a model by layer, select among them, and verify that they are active and causal.
+
+Each needs one or two forward passes over a few tokens.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whence.errors import usage_error
-from whence.hf.integrations import execution_device
-from whence.hf.interface import AttentionCall, observe
+from whence.errors import WhenceError, usage_error
+from whence.hf.integrations import execution_device, independent_rounding
+from whence.hf.interface import AttentionCall, not_a_decoder_error, observe
+from whence.torch_modes import eval_mode
 
 TOKENS = 6
 
@@ -93,7 +96,7 @@ def tiny_input(subject: str, model: Any) -> Tensor:
 
 def run_tiny_forward(model: Any, tokens: Tensor) -> Tensor:
     """Logits ``[1, tokens, n]``, or the base model's states if the head returns one result per sequence."""
-    with torch.no_grad(), _eval_mode(model):
+    with torch.no_grad(), eval_mode(model):
         out = _call(model, tokens)
         logits = out[0] if getattr(out, "logits", None) is None else out.logits
         if logits.ndim == 3 and logits.shape[1] == tokens.shape[1]:
@@ -107,13 +110,39 @@ def _call(model: Any, tokens: Tensor) -> Any:
     return model(input_ids=tokens, **options)
 
 
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module gets its own mode back."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+def verify_attachment(subject: str, model: Any, modules: dict[int, nn.Module]) -> None:
+    """Raise if a selected layer does not call ``attend``, or if a future token changes an earlier logit."""
+    active: set[int] = set()
+    remove = observe(modules, lambda call: active.add(id(call.module)))
     try:
-        yield
+        causal = is_causal(subject, model)
     finally:
-        for module in training:
-            module.training = True
+        remove()
+    idle = [layer for layer, module in modules.items() if id(module) not in active]
+    if idle:
+        raise usage_error(
+            subject,
+            f"{type(model).__name__} ({model.config.model_type}), in which layers {idle} do not attend",
+            "every selected layer must run",
+            f"omit {idle} from layers",
+        )
+    if not causal:
+        raise not_causal_error(subject, model)
+
+
+def is_causal(subject: str, model: Any) -> bool:
+    """Whether the logits before the last token stay the same when that token changes."""
+    tokens = tiny_input(subject, model)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 3 + 1
+    with independent_rounding(model):
+        before, after = run_tiny_forward(model, tokens), run_tiny_forward(model, changed)
+    # the rows before the changed token are computed by the same operations from the same numbers
+    tolerance = 8 * torch.finfo(before.dtype).eps * float(before.abs().max())
+    return float((before - after)[:, :-1].abs().max()) <= tolerance
+
+
+def not_causal_error(subject: str, model: Any) -> WhenceError:
+    return not_a_decoder_error(
+        subject, f"{type(model).__name__} ({model.config.model_type}), in which a future token changes an earlier logit"
+    )

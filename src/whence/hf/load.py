@@ -21,10 +21,10 @@ class LoadedModel(NamedTuple):
     tokenizer: Any
 
 
-class Logits(nn.Module):
+class LogitsModel(nn.Module):
     """A pretrained model with the call signature of the lab's training loop.
 
-    ``Logits(model)(tokens, key_mask=mask)`` returns logits ``[B, T, vocab_size]`` without a cache.
+    ``LogitsModel(model)(tokens, key_mask=mask)`` returns logits ``[B, T, vocab_size]`` without a cache.
     """
 
     def __init__(self, model: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import tracing
+from whence import torch_modes
 from whence.attention.attend import Options
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
@@ -55,7 +55,7 @@ class MaskInfo:
         arguments: Options = {"causal": True, "window": self.structure.window, "key_mask": self.key_mask}
         visibility = self.structure.visibility_ids()
         # whether attend, left to itself, counts the same positions as ``positions`` does
-        counts_alike = self.first_slot is None or not position.relative or tracing.is_tracing()
+        counts_alike = self.first_slot is None or not position.relative or torch_modes.is_tracing()
         custom = self.custom_ids(position, ids)
         if self.is_full and custom is None and self.structure.chunks is None and counts_alike:
             # without explicit positions, attend's fast paths stay available while a compiler traces
@@ -134,7 +134,7 @@ class MaskInfo:
             expected = [count_tokens(self.key_mask, self.segment_ids, len(self.q_slots), ids.device)]
         agree = [((ids == one) | ~is_real).all() for one in expected]
         if (
-            tracing.is_tracing()
+            torch_modes.is_tracing()
         ):  # no tensor value may be read here, so the compiled program checks the ids when it runs
             torch._assert_async(torch.stack(agree).any(), COMPILED_IDS)
             return None
@@ -197,7 +197,7 @@ def build_mask(
     request = MaskRequest(
         mask_function, batch_size, q_slots, k_slots, is_full, has_mask, local_size, first_slot, config
     )
-    structure = (recognize_while_tracing if tracing.is_tracing() else recognize)(request, use_vmap)
+    structure = (recognize_while_tracing if torch_modes.is_tracing() else recognize)(request, use_vmap)
     shape = (batch_size, 1, 1, kv_length)
     # generate calls contiguous() on the mask; a contiguous tensor returns itself and so keeps its attribute
     carrier = torch.ones(shape, dtype=torch.bool, device=device) if key_mask is None else key_mask.reshape(shape)
@@ -229,7 +229,7 @@ def read_mask_info(mask: Tensor | None, queries: int, keys: int) -> MaskInfo:
 
 def _key_mask(attention_mask: Tensor | None, k_slots: Tensor, offset: int) -> tuple[Tensor | None, Tensor | None]:
     """Which keys are real, and the first real slot of each sequence; None for both if all are real."""
-    if attention_mask is None or (not tracing.is_tracing() and bool(attention_mask.all())):
+    if attention_mask is None or (not torch_modes.is_tracing() and bool(attention_mask.all())):
         return None, None  # slots beyond the mask are empty, and causality hides them
     mask = attention_mask.bool()
     first_slot = mask.long().argmax(-1, keepdim=True)

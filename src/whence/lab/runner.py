@@ -18,8 +18,9 @@ from whence.lab import checkpoints, tasks, training
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.study import Run, Study
 from whence.plugins import hash_source_file
-from whence.position.base import Position, Sum, format_setting
+from whence.position.base import Position, Sum
 from whence.position.expression import hash_position_sources, parse_position
+from whence.position.parameter import format_setting
 
 #: packages whose versions are recorded; their sources are not part of a study's hash
 OWN_PACKAGES = ("whence", "whence_papers")

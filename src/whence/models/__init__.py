@@ -1,13 +1,13 @@
 """Small transformers with any Position: an encoder that classifies and a decoder that predicts the next token."""
 
 from whence.models.assign_positions import PerLayer
-from whence.models.body import eval_mode
 from whence.models.build import build
 from whence.models.caches import Caches
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
 from whence.models.inspection import ParameterTable, Part, attention_maps, parameter_table
 from whence.models.spec import ModelSpec
+from whence.torch_modes import eval_mode
 
 __all__ = [
     "Caches", "Decoder", "Encoder", "ModelSpec", "ParameterTable", "Part", "PerLayer", "attention_maps", "build",

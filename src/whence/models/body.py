@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
-from whence import hook_outputs, shapes, tracing
+from whence import hook_outputs, shapes, torch_modes
 from whence.attention import Attention, KVCache
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
@@ -142,7 +139,7 @@ class Body(nn.Module):
                 "add the missing axis, or convert tokens to torch.long",
             )
         # on a GPU reading the values would make every step wait
-        if tokens.device.type != "cpu" or not tracing.can_read_values(tokens):
+        if tokens.device.type != "cpu" or not torch_modes.can_read_values(tokens):
             return
         low, high = (int(end) for end in torch.aminmax(tokens))
         if low < 0 or high >= self.embedding.num_embeddings:
@@ -193,23 +190,3 @@ class Body(nn.Module):
                 f"each of the {shapes.format_count(len(self.layers), 'layer')} must have its own cache",
                 "build them with model.caches()",
             )
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block. Every module gets its own mode back, because some may be frozen on purpose.
-
-    >>> model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5).eval())
-    >>> with eval_mode(model):
-    ...     [m.training for m in model.modules()]
-    [False, False, False]
-    >>> [m.training for m in model.modules()]
-    [True, True, False]
-    """
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training

@@ -19,7 +19,7 @@ class Caches:
         capacity: maximum number of tokens of a preallocated cache; by default the caches grow.
 
     >>> caches = Caches(3, capacity=8)
-    >>> len(caches), caches.seen
+    >>> len(caches), caches.seq_length
     (3, 0)
     """
 
@@ -41,9 +41,9 @@ class Caches:
         return f"Caches({len(self)} x {self.layers[0]!r})"
 
     @property
-    def seen(self) -> int:
+    def seq_length(self) -> int:
         """The number of tokens that were appended and not cropped."""
-        return self.layers[0].seen
+        return self.layers[0].seq_length
 
     def crop(self, length: int) -> None:
         """Keep the first ``length`` tokens in every layer."""

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.models.assign_positions import AssignedPositions
-from whence.models.body import Body, eval_mode
+from whence.models.body import Body
 from whence.models.caches import Caches
 from whence.models.spec import ModelSpec
+from whence.torch_modes import eval_mode
 
 
 class Output(nn.Module):

@@ -10,9 +10,10 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from whence.models.body import Body, Layer, eval_mode
+from whence.models.body import Body, Layer
 from whence.models.decoder import Decoder
 from whence.models.encoder import Encoder
+from whence.torch_modes import eval_mode
 
 
 def attention_maps(model: Encoder | Decoder, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from whence.errors import require_package, usage_error
-from whence.plotting.axes import add_axes
 from whence.plotting.effects import build_plot_inputs, compute_effect
-from whence.plotting.panels import plot_attention, plot_effect, plot_oscillation, plot_sink
+from whence.plotting.panels import add_axes, plot_attention, plot_effect, plot_oscillation, plot_sink
 from whence.position.base import Position
 from whence.position.rotary import Rotary
 from whence.validation import require_integer

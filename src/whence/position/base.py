@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
+from whence.position.parameter import format_setting
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink")
@@ -397,24 +398,3 @@ def require_initialized(part: Position) -> None:
         raise usage_error(
             name, "no attribute heads", "Position.__init__ sets it", f"call super().__init__() in {name}.__init__"
         )
-
-
-def format_setting(value: object) -> str:
-    """A value in ``repr``: small tensors in full, large ones by their shape.
-
-    >>> import torch
-    >>> format_setting(0.5), format_setting(torch.tensor([[0.5], [0.25]]))
-    ('0.5', '[0.5, 0.25]')
-    >>> format_setting(torch.ones(8)), format_setting(torch.randn(3, 64))
-    ('[1] * 8', '<3 x 64>')
-    """
-    if not isinstance(value, Tensor):
-        return f"{value:.6g}" if isinstance(value, float) else repr(value)
-    if value.numel() == 1:
-        return f"{value.item():.6g}"
-    first = value.flatten()[0]
-    if bool((value == first).all()):
-        return f"[{first.item():.6g}] * {value.numel()}"
-    if value.numel() <= 16:
-        return "[" + ", ".join(f"{v:.6g}" for v in value.detach().flatten().tolist()) + "]"
-    return "<" + " x ".join(str(n) for n in value.shape) + ">"

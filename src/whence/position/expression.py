@@ -191,7 +191,7 @@ def _parse_term(piece: str, text: str) -> Term:
 
     if plugins.is_reference(piece):
         module, name, arguments = plugins.split_reference(piece, "position")
-        factory = plugins.load_reference(plugins.Reference(module, name), subject)
+        factory = plugins.load_reference(plugins.PluginReference(module, name), subject)
         name = f"{module}:{name}"
     else:
         match = _NAMED.fullmatch(piece)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence import tracing
+from whence import torch_modes
 from whence.errors import usage_error
 from whence.position.base import Position
 from whence.validation import require_dim, require_integer, require_std, require_table
@@ -52,7 +52,7 @@ class Learned(Position):
                 f"build it with embed_dim={x.shape[-1]}",
             )
         index = positions.round().long() if positions.is_floating_point() else positions.long()
-        if index.numel() and tracing.can_read_values(index) and int(index.max()) >= self.max_length:
+        if index.numel() and torch_modes.can_read_values(index) and int(index.max()) >= self.max_length:
             raise usage_error(
                 f"Learned(max_length={self.max_length})",
                 f"position {int(index.max())}",

@@ -1,4 +1,4 @@
-"""Parameters with one number, or one per head."""
+"""Parameters with one number, or one per head, and how ``repr`` shows them."""
 
 from __future__ import annotations
 
@@ -68,3 +68,23 @@ def _tensor_per_head(values: list[float], heads: int | None) -> Tensor:
     if heads is None:
         return torch.tensor(values[0])
     return torch.tensor(values * heads if len(values) == 1 else values).reshape(-1, 1)
+
+
+def format_setting(value: object) -> str:
+    """A value in ``repr``: small tensors in full, large ones by their shape.
+
+    >>> format_setting(0.5), format_setting(torch.tensor([[0.5], [0.25]]))
+    ('0.5', '[0.5, 0.25]')
+    >>> format_setting(torch.ones(8)), format_setting(torch.randn(3, 64))
+    ('[1] * 8', '<3 x 64>')
+    """
+    if not isinstance(value, Tensor):
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if value.numel() == 1:
+        return f"{value.item():.6g}"
+    first = value.flatten()[0]
+    if bool((value == first).all()):
+        return f"[{first.item():.6g}] * {value.numel()}"
+    if value.numel() <= 16:
+        return "[" + ", ".join(f"{v:.6g}" for v in value.detach().flatten().tolist()) + "]"
+    return "<" + " x ".join(str(n) for n in value.shape) + ">"

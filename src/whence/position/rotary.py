@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import tracing
+from whence import torch_modes
 from whence.errors import usage_error
 from whence.position.base import LENGTHS, Position
 from whence.position.rotary_scaling import Scaling
@@ -113,7 +113,7 @@ class Rotary(Position):
     def _rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
         rotary_dim = 2 * frequencies.shape[-1]
         angle = positions[:, None, :, None] * frequencies
-        if torch.compiler.is_compiling() and not tracing.is_exporting() and not angle.requires_grad:
+        if torch.compiler.is_compiling() and not torch_modes.is_exporting() and not angle.requires_grad:
             cos, sin = torch.ops.whence.cos_sin.default(angle)
         else:
             cos, sin = angle.cos(), angle.sin()

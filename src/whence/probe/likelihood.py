@@ -44,7 +44,7 @@ class Branches:
         return len(self.shared) + max(map(len, self.ends))
 
     @property
-    def fed(self) -> list[tuple[int, int]]:
+    def inputs(self) -> list[tuple[int, int]]:
         """(token, position) of everything after the cached part. The last token of a branch predicts nothing that is scored."""
         last = len(self.shared) - 1
         after = [(token, last + 1 + place) for end in self.ends for place, token in enumerate(end[:-1])]
@@ -57,7 +57,7 @@ class Branches:
 
     @property
     def rows(self) -> list[list[int]]:
-        """For each branch the fed rows that predict its tokens: the last token of the prompt, then its own."""
+        """For each branch the input rows that predict its tokens: the last token of the prompt, then its own."""
         rows, first = [], 1
         for end in self.ends:
             rows.append([0, *range(first, first + len(end) - 1)])
@@ -143,20 +143,20 @@ class CachedPrompts:
             effects: empty, or one for each prompt.
         """
         model = self.lm.model
-        fed, _ = pad_batch(self.lm, [[token for token, _ in one.fed] for one in self.branches], left=False)
-        positions = self._pad_rows([[position for _, position in one.fed] for one in self.branches], 0)
+        inputs, _ = pad_batch(self.lm, [[token for token, _ in one.inputs] for one in self.branches], left=False)
+        positions = self._pad_rows([[position for _, position in one.inputs] for one in self.branches], 0)
         bias = additive_mask(self._visible(), model.dtype)
         for row, effect in enumerate(effects):
             bias[row] = effect.on_bias(bias[row])
         with change_keys(effects, self.cache.layers):
             logits = model(
-                input_ids=fed,
+                input_ids=inputs,
                 position_ids=positions,
                 attention_mask=bias[:, None],
                 past_key_values=self.cache,
                 use_cache=True,
             ).logits
-            self.cache.crop(-fed.shape[1])
+            self.cache.crop(-inputs.shape[1])
         return [self._totals(logits[row], one).tolist() for row, one in enumerate(self.branches)]
 
     @torch.inference_mode()
@@ -188,7 +188,7 @@ class CachedPrompts:
                 for row, one in enumerate(self.branches)]  # fmt: skip
 
     def _visible(self) -> Tensor:
-        """``[prompts, fed, cached + fed]`` bool: the whole prompt, and the earlier tokens of the same branch."""
+        """``[prompts, inputs, cached + inputs]`` bool: the whole prompt, and the earlier tokens of the same branch."""
         owners = self._pad_rows([one.owners for one in self.branches], -2)
         index = torch.arange(owners.shape[1], device=owners.device)
         in_branch = (index[:, None] >= index) & ((owners[:, :, None] == owners[:, None]) | (index == 0))
@@ -219,7 +219,7 @@ def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCOR
 
 def batch_branches(lm: ProbedModel, choices: Sequence[Branches]) -> list[range]:
     """Ranges of indices that form one batch."""
-    return lm.batches([len(one.shared) + len(one.fed) for one in choices])
+    return lm.batches([len(one.shared) + len(one.inputs) for one in choices])
 
 
 @torch.inference_mode()

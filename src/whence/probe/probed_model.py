@@ -285,7 +285,7 @@ def _require_device(subject: str, device: str) -> torch.device:
 
 def _validate_model(lm: ProbedModel) -> ProbedModel:
     """Check that the model is causal, has a chat template if one is used, and has the chosen layers."""
-    from whence.hf.causality_check import is_causal, not_causal_error
+    from whence.hf.layers import is_causal, not_causal_error
 
     if not is_causal("whence probe", lm.model):
         raise not_causal_error("whence probe", lm.model)

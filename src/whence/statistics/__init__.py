@@ -3,7 +3,7 @@
 scipy, from the extra ``lab``, is imported when a distribution is first needed.
 """
 
-from whence.statistics.comparison import Arm, Comparison, bonferroni, compare, holm
+from whence.statistics.comparison import ArmComparison, Comparison, bonferroni, compare, holm
 from whence.statistics.permutation import (
     PermutationResult,
     permutation_test,
@@ -12,10 +12,10 @@ from whence.statistics.permutation import (
     smallest_paired_p,
 )
 from whence.statistics.samples import Interval, Proportion, Summary, cluster_proportion, proportion, summary
-from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
+from whence.statistics.two_samples import Difference, EffectSize, cohen_d, paired_t, welch
 
 __all__ = [
-    "Arm", "Comparison", "Difference", "Effect", "Interval", "PermutationResult", "Proportion", "Summary",
+    "ArmComparison", "Comparison", "Difference", "EffectSize", "Interval", "PermutationResult", "Proportion", "Summary",
     "bonferroni", "cluster_proportion", "cohen_d", "compare", "holm", "paired_t", "permutation_test", "proportion",
     "sign_flip_test", "smallest_p", "smallest_paired_p", "summary", "welch",
 ]  # fmt: skip

@@ -23,11 +23,11 @@ from whence.statistics.permutation import (
     smallest_paired_p,
 )
 from whence.statistics.samples import Interval, PlainData, Summary, check_level, check_values, summary
-from whence.statistics.two_samples import Difference, Effect, cohen_d, paired_t, welch
+from whence.statistics.two_samples import Difference, EffectSize, cohen_d, paired_t, welch
 
 
 @dataclass(frozen=True)
-class Arm(PlainData):
+class ArmComparison(PlainData):
     """One arm compared with the baseline. Differences are arm minus baseline, whichever direction is better."""
 
     summary: Summary
@@ -38,7 +38,7 @@ class Arm(PlainData):
     permutation: PermutationResult
     corrected_permutation_p: float
     smallest_p: float  # lower bound of the permutation test, before correction
-    effect: Effect | None
+    effect: EffectSize | None
     verdict: str
 
 
@@ -48,7 +48,7 @@ class Comparison(PlainData):
 
     baseline: str
     baseline_summary: Summary
-    arms: dict[str, Arm]
+    arms: dict[str, ArmComparison]
     m: int
     level: float
     higher_is_better: bool
@@ -149,7 +149,7 @@ def _check_arms(arms: Mapping[str, Sequence[float]], baseline: str, m: int, pair
     return values
 
 
-def _compare_arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> Arm:
+def _compare_arm(own: list[float], base: list[float], level: float, seed: int, terms: _Terms) -> ArmComparison:
     permuted = (sign_flip_test if terms.paired else permutation_test)(own, base, seed=seed)
     floor = smallest_paired_p(len(own)) if terms.paired else smallest_p(len(own), len(base))
     test = corrected_test = effect = None
@@ -163,7 +163,7 @@ def _compare_arm(own: list[float], base: list[float], level: float, seed: int, t
     difference = permuted.difference if test is None else test.difference
     p = None if test is None or test.p is None else bonferroni(test.p, terms.m)
     permutation_p = bonferroni(permuted.p, terms.m)
-    return Arm(
+    return ArmComparison(
         summary=summary(own, level),
         difference=difference,
         test=test,

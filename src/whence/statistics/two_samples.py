@@ -36,7 +36,7 @@ class Difference(PlainData):
 
 
 @dataclass(frozen=True)
-class Effect(PlainData):
+class EffectSize(PlainData):
     """A difference of means in units of the pooled standard deviation.
 
     ``d`` is Cohen's, ``g`` the same with Hedges' correction; ``interval`` is that of the true effect, for which both
@@ -96,7 +96,7 @@ def paired_t(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Dif
     )
 
 
-def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effect:
+def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> EffectSize:
     """Cohen's d with the pooled standard deviation, and Hedges' g, which is d without its bias in small samples.
 
     The correction is the exact one, gamma(f/2) / (sqrt(f/2) gamma((f-1)/2)) for f = n_a + n_b - 2, and not its
@@ -114,14 +114,14 @@ def cohen_d(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Effe
     parts = (standard_deviation(a) * (len(a) - 1) ** 0.5, standard_deviation(b) * (len(b) - 1) ** 0.5)
     pooled = math.hypot(*parts) / freedom**0.5
     if pooled <= rounding_error(a + b):
-        return Effect(None, None, None, "each side is constant, so there is no spread to measure a difference in")
+        return EffectSize(None, None, None, "each side is constant, so there is no spread to measure a difference in")
     d = (mean(a) - mean(b)) / pooled
     correction = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / (freedom / 2) ** 0.5
     scale = (1 / len(a) + 1 / len(b)) ** 0.5  # t = d / scale
     low, high = _noncentrality(abs(d) / scale, freedom, level)
     if d < 0:
         low, high = -high, -low
-    return Effect(d, d * correction, Interval(low * scale, high * scale, level))
+    return EffectSize(d, d * correction, Interval(low * scale, high * scale, level))
 
 
 def paired_differences(subject: str, a: list[float], b: list[float]) -> list[float]:

@@ -63,7 +63,7 @@ def eager(position, tensors, grad_out, options, *, view=identity):
     scores = (q @ k.transpose(-1, -2)) * options.get("scale", q.shape[3] ** -0.5)
     sink = None
     if position is not None:
-        places = {"score_scale": layout.measured(torch.float32), "bias": layout.measured(torch.float32)}
+        places = {"score_scale": layout.hook_distances(torch.float32), "bias": layout.hook_distances(torch.float32)}
         for hook, distance in places.items():
             effect = evaluate(position, hook, distance, heads, layout.length_of)
             if effect is not None:

@@ -35,7 +35,7 @@ class Triton(Backend):
     effects = frozenset({"score_scale", "bias", "sink"})
     takes_dropout = True
     takes_grouped_heads = True
-    memory = "linear"
+    memory = "linear in length"
     devices = "NVIDIA GPU"
     dtypes = "fp32, fp16, bf16"
     gradients = "q, k, v and every parameter"

@@ -21,14 +21,14 @@ MAX_FILE_SIZE = 30_000
 
 
 @dataclass(frozen=True)
-class Parts:
+class Splits:
     """Texts by the name of their topic or file."""
 
     train: dict[str, str]
     test: dict[str, str]
 
 
-def topics(subject: str) -> Parts:
+def topics(subject: str) -> Splits:
     """The help topics of ``pydoc_data``, each paragraph once.
 
     Topics quote one another; some contain whole other topics. A paragraph of a test topic is therefore removed from all
@@ -43,7 +43,7 @@ def topics(subject: str) -> Parts:
     seen: set[str] = set()
     test = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if is_held_out(name)}
     train = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if not is_held_out(name)}
-    return Parts(train, test)
+    return Splits(train, test)
 
 
 def paragraphs(text: str) -> Iterator[tuple[str, str]]:
@@ -58,7 +58,7 @@ def paragraphs(text: str) -> Iterator[tuple[str, str]]:
             yield bare, paragraph.strip("\n")
 
 
-def library(subject: str) -> tuple[Parts, Parts]:
+def library(subject: str) -> tuple[Splits, Splits]:
     """The standard library's top-level modules as (code without docstrings, docstrings), by file."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.glob("*.py") if path.stat().st_size <= MAX_FILE_SIZE)
@@ -69,7 +69,7 @@ def library(subject: str) -> tuple[Parts, Parts]:
             "it reads them",
             "install a Python that has its library as files, not zipped",
         )
-    code, prose = Parts({}, {}), Parts({}, {})
+    code, prose = Splits({}, {}), Splits({}, {})
     for path in files:
         bare, docstrings = _split_docstrings(path.read_text(encoding="utf-8", errors="replace"))
         name = path.name

@@ -209,7 +209,7 @@ class OwnText(LanguageModelling):
     """Language modelling on any text in the tokens of a pretrained model, to fine-tune it.
 
     task = OwnText(tokenizer, train=..., test=..., context=256)
-    train(whence.hf.Logits(model), task, Budget(steps=200, lr=1e-4), seed=0, state=Path("build/tuning.safetensors"))
+    train(whence.hf.LogitsModel(model), task, Budget(steps=200, lr=1e-4), seed=0, state=Path("build/tuning.safetensors"))
     """
 
     name = "own_text"

@@ -24,7 +24,7 @@ ENERGY = 0.95
 
 
 @dataclass(frozen=True)
-class Parts:
+class Decomposition:
     """h[c, t] = mean + position[t] + context[c] + residual[c, t]; the mean of the last three along each of their axes is 0."""
 
     mean: Tensor  # [hidden_size]
@@ -57,7 +57,7 @@ class Parts:
         return (squares[0] - squares[1] / (contexts - 1)) / (total or 1.0)
 
 
-def decompose(states: Tensor) -> Parts:
+def decompose(states: Tensor) -> Decomposition:
     """Two-way decomposition by means, in float64."""
     if states.dim() != 3 or min(states.shape[:2]) < 2:
         raise usage_error(
@@ -69,7 +69,7 @@ def decompose(states: Tensor) -> Parts:
     states = states.double()
     mean = states.mean((0, 1))
     position, context = states.mean(0) - mean, states.mean(1) - mean
-    return Parts(mean, position, context, states - mean - position - context[:, None])
+    return Decomposition(mean, position, context, states - mean - position - context[:, None])
 
 
 def spectrum(part: Tensor) -> Tensor:
@@ -110,14 +110,14 @@ def by_frequency(position: Tensor) -> Tensor:
     return torch.from_numpy(coefficients)
 
 
-def incoherence(parts: Parts) -> dict[str, float]:
+def incoherence(parts: Decomposition) -> dict[str, float]:
     """The mean and the largest |cosine| between the positional and the context vectors."""
     unit = torch.nn.functional.normalize
     cosines = (unit(parts.position, dim=-1) @ unit(parts.context, dim=-1).T).abs()
     return {"mean": float(cosines.mean()), "largest": float(cosines.max())}
 
 
-def relative_norm(parts: Parts) -> float:
+def relative_norm(parts: Decomposition) -> float:
     """The root mean square of the positional part relative to that of the centered states."""
     contexts = parts.residual.shape[0]
     squares = (
@@ -137,7 +137,7 @@ def without_outliers(states: Tensor, times: float = 10.0) -> tuple[Tensor, list[
     return states[..., ~is_outlier], torch.nonzero(is_outlier).flatten().tolist()
 
 
-def score_parts(parts: Parts, queries: Tensor, keys: Tensor) -> dict[str, Tensor]:
+def score_parts(parts: Decomposition, queries: Tensor, keys: Tensor) -> dict[str, Tensor]:
     """The scores of one head, before rotation, split by the parts of query and key: ``[contexts, tokens, tokens]`` each.
 
     The states must be the input of the projections, after the norm: only then is every step linear, and the four parts

@@ -22,6 +22,7 @@ from whence.report.probe.charts import (
     line_chart,
     scale_values,
 )
+from whence.report.probe.sentences import mean_over_heads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,11 +46,11 @@ def slot_attention(name: str, title: str, attention: dict[str, Any], content_fre
     at = [slot + 1 for slot in attention["gold_slots"]]
     all_slots = list(range(1, len(attention["profile"][0][0]) + 1))
     series = {
-        "gold, mean of all heads": (at, over_heads(attention["gold"])),
-        "another slot, mean": (all_slots, over_heads(attention["profile"])),
+        "gold, mean of all heads": (at, mean_over_heads(attention["gold"])),
+        "another slot, mean": (all_slots, mean_over_heads(attention["profile"])),
     }
     if content_free:
-        series["all slots alike, mean"] = (all_slots, over_heads(content_free))
+        series["all slots alike, mean"] = (all_slots, mean_over_heads(content_free))
     single = sorted((row for layer in attention["gold"] for row in layer), key=max, reverse=True)[:HEADS]
 
     def draw(axes: Axes) -> None:
@@ -297,12 +298,6 @@ def region_grids(regions: dict[str, list[list[float]]], layers: Sequence[int] | 
         axes.set_ylabel("layer")
 
     return Chart("regions", "Where the attention of each head goes.", draw, [], [])
-
-
-def over_heads(values: list[list[list[float]]]) -> list[float]:
-    """The mean over layers and heads: ``[layers, heads, n]`` to ``[n]``."""
-    rows = [row for layer in values for row in layer]
-    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
 def thirds(layers: list[list[float]]) -> list[tuple[str, list[list[float]]]]:

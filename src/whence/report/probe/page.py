@@ -13,13 +13,16 @@ from whence.report.html_page import provenance_section, render_page
 from whence.report.probe import charts, explanation_charts, tables
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
 from whence.report.probe.model_terms import describe_source, model_details
-from whence.report.probe.section_answers import ablation_answer, attention_answer, causes_answer, geometry_answer
 from whence.report.probe.sentences import (
+    ablation_answer,
+    attention_answer,
+    causes_answer,
     describe_decision_rule,
     describe_emphasis,
     describe_numbers,
     few_items_note,
     format_count,
+    geometry_answer,
     headline,
     section_answer,
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.errors import require_package
 from whence.report.comparison.verdicts import classify_verdict
-from whence.report.png import write_png
+from whence.report.image_files import write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,8 +40,8 @@ def predict(
     The header of visits.csv names user_id, location_id and either time (2024-05-17T08:30) or start_day, start_min and
     weekday. A column duration, in minutes, is optional. An invalid row is an error that names its line.
     """
-    from whence.cli.output_paths import require_image_path
     from whence.records import replace_file
+    from whence.report.image_files import require_image_path
     from whence_papers.pointer.next_location.figures import MAX_USERS_DRAWN, prediction_figure
     from whence_papers.pointer.next_location.predictor import Predictor
     from whence_papers.pointer.next_location.visits import parse_day, read_visits

@@ -1,10 +1,15 @@
-"""Checks of output paths, before a command starts its work."""
+"""Image files: check an output path before the work starts, and write a figure as PNG atomically."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whence.errors import require_package, usage_error
+from whence.records import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def require_image_path(path: Path) -> None:
@@ -16,3 +21,10 @@ def require_image_path(path: Path) -> None:
         raise usage_error(
             "--out", str(path), "it must be a file in an existing folder", "create the folder, or name another"
         )
+
+
+def write_png(figure: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with replace_file(path) as part:
+        FigureCanvasAgg(figure).print_png(str(part))

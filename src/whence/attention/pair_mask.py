@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence import shapes, tracing
+from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments, MaskFunction
 from whence.errors import usage_error
 from whence.validation import format_value, require_parameters
@@ -100,7 +100,7 @@ def resolve_pair_mask(arguments: Arguments, keys: int) -> PairMask | None:
             "mask_fn is a function of (batch, head, q_position, k_position)",
             "pass a function, or a tensor as attn_mask",
         )
-    if mask_fn is not None and not tracing.is_tracing():  # a compiler does not follow inspect
+    if mask_fn is not None and not torch_modes.is_tracing():  # a compiler does not follow inspect
         names = ("batch", "head", "q_position", "k_position")
         require_parameters("attend(mask_fn=...)", mask_fn, names, f"write def mask_fn({', '.join(names)})")
     if attn_mask is not None:

@@ -1,9 +1,13 @@
-"""Whether code runs under a compiler, an exporter or a function transform, and whether tensor values can be read."""
+"""Modes of torch: whether code runs under a compiler, an exporter or a function transform, whether tensor values can be
+read, and evaluation mode for the length of a block."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
@@ -35,3 +39,23 @@ def can_read_values(*tensors: Tensor) -> bool:
         or (x.is_cuda and torch.cuda.is_current_stream_capturing())
         for x in tensors
     )
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block. Every module gets its own mode back, because some may be frozen on purpose.
+
+    >>> model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5).eval())
+    >>> with eval_mode(model):
+    ...     [m.training for m in model.modules()]
+    [False, False, False]
+    >>> [m.training for m in model.modules()]
+    [True, True, False]
+    """
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
