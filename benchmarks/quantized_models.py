@@ -133,14 +133,14 @@ def measure_model(load: Callable[[], Any], unquantized: ProbedModel) -> dict[str
 
 def with_position(model: Any, position: whence.Position) -> tuple[torch.Tensor, float]:
     last_row = hf.LastRow()
-    with hf.attached(model, position), hf.capture(model, last_row):
+    with hf.attach(model, position), hf.capture(model, last_row):
         logits = model(input_ids=TOKENS).logits
     return logits, float((last_row.stack().sum(-1) - 1).abs().max())
 
 
 def save_and_reload(model: Any, load: Callable[[], Any]) -> dict[str, Any]:
     """The difference of logits after saving, loading and ``attach_saved``; 0 if everything was restored."""
-    with tempfile.TemporaryDirectory() as place, hf.attached(model, whence.Alibi(4, scale=2.0)):
+    with tempfile.TemporaryDirectory() as place, hf.attach(model, whence.Alibi(4, scale=2.0)):
         wanted = model(input_ids=TOKENS).logits
         try:
             method, _ = "save_pretrained", model.save_pretrained(place)

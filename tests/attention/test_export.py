@@ -1,7 +1,7 @@
 """Layers compile in one graph, export with a dynamic length, and run in ONNX Runtime, all equal to eager.
 
 Every mechanism of the catalogue exports to ONNX, but for those whose operators all occur in others (``ALIKE``); these are
-exported without ONNX, below or in ``tests/position``. The custom operator ``whence::tiled`` is what the
+exported without ONNX, below or in ``tests/position``. The custom operator ``whence::tiled_attention`` is what the
 blockwise backend compiles to; an export takes the dense reference or torch's own kernel, because its loops do not export.
 """
 
@@ -84,7 +84,7 @@ def test_epar_compiles_to_the_tiled_operator():
 
     layer = build(COMPILED["Epar"]())
     torch.compile(layer, fullgraph=True, backend=spy)(tokens())
-    assert any("whence.tiled" in name for name in seen)
+    assert any("whence.tiled_attention" in name for name in seen)
 
 
 @pytest.mark.parametrize("mechanism", ["Epar", "Shaw"])
@@ -152,7 +152,7 @@ def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=Tru
 )
 def test_the_tiled_operator_keeps_torchs_rules(about):
     # schema, autograd registration, fake tensors with the right strides, and dynamic shapes
-    results = torch.library.opcheck(torch.ops.whence.tiled.default, arguments(**about))
+    results = torch.library.opcheck(torch.ops.whence.tiled_attention.default, arguments(**about))
     assert set(results.values()) == {"SUCCESS"}
 
 
@@ -161,7 +161,7 @@ def test_the_tiled_operator_draws_the_same_dropout_for_its_gradient():
     inputs = [q, k, v, *rest[:3]]
 
     def run(*given):
-        return torch.ops.whence.tiled(*given, *rest[3:])[0]
+        return torch.ops.whence.tiled_attention(*given, *rest[3:])[0]
 
     assert torch.autograd.gradcheck(run, inputs)
 
@@ -177,12 +177,12 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
     if layout == "stretched":
         score_scale, bias = (t.detach()[:1].clone().requires_grad_().expand(4, -1) for t in (score_scale, bias))
     given = [t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, score_scale, bias, sink, *made[6:])]
-    out, lse = torch.ops.whence.tiled(*given)
+    out, lse = torch.ops.whence.tiled_attention(*given)
     given = [torch.ones_like(out), out, lse, *given]
-    real = torch.ops.whence.tiled_backward(*given, [True] * 3)
+    real = torch.ops.whence.tiled_attention_backward(*given, [True] * 3)
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in given]
-        announced = torch.ops.whence.tiled_backward(*fakes, [True] * 3)
+        announced = torch.ops.whence.tiled_attention_backward(*fakes, [True] * 3)
     assert [(t.shape, t.stride()) for t in real] == [(t.shape, t.stride()) for t in announced]
 
 

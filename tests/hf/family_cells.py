@@ -87,7 +87,7 @@ class Row:
 
     def attached(self, position: Any = None) -> Any:
         given = whence.PowerPrior(self.heads, alpha=0.4) if position is None else position
-        return hf.attached(self.model, given, layers=self.layers)
+        return hf.attach(self.model, given, layers=self.layers)
 
     @property
     def heads(self) -> int:
@@ -181,7 +181,7 @@ class Row:
                     .from_pretrained(folder, attn_implementation=self.model.config._attn_implementation)
                     .eval()
                 )
-            with hf.attached(again, whence.PowerPrior(self.heads, alpha=0.7), layers=self.layers):
+            with hf.attach(again, whence.PowerPrior(self.heads, alpha=0.7), layers=self.layers):
                 hf.read_positions(again, folder)
                 return verdict(close(again(self.ids, use_cache=False).logits, wanted))
 

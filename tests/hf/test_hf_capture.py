@@ -102,7 +102,7 @@ def test_capture_includes_an_attached_position():
     before, after = hf.LastRow(), hf.LastRow()
     with hf.capture(model, before):
         model(ids)
-    with hf.attached(model, whence.Alibi(4)), hf.capture(model, after):
+    with hf.attach(model, whence.Alibi(4)), hf.capture(model, after):
         model(ids)
     slope = torch.tensor([2.0 ** -(2 * head) for head in range(1, 5)])[:, None]
     wanted = (before[0].log() - slope * torch.arange(13, -1, -1)).softmax(-1)

@@ -44,7 +44,7 @@ def test_a_training_step_traces_as_one_graph(name, padded):
     given = left_padded(ids, (5, 0)) if padded else {"input_ids": ids}
     labels = ids.masked_fill(given["attention_mask"] == 0, -100) if padded else ids
     given |= {"labels": labels, "use_cache": False}
-    with hf.attached(model, POSITIONS[name]()):
+    with hf.attach(model, POSITIONS[name]()):
         wanted = step(model, model, given)
         got = step(model, compiled(model), given)
     assert got.keys() == wanted.keys()
@@ -59,7 +59,7 @@ def test_a_training_step_traces_as_one_graph(name, padded):
 def test_a_step_with_a_static_cache_traces_as_one_graph(name):
     model, ids = tiny("llama", num_hidden_layers=1), tokens()
     padded = left_padded(ids, (5, 0))
-    with hf.attached(model, POSITIONS[name]()):
+    with hf.attach(model, POSITIONS[name]()):
         wanted = model(**padded).logits
         cache = transformers.StaticCache(config=model.config, max_cache_len=20)
         mask = torch.cat((padded["attention_mask"], torch.zeros(2, 6, dtype=torch.long)), 1)
@@ -76,7 +76,7 @@ def test_a_step_with_a_static_cache_traces_as_one_graph(name):
 @torch.no_grad()
 def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family):
     model, ids = tiny(family), tokens(batch=1)
-    with hf.attached(model, whence.Alibi(4), layers=[1]):
+    with hf.attach(model, whence.Alibi(4), layers=[1]):
         wanted = model(ids, use_cache=False).logits
         got = compiled(model, "eager")(ids, use_cache=False).logits
     torch.testing.assert_close(got, wanted, **CLOSE)
@@ -86,7 +86,7 @@ def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family):
 def test_packed_segments_stay_separate_in_a_compiled_model_and_other_ids_raise():
     model, ids = tiny("llama", num_hidden_layers=1), tokens(batch=1, length=12)
     packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
-    with hf.attached(model, whence.PowerPrior(4, alpha=0.3)):
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.3)):
         run = compiled(model, "eager")
         wanted = model(ids, position_ids=packed, use_cache=False).logits
         torch.testing.assert_close(run(ids, position_ids=packed, use_cache=False).logits, wanted, **CLOSE)

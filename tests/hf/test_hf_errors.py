@@ -49,9 +49,9 @@ def test_attach_to_a_classification_head():
     model = transformers.LlamaForSequenceClassification(CONFIGS["llama"]()).eval()
     model.config.pad_token_id, ids = 0, tokens()
     plain = model(ids).logits
-    with hf.attached(model, whence.NoPosition()):
+    with hf.attach(model, whence.NoPosition()):
         torch.testing.assert_close(model(ids).logits, plain)
-    with hf.attached(model, whence.PowerPrior(4, alpha=0.4)):
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.4)):
         assert not torch.equal(model(ids).logits, plain)
 
 
@@ -67,7 +67,7 @@ def test_a_second_model_with_the_same_config_object_raises():
     config = CONFIGS["llama"]()
     first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
     other = transformers.LlamaForCausalLM(copy.deepcopy(config)).eval()
-    with hf.attached(first, whence.Alibi(4)):
+    with hf.attach(first, whence.Alibi(4)):
         with pytest.raises(whence.WhenceError, match=r"shares its config object.*copy\.deepcopy\(config\)"):
             hf.attach(second, whence.Alibi(4))
         hf.attach(other, whence.Alibi(4)).detach()
@@ -79,14 +79,14 @@ def test_position_ids_with_gaps():
     """Without a mask transformers takes every gap for another text; with one they are distances."""
     model, ids = tiny("llama"), tokens()
     spread = 2 * torch.arange(14)[None]
-    with hf.attached(model, whence.PowerPrior(4, alpha=0.4)):
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.4)):
         with pytest.raises(whence.WhenceError, match=r"no attention_mask.*pass attention_mask=torch\.ones_like"):
             model(ids, position_ids=spread, use_cache=False)
         usual = model(ids, use_cache=False).logits
         used = model(ids, position_ids=spread, attention_mask=torch.ones_like(ids), use_cache=False).logits
     assert (used - usual).abs().max() > 1e-3
     windowed = tiny("mistral")
-    with hf.attached(windowed, whence.Alibi(4)), pytest.raises(whence.WhenceError, match="with a window or chunks"):
+    with hf.attach(windowed, whence.Alibi(4)), pytest.raises(whence.WhenceError, match="with a window or chunks"):
         windowed(ids, position_ids=spread, attention_mask=torch.ones_like(ids), use_cache=False)
 
 

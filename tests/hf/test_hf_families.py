@@ -24,7 +24,7 @@ def test_no_position_equals_the_original_model(family):
     with torch.no_grad():
         batch, single = model(**padded).logits, model(ids[:1]).logits
         text = model.generate(**padded, max_new_tokens=5, do_sample=False)
-        with hf.attached(model, whence.NoPosition()):
+        with hf.attach(model, whence.NoPosition()):
             assert close(model(**padded).logits[real], batch[real])
             assert close(model(ids[:1]).logits, single)
             assert torch.equal(model.generate(**padded, max_new_tokens=5, do_sample=False), text)
@@ -37,7 +37,7 @@ def test_a_position_acts_in_selected_layers_and_caching_matches_the_full_forward
     model, ids = tiny(family), tokens()
     with torch.no_grad():
         plain = model(ids).logits
-        with hf.attached(model, whence.PowerPrior(heads=4, alpha=0.4), layers=[1]) as attachment:
+        with hf.attach(model, whence.PowerPrior(heads=4, alpha=0.4), layers=[1]) as attachment:
             assert list(attachment.positions) == [1]
             whole = model(ids).logits
             start = model(ids[:, :9], use_cache=True)
@@ -133,7 +133,7 @@ def test_invalid_arguments_of_attach_raise_before_anything_changes():
         hf.attach(tiny("gpt2"), whence.NoPosition(), keep_rotary=False)
     with pytest.raises(whence.WhenceError, match="parts with a sink"):
         hf.attach(tiny("gpt_oss"), whence.Sink(4))
-    with hf.attached(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match=r"at a time.*detach"):
+    with hf.attach(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match=r"at a time.*detach"):
         hf.attach(model, whence.NoPosition())
     with hf.capture(model), pytest.raises(whence.WhenceError, match="attach before capture"):
         hf.attach(model, whence.NoPosition())
@@ -144,10 +144,10 @@ def test_invalid_arguments_of_attach_raise_before_anything_changes():
 def test_a_half_precision_model_keeps_its_dtype():
     model, ids = tiny("llama").bfloat16(), tokens()
     plain = model(ids).logits
-    with hf.attached(model, whence.NoPosition()):
+    with hf.attach(model, whence.NoPosition()):
         assert torch.equal(model(ids).logits, plain)
-    with hf.attached(model, whence.Alibi(4)):
+    with hf.attach(model, whence.Alibi(4)):
         assert model(ids).logits.dtype == torch.bfloat16
     wide = tiny("llama")
-    with hf.attached(wide, whence.PowerPrior(4)), torch.autocast("cpu", torch.bfloat16):
+    with hf.attach(wide, whence.PowerPrior(4)), torch.autocast("cpu", torch.bfloat16):
         assert torch.isfinite(wide(ids).logits).all()

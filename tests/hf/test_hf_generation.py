@@ -27,7 +27,7 @@ def test_chunks_and_steps_with_a_cache_equal_the_full_forward(family, kind, posi
     model = tiny(family)
     padded = left_padded(tokens(length=17), (5, 0))
     real = padded["attention_mask"].bool()
-    with hf.attached(model, POSITIONS[position]()):
+    with hf.attach(model, POSITIONS[position]()):
         whole = model(**padded, use_cache=False).logits
         cache, parts = CACHES[kind](model), []
         for begin, end in ((0, 4), (4, 9), (9, 10), (10, 11), (11, 14), (14, 15), (15, 16), (16, 17)):
@@ -60,7 +60,7 @@ def test_greedy_decoding_of_a_padded_batch_matches_each_row_alone(family, implem
     model = tiny(family)
     padded = left_padded(tokens(length=11), (5, 0))
     del padded["position_ids"]  # generate makes them
-    with hf.attached(model, POSITIONS["absolute"]() + POSITIONS["relative"]()):
+    with hf.attach(model, POSITIONS["absolute"]() + POSITIONS["relative"]()):
         got = model.generate(**padded, max_new_tokens=6, do_sample=False, cache_implementation=implementation)
         assert torch.equal(got[:, -6:], by_hand(model, padded["input_ids"], 6))
 
@@ -68,7 +68,7 @@ def test_greedy_decoding_of_a_padded_batch_matches_each_row_alone(family, implem
 @torch.no_grad()
 def test_beam_search_reorders_the_cache():
     model, ids = tiny("llama"), tokens(length=8)
-    with hf.attached(model, POSITIONS["relative"]()):
+    with hf.attach(model, POSITIONS["relative"]()):
         for cached in (True, False):
             out = model.generate(
                 ids, max_new_tokens=6, num_beams=3, do_sample=False, use_cache=cached,
@@ -99,7 +99,7 @@ def test_assisted_decoding_gives_the_same_tokens(family):
     original = transformers.DynamicCache.crop
     transformers.DynamicCache.crop = lambda cache, count: (crops.append(count), original(cache, count))[1]
     try:
-        with hf.attached(model, POSITIONS["relative"]()), hf.attached(helper, POSITIONS["relative"]()):
+        with hf.attach(model, POSITIONS["relative"]()), hf.attach(helper, POSITIONS["relative"]()):
             wanted = by_hand(model, ids, 10)
             got = model.generate(ids, assistant_model=helper, max_new_tokens=10, do_sample=False)
     finally:

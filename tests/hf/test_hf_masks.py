@@ -125,7 +125,7 @@ def test_packed_segments_do_not_see_each_other():
     model, ids = tiny("llama"), tokens(batch=1, length=12)
     packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
     for position in (whence.PowerPrior(**PRIOR), whence.Epar(4, length="query", beta=4.0)):
-        with hf.attached(model, position):
+        with hf.attach(model, position):
             together = model(ids, position_ids=packed, use_cache=False).logits
             torch.testing.assert_close(together[:, :5], model(ids[:, :5]).logits, atol=2e-5, rtol=0)
             torch.testing.assert_close(together[:, 5:], model(ids[:, 5:]).logits, atol=2e-5, rtol=0)
@@ -135,7 +135,7 @@ def test_packed_segments_do_not_see_each_other():
 def test_position_ids_with_gaps_are_used_without_a_cache_and_raise_with_one():
     model, ids = tiny("llama", num_hidden_layers=1), tokens(length=8)
     skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43]])
-    with hf.attached(model, whence.Rotary() + whence.PowerPrior(**PRIOR), keep_rotary=False):
+    with hf.attach(model, whence.Rotary() + whence.PowerPrior(**PRIOR), keep_rotary=False):
         padded = torch.cat((ids[:, :4], torch.zeros(2, 36, dtype=torch.long), ids[:, 4:]), 1)
         hidden = (padded != 0).long()
         wanted = model(padded, attention_mask=hidden, position_ids=torch.arange(44)[None]).logits[:, -4:]
@@ -156,7 +156,7 @@ def test_position_ids_with_gaps_are_used_without_a_cache_and_raise_with_one():
         for told in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
             with pytest.raises(whence.WhenceError, match="ids that do not increase"):
                 model(ids, **told, use_cache=False)
-    with hf.attached(
+    with hf.attach(
         model, whence.NoPosition()
     ):  # nothing depends on distances: the model's own rotation honours any ids
         attached = model(ids, position_ids=falling, attention_mask=torch.ones_like(ids), use_cache=False).logits
@@ -168,7 +168,7 @@ def test_position_ids_with_gaps_are_used_without_a_cache_and_raise_with_one():
 def test_softcap_and_sinks_do_not_depend_on_position_ids():
     for family in ("gpt_oss", "gemma2"):
         model, ids = tiny(family), tokens(batch=1, length=5)
-        with hf.attached(model, whence.NoPosition()):
+        with hf.attach(model, whence.NoPosition()):
             cache = model(ids[:, :3], use_cache=True).past_key_values
             model(ids[:, 3:], position_ids=torch.tensor([[8, 9]]), past_key_values=cache)
 
@@ -177,7 +177,7 @@ def test_a_mask_made_elsewhere_raises():
     model, ids = tiny("llama"), tokens()
     dense = torch.ones(2, 1, 14, 14, dtype=torch.bool).tril()
     with (
-        hf.attached(model, whence.NoPosition()),
+        hf.attach(model, whence.NoPosition()),
         pytest.raises(whence.WhenceError, match=r"shape \[2, 1, 14, 14\] made elsewhere"),
     ):
         model(ids, attention_mask=dense)

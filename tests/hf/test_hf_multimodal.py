@@ -29,7 +29,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
     with torch.no_grad():
         plain = model(input_ids=IDS).logits
         text = model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False)
-        with hf.attached(model, whence.NoPosition()):
+        with hf.attach(model, whence.NoPosition()):
             torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-4, rtol=0)
             assert torch.equal(model.generate(input_ids=IDS, max_new_tokens=3, do_sample=False), text)
         assert same(before, everything_of(model))
@@ -44,7 +44,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
         model.save_pretrained(tmp_path)
         other = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
         with (
-            hf.attached(other, whence.Alibi(4, learnable=True)),
+            hf.attach(other, whence.Alibi(4, learnable=True)),
             pytest.raises(whence.WhenceError, match=r"scale=2\.0, while"),
         ):
             hf.read_positions(other, tmp_path)
@@ -72,9 +72,9 @@ def test_the_image_encoder_is_unchanged(family, told):
     model = multimodal(family)
     plain = model(**told).logits
     assert not torch.equal(plain, model(**told | {"pixel_values": -told["pixel_values"]}).logits)
-    with hf.attached(model, whence.NoPosition()):
+    with hf.attach(model, whence.NoPosition()):
         torch.testing.assert_close(model(**told).logits, plain, atol=1e-4, rtol=0)
-    with hf.attached(model, whence.Alibi(4, scale=9.0)):
+    with hf.attach(model, whence.Alibi(4, scale=9.0)):
         assert (model(**told).logits - plain).abs().max() > 0.1
 
 
@@ -82,11 +82,11 @@ def test_unsupported_multimodal_inputs_raise():
     ids = image_in(IDS, slice(2, 6))
     told = {"input_ids": ids, "pixel_values": torch.ones(1, 3, 8, 8), "token_type_ids": (ids == 60).long()}
     model = multimodal("gemma3")
-    with hf.attached(model, whence.Alibi(4)), pytest.raises(whence.WhenceError, match=r"a mask of gemma3_text"):
+    with hf.attach(model, whence.Alibi(4)), pytest.raises(whence.WhenceError, match=r"a mask of gemma3_text"):
         model(**told)  # the tokens of an image see each other
     with pytest.raises(whence.WhenceError, match=r"mllama.*layers \[1\].*pass layers=\[0\]"):
         hf.attach(cross_attending(), whence.Alibi(4))
-    with hf.attached(cross_attending(), whence.Alibi(4), layers=[0]) as attachment:
+    with hf.attach(cross_attending(), whence.Alibi(4), layers=[0]) as attachment:
         assert list(attachment.positions) == [0]
 
 

@@ -128,7 +128,7 @@ def test_detach_restores_a_peft_model():
     with hf.capture(model, seen):
         logits(model)
     assert seen.stack().shape == (2, 2, 4, 14)
-    with hf.attached(model, position()), hf.capture(model, hf.LastRow()):
+    with hf.attach(model, position()), hf.capture(model, hf.LastRow()):
         assert not torch.equal(logits(model), plain)
     assert same(before, everything_of(model)) and model.peft_config["default"].to_dict() == config
     assert torch.equal(logits(model), plain)

@@ -34,11 +34,11 @@ def logits(model):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3"])
 def test_a_text_is_the_mechanism_with_the_models_sizes(family):
     model = tiny(family)
-    with hf.attached(model, whence.PowerPrior(4, alpha=0.3)):
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.3)):
         expected = logits(model)
-    with hf.attached(model, "PowerPrior(heads=4, alpha=0.3)"):
+    with hf.attach(model, "PowerPrior(heads=4, alpha=0.3)"):
         assert torch.equal(logits(model), expected)
-    with hf.attached(model, "Alibi() + Shaw(clip=4)") as attachment:
+    with hf.attach(model, "Alibi() + Shaw(clip=4)") as attachment:
         alibi, shaw = attachment.positions[1].parts
         assert alibi.heads == 4 and shaw.head_dim == 8
 

@@ -63,7 +63,7 @@ def test_a_score_scale_and_a_bias_by_layer_equal_a_dense_computation():
 
     wanted = witness(model, ids, written_out)
     assert (wanted - model(ids).logits).abs().max() > 100 * allowed
-    with hf.attached(model, made):
+    with hf.attach(model, made):
         assert (model(ids).logits - wanted).abs().max() <= allowed
 
 
@@ -71,16 +71,16 @@ def test_a_score_scale_and_a_bias_by_layer_equal_a_dense_computation():
 def test_the_models_rotation_can_be_replaced_or_removed():
     model, ids = tiny("llama"), tokens()
     before = model(ids).logits
-    with hf.attached(model, whence.Rotary(), keep_rotary=False):
+    with hf.attach(model, whence.Rotary(), keep_rotary=False):
         torch.testing.assert_close(model(ids).logits, before, atol=1e-5, rtol=0)
         torch.testing.assert_close(one_by_one(model, ids), before, atol=1e-5, rtol=0)
-    with hf.attached(model, whence.NoPosition(), keep_rotary=False):
+    with hf.attach(model, whence.NoPosition(), keep_rotary=False):
         unturned = model(ids).logits
         # without any position, a causal model's last token does not see in which order the others came
         assert (unturned - before).abs().max() > 0.1
     one_layer = tiny("llama", num_hidden_layers=1)
     mixed = ids[:, [2, 0, 1, *range(3, ids.shape[1])]]
-    with hf.attached(one_layer, whence.NoPosition(), keep_rotary=False):
+    with hf.attach(one_layer, whence.NoPosition(), keep_rotary=False):
         last, other = one_layer(ids).logits[:, -1], one_layer(mixed).logits[:, -1]
         torch.testing.assert_close(last, other, atol=1e-5, rtol=0)
     assert (one_layer(ids).logits[:, -1] - one_layer(mixed).logits[:, -1]).abs().max() > 1e-3
@@ -91,7 +91,7 @@ def test_the_models_rotation_can_be_replaced_or_removed():
 def test_rotation_is_removed_in_selected_layers_only():
     model, ids = tiny("llama"), tokens()
     before = model(ids).logits
-    with hf.attached(model, whence.Rotary(), keep_rotary=False, layers=[0]):
+    with hf.attach(model, whence.Rotary(), keep_rotary=False, layers=[0]):
         torch.testing.assert_close(model(ids).logits, before, atol=1e-5, rtol=0)
 
 
@@ -110,7 +110,7 @@ MECHANISMS = {
 def test_padding_and_caching_do_not_change_the_result(mechanism):
     model, ids = tiny("llama"), tokens()
     padded = left_padded(ids, (4, 0))
-    with hf.attached(model, MECHANISMS[mechanism]()):
+    with hf.attach(model, MECHANISMS[mechanism]()):
         alone, other = model(ids[:1, 4:]).logits, model(ids[1:]).logits
         together = model(**padded).logits
         torch.testing.assert_close(together[:1, 4:], alone, atol=2e-5, rtol=0)

@@ -129,7 +129,7 @@ def test_scores_are_split_by_the_matrices_that_act(kind):
 def test_positions_are_attached_to_quantized_layers(kind, tmp_path):
     model, ids = quantised(tiny("llama"), kind), tokens()
     plain = model(ids).logits
-    with hf.attached(model, whence.PowerPrior(4, alpha=0.3)) as attachment:
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.3)) as attachment:
         assert all(position.alpha.dtype == torch.float32 for position in attachment.positions.values())
         seen = hf.LastRow()
         with hf.capture(model, seen):

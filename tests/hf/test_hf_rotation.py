@@ -20,19 +20,19 @@ def test_llama4_does_not_rotate_twice():
         hf.attach(model, whence.Rotary())
     plain = model(ids).logits
     rotary = whence.Rotary(layout="interleaved", base=model.config.rope_parameters["rope_theta"])
-    with hf.attached(model, rotary, keep_rotary=False, layers=[0]):
+    with hf.attach(model, rotary, keep_rotary=False, layers=[0]):
         torch.testing.assert_close(model(ids).logits, plain, atol=1e-5, rtol=0)
-    with hf.attached(model, whence.NoPosition(), keep_rotary=False, layers=[0]):
+    with hf.attach(model, whence.NoPosition(), keep_rotary=False, layers=[0]):
         assert (model(ids).logits - plain).abs().max() > 1e-3  # there was a rotation, and it is gone
 
 
 @pytest.mark.parametrize("family", ["llama4_text", "smollm3", "cohere2", "exaone4"])
 def test_layers_without_rotation_are_found(family):
     model = built(family)
-    with hf.attached(model, whence.NoPosition()) as attachment:
+    with hf.attach(model, whence.NoPosition()) as attachment:
         assert attachment.rotary_layers == [0]
     hf.attach(model, whence.Rotary(), layers=[1]).detach()  # nothing rotates there yet
-    with hf.attached(model, whence.Alibi(4), keep_rotary=False) as attachment:
+    with hf.attach(model, whence.Alibi(4), keep_rotary=False) as attachment:
         assert attachment.rotary_layers == [0]
     with pytest.raises(whence.WhenceError, match=r"layers \[1\] do not rotate queries and keys"):
         hf.attach(model, whence.Alibi(4), keep_rotary=False, layers=[1])
@@ -44,7 +44,7 @@ def test_a_rotation_inside_the_attention_module_cannot_be_removed_or_doubled():
         hf.attach(model, whence.Rotary())
     with pytest.raises(whence.WhenceError, match="compute their rotation inside the attention module"):
         hf.attach(model, whence.NoPosition(), keep_rotary=False)
-    with hf.attached(model, whence.Alibi(4)) as attachment:
+    with hf.attach(model, whence.Alibi(4)) as attachment:
         assert attachment.rotary_layers == []
 
 
@@ -68,7 +68,7 @@ def test_positions_follow_one_rule_in_a_padded_prefill_and_in_the_next_step(rela
     model, ids = tiny("llama", num_hidden_layers=1), tokens(length=11)
     padded = left_padded(ids, (5, 0))
     first, step = ({name: x[:, part] for name, x in padded.items()} for part in (slice(10), slice(10, 11)))
-    with hf.attached(model, Noting(relative), keep_rotary=False) as attachment:
+    with hf.attach(model, Noting(relative), keep_rotary=False) as attachment:
         noted = attachment.positions[0]
         noted.queries.clear(), noted.keys.clear()
         cache = model(**first, use_cache=True).past_key_values

@@ -285,7 +285,7 @@ def test_positions_saved_without_settings_are_read(tmp_path):
     third.load_state_dict(old)
     assert torch.equal(logits(third), logits(model))
     for wrong, match in ((whence.PowerPrior(), r"of shape \[4, 1\] for \[\]"), (whence.Kerple(4), "same kind")):
-        with hf.attached(tiny("llama"), wrong) as attachment, pytest.raises(whence.WhenceError, match=match):
+        with hf.attach(tiny("llama"), wrong) as attachment, pytest.raises(whence.WhenceError, match=match):
             hf.read_positions(attachment.model, tmp_path)
     with pytest.raises(whence.WhenceError, match=r"a model without positions.*attach_saved"):
         hf.read_positions(tiny("llama"), tmp_path)

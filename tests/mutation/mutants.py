@@ -111,7 +111,7 @@ MUTANTS = [
     (A + "reference.py", "(sink / temperature)", "(sink)", REFERENCE),
     (A + "blockwise_kernel.py", "settings.scale if tables.score_scale is not None else settings.scale * self.unit", "self.unit", REFERENCE),
     (A + "blockwise_kernel.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", CHECKS),
-    (A + "blockwise_kernel.py", "dz.mul_(work.cut(work.score_scale, tile))", "pass", CHECKS),
+    (A + "blockwise_kernel.py", "dz.mul_(work.slice_band(work.score_scale, tile))", "pass", CHECKS),
     (A + "blockwise_kernel.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", CHECKS),
     (A + "toeplitz.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
     (A + "blockwise_kernel.py", "mul_(-delta)", "mul_(delta)", CHECKS),

@@ -122,4 +122,4 @@ def test_the_interval_of_the_gap_agrees_with_its_p_and_covers_the_truth():
 
 
 def test_panels_with_few_items_are_marked():
-    assert few_items_note(1) == "Few items: 1 item a slot, fewer than 20." and few_items_note(20) == ""
+    assert few_items_note(1) == "Few items: 1 item per slot, fewer than 20." and few_items_note(20) == ""

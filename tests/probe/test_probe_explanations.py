@@ -148,7 +148,7 @@ def test_segments_are_the_best_of_all_partitions(monkeypatch):
     points = 9
     monkeypatch.setattr(channels, "POINTS", points)
     curve = torch.tensor([0, 1, 2, 3, 3, 3.1, 1, 0.5, 0.4], **F64)[:, None] + 0.05 * normal(points, 3)
-    made = channels._segmented(curve)
+    made = channels._fit_segments(curve)
     noise = (curve.diff(dim=0).square().mean(0) / 2).clamp_min(1e-12)
     price = channels.PENALTY * noise * np.log(points)
     for column in range(3):
@@ -169,7 +169,7 @@ def test_wrong_shapes_are_refused():
     for call, said in (
         (lambda: geometry.decompose(torch.ones(3, 4)), "two or more contexts"),
         (lambda: channels.fit_curves(torch.ones(64, 1), "spline"), "the fits are"),
-        (lambda: channels.fit_curves(torch.ones(6, 1), "cubic"), "take longer texts"),
+        (lambda: channels.fit_curves(torch.ones(6, 1), "cubic"), "use longer texts"),
         (lambda: geometry.positional_vectors(torch.ones(1, 1, 2, 2)), "two or more samples"),
         (lambda: geometry.nearest_inside(torch.ones(4, 2), 4), "there are 4 positions"),
         (lambda: attention_rows.slot_means(torch.ones(1, 1, 4), [(2, 9)]), "there are 4 tokens"),

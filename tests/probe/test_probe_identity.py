@@ -47,7 +47,7 @@ def test_a_changed_checkpoint_under_the_same_path_gets_numbers_of_its_own(tmp_pa
 def test_a_folder_that_was_saved_with_positions_is_measured_with_them(tmp_path):
     saved, one = tmp_path / "model", tiny_random_model(layers=1)
     one.tokenizer.save_pretrained(saved)
-    with hf.attached(one.model, Alibi(4, scale=2.0)):
+    with hf.attach(one.model, Alibi(4, scale=2.0)):
         one.model.save_pretrained(saved)
         wanted = identify(one)["attached"]
         logits = one.model(torch.arange(9)[None]).logits
@@ -61,7 +61,7 @@ def test_a_folder_that_was_saved_with_positions_is_measured_with_them(tmp_path):
 def test_a_mechanism_attached_between_two_measurements_gets_a_folder_of_its_own(tmp_path):
     lm = tiny_random_model(layers=2)
     plain, before = measurement.measure(lm, PLAN, tmp_path)
-    with hf.attached(lm.model, Alibi(heads=4, scale=2.0), layers=[1]):
+    with hf.attach(lm.model, Alibi(heads=4, scale=2.0), layers=[1]):
         folder, after = measurement.measure(lm, PLAN, tmp_path)
         assert folder != plain and shares(after) != shares(before)
         [told] = after[0]["identity"]["attached"]
@@ -137,14 +137,14 @@ def test_settings_numbers_and_code_of_attached_positions_show():
         PowerPrior(heads=4, alpha=0.1, learnable=False),
         Own(heads=4),
     ):
-        with hf.attached(lm.model, position):
+        with hf.attach(lm.model, position):
             found.append(identify(lm))
-    with hf.attached(lm.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
+    with hf.attach(lm.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
         found.append(identify(lm))
         with torch.no_grad():
             next(attachment.positions[1].parameters()).add_(1e-3)
         found.append(identify(lm))
-    with hf.attached(lm.model, Alibi(heads=4), keep_rotary=False):
+    with hf.attach(lm.model, Alibi(heads=4), keep_rotary=False):
         found.append(identify(lm))
     assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
     assert {one["weights"]["sha256"] for one in found} == {plain["weights"]["sha256"]}

@@ -89,7 +89,7 @@ def test_verdicts_of_the_comparison_come_first(document: Document) -> None:
             reason, _, trend = " ".join(arm["verdict"].split()).partition("; so far ")
             for part in (reason[1:], trend):  # arms with one reason share it, as the beginning of a sentence
                 assert first <= text.index(part, first) < text.index(studies[0]["question"])
-    assert "Undecided: too few seeds for any claim." in text and text.count("(5 each would do)") == 1
+    assert "Undecided: too few seeds for any claim." in text and text.count("(at least 5 per arm)") == 1
     assert "All 5 arms are better than none." in text
     assert "No comparison was made." in text and studies[2]["why_no_comparison"] in text
 
@@ -101,7 +101,7 @@ def test_undecided_arms_with_different_trends() -> None:
     text = Document(page(data)).text
     assert "Sinusoid: every seed is better" in text and "Rotary: no consistent direction." in text
     for arm in arms.values():
-        arm["verdict"] = "no difference from none can be claimed with 3 seeds (p = 0.2)"
+        arm["verdict"] = "no significant difference from none with 3 seeds (p = 0.2)"
     assert "No significant differences." in Document(page(data)).text
 
 
@@ -183,7 +183,7 @@ def test_nan_is_never_shown() -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_few_seeds_have_dashes_instead_of_intervals(seeds: int) -> None:
     text = Document(page(findings(seeds=seeds))).text
-    assert "more seeds are needed to claim anything" in text
+    assert "more seeds are needed" in text
 
 
 def test_one_arm_and_no_maps() -> None:

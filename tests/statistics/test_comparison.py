@@ -56,7 +56,7 @@ def test_paired_seeds():
     assert found.smallest_p == 2 / 256 and found.effect.d == cohen_d(arm, base).d
     assert found.effect.interval is None and found.effect.note == "its interval is not known for paired seeds"
     assert found.verdict == "better than base by 0.5 (p < 0.0001 after correction for 1 comparison)"
-    assert "no difference" in verdict(arm, base, m=1)  # unpaired, the seeds hide it
+    assert "no significant difference" in verdict(arm, base, m=1)  # unpaired, the seeds hide it
 
 
 def test_verdicts():
@@ -70,31 +70,30 @@ def test_verdicts():
         "better than sinusoidal by 1.7 (p = 0.00013 after correction for 1 comparison)"
     )
     assert verdict(SAME) == (
-        "no difference from sinusoidal can be claimed with 5 seeds (p = 1 after correction for 5 comparisons)"
+        "no significant difference from sinusoidal with 5 seeds (p = 1 after correction for 5 comparisons)"
     )
     assert verdict([*SAME, 70.0]) == (
-        "no difference from sinusoidal can be claimed with 6 against 5 seeds (p = 1 after correction for 5 comparisons)"
+        "no significant difference from sinusoidal with 6 and 5 seeds (p = 1 after correction for 5 comparisons)"
     )
 
 
 def test_verdicts_where_the_seeds_are_too_few():
     few = verdict(BETTER[:3], BASE[:3])
     assert few.startswith(
-        "with 3 against 3 seeds no permutation test can reach 0.05 / 5; "
-        "more seeds are needed to claim anything (5 each would do)"
+        "with 3 and 3 seeds the permutation test cannot reach 0.05 / 5; more seeds are needed (at least 5 per arm)"
     )
-    assert verdict(BETTER, m=7).startswith("with 5 against 5 seeds no permutation test can reach 0.05 / 7; ")
-    assert "needed to claim anything (7 each would do)" in verdict(BETTER, m=1, level=0.999)
-    assert "(6 paired seeds would do)" in verdict(BETTER, m=1, paired=True)
+    assert verdict(BETTER, m=7).startswith("with 5 and 5 seeds the permutation test cannot reach 0.05 / 7; ")
+    assert "needed (at least 7 per arm)" in verdict(BETTER, m=1, level=0.999)
+    assert "(at least 6 paired seeds)" in verdict(BETTER, m=1, paired=True)
 
 
 def test_where_nothing_may_be_claimed_what_is_seen_is_said():
     assert verdict(BETTER, m=7).endswith(
-        "(6 each would do); so far every seed is better, by 2.1 on average, and the t-test alone has p = 0.0042 after correction"
+        "(at least 6 per arm); so far every seed is better, by 2.1 on average (t-test alone: p = 0.0042 after correction)"
     )
     assert "so far every seed is worse" in compare({"a": BASE, "b": BETTER}, "b", 7, True).arms["a"].verdict
     assert "so far every seed is better" in compare({"a": BASE, "b": BETTER}, "b", 7, False).arms["a"].verdict
-    assert verdict(SAME, m=7).endswith("(6 each would do)")  # seeds overlap
+    assert verdict(SAME, m=7).endswith("(at least 6 per arm)")  # seeds overlap
     pairs = verdict(BETTER, m=1, paired=True)
     assert "so far every seed is better, by 2.1 on average" in pairs
     assert "so far" not in verdict([b + d for b, d in zip(BASE, (1, 1, 1, 1, 0), strict=True)], m=1, paired=True)
@@ -102,21 +101,21 @@ def test_where_nothing_may_be_claimed_what_is_seen_is_said():
 
 def test_one_seed_alone():
     alone = compare({"sinusoidal": BASE[:1], "rotary": BETTER[:1]}, "sinusoidal", 1, True).arms["rotary"]
-    assert alone.verdict.startswith("with 1 against 1 seeds no permutation test can reach 0.05 / 1; ")
+    assert alone.verdict.startswith("with 1 and 1 seeds the permutation test cannot reach 0.05 / 1; ")
     assert alone.test is None and alone.effect is None and alone.corrected_p is None
     assert alone.difference == pytest.approx(1.8)
 
 
 def test_verdicts_where_the_t_test_is_not_defined():
     assert verdict([1.0] * 5, [0.0] * 5) == (
-        "better than sinusoidal by 1 (nothing varies from seed to seed, so the t-test is not defined; "
+        "better than sinusoidal by 1 (all seeds give the same value, so the t-test is not defined; "
         "permutation p = 0.04 after correction for 5 comparisons)"
     )
     assert verdict([1.0] * 5, [1.0] * 5) == (
-        "no difference from sinusoidal can be claimed with 5 seeds (p = 1 after correction for 5 comparisons)"
+        "no significant difference from sinusoidal with 5 seeds (p = 1 after correction for 5 comparisons)"
     )
     assert verdict([30.0], list(map(float, range(19))), m=1) == (
-        "better than sinusoidal by 21 (one seed has no spread, so the t-test is not defined; "
+        "better than sinusoidal by 21 (one seed has no variance, so the t-test is not defined; "
         "permutation p = 0.05 after correction for 1 comparison)"
     )
 
@@ -126,7 +125,7 @@ def test_a_p_beside_alpha_is_written_so_that_its_side_is_seen():
     for low, high in ((0.05, 0.0504), (0.0496, 0.05)):
         step = min(np.arange(0.8, 1.6, 0.0005), key=lambda s: abs(welch(shift + s, shift).p - (low + high) / 2))
         words, p = verdict(shift + step, shift, m=1), welch(shift + step, shift).p
-        assert ("no difference" in words) == (p > 0.05)
+        assert ("no significant difference" in words) == (p > 0.05)
         written = float(words.split("p = ")[1].split(" ")[0])
         assert (written <= 0.05) == (p <= 0.05)
 
@@ -136,7 +135,7 @@ def test_text_prints_the_floor_beside_the_verdict():
     assert found.text().splitlines() == [
         "rotary: better than none by 2.1 (p = 0.003 after correction for 5 comparisons) "
         "[uncorrected permutation p = 0.0079; these seeds cannot give less than 0.0079]",
-        "alibi: no difference from none can be claimed with 5 seeds (p = 1 after correction for 5 comparisons) "
+        "alibi: no significant difference from none with 5 seeds (p = 1 after correction for 5 comparisons) "
         "[uncorrected permutation p = 1; these seeds cannot give less than 0.0079]",
     ]
 

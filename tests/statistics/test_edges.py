@@ -29,7 +29,7 @@ def test_the_fewest_seeds_that_could_claim_something():
     said = {
         level: compare({"a": [1.0], "b": [2.0]}, "a", 1, True, level).arms["b"].verdict for level in (0.6, 0.9, 0.95)
     }
-    assert "2 each" in said[0.6] and "3 each" in said[0.9] and "4 each" in said[0.95]
+    assert "2 per arm" in said[0.6] and "3 per arm" in said[0.9] and "4 per arm" in said[0.95]
     pairs = compare({"a": [1.0], "b": [2.0]}, "a", 1, True, 0.4, paired=True).arms["b"].verdict
     assert "2 paired seeds" in pairs
 

@@ -75,7 +75,7 @@ def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):
         with torch.no_grad():
             for weight in model.parameters():
                 weight.fill_(torch.nan)
-        raise training.Diverged(3, "the loss became nan")
+        raise training.DivergenceError(3, "the loss became nan")
 
     monkeypatch.setattr(training, "train", diverging)
     record = runner.execute_run(STUDY.runs()[0], tmp_path)

@@ -108,7 +108,7 @@ def attend(
         scale: multiplies q.k; ``D ** -0.5`` by default.
         temperature: divides the logits, bias and float attn_mask included.
         dropout: probability of dropping a weight.
-        cache: a ``KVCache`` to append k and v to; the queries then attend to all it holds. Keys are stored un-rotated.
+        cache: a ``KVCache`` to append k and v to; the queries then attend to all its tokens. Keys are stored un-rotated.
         backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"``, ``"sdpa"`` or a registered backend. A named
             backend runs or raises.
         skip_blocks: let the ``triton`` backend skip blocks of keys that provably cannot change the result, where a
@@ -139,7 +139,7 @@ def attend(
 
 
 def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
-    """The output, and the weights where the arguments ask for them, in the dtype of q."""
+    """The output, and the weights if ``return_weights`` is True, in the dtype of q."""
     require_backend_name("attend", arguments.backend)
     cache = arguments.cache
     state = cache.state() if isinstance(cache, KVCache) else None
@@ -176,7 +176,7 @@ def explain(
       reference: supported; memory quadratic in length
       triton: it needs a CUDA device, and q is on cpu
     """
-    keywords: dict[str, Any] = dict(options)  # a KVCache is an object to Arguments
+    keywords: dict[str, Any] = dict(options)  # Arguments declares cache as object
     arguments = Arguments(q, k, v, return_weights=return_weights, **keywords)
     require_backend_name("attend", arguments.backend)
     cache = arguments.cache

@@ -1,4 +1,4 @@
-"""``Backend``: what a way to compute attention provides, and the registry of all backends.
+"""``Backend``: the interface of an implementation of attention, and the registry of all backends.
 
 The built-in backends register themselves. A user's backend is registered with ``register_backend`` or by the entry-point
 group ``whence.backends`` of an installed package, and is then used by name: ``attend(..., backend="mine")``.
@@ -17,7 +17,7 @@ ENTRY_POINTS = "whence.backends"
 
 
 class Backend:
-    """One way to compute attention. Subclass it, set the attributes, and write ``run``.
+    """An implementation of attention. Subclass it, set the attributes, and write ``run``.
 
     ``backend="auto"`` takes the registered backend of the highest priority among those that support the request. The
     built-in priorities lie between 0 and 40, and ``reference`` (10) supports every request. A backend of priority 0, the

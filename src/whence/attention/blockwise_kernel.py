@@ -20,7 +20,7 @@ from whence.attention.toeplitz import Span, band_to_table, mask_table, table_to_
 
 LOG2E = math.log2(math.e)
 BLOCK = 128  # query rows in a tile
-TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and large enough to hide Python
+TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and large enough to hide Python's overhead
 
 
 @dataclass(frozen=True)
@@ -128,36 +128,41 @@ class Work:
         """``[pairs, share * rows, n]`` seen as ``[B, H, rows, n]``."""
         return x.view(tile.batch.stop - tile.batch.start, -1, tile.rows.stop - tile.rows.start, x.shape[-1])
 
-    def cut(self, band: Tensor, tile: Tile) -> Tensor:
+    def slice_band(self, band: Tensor, tile: Tile) -> Tensor:
+        """The tile's part of a band: ``[heads, rows, keys]``."""
         start = self.span.column(tile.rows.start, tile.keys.start) - self.plan.columns[0]
         return band[:, : tile.rows.stop - tile.rows.start, start : start + tile.keys.stop - tile.keys.start]
 
     def logits(self, scores: Tensor, into: Tensor, tile: Tile, less: Tensor | None = None) -> Tensor:
-        """Logits in units of log 2 as ``[B, H, rows, keys]``, less a number a row; ``into`` may be the scores."""
+        """Logits in units of log 2 as ``[B, H, rows, keys]``, minus one number per row (``less``); ``into`` may be the scores."""
         s, z = self.by_head(scores, tile), self.by_head(into, tile)
         if self.score_scale is not None and less is not None:
-            torch.addcmul(-less, s, self.cut(self.score_scale, tile), out=z)
+            torch.addcmul(-less, s, self.slice_band(self.score_scale, tile), out=z)
         elif self.score_scale is not None:
-            torch.mul(s, self.cut(self.score_scale, tile), out=z)
+            torch.mul(s, self.slice_band(self.score_scale, tile), out=z)
         elif less is not None:
             torch.sub(s, less, out=z)
         if self.bias is not None:
-            z.add_(self.cut(self.bias, tile))
+            z.add_(self.slice_band(self.bias, tile))
         elif self.mask is not None:
-            self.hide_edges(z, tile)
-        hidden = self.hidden(tile)
+            self.mask_edges(z, tile)
+        hidden = self.hidden_pairs(tile)
         return z if hidden is None else z.masked_fill_(hidden[:, None], -torch.inf)
 
-    def hide_edges(self, z: Tensor, tile: Tile) -> None:
+    def mask_edges(self, z: Tensor, tile: Tile) -> None:
         """Causality and window, on those keys of a tile that some of its rows do not see."""
         assert self.mask is not None
-        band, (low, high) = self.cut(self.mask, tile), self.span.keys_visible_to_all(tile.rows.start, tile.rows.stop)
+        band, (low, high) = (
+            self.slice_band(self.mask, tile),
+            self.span.keys_visible_to_all(tile.rows.start, tile.rows.stop),
+        )
         first, count = tile.keys.start, tile.keys.stop - tile.keys.start
         left, right = min(max(low - first, 0), count), min(max(high - first, 0), count)
         for edge in (slice(0, left), slice(max(left, right), count)):
             z[..., edge].add_(band[..., edge])
 
-    def hidden(self, tile: Tile) -> Tensor | None:
+    def hidden_pairs(self, tile: Tile) -> Tensor | None:
+        """The pairs that padding or segments hide, ``[B or 1, rows or 1, keys]``; None if there are neither."""
         t, hidden = self.tables, None
         if t.real is not None:
             hidden = ~t.real[tile.batch, None, tile.keys]
@@ -217,20 +222,20 @@ def backward(
     span: Span,
     tables: Tables,
     settings: Settings,
-    wanted: list[bool],
+    needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of q, k and v, and of the factor table, the bias table and the sink where they are wanted."""
+    """Gradients of q, k and v, and of the table of score scales, the bias table and the sink where they are needed."""
     work = Work(q, k, span, tables, settings, buffers=2 if tables.score_scale is None else 3)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     dq = torch.zeros_like(q)
-    d_factor = None if tables.score_scale is None or not wanted[0] else torch.zeros_like(tables.score_scale)
-    d_bias = None if tables.bias is None or not wanted[1] else torch.zeros_like(tables.bias)
+    d_factor = None if tables.score_scale is None or not needed[0] else torch.zeros_like(tables.score_scale)
+    d_bias = None if tables.bias is None or not needed[1] else torch.zeros_like(tables.bias)
     delta = (grad * out).sum(-1)
-    # what turns a gradient of a tile's logits into one of q.k, beyond the factor band and its unit
+    # the factor from a gradient of a tile's logits to a gradient of q.k, without the band of score scales
     back = settings.scale / LOG2E if tables.score_scale is not None else settings.scale / settings.temperature
     queries, grads, dqs = work.by_pair(q), work.by_pair(grad), work.by_pair(dq)
     keys = k.flatten(0, 1)
-    # keys and values lie across, [pairs, width, keys], where that makes the faster matrix product
+    # keys and values are transposed, [pairs, dim, keys], where that makes the matrix product faster
     keys_across, values_across = (x.flatten(0, 1).transpose(1, 2).contiguous() for x in (k, v))
     dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
     for groups in work.plan.head_groups():
@@ -253,11 +258,11 @@ def backward(
             dv_across[tile.pairs, :, tile.keys].baddbmm_(g_rows.transpose(1, 2), used)
             dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
             if bias_sum is not None:
-                work.cut(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
+                work.slice_band(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
             if work.score_scale is not None:
                 if factor_sum is not None:
-                    _accumulate(work.cut(factor_sum, tile), dz, work.by_head(scores, tile))
-                dz.mul_(work.cut(work.score_scale, tile))
+                    _accumulate(work.slice_band(factor_sum, tile), dz, work.by_head(scores, tile))
+                dz.mul_(work.slice_band(work.score_scale, tile))
             rows = torch.bmm(upstream, keys[tile.pairs, tile.keys]).mul_(back)
             dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
             dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)
@@ -266,7 +271,7 @@ def backward(
         if d_bias is not None and bias_sum is not None:
             d_bias[heads] = band_to_table(bias_sum, span, work.plan.block).div_(settings.temperature)
     d_sink = None
-    if tables.sink is not None and wanted[2]:
+    if tables.sink is not None and needed[2]:
         d_sink = torch.exp2(tables.sink * work.unit - lse).mul_(-delta).div_(settings.temperature)
     dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
     return dq, dk, dv, d_factor, d_bias, d_sink

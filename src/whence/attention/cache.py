@@ -43,7 +43,7 @@ class CacheEntries:
 
 
 #: the attributes that appending, cropping and resetting change
-STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_masked", "_packed")
+STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments")
 
 
 class KVCache:
@@ -74,11 +74,11 @@ class KVCache:
         self._entries: CacheEntries | None = None
         self._used = 0  # tokens in the store
         self.seq_length = 0  # tokens ever appended and not rolled back
-        self._consecutive = True  # every row's positions are one run
-        self._masked = False  # some token is padding
-        self._packed = False  # segment ids were passed
-        self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), rising in both
-        self._rolled = 0  # rollbacks so far
+        self._consecutive = True  # the positions of every row are consecutive
+        self._has_padding = False  # some token is padding
+        self._has_segments = False  # segment ids were passed
+        self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), both increasing
+        self._num_rollbacks = 0  # rollbacks so far
 
     def __len__(self) -> int:
         """The number of tokens that a query can attend to."""
@@ -100,23 +100,23 @@ class KVCache:
             stored=None if self._entries is None else (self._entries.k, self._entries.v), learnable=learnable,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
-        name, given = single_positions(arguments.q_positions, arguments.k_positions)
+        name, explicit = single_positions(arguments.q_positions, arguments.k_positions)
         real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, new, device)
         segments = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, new, device)  # type: ignore[arg-type]
         last = self._last()
-        if given is not None:
-            positions = shapes.validate_positions(name, given, batch, new, device, below=below).expand(batch, new)
+        if explicit is not None:
+            positions = shapes.validate_positions(name, explicit, batch, new, device, below=below).expand(batch, new)
         else:
-            positions = self.count(real, segments, batch, new, device)
-        if segments is None and self._packed and last is not None:
+            positions = self.next_positions(real, segments, batch, new, device)
+        if segments is None and self._has_segments and last is not None:
             segments = last.segment_ids.expand(batch, new)  # the last segment continues
         if self.window is not None:
             before = None if last is None else (last.real, last.positions, last.segment_ids)
-            require_order(before, real, positions, segments, explicit=given is not None)
+            require_order(before, real, positions, segments, explicit=explicit is not None)
         if self._consecutive:
-            self._consecutive = self._stays_consecutive(last, given is not None, real, segments, positions)
-        self._masked = self._masked or real is not None
-        self._packed = self._packed or segments is not None
+            self._consecutive = self._stays_consecutive(last, explicit is not None, real, segments, positions)
+        self._has_padding = self._has_padding or real is not None
+        self._has_segments = self._has_segments or segments is not None
         self._append(
             CacheEntries(
                 k.transpose(1, 2),
@@ -135,33 +135,33 @@ class KVCache:
             offset=self._used - new if self._consecutive else None,
             causal=arguments.causal,
             window=arguments.window,
-            real=all_real if self._masked else None,
-            q_segment_ids=all_segments[:, -new:] if self._packed else None,
-            k_segment_ids=all_segments if self._packed else None,
+            real=all_real if self._has_padding else None,
+            q_segment_ids=all_segments[:, -new:] if self._has_segments else None,
+            k_segment_ids=all_segments if self._has_segments else None,
         )
-        self._forget()
+        self._drop_old_tokens()
         return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
 
     def crop(self, length: int) -> None:
         """Roll back to the first ``length`` tokens, as after rejected drafts."""
-        lost = self.seq_length - self._used  # tokens that a sliding cache has forgotten
+        dropped = self.seq_length - self._used  # tokens that a sliding cache has forgotten
         remedy = f"give a whole number from 0 to {self.seq_length}, its tokens"
         require_integer("KVCache.crop", "length", length, low=0, high=self.seq_length, remedy=remedy)
         need = max(0, length - self._behind()) if self.window is not None else 0
-        if need < lost:
+        if need < dropped:
             raise usage_error(
                 "KVCache.crop",
                 f"{length} of {self.seq_length} tokens",
-                f"a sliding cache with rollback={self.rollback} has forgotten the tokens before {lost}",
+                f"a sliding cache with rollback={self.rollback} has forgotten the tokens before {dropped}",
                 f"build it with rollback={self.seq_length - length} or more",
             )
-        self._used, self.seq_length = length - lost, length
+        self._used, self.seq_length = length - dropped, length
         self._note_rollback()
         if self._entries is not None and self.capacity is None:
             self._entries = CacheEntries(*(t[:, : self._used] for t in self._entries.tensors()))
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row ``index[b]`` was, as in beam search. The number of rows may change."""
+        """Row b becomes the former row ``index[b]``, as in beam search. The number of rows may change."""
         if self._entries is None:
             return
         index = require_rows(index, self._entries.k)
@@ -170,22 +170,24 @@ class KVCache:
     def reset(self) -> None:
         """Forget everything; a preallocated cache keeps its memory."""
         self._used = self.seq_length = 0
-        self._consecutive, self._masked, self._packed = True, False, False
+        self._consecutive, self._has_padding, self._has_segments = True, False, False
         self._note_rollback()
         if self.capacity is None:
             self._entries = None
 
     def mark(self) -> dict[str, Any]:
-        """What ``restore`` needs to undo everything from here on; nothing is copied."""
-        return {**self.state(), "_rolled": self._rolled}
+        """The state that ``restore`` returns to. Nothing is copied."""
+        return {**self.state(), "_num_rollbacks": self._num_rollbacks}
 
     def restore(self, mark: dict[str, Any]) -> None:
         """Undo everything since the mark.
 
-        A preallocated cache that was rolled back to fewer tokens than at the mark refuses: later tokens may have
-        overwritten the ones that the mark counts on.
+        Raises if a preallocated cache was rolled back to fewer tokens than at the mark, because later tokens may have
+        overwritten those of the mark.
         """
-        least = min((left for number, left in self._rollbacks if number > mark["_rolled"]), default=mark["_used"])
+        least = min(
+            (left for number, left in self._rollbacks if number > mark["_num_rollbacks"]), default=mark["_used"]
+        )
         if self.capacity is not None and least < mark["_used"]:
             raise usage_error(
                 "KVCache.restore(mark)",
@@ -193,7 +195,7 @@ class KVCache:
                 "a preallocated cache overwrites what it rolled back",
                 "restore before rolling back further, or use KVCache()",
             )
-        self.undo({name: value for name, value in mark.items() if name != "_rolled"})
+        self.undo({name: value for name, value in mark.items() if name != "_num_rollbacks"})
         self._note_rollback()
 
     def state(self) -> dict[str, Any]:
@@ -201,11 +203,11 @@ class KVCache:
         return {name: getattr(self, name) for name in STATE_ATTRIBUTES}
 
     def undo(self, state: dict[str, Any]) -> None:
-        """Go back to a ``state`` since which tokens were appended and nothing else was done."""
+        """Go back to a ``state`` after which tokens were only appended."""
         vars(self).update(state)
 
     def __copy__(self) -> KVCache:
-        """A cache of its own: no token that is appended to one shows in the other."""
+        """An independent cache: tokens that are appended to one do not appear in the other."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), _rollbacks=list(self._rollbacks))
         if self._entries is not None:
@@ -224,17 +226,15 @@ class KVCache:
                     *(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors())
                 )
             kind = torch.promote_types(self._entries.positions.dtype, new.positions.dtype)
-            self._entries = replace(
-                self._entries, positions=self._entries.positions.to(kind)
-            )  # whole, then fractional ones
+            # whole positions may be followed by fractional ones
+            self._entries = replace(self._entries, positions=self._entries.positions.to(kind))
             if (
                 not torch_modes.is_tracing()
                 and self._entries.k.is_inference()
                 and not torch.is_inference_mode_enabled()
             ):
-                self._entries = CacheEntries(
-                    *(t.clone() for t in self._entries.tensors())
-                )  # only a copy may be written to here
+                # inference tensors cannot be written to outside inference mode, but their copies can
+                self._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))
             for store, t in zip(self._entries.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
         elif self._entries is None:
@@ -247,32 +247,34 @@ class KVCache:
         self.seq_length += count
 
     def _note_rollback(self) -> None:
-        self._rolled += 1
+        self._num_rollbacks += 1
         while self._rollbacks and self._rollbacks[-1][1] >= self._used:
             self._rollbacks.pop()
-        self._rollbacks.append((self._rolled, self._used))
+        self._rollbacks.append((self._num_rollbacks, self._used))
 
     def _view(self) -> tuple[Tensor, ...]:
         assert self._entries is not None
         return tuple(t[:, : self._used] for t in self._entries.tensors())
 
     def _behind(self) -> int:
-        """How many tokens a sliding cache keeps before the next one: those in its window, and always the last, from
-        which positions go on."""
+        """How many tokens a sliding cache keeps before the next one: those in its window, and always the last one,
+        from which positions continue."""
         assert self.window is not None
         return max(self.window - 1, 1)
 
-    def _forget(self) -> None:
-        """Drop what no later query, nor one after a rollback, can see."""
+    def _drop_old_tokens(self) -> None:
+        """Drop tokens that no later query attends to, not even after a rollback."""
         if self.window is None or self._entries is None:
             return
         surplus = self._used - (self._behind() + self.rollback)
         if surplus > 0:
-            # a slice of much more than it shows would keep all of it alive
+            # a slice would keep the whole tensor in memory, so copy it
             self._entries = CacheEntries(*(t[:, surplus:].clone() for t in self._entries.tensors()))
             self._used -= surplus
 
-    def count(self, real: Tensor | None, segments: Tensor | None, batch: int, new: int, device: torch.device) -> Tensor:
+    def next_positions(
+        self, real: Tensor | None, segments: Tensor | None, batch: int, new: int, device: torch.device
+    ) -> Tensor:
         """Positions that continue from the last real token of each row, or from 0 in a new segment: ``[B, new]``."""
         last = self._last()
         if last is None:
@@ -302,10 +304,10 @@ class KVCache:
     def _last_real_position(self, last: CacheEntries) -> Tensor:
         """The position of the last real token of each row's last segment, -1 where it has none yet: ``[B, 1]``."""
         assert self._entries is not None
-        if not self._masked:
+        if not self._has_padding:
             return last.positions
         counts = self._entries.real[:, : self._used]
-        if self._packed:
+        if self._has_segments:
             counts = counts & (self._entries.segment_ids[:, : self._used] == last.segment_ids)
         index = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
         positions = self._entries.positions[:, : self._used].gather(1, index.clamp(min=0))
@@ -318,9 +320,9 @@ class KVCache:
         if explicit:
             joined = positions if last is None else torch.cat([last.positions, positions], 1)
             return common_offset(joined, joined) is not None and not self._resumes_segment(segments)
-        if real is None and not self._masked:
+        if real is None and not self._has_padding:
             return True
-        before = None if last is None or not self._masked else (last.real, last.segment_ids)
+        before = None if last is None or not self._has_padding else (last.real, last.segment_ids)
         key_mask = torch.ones_like(positions, dtype=torch.bool) if real is None else real
         return not leaves_gaps(key_mask, segments, positions, before)
 

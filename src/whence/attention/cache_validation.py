@@ -35,7 +35,7 @@ def require_fit(
         raise usage_error(
             "attend(cache=...)",
             "causal=False",
-            "a token that was cached never saw the tokens after it",
+            "cached tokens have not attended to the tokens after them",
             "pass causal=True",
         )
     if isinstance(arguments.segment_ids, tuple):
@@ -82,20 +82,20 @@ def require_fit(
         raise usage_error(
             "attend(cache=...)",
             "a cache that was extended inside vmap, grad or jvp of torch.func",
-            "its keys and values ended with that function",
+            "its keys and values exist only inside that function",
             "build the cache and use it inside the function",
         )
     if stored is not None:
-        for name, mine, theirs in (("k", stored[0], k), ("v", stored[1], v)):
-            mine_is, came = (
-                (mine.shape[0], mine.shape[2], mine.shape[3]),
-                (theirs.shape[0], theirs.shape[1], theirs.shape[3]),
+        for name, old, new in (("k", stored[0], k), ("v", stored[1], v)):
+            stored_shape, new_shape = (
+                (old.shape[0], old.shape[2], old.shape[3]),
+                (new.shape[0], new.shape[1], new.shape[3]),
             )
-            if mine_is != came or mine.dtype != theirs.dtype or mine.device != theirs.device:
+            if stored_shape != new_shape or old.dtype != new.dtype or old.device != new.device:
                 raise usage_error(
                     f"attend({name}, cache=...)",
-                    f"[batch, heads, width] {list(came)} {theirs.dtype} on {theirs.device}",
-                    f"the cache holds {list(mine_is)} {mine.dtype} on {mine.device}",
+                    f"[batch, heads, head_dim] {list(new_shape)} {new.dtype} on {new.device}",
+                    f"the cache holds {list(stored_shape)} {old.dtype} on {old.device}",
                     "use one cache for each layer and batch",
                 )
 
@@ -166,14 +166,14 @@ def require_rows(index: Tensor, stored: Tensor) -> Tensor:
     ):
         raise usage_error(
             "KVCache.reorder(index)",
-            shown_index(index),
+            format_index(index),
             f"index is a 1-D integer tensor that names at least one of the rows 0 to {rows - 1}",
             "give one row for each beam",
         )
     return index.to(stored.device, torch.int64)
 
 
-def shown_index(index: object) -> str:
+def format_index(index: object) -> str:
     if isinstance(index, Tensor) and not index.is_meta and special_layout(index) is None and index.numel() <= 16:
         return str(index.tolist())
     return format_value(index) if isinstance(index, Tensor) else type(index).__name__
@@ -183,12 +183,12 @@ def single_positions(q_positions: Tensor | None, k_positions: Tensor | None) -> 
     """The positions of new tokens, which are queries and keys at once, and the argument they came in."""
     if q_positions is None or k_positions is None or q_positions is k_positions:
         return ("k_positions", k_positions) if q_positions is None else ("q_positions", q_positions)
-    for name, given in (("q_positions", q_positions), ("k_positions", k_positions)):
-        if not shapes.is_numeric(given) or given.is_meta:
-            return name, given  # which is refused by that name
+    for name, positions in (("q_positions", q_positions), ("k_positions", k_positions)):
+        if not shapes.is_numeric(positions) or positions.is_meta:
+            return name, positions  # validation refuses it under this name
     alike = q_positions.shape == k_positions.shape and q_positions.device == k_positions.device
     if alike:
-        same = (q_positions.double() == k_positions.double()).all()  # torch compares no two unsigned types
+        same = (q_positions.double() == k_positions.double()).all()  # torch cannot compare two unsigned dtypes
         if not torch_modes.can_read_values(q_positions, k_positions):
             torch._assert_async(same, "q_positions and k_positions differ; pass one of them.")
             return "q_positions", q_positions

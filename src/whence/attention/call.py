@@ -60,7 +60,7 @@ class Request:
     no_table: str | None  # why the effects are not one table over distances; None when they are
     compiling: bool
     exporting: bool
-    transformed: bool  # inside torch.func or forward-mode AD
+    transforming: bool  # inside torch.func or forward-mode AD
 
     @property
     def half_precision(self) -> bool:
@@ -111,11 +111,11 @@ def describe(call: Call) -> Request:
         mask_numbers=0 if layout.is_plain_causal else pairs if mask is None else pairs * q.shape[1],
         pair_mask=None if mask is None else "additive" if mask.is_additive else "boolean",
         dropout=call.dropout > 0,
-        grouped_heads=bool(q.shape[1] != k.shape[1]),  # torch.jit.trace makes tensors of shapes
+        grouped_heads=bool(q.shape[1] != k.shape[1]),  # under torch.jit.trace, shapes are tensors
         no_table=why_no_table(position, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
-        transformed=torch_modes.is_transforming(),
+        transforming=torch_modes.is_transforming(),
     )
 
 
@@ -184,8 +184,8 @@ def require_position(position: Position, arguments: Arguments) -> None:
         remedy = "pass an instance, such as whence.Rotary()"
         raise usage_error("attend(position=...)", got, "position is an instance of whence.Position", remedy)
     require_initialized(position)
-    given = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
-    several_sequences = any(x is not None for x in given)
+    masks = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
+    several_sequences = any(x is not None for x in masks)
     for part in position.parts:
         name = type(part).__name__
         if part.heads is not None and part.heads != q.shape[1]:

@@ -26,9 +26,10 @@ class Attention(nn.Module):
     Args:
         embed_dim: dimension of the input and output.
         heads: query heads.
-        position: what position does; parts that act on embeddings are applied to this layer's input. A model that
-            applies them once at its own input gives its layers the rest: ``position=without_embedding(position)``.
-        num_kv_heads: key-value heads, a divisor of ``heads``; by default as many.
+        position: how position changes attention; parts that act on embeddings are applied to this layer's input. A
+            model that applies them once at its own input gives its layers the rest:
+            ``position=without_embedding(position)``.
+        num_kv_heads: key-value heads, a divisor of ``heads``; ``heads`` by default.
         head_dim: dimension of a query or key head; ``embed_dim // heads`` by default.
         value_dim: dimension of a value head; ``head_dim`` by default.
         norm: ``"none"``, or ``"rms"`` to normalize queries and keys over head_dim before the scores.
@@ -160,11 +161,11 @@ class Attention(nn.Module):
         if positions is not None and memory is None:
             memory_positions = positions
         if self.position.at_input():
-            x = self._embedded(x, memory, positions, lengths, key_mask, segment_ids, cache)
+            x = self._embed_input(x, memory, positions, lengths, key_mask, segment_ids, cache)
         source = x if memory is None else memory
-        q = self.query_norm(self._split(self.queries(x), self.heads))
-        k = self.key_norm(self._split(self.keys(source), self.num_kv_heads))
-        v = self._split(self.values(source), self.num_kv_heads)
+        q = self.query_norm(self._split_heads(self.queries(x), self.heads))
+        k = self.key_norm(self._split_heads(self.keys(source), self.num_kv_heads))
+        v = self._split_heads(self.values(source), self.num_kv_heads)
         mixed, weights = compute(Arguments(
             q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
@@ -174,7 +175,7 @@ class Attention(nn.Module):
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
 
-    def _embedded(
+    def _embed_input(
         self,
         x: Tensor,
         memory: Tensor | None,
@@ -188,7 +189,7 @@ class Attention(nn.Module):
             raise usage_error(
                 "Attention(x, memory)",
                 "a position that acts on embeddings",
-                "x and memory are embedded where they are made",
+                "a layer embeds its own input only, and memory is the input of another",
                 "embed both outside and use without_embedding(position)",
             )
         batch, rows, device = x.shape[0], x.shape[1], x.device
@@ -196,17 +197,17 @@ class Attention(nn.Module):
             x_positions = shapes.validate_positions("positions", positions, batch, rows, device)
         else:
             real = resolve_key_mask(lengths, key_mask, batch, rows, device)
-            docs = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
+            segments = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)  # type: ignore[arg-type]
             x_positions = (
-                count_tokens(real, docs, rows, device)
+                count_tokens(real, segments, rows, device)
                 if cache is None
-                else cache.count(real, docs, batch, rows, device)
+                else cache.next_positions(real, segments, batch, rows, device)
             )
         for part in self.position.at_input():
             x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, x_positions), x, "x")
         return x
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
+    def _split_heads(self, x: Tensor, heads: int) -> Tensor:
         return x.unflatten(2, (heads, -1)).transpose(1, 2)
 
 

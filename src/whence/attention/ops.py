@@ -1,4 +1,4 @@
-"""The tiled attention as torch operators, so that autograd and ``torch.compile`` see one node and never its loops."""
+"""The tiled attention as torch operators, so that autograd and ``torch.compile`` see one node instead of its loops."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ def _unpack(
     )
 
 
-@torch.library.custom_op("whence::tiled", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)")
-def tiled(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)")
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     return blockwise_kernel.forward(q, k, v, *_unpack(q, k, arguments))
 
 
-@tiled.register_fake
+@tiled_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
 
 
 @torch.library.custom_op(
-    "whence::tiled_backward",
+    "whence::tiled_attention_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor lse, {_ARGUMENTS}, bool[] wanted)"
+    schema=f"(Tensor grad, Tensor out, Tensor lse, {_ARGUMENTS}, bool[] needed)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def tiled_backward(
+def tiled_attention_backward(
     grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    *arguments, wanted = rest
+    *arguments, needed = rest
     span, tables, settings = _unpack(q, k, tuple(arguments))
-    results = blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, wanted)
+    results = blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, needed)
     return tuple(q.new_empty(0) if r is None else r.contiguous() for r in results)
 
 
-@tiled_backward.register_fake
+@tiled_attention_backward.register_fake
 def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    score_scale, bias, sink, wanted = rest[0], rest[1], rest[2], rest[-1]
-    tables = [(score_scale, wanted[0]), (bias, wanted[1]), (sink, wanted[2])]
-    differentiable = [t.new_empty(t.shape) if t is not None and want else q.new_empty(0) for t, want in tables]
+    score_scale, bias, sink, needed = rest[0], rest[1], rest[2], rest[-1]
+    tables = [(score_scale, needed[0]), (bias, needed[1]), (sink, needed[2])]
+    differentiable = [t.new_empty(t.shape) if t is not None and need else q.new_empty(0) for t, need in tables]
     return (
         q.new_empty(q.shape),
         k.new_empty(k.shape),
@@ -68,34 +68,36 @@ def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *
     )  # contiguous, whatever the inputs are
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.settings = inputs[9:15]
     ctx.save_for_backward(*inputs[:9], inputs[15], *output)
-    ctx.wanted = [bool(need) for need in ctx.needs_input_grad[3:6]]
+    ctx.needed = [bool(need) for need in ctx.needs_input_grad[3:6]]
     ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     *tensors, seed, out, lse = ctx.saved_tensors
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: the gradient has one of its own
-        return _differentiate_again(ctx, grad, tensors)
-    results = tiled_backward(grad.contiguous(), out, lse, *tensors, *ctx.settings, seed, ctx.wanted)
-    differentiable = [r if want else None for r, want in zip(results[3:], ctx.wanted, strict=True)]
+    if (
+        torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    ):  # create_graph=True: the gradient is differentiated again
+        return _double_backward(ctx, grad, tensors)
+    results = tiled_attention_backward(grad.contiguous(), out, lse, *tensors, *ctx.settings, seed, ctx.needed)
+    differentiable = [r if need else None for r, need in zip(results[3:], ctx.needed, strict=True)]
     return (*results[:3], *differentiable, *([None] * 10))
 
 
-def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[Any, ...]:
-    """The gradients in plain operations on whole matrices, through which autograd can go on."""
+def _double_backward(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[Any, ...]:
+    """The gradients in plain operations on whole matrices, which autograd can differentiate again."""
     offset, causal, window, scale, temperature, dropout = ctx.settings
     if dropout > 0:
         raise usage_error(
             "backward(create_graph=True) through attend(backend='blockwise')",
             f"dropout={dropout}",
-            "the second derivative would need the dropped weights again",
+            "the second derivative would need the same dropout mask",
             "pass dropout=0, or use backend='reference'",
         )
     span = Span(tensors[0].shape[2], tensors[1].shape[2], offset, causal, window)
-    out = by_matrices(*tensors, span=span, scale=scale, temperature=temperature)
+    out = dense_attention(*tensors, span=span, scale=scale, temperature=temperature)
     differentiable = [i for i in range(6) if ctx.needs_input_grad[i]]
     gradients = torch.autograd.grad(
         out, [tensors[i] for i in differentiable], grad, create_graph=True, allow_unused=True
@@ -106,7 +108,7 @@ def _differentiate_again(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[An
     return tuple(results)
 
 
-def by_matrices(
+def dense_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -121,7 +123,7 @@ def by_matrices(
     scale: float,
     temperature: float,
 ) -> Tensor:
-    """What ``tiled`` computes, without dropout, in plain operations on whole matrices."""
+    """What ``tiled_attention`` computes, without dropout, in plain operations on whole matrices."""
     share = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(share, 1) for x in (k, v))
     index = torch.arange(span.queries, device=q.device)[:, None] - torch.arange(span.keys, device=q.device)
@@ -147,4 +149,4 @@ def by_matrices(
     return weights[..., : span.keys] @ v
 
 
-tiled.register_autograd(_differentiate, setup_context=_remember)
+tiled_attention.register_autograd(_backward, setup_context=_save_for_backward)

@@ -1,6 +1,7 @@
 """``PairMask``: a mask over single pairs of a query and a key, from ``attn_mask`` and ``mask_fn``.
 
-Causality, window, padding and segments are functions of positions and tokens and live in ``Layout``; these two are not.
+Causality, window, padding and segments are functions of positions and tokens and belong to ``Layout``. ``attn_mask``
+and ``mask_fn`` can depend on each single pair.
 """
 
 from __future__ import annotations

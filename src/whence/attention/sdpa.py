@@ -39,7 +39,7 @@ class Sdpa(Backend):
 
     def supports(self, request: Request) -> str | None:
         unsupported = super().supports(request)
-        if unsupported is None and request.transformed:
+        if unsupported is None and request.transforming:
             return "torch's kernels have no rule for torch.func and forward-mode AD"
         return unsupported
 
@@ -65,7 +65,7 @@ def compute(call: Call) -> Tensor:
     """The output ``[B, H, T, E]``; the mask holds causality, window, padding, segments and the bias."""
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     temperature, dropout = call.temperature, call.dropout
-    grouped = bool(q.shape[1] != k.shape[1])  # torch.jit.trace makes tensors of shapes
+    grouped = bool(q.shape[1] != k.shape[1])  # under torch.jit.trace, shapes are tensors
     has_bias = "bias" in position.effects or (layout.pair_mask is not None and layout.pair_mask.is_additive)
     if has_bias and q.dtype == torch.float16:  # the mask must have the dtype of q, and a bias may exceed float16
         q, k, v = q.float(), k.float(), v.float()

@@ -44,7 +44,9 @@ def count_tokens(
     earlier = torch.where(starts, total - real.long(), 0).cummax(-1).values  # real tokens of earlier segments
     goes_on = goes_on & (starts.cumsum(-1) == 0)
     counted = total - earlier + torch.where(goes_on, before, -1)
-    first = torch.where(real & (total - earlier == 1), index, 0).cummax(-1).values  # of this segment, once it came
+    first = (
+        torch.where(real & (total - earlier == 1), index, 0).cummax(-1).values
+    )  # of this segment, after its first real token
     coming = torch.where(real, index, length).flip(-1).cummin(-1).values.flip(-1)
     padded = torch.where(total > earlier, index - first, index - coming)
     return torch.where(real, counted, torch.where(goes_on, before + 1 + index, padded))

@@ -55,11 +55,11 @@ def forward_mode(fixture: Fixture) -> None:
     def run(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
         return functional_call(fixture.layer, weights, (x,))
 
-    direction, wanted = random_like(fixture.x), None
+    direction, expected = random_like(fixture.x), None
     for backend in BACKENDS:
         fixture.layer.backend = backend
         try:
-            found = jvp(run, inputs, tangents)[1]
+            derivative = jvp(run, inputs, tangents)[1]
         except WhenceError:
             if backend == "reference":
                 raise
@@ -68,7 +68,7 @@ def forward_mode(fixture: Fixture) -> None:
             if backend == "reference":
                 raise SkipCheck(f"an operation has no forward-mode derivative ({str(error).split('.')[0]})") from None
             raise
-        if wanted is None:
+        if expected is None:
             leaves = [
                 fixture.x.clone().requires_grad_(True),
                 *(p.clone().requires_grad_(True) for p in weights.values()),
@@ -79,9 +79,9 @@ def forward_mode(fixture: Fixture) -> None:
             backwards = sum(
                 ((rate * t).sum() for rate, t in zip(parameter_gradients, along, strict=True)), torch.zeros(())
             )
-            assert_close("forward-mode and reverse-mode derivatives", (found * direction).sum(), backwards)
-            wanted = found
-        assert_close(f"forward-mode derivatives of {backend} and reference", found, wanted)
+            assert_close("forward-mode and reverse-mode derivatives", (derivative * direction).sum(), backwards)
+            expected = derivative
+        assert_close(f"forward-mode derivatives of {backend} and reference", derivative, expected)
 
 
 def causality(fixture: Fixture) -> None:
@@ -221,10 +221,10 @@ def grouped_queries(fixture: Fixture) -> None:
         full = one.repeat_interleave(share, 0).flatten(0, 1)
         fixture.layer.get_parameter(name).data.copy_(full)
     few_layer.load_state_dict(state)
-    wanted = fixture.run(fixture.x)
+    expected = fixture.run(fixture.x)
     for backend in ("reference", "blockwise"):
         few_layer.backend = backend
-        assert_close(f"{groups} key heads and the same repeated, with {backend},", few_layer(fixture.x), wanted)
+        assert_close(f"{groups} key heads and the same repeated, with {backend},", few_layer(fixture.x), expected)
 
 
 def noncausal(fixture: Fixture) -> None:
@@ -256,8 +256,8 @@ def backends(fixture: Fixture) -> None:
         ]
     names = ["outputs", "gradients of x", *(f"gradients of parameter {name}" for name in named_parameters)]
     for backend, values in results.items():
-        for name, expected, found in zip(names, results["reference"], values, strict=True):
-            assert_close(f"{name} of {backend} and reference", found, expected)
+        for name, expected, value in zip(names, results["reference"], values, strict=True):
+            assert_close(f"{name} of {backend} and reference", value, expected)
 
 
 def state(fixture: Fixture) -> None:

@@ -48,17 +48,17 @@ PARTS = ("measure", "explain")
 
 
 def probe(
-    model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub")] = "",
+    model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Enough items for +-5 points; for a GPU.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Enough items for intervals of +-5 points. Use a GPU.")] = False,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="A task of the plan, an installed one, module:Name or ./file.py:Name. Repeat for more."),
+        typer.Option(help="Built-in or installed task, module:Name or ./file.py:Name. Repeatable."),
     ] = None,
     items: Annotated[
         list[str] | None, typer.Option(help="Number of items of each task, or a JSONL file of items. Repeat for both.")
     ] = None,
-    score: Annotated[list[str] | None, typer.Option(help="likelihood or generation. Repeat for both.")] = None,
+    score: Annotated[list[str] | None, typer.Option(help="Score: likelihood or generation. Repeat for both.")] = None,
     length: Annotated[
         list[int] | None, typer.Option(help="Slots of every task. Repeat for curves of several lengths.", min=2)
     ] = None,

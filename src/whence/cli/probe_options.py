@@ -41,7 +41,7 @@ def plan_from_options(
     position: str | None = None,
     intervention: str | None = None,
 ) -> tuple[Plan, str]:
-    """The plan that the options ask for, and the name of its size."""
+    """The plan of the options, and the name of its size."""
     if quick and (full or model or endpoint):
         raise usage_error("whence probe --quick", "another model or size", "it has its own", "leave the others out")
     if not quick and not model:
@@ -67,12 +67,12 @@ def plan_from_options(
     specs = select_tasks(base.tasks, tasks, items, lengths, files, slots)
     plan = dataclasses.replace(
         base, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or base.dtype, chat=chat,
-        layers=layers, revision=revision, position=position, intervention=intervention, **_scored(base, scores, endpoint),
+        layers=layers, revision=revision, position=position, intervention=intervention, **_score_settings(base, scores, endpoint),
     )  # fmt: skip
     return plan, size
 
 
-def _scored(base: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
+def _score_settings(base: Plan, scores: Sequence[str] | None, endpoint: str | None) -> dict[str, Any]:
     if endpoint is None:
         return {"scores": tuple(scores or base.scores)}
     chunk = min(base.items_per_record, ENDPOINT_CHUNK)
@@ -112,10 +112,10 @@ def select_tasks(
         counts = parse_numbers("--slots", slots, 1)
         if counts == (1,):
             raise usage_error("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
-        given: dict[str, Any] = (
+        slot_settings: dict[str, Any] = (
             {"num_gold_slots": counts[0]} if len(counts) == 1 else {"gold_slots": tuple(n - 1 for n in counts)}
         )
-        specs = tuple(dataclasses.replace(one, **given) for one in specs)
+        specs = tuple(dataclasses.replace(one, **slot_settings) for one in specs)
     return tuple(dataclasses.replace(one, items=items) for one in specs) if items else specs
 
 
@@ -126,14 +126,14 @@ def task_from_file(file: str, items: int | None) -> TaskSpec:
     return TaskSpec(ITEMS, count, settings={"file": file}, name=name or ITEMS)
 
 
-def split_items_option(given: Sequence[str] | None) -> tuple[int | None, list[str]]:
-    """What ``--items`` was given: how many, and files.
+def split_items_option(values: Sequence[str] | None) -> tuple[int | None, list[str]]:
+    """The values of ``--items``: a number of items, and files.
 
     >>> split_items_option(["mine.jsonl", "20"])
     (20, ['mine.jsonl'])
     """
-    counts = [one for one in given or () if re.fullmatch(r"[+-]?\d+", one)]
-    files = [one for one in given or () if one not in counts]
+    counts = [one for one in values or () if re.fullmatch(r"[+-]?\d+", one)]
+    files = [one for one in values or () if one not in counts]
     if len(counts) > 1 or any(int(one) < 1 for one in counts):
         raise usage_error("whence probe --items", " and ".join(counts), "it is one number of at least 1", "give one")
     return int(counts[0]) if counts else None, files
@@ -177,9 +177,9 @@ def rerun_command(plan: Plan, device: str) -> str:
             again = dataclasses.replace(
                 base, tasks=specs, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
                 position=plan.position, intervention=plan.intervention,
-                **_scored(base, plan.scores, plan.endpoint),
+                **_score_settings(base, plan.scores, plan.endpoint),
             )  # fmt: skip
-            if again == _unpinned(plan):
+            if again == _without_identity(plan):
                 options = [
                     *([] if whole else [f"--task {shlex.quote(task)}" for task in tasks]),
                     *(f"--items {shlex.quote(file)}" for file in files),
@@ -205,14 +205,14 @@ def _slots(plan: Plan) -> str:
     return ",".join(str(slot + 1) for slot in first.gold_slots) if first.gold_slots else str(first.num_gold_slots)
 
 
-def _unpinned(plan: Plan) -> Plan:
-    """The plan as options make it, without the identity of the model and the hashes of custom items."""
+def _without_identity(plan: Plan) -> Plan:
+    """The plan without the identity of the model and the hashes of custom items."""
     specs = tuple(dataclasses.replace(one, items_hash="") for one in plan.tasks)
     return dataclasses.replace(plan, tasks=specs, identity=None)
 
 
 def has_documents() -> bool:
-    """Whether the published passages are in the data folder; without them the plan has one task less, and says so."""
+    """Whether the published passages are in the data folder; without them the plan has one task less, and a message states it."""
     from whence.probe.tasks.lost_in_the_middle import DOCUMENTS_FILE
 
     there = (Path(os.environ.get("WHENCE_DATA", "")) / DOCUMENTS_FILE).is_file()

@@ -17,19 +17,19 @@ CAPTION = (
 )
 
 
-def print_table(found: dict[str, Any]) -> None:
+def print_table(findings: dict[str, Any]) -> None:
     """A row for every task and measure, then one sentence for each task and one for all of them."""
     from rich.console import Console
     from rich.table import Table
 
     from whence.report.probe.sentences import SHORT, few_items_note, headline, section_answer
 
-    table = Table(title=found["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
+    table = Table(title=findings["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
     for name in ("task", "measure", "% by slot", "mean", "gap", "p", "worst", "closed", "oracle"):
         curve = name == "% by slot"
         table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
-    for task in found["tasks"]:
+    for task in findings["tasks"]:
         for number, curve in enumerate(task["curves"]):
             lines = (curve["baselines"].get(name) for name in ("closed book", "oracle"))
             table.add_row(
@@ -44,52 +44,52 @@ def print_table(found: dict[str, Any]) -> None:
             )
     console = Console(highlight=False)
     console.print(table)
-    for task in found["tasks"]:
+    for task in findings["tasks"]:
         few = few_items_note(task["items"])
         console.print(f"{task['task']}: {headline(task)}" + (f" {few}" if few else ""), markup=False)
-    console.print(section_answer(found), markup=False, style="bold")
-    if found["missing"]:
-        print(f"not measured yet: {', '.join(found['missing'])}")
+    console.print(section_answer(findings), markup=False, style="bold")
+    if findings["missing"]:
+        print(f"not measured yet: {', '.join(findings['missing'])}")
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
     """The table on the terminal and the page, from the records of a probe alone."""
     from whence.cli.probe_options import rerun_command
     from whence.probe import run_folder
-    from whence.probe.findings import findings
+    from whence.probe.findings import findings as collect_findings
 
-    found = findings(folder, "")
-    device = "cuda" if any(place["environment"]["machine"].get("accelerator") for place in found["ran"]) else "cpu"
-    found["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
-    print_table(found)
-    page = write_page(found, out or folder / "report.html")
-    write_pictures(found, page.parent)
+    findings = collect_findings(folder, "")
+    device = "cuda" if any(run["environment"]["machine"].get("accelerator") for run in findings["ran"]) else "cpu"
+    findings["command"] = rerun_command(run_folder.load_plan(folder)[0], device) or f"whence report {folder}"
+    print_table(findings)
+    page = write_page(findings, out or folder / "report.html")
+    write_figures(findings, page.parent)
     return page
 
 
-def write_pictures(found: dict[str, Any], folder: Path) -> None:
+def write_figures(findings: dict[str, Any], folder: Path) -> None:
     """Write the curves and the explanations as PNG files. The page does not depend on them."""
     from whence.report.image_files import write_png
     from whence.report.probe.figures import curves_figure, explanations_figure
 
     drawings = {"curves": curves_figure}
-    if any(found["explanation"].values()):
+    if any(findings["explanation"].values()):
         drawings["explanations"] = explanations_figure
     for name, drawing in drawings.items():
         try:
-            write_png(drawing(found), folder / f"{name}.png")
+            write_png(drawing(findings), folder / f"{name}.png")
         except MissingExtra as missing:
-            print(f"no picture of the {name}: {missing}", file=sys.stderr)
+            print(f"no figure of the {name}: {missing}", file=sys.stderr)
         else:
             print(f"{name}: {folder / f'{name}.png'}")
 
 
-def write_page(found: dict[str, Any], path: Path) -> Path:
+def write_page(findings: dict[str, Any], path: Path) -> Path:
     """Write the page atomically."""
     from whence import records
     from whence.report.probe import page
 
-    records.write_text(path, page(found))
+    records.write_text(path, page(findings))
     return path
 
 
@@ -100,30 +100,32 @@ def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence
     from whence.report.probe.comparison import comparison_page, overall, task_answer
 
     if len(folders) != 2:
-        raise usage_error("whence report", f"{len(folders)} folders", "two probes are compared", "name two folders")
+        raise usage_error(
+            "whence report", f"{len(folders)} folders", "a comparison needs two probes", "name two folders"
+        )
     if labels and (len(labels) != 2 or labels[0] == labels[1]):
         raise usage_error(
-            "whence report --label", repr(list(labels)), "each probe has a name of its own", "pass it twice"
+            "whence report --label", repr(list(labels)), "the two probes must have different names", "pass it twice"
         )
     first, second = (one_probe(folder) for folder in folders)
-    said = " ".join(["whence report", *map(str, folders), *(f'--label "{label}"' for label in labels)])
-    found = compare_probes(first, second, labels, said)
-    for task in found["tasks"]:
-        print(f"{task['task']}: {task_answer(task, found)}")
-    print(overall(found))
+    command = " ".join(["whence report", *map(str, folders), *(f'--label "{label}"' for label in labels)])
+    findings = compare_probes(first, second, labels, command)
+    for task in findings["tasks"]:
+        print(f"{task['task']}: {task_answer(task, findings)}")
+    print(overall(findings))
     page = out or second / "comparison.html"
-    records.write_text(page, comparison_page(found))
+    records.write_text(page, comparison_page(findings))
     return page
 
 
 def one_probe(folder: Path) -> Path:
     """The folder of a probe: itself, or the only one in it."""
-    found = find_folders(folder, "plan.json")
-    if len(found) != 1:
+    probes = find_folders(folder, "plan.json")
+    if len(probes) != 1:
         raise usage_error(
             "whence report",
-            f"{folder} with {len(found)} probes",
-            "two probes are compared, and each folder holds one",
+            f"{folder} with {len(probes)} probes",
+            "each folder of a comparison must hold one probe",
             "name the folders that hold plan.json",
         )
-    return found[0]
+    return probes[0]

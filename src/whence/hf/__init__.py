@@ -1,6 +1,6 @@
 """Pretrained models of Hugging Face transformers: load one, attach a Position, record its attention and states."""
 
-from whence.hf.attach import Attachment, attach, attached
+from whence.hf.attach import Attachment, attach
 from whence.hf.capture import attention_layers, capture, capture_unavailable
 from whence.hf.load import LoadedModel, LogitsModel, load
 from whence.hf.recorders import (
@@ -18,6 +18,6 @@ from whence.hf.state_io import attach_saved, read_positions, save_positions
 
 __all__ = [
     "Attachment", "AttentionRows", "DistanceProfile", "HiddenStates", "KeyProfile", "LastRow", "LoadedModel", "LogitsModel",
-    "Recorder", "RotatedQK", "SegmentMass", "attach", "attach_saved", "attached", "attached_settings",
+    "Recorder", "RotatedQK", "SegmentMass", "attach", "attach_saved", "attached_settings",
     "attention_layers", "capture", "capture_unavailable", "load", "read_positions", "save_positions",
 ]  # fmt: skip

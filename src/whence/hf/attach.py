@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -24,7 +23,7 @@ DEFAULT_CONTEXT = 2048  # of a config that does not state a context length
 
 
 class Attachment:
-    """The result of ``attach``: the positions by layer, and ``detach``.
+    """The result of ``attach``: the positions by layer, and ``detach``, which the end of a ``with`` block calls.
 
     Attributes:
         model: the model, as it was passed to ``attach``.
@@ -84,6 +83,12 @@ class Attachment:
         self._switch.restore()
         self._switch = None
 
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
 
 def attach(
     model: Any, position: PositionLike, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
@@ -120,6 +125,9 @@ def attach(
         attachment = attach(model, PowerPrior(heads=9, alpha=0.01))      # or: attach(model, "PowerPrior(alpha=0.01)")
         ...
         attachment.detach()
+
+        with attach(model, PowerPrior(heads=9, alpha=0.01)):             # detached at the end of the block
+            ...
     """
     subject = "attach(...)"
     _check_arguments(subject, model, position)
@@ -137,18 +145,6 @@ def attach(
         attachment.detach()
         raise
     return attachment
-
-
-@contextmanager
-def attached(
-    model: Any, position: PositionLike, *, layers: Sequence[int] | None = None, keep_rotary: bool = True
-) -> Iterator[Attachment]:
-    """``attach`` inside a ``with`` block. Afterwards the model is restored exactly."""
-    attachment = attach(model, position, layers=layers, keep_rotary=keep_rotary)
-    try:
-        yield attachment
-    finally:
-        attachment.detach()
 
 
 def model_dims(model: Any) -> ModelDims:

@@ -210,7 +210,7 @@ def _update_settings(module: nn.Module, prefix: str, keep_vars: bool) -> None:
 
 def _check_settings(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) -> None:
     assert isinstance(module, Position)
-    data = state.get(prefix + SETTINGS)  # absent from what was saved before settings were
+    data = state.get(prefix + SETTINGS)  # older versions saved no settings
     if data is not None:
         saved = decode("load_state_dict(...)", prefix + SETTINGS, data)
         if saved["format"] == FORMAT:

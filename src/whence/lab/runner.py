@@ -81,7 +81,7 @@ def run_study(
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
 
-    The sources of the user's code are pinned first: after an edit the study gets a new folder and trains anew.
+    The sources of the user's code are pinned first: after an edit the study gets a new folder and trains again.
 
     Args:
         study: what to run.
@@ -264,7 +264,7 @@ def execute_run(
     result: dict[str, Any]
     try:
         result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, report)
-    except training.Diverged as error:
+    except training.DivergenceError as error:
         checkpoint = state.name if state.exists() else None
         result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": checkpoint}
         result |= error.curves

@@ -36,7 +36,7 @@ class Progress:
     values: dict[str, float] | None = None  # of an evaluation, by split
 
 
-class Diverged(Exception):
+class DivergenceError(Exception):
     """The loss, the gradient or a metric is not finite. The record has the step and the last good checkpoint."""
 
     def __init__(self, step: int, what: str, curves: Mapping[str, Any] | None = None) -> None:
@@ -191,13 +191,13 @@ def train(
         mean = float(accelerator.reduce(total, "sum"))
         if not math.isfinite(mean):
             save_checkpoint(step)
-            raise Diverged(step, f"the loss became {mean}", curves)
+            raise DivergenceError(step, f"the loss became {mean}", curves)
         norm = accelerator.clip_grad_norm_(
             ready.parameters(), math.inf if budget.max_grad_norm is None else budget.max_grad_norm
         )
         if not math.isfinite(float(norm)):  # checked before the weights change, so every checkpoint is finite
             save_checkpoint(step)
-            raise Diverged(step, f"the gradient became {float(norm)}", curves)
+            raise DivergenceError(step, f"the gradient became {float(norm)}", curves)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         recent.append(mean)
@@ -239,11 +239,11 @@ def train(
 
 
 def require_finite(metrics: dict[str, dict[str, Any]], step: int, curves: Mapping[str, Any]) -> None:
-    """Raise ``Diverged`` for an evaluation that is not finite: nothing can be compared with it."""
+    """Raise ``DivergenceError`` for an evaluation that is not finite: nothing can be compared with it."""
     for split, row in metrics.items():
         wrong = [value for value in row.values() if isinstance(value, float) and not math.isfinite(value)]
         if wrong:
-            raise Diverged(step, f"the evaluation on {split} became {wrong[0]}", curves)
+            raise DivergenceError(step, f"the evaluation on {split} became {wrong[0]}", curves)
 
 
 def last_loss(losses: list[dict[str, Any]]) -> float:

@@ -126,7 +126,7 @@ def load_intervention(text: str, option: str = "--intervention") -> Intervention
         reference = parse_reference(text, option)
         factory, arguments = load_reference(reference, subject), reference.arguments
     else:
-        factory, arguments = _registered(text, subject)
+        factory, arguments = _find_factory(text, subject)
     if not callable(factory):
         raise usage_error(subject, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
     try:
@@ -180,7 +180,7 @@ def identify_intervention(intervention: Intervention) -> dict[str, Any]:
     return identity
 
 
-def _registered(text: str, subject: str) -> tuple[Any, dict[str, Any]]:
+def _find_factory(text: str, subject: str) -> tuple[Any, dict[str, Any]]:
     """The built-in or installed factory that a text names, and the arguments in the text."""
     match = re.fullmatch(r"\s*([\w.-]+)\s*(\(.*\))?\s*", text, re.DOTALL)
     name = match[1] if match else text

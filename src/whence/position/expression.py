@@ -10,9 +10,10 @@
 Arguments are literals, or calls of the classes in ``catalogue.ARGUMENT_CLASSES``. They are parsed and never evaluated.
 Code runs only when a module or a file is named.
 
-The model dictates some arguments (``ModelDims``): they are filled in where the constructor has a parameter of that
-name, the text does not set it, and its default is not None. A class names further parameters to fill in
-``Position.model_arguments``, and other arguments for attention without a causal mask in ``Position.noncausal_arguments``.
+The sizes of the model (``ModelDims``) determine some arguments. They are filled in where the constructor has a
+parameter of that name, the text does not set it, and its default is not None. A class names further parameters to fill
+in ``Position.model_arguments``, and other arguments for attention without a causal mask in
+``Position.noncausal_arguments``.
 """
 
 from __future__ import annotations
@@ -284,14 +285,14 @@ def _build_term(term: Term, dims: ModelDims, subject: str) -> Position:
     return position
 
 
-def _construct(term: Term, arguments: dict[str, Any], dictated: Mapping[str, Any], subject: str) -> Any:
+def _construct(term: Term, arguments: dict[str, Any], model_arguments: Mapping[str, Any], subject: str) -> Any:
     for name, value in arguments.items():
         if isinstance(value, Term):  # a rotary scaling stretches the length that the model was trained on
-            inside = {**dictated, "original": dictated["context"]}
+            inside = {**model_arguments, "original": model_arguments["context"]}
             arguments[name] = _construct(value, dict(value.arguments), inside, subject)
     parameters = inspect.signature(term.factory).parameters
     also = getattr(term.factory, "model_arguments", ())
-    for name, value in dictated.items():
+    for name, value in model_arguments.items():
         if name in parameters and name not in arguments:
             wanted = parameters[name].default is not None or name in also
             if wanted or (name == "context" and arguments.get("length") == "context"):

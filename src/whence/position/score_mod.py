@@ -35,13 +35,13 @@ def from_score_mod(fn: ScoreModFunction, *, heads: int | None = None) -> Positio
 
     Args:
         fn: the function.
-        heads: the number of query heads, where the function reads one number a head.
+        heads: the number of query heads, where the function reads one number per head.
     """
     return ScoreMod(fn, heads=heads)
 
 
 class ScoreMod(Position):
-    """What ``from_score_mod`` returns. It promises no shift invariance, since the function may use any position."""
+    """The result of ``from_score_mod``. Shift invariance is not assumed, since the function may use any position."""
 
     relative = False
 

@@ -137,7 +137,7 @@ def mean_by_slot(values: list[float], places: int) -> Tensor:
 
 
 def emphasize_slots(
-    lm: ProbedModel, task: ProbeTask, items: int, multiplied: str = "weight", factor: float = 2.0, slots: int = 5
+    lm: ProbedModel, task: ProbeTask, items: int, quantity: str = "weight", factor: float = 2.0, slots: int = 5
 ) -> dict[str, Any]:
     """Test whether the answer follows the attention. The gold stays in the middle slot; each slot is emphasized in turn.
 
@@ -146,13 +146,13 @@ def emphasize_slots(
     sum over the slot, from the last token before the answers, averaged over layers and heads.
 
     Args:
-        multiplied: ``"weight"`` or ``"score"``; see ``whence.probe.likelihood``.
+        quantity: ``"weight"`` or ``"score"``; see ``whence.probe.likelihood``.
     """
     if not task.paired:
         raise usage_error(
             "emphasize_slots(task)", task.name, "every slot must contain an answer", "use the task key-value"
         )
-    kind = emphasis_class(multiplied)
+    kind = emphasis_class(quantity)
     middle, emphasized = task.slots // 2, spread_slots(task.slots, min(slots, task.slots))
     prompts = [lm.apply_template(task.prompt(item, middle)) for item in task.items[:items]]
     spans = [lm.token_spans(prompt.text, prompt.slots) for prompt in prompts]
@@ -176,7 +176,7 @@ def emphasize_slots(
                     **(attention[place] if attention else {}),
                 })  # fmt: skip
     return {
-        "quantity": multiplied,
+        "quantity": quantity,
         "factor": factor,
         "gold_slot": middle,
         "items": min(items, len(task.items)),
@@ -248,10 +248,10 @@ def arms(tokens: int, span: tuple[int, int], shift: int) -> dict[str, tuple[Tens
     }
 
 
-def change_in_span(curve: Tensor, untouched: Tensor, span: tuple[int, int]) -> float:
-    """Mean change of a channel's curve ``[tokens]`` inside the span, relative to the range of the untouched curve."""
-    room = float(untouched.max() - untouched.min())
-    moved = float((curve - untouched)[span[0] : span[1]].abs().mean())
+def change_in_span(curve: Tensor, original: Tensor, span: tuple[int, int]) -> float:
+    """Mean change of a channel's curve ``[tokens]`` inside the span, relative to the range of the original curve."""
+    room = float(original.max() - original.min())
+    moved = float((curve - original)[span[0] : span[1]].abs().mean())
     return moved / room if room else 0.0
 
 
@@ -277,7 +277,7 @@ def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence
             "scaled",
             f"channel {channel} in layers {list(layers)}",
             f"there are {hidden_size} channels and {len(modules)} layers",
-            "take some of these",
+            "choose among these",
         )
     before: list[tuple[nn.Module, Any]] = []
     try:

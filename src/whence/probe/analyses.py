@@ -220,12 +220,12 @@ def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     return result
 
 
-def measure_emphasis(lm: ProbedModel, plan: Plan, multiplied: str = "weight") -> dict[str, Any]:
+def measure_emphasis(lm: ProbedModel, plan: Plan, quantity: str = "weight") -> dict[str, Any]:
     """Test whether answers follow attention, on the first task in which every slot contains an answer."""
     for spec in plan.tasks:
         task = spec.build()
         if task.paired and plan.intervention_items and lm.supports_branching:
-            result = ablation.emphasize_slots(lm, task, min(plan.intervention_items, spec.items), multiplied)
+            result = ablation.emphasize_slots(lm, task, min(plan.intervention_items, spec.items), quantity)
             return {"task": spec.label, **result, "summary": ablation.summarize_emphasis(result["rows"])}
     return {}
 
@@ -282,5 +282,5 @@ ANALYSES: dict[str, Callable[[ProbedModel, Plan], dict[str, Any]]] = {
     "mask-or-encoding": mask_or_encoding,
     "ablation": ablation.run_ablation,
     "emphasis-weight": measure_emphasis,
-    "emphasis-score": partial(measure_emphasis, multiplied="score"),
+    "emphasis-score": partial(measure_emphasis, quantity="score"),
 }

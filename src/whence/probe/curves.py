@@ -33,7 +33,7 @@ def curve(records: Iterable[Mapping[str, Any]], score: str, seed: int = 0) -> di
     The average has no interval if all items have the same value, because an interval of length 0 would claim certainty.
     """
     if score not in VALUES:
-        raise usage_error("curve", repr(score), f"the scores are {', '.join(VALUES)}", "take one of them")
+        raise usage_error("curve", repr(score), f"the scores are {', '.join(VALUES)}", "choose one of them")
     records = list(records)
     values = _values_by_condition(records, VALUES[score])
     places, table = by_item(records, score)
@@ -73,7 +73,7 @@ def bootstrap_means(table: Tensor, seed: int, draws: int = DRAWS) -> Tensor:
 
 
 def gap_by_chance(table: Tensor, seed: int, draws: int = DRAWS) -> dict[str, Any]:
-    """Permutation test of the gap, the largest mean less the smallest, which is above zero by chance alone.
+    """Permutation test of the gap, the largest mean minus the smallest, which is above zero by chance alone.
 
     If slots do not matter, the values of an item are exchangeable, so they are permuted within each item. ``gap_p`` is the
     share of permutations with a gap at least as large, the observed order included. ``gap_interval`` is the gap plus and
@@ -138,7 +138,7 @@ def _mean_interval(values: list[float]) -> dict[str, float] | None:
 
 
 ALPHA = 0.05
-FEW = 20  # items a slot below which a panel is marked: half of them right has a 95 % interval of 20 points to each side
+FEW = 20  # items per slot; a panel with fewer is marked. With half of 20 correct, the 95% interval is 20 points to each side
 
 #: the measures that each score of a plan gives: accuracy, and the probability of the answer
 MEASURES = {"likelihood": ("likelihood", "probability"), "generation": ("generation",)}
@@ -166,7 +166,7 @@ def decide(tasks: Sequence[dict[str, Any]], tests: int) -> tuple[list[dict[str, 
     for task in tasks:
         curves = [{**curve, "corrected_p": next(corrected)} for curve in task["curves"]]
         lead = min(curves, key=_strength)
-        decided.append({**task, "curves": curves, "lead": lead["score"], "supported": supported(lead)})
+        decided.append({**task, "curves": curves, "lead": lead["score"], "supported": is_supported(lead)})
     best = min(decided, key=lambda task: _strength(leading_curve(task)))
     return decided, {
         "alpha": ALPHA,
@@ -182,7 +182,7 @@ def leading_curve(task: dict[str, Any]) -> dict[str, Any]:
     return next(curve for curve in task["curves"] if curve["score"] == task["lead"])
 
 
-def supported(curve: dict[str, Any]) -> bool:
+def is_supported(curve: dict[str, Any]) -> bool:
     return bool(curve["gap"] > 0 and curve["corrected_p"] < ALPHA)
 
 

@@ -94,7 +94,7 @@ NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # fields of a plan that
 
 
 def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
-    """The content of the page about two probes, as plain JSON, from their records alone. A difference is second less first."""
+    """The content of the page about two probes, as plain JSON, from their records alone. A difference is second minus first."""
     if first.resolve() == second.resolve():
         raise usage_error("report", f"{first} twice", "a comparison needs two probes", "name two folders")
     sides = [run_folder.load_plan(folder) for folder in (first, second)]

@@ -151,10 +151,10 @@ def describe_identity(identity: dict[str, Any] | None) -> str:
     """One line about a model for pages and tables.
 
     >>> describe_identity(None)
-    'identity unknown: recorded before identities were'
+    'identity unknown (older record)'
     """
     if identity is None:
-        return "identity unknown: recorded before identities were"
+        return "identity unknown (older record)"
     if identity["kind"] == "endpoint":
         stamp = f", fingerprint {identity['fingerprint']}" if identity.get("fingerprint") else ""
         return f"{identity['served_as']} at {identity['url']}{stamp}; not verifiable"
@@ -271,7 +271,7 @@ def weights_checksum(model: nn.Module, skip: Callable[[str], bool] = lambda name
     Args:
         skip: which entries of the state dict to leave out, by name.
     """
-    offloaded = _offloaded(model)
+    offloaded = _offloaded_weights(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing is saved here, so nothing can be lost
         state = model.state_dict()
@@ -342,7 +342,7 @@ def _is_meta(value: object) -> bool:
     return isinstance(value, Tensor) and value.device.type == "meta"
 
 
-def _offloaded(model: nn.Module) -> dict[str, Any]:
+def _offloaded_weights(model: nn.Module) -> dict[str, Any]:
     """The weights that accelerate stores outside the model, by name."""
     weights_by_name: dict[str, Any] = {}
     for path, module in model.named_modules():

@@ -28,8 +28,8 @@ from whence.errors import usage_error
 from whence.probe.probed_model import ProbedModel, pad_batch
 from whence.probe.tasks.task import Prompt, Span
 
-#: tokens of an answer that are scored: a model that has begun a random identifier copies the rest of it
-SCORED = 8
+#: tokens of an answer that are scored; after the first tokens of a random identifier a model copies the rest
+MAX_SCORED_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Branches:
         return rows
 
 
-def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[Branches]:
+def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int = MAX_SCORED_TOKENS) -> list[Branches]:
     """The answer and the rivals of each prompt, tokenized together with the prompt, so that no token boundary is forced."""
     for prompt in prompts:
         if not prompt.rivals:
@@ -75,13 +75,13 @@ def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCO
                 "an answer is scored against at least one rival",
                 "add a rival",
             )
-    choices = [_split_shared_tokens(rows, scored) for rows in _tokenize(lm, prompts)]
+    choices = [_split_shared_tokens(rows, max_tokens) for rows in _tokenize(lm, prompts)]
     for one in choices:
         lm.require_context("score_choices(prompts)", one.longest)
     return choices
 
 
-def _split_shared_tokens(rows: list[list[int]], scored: int) -> Branches:
+def _split_shared_tokens(rows: list[list[int]], max_tokens: int) -> Branches:
     shared = 0
     while all(len(row) > shared for row in rows) and len({row[shared] for row in rows}) == 1:
         shared += 1
@@ -92,7 +92,7 @@ def _split_shared_tokens(rows: list[list[int]], scored: int) -> Branches:
             "no answer may be a prefix of the others",
             "use other rivals",
         )
-    return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + scored]) for row in rows))
+    return Branches(tuple(rows[0][:shared]), tuple(tuple(row[shared : shared + max_tokens]) for row in rows))
 
 
 def _tokenize(lm: ProbedModel, prompts: Sequence[Prompt]) -> list[list[list[int]]]:
@@ -205,9 +205,9 @@ class CachedPrompts:
         return torch.where(rows < 0, 0.0, log_probs).sum(-1).cpu()
 
 
-def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], scored: int = SCORED) -> list[list[float]]:
+def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int = MAX_SCORED_TOKENS) -> list[list[float]]:
     """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
-    choices = build_branches(lm, prompts, scored)
+    choices = build_branches(lm, prompts, max_tokens)
     if not lm.supports_branching:
         return [score_separately(lm, one) for one in choices]
     return [
@@ -313,16 +313,16 @@ class ScaledScore(Emphasis):
 EMPHASES: dict[str, type[Emphasis]] = {"weight": ScaledWeight, "score": ScaledScore}
 
 
-def emphasis_class(multiplied: str) -> type[Emphasis]:
+def emphasis_class(quantity: str) -> type[Emphasis]:
     """The class for the quantity that is multiplied."""
-    if multiplied not in EMPHASES:
+    if quantity not in EMPHASES:
         raise usage_error(
-            "emphasis_class(multiplied)",
-            repr(multiplied),
+            "emphasis_class(quantity)",
+            repr(quantity),
             f"it multiplies a {' or a '.join(EMPHASES)}",
             "pass one of them",
         )
-    return EMPHASES[multiplied]
+    return EMPHASES[quantity]
 
 
 @contextmanager

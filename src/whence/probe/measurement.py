@@ -142,10 +142,10 @@ def make_record(lm: ProbedModel | Endpoint, plan: Plan, spec: RecordSpec) -> dic
 
 
 def score_and_attend(
-    lm: ProbedModel, prompts: Sequence[Prompt], scored: int, num_captured: int
+    lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int, num_captured: int
 ) -> tuple[list[list[float]], list[dict[str, torch.Tensor]]]:
     """The scores of the choices of each prompt and, for the first ``num_captured``, the attention to its slots."""
-    choices = likelihood.build_branches(lm, prompts, scored)
+    choices = likelihood.build_branches(lm, prompts, max_tokens)
     scores: list[list[float]] = []
     attention_parts: list[dict[str, torch.Tensor]] = []
     for batch in likelihood.batch_branches(lm, choices):

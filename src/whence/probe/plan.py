@@ -12,7 +12,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.data.corpora import content_hash
-from whence.probe.likelihood import SCORED
+from whence.probe.likelihood import MAX_SCORED_TOKENS
 from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, spread_slots
 
 SCORES = ("likelihood", "generation")
@@ -77,7 +77,7 @@ class Plan:
     model: str
     tasks: tuple[TaskSpec, ...]
     scores: tuple[str, ...] = ("likelihood",)
-    scored_tokens: int = SCORED
+    scored_tokens: int = MAX_SCORED_TOKENS
     texts: int = 8  # number of texts for hidden states
     tokens: int = 256  # and their length
     attention_items: int = 40  # items of each task whose attention is captured
@@ -102,7 +102,7 @@ class Plan:
                 "a plan", f"scores {unknown}" if unknown else "no scores", f"they are {', '.join(SCORES)}", "name some"
             )
         if self.dtype not in DTYPES:
-            raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "take one of them")
+            raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "choose one of them")
         if len({one.label for one in self.tasks}) < len(self.tasks):
             raise usage_error(
                 "a plan",

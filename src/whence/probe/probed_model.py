@@ -204,7 +204,7 @@ class ProbedModel:
                 subject,
                 f"{tokens} tokens",
                 f"{self.name} has {self.longest} positions",
-                "take fewer or shorter slots",
+                "use fewer or shorter slots",
             )
 
 

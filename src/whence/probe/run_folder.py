@@ -48,7 +48,7 @@ def open_folder(lm: ProbedModel | Endpoint, plan: Plan, base: Path, tasks: Seque
             path, {"plan": plan_json(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
         )
     elif records.read(path).get("plan") != plan_json(plan):
-        raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "take another folder")
+        raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "use another folder")
     return folder
 
 
@@ -68,9 +68,7 @@ def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Pl
     """The plan in a folder to which records are added. It must have the same tasks and the same model."""
     stored_plan = require_identity(folder, identity)
     if plan_json(dataclasses.replace(stored_plan, identity=plan.identity)) != plan_json(plan):
-        raise usage_error(
-            "a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "take another"
-        )
+        raise usage_error("a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "use another")
     return stored_plan
 
 
@@ -89,7 +87,7 @@ def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
             "a probe",
             f"{folder.name} for a model with {difference(stored_plan.identity, identity)}",
             "a folder holds the records of one model",
-            "take another folder",
+            "use another folder",
         )
     return stored_plan
 
@@ -127,7 +125,7 @@ def load_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
             "report",
             f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
             "it is written by the probe and never changed",
-            "restore it, or probe anew",
+            "restore it, or run the probe again",
         )
     return plan, content
 

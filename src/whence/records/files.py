@@ -26,7 +26,7 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which becomes ``path`` in one step; if the body raises, ``path`` is unchanged.
 
-    The file gets the permissions of any new file (0666 less the umask), whatever the writer of its content sets.
+    The file gets the permissions of any new file (0666 minus the umask), whatever the writer of its content sets.
     """
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # threads share a process id, and so may two hosts
     try:

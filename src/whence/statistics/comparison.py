@@ -97,8 +97,8 @@ def compare(
         unit: unit of a difference in the verdicts, such as "points".
         seed: seed of the permutation test, used only if there are too many splits for an exact test.
 
-    >>> found = compare({"none": [70.1, 70.4, 69.8, 70.0, 70.2], "rotary": [72.0, 72.5, 72.2, 72.4, 71.9]}, "none", 5, True)
-    >>> found.arms["rotary"].verdict
+    >>> comparison = compare({"none": [70.1, 70.4, 69.8, 70.0, 70.2], "rotary": [72.0, 72.5, 72.2, 72.4, 71.9]}, "none", 5, True)
+    >>> comparison.arms["rotary"].verdict
     'better than none by 2.1 (p < 0.0001 after correction for 5 comparisons)'
     """
     check_level("compare(level=...)", level)
@@ -189,29 +189,28 @@ def _verdict(
     own, base = len(values), len(baseline_values)
     direction = "better" if (difference > 0) == terms.higher_is_better else "worse"
     size = f"{float(f'{abs(difference):.3g}'):g}{' ' if terms.unit else ''}{terms.unit}"
-    seeds = f"{own} paired seeds" if terms.paired else f"{own} against {base} seeds"
+    seeds = f"{own} paired seeds" if terms.paired else f"{own} and {base} seeds"
     if floor * terms.m > terms.alpha:
         return (
-            f"with {seeds} no permutation test can reach {terms.alpha:g} / {terms.m}; more seeds are needed to claim "
-            f"anything ({_seeds_needed(terms)} would do)"
-            + _describe_trend(p, direction, size, values, baseline_values, terms)
+            f"with {seeds} the permutation test cannot reach {terms.alpha:g} / {terms.m}; more seeds are needed "
+            f"(at least {_seeds_needed(terms)})" + _describe_trend(p, direction, size, values, baseline_values, terms)
         )
     decisive, how = (permutation_p, "permutation p") if p is None else (p, "p")
     many = "1 comparison" if terms.m == 1 else f"{terms.m} comparisons"
     because = f"{how} {_format_p(decisive, terms.alpha)} after correction for {many}"
     if p is None:
-        why = "one seed has no spread" if min(own, base) == 1 else "nothing varies from seed to seed"
+        why = "one seed has no variance" if min(own, base) == 1 else "all seeds give the same value"
         because = f"{why}, so the t-test is not defined; {because}"
     if decisive > terms.alpha:
         with_seeds = f"{own} seeds" if own == base and not terms.paired else seeds
-        return f"no difference from {terms.baseline} can be claimed with {with_seeds} ({because})"
+        return f"no significant difference from {terms.baseline} with {with_seeds} ({because})"
     return f"{direction} than {terms.baseline} by {size} ({because})"
 
 
 def _describe_trend(
     p: float | None, direction: str, size: str, own: list[float], base: list[float], terms: _Terms
 ) -> str:
-    """The trend where nothing can be claimed: whether all seeds agree, and the p of the t-test alone."""
+    """The trend without a claim: whether all seeds agree, and the p of the t-test alone."""
     if p is None or len(own) < 2:
         return ""
     if terms.paired:
@@ -222,14 +221,14 @@ def _describe_trend(
     if not separated:
         return ""
     p_words = _format_p(p, terms.alpha)
-    return f"; so far every seed is {direction}, by {size} on average, and the t-test alone has p {p_words} after correction"
+    return f"; so far every seed is {direction}, by {size} on average (t-test alone: p {p_words} after correction)"
 
 
 def _seeds_needed(terms: _Terms) -> str:
     """The smallest number of seeds with which the permutation test can reach the corrected level."""
     for n in count(2):
         if (smallest_paired_p(n) if terms.paired else smallest_p(n, n)) * terms.m <= terms.alpha:
-            return f"{n} paired seeds" if terms.paired else f"{n} each"
+            return f"{n} paired seeds" if terms.paired else f"{n} per arm"
     raise AssertionError("unreachable: the smallest p goes to zero")
 
 

@@ -76,7 +76,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
 
 def test_flat_arguments_follow_the_schema():
     flat = arguments(effects=("score_scale", "bias", "sink", "numbers", "decay", "slope"), masks=True, dropout=0.1)
-    names = [argument.name for argument in torch.ops.whence.fused.default._schema.arguments]
+    names = [argument.name for argument in torch.ops.whence.fused_attention.default._schema.arguments]
     assert len(flat) == len(names) == NUM_ARGUMENTS
     assert all(isinstance(x, torch.Tensor) for x in flat[:NUM_TENSORS])
     assert not any(isinstance(x, torch.Tensor) for x in flat[NUM_TENSORS:])
@@ -118,7 +118,7 @@ def test_opcheck(case):
     # schema, autograd registration, fake tensors with the right shapes and strides, and a traced forward and backward
     about = dict(OPCHECK_CASES[case])
     parts = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
-    results = torch.library.opcheck(torch.ops.whence.fused.default, arguments(**about), test_utils=parts)
+    results = torch.library.opcheck(torch.ops.whence.fused_attention.default, arguments(**about), test_utils=parts)
     assert set(results.values()) == {"SUCCESS"}
 
 
@@ -129,12 +129,12 @@ def test_opcheck(case):
 def test_fake_backward_has_the_real_strides(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
     options = arguments(effects=("score_scale", "bias", "sink"), grad=False, layout=layout)
-    answers = torch.ops.whence.fused(*options)
+    answers = torch.ops.whence.fused_attention(*options)
     whole = [torch.ones_like(answers[0]), *answers, *options]
-    real = torch.ops.whence.fused_backward(*whole, [True, False, True, False])
+    real = torch.ops.whence.fused_attention_backward(*whole, [True, False, True, False])
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
-        announced = torch.ops.whence.fused_backward(*fakes, [True, False, True, False])
+        announced = torch.ops.whence.fused_attention_backward(*fakes, [True, False, True, False])
     for i, (a, b) in enumerate(zip(real, announced, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), i
         assert a.numel() == 0 or a.stride() == b.stride(), i
@@ -222,7 +222,7 @@ def test_compiles_to_one_operator():
     torch.compile(
         lambda: attend(q, k, v, position=position, causal=True, backend="triton"), fullgraph=True, backend=spy
     )()
-    assert sum("whence.fused" in name for name in seen) == 1
+    assert sum("whence.fused_attention" in name for name in seen) == 1
 
 
 # --- lazy import ------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def refused(call, *arguments, **settings):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in TASKS.items() if not entry.embedded])
+@pytest.mark.parametrize("name", [name for name, entry in TASKS.items() if not entry.is_bundled])
 def test_without_the_variable(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
     monkeypatch.delenv("WHENCE_DATA", raising=False)

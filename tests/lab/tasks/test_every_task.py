@@ -14,7 +14,7 @@ import torch
 from whence import WhenceError
 from whence.lab.tasks import IGNORE_INDEX, TASKS, load
 
-EMBEDDED = [name for name, entry in TASKS.items() if entry.embedded]
+EMBEDDED = [name for name, entry in TASKS.items() if entry.is_bundled]
 
 
 @pytest.fixture(scope="module")

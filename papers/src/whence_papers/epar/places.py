@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, require_at_least, require_choice, to_ints
-from whence.lab.tasks.generated import Generated
+from whence.lab.tasks.generated import GeneratedTask
 
 KINDS = ("near", "anywhere", "far")
 BANDS = ("any", "near", "middle", "far")
 
 
-class Places(Generated):
+class Places(GeneratedTask):
     """Tokens: symbols, the same symbols with a mark, one cue per kind, the question mark. Answers are unmarked symbols.
 
     ``kind`` restricts the inputs to one of the three kinds. ``band`` restricts the mark to the quarter of the positions

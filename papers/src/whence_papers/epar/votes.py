@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from whence.errors import usage_error
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, named_generator, require_at_least, require_choice, to_ints
-from whence.lab.tasks.generated import Generated, sample_without_replacement
+from whence.lab.tasks.generated import GeneratedTask, sample_without_replacement
 
 FILLER, QUESTION, MINUS, PLUS = 0, 1, 2, 3
 STRUCTURES = ("near", "waves", "blocks", "random", "flat")
@@ -25,7 +25,7 @@ BLOCKS = 8
 TIE = 1e-9  # a smaller difference is rounding error: the sides are tied
 
 
-class Votes(Generated):
+class Votes(GeneratedTask):
     """``length`` positions followed by the question; an odd number of them, ``votes``, hold votes.
 
     ``structure`` defines the weight of a position by its distance from the question. It is the same for all inputs, unless

@@ -105,7 +105,7 @@ def attend(call: Call) -> Tensor:
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
     softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
     effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
-    return ops.fused(FusedCall(q, k, v, effects, gradients, mask, softmax))
+    return ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
 
 
 def score_effects(

@@ -51,7 +51,7 @@ class EffectGradients:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query attends to. ``q_offset`` is the position of the first query less that of the first key.
+    """Which keys a query attends to. ``q_offset`` is the position of the first query minus that of the first key.
 
     ``key_mask`` ``[B, S]`` is False for padding; ``q_segment_ids`` ``[B or 1, T]`` and ``k_segment_ids`` ``[B or 1,
     S]`` must be equal. ``skip_blocks`` allows skipping blocks of keys that cannot change the result.

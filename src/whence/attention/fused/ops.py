@@ -30,17 +30,17 @@ from whence.attention.fused.packing import (
 )
 
 library = torch.library.Library("whence", "FRAGMENT")
-library.define(f"fused({SCHEMA}) -> (Tensor, Tensor, Tensor)")
+library.define(f"fused_attention({SCHEMA}) -> (Tensor, Tensor, Tensor)")
 # needed: whether gradients of table, slope, sink and parameters are needed
 library.define(
-    f"fused_backward(Tensor grad_out, Tensor out, Tensor lse, Tensor max_distance, {SCHEMA}, bool[] needed)"
+    f"fused_attention_backward(Tensor grad_out, Tensor out, Tensor lse, Tensor max_distance, {SCHEMA}, bool[] needed)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-def fused(call: FusedCall) -> Tensor:
+def fused_attention(call: FusedCall) -> Tensor:
     """The output ``[B, H, T, E]``."""
-    return torch.ops.whence.fused.default(*call.flatten())[0]
+    return torch.ops.whence.fused_attention.default(*call.flatten())[0]
 
 
 # --- on the device -------------------------------------------------------------------------------------------------
@@ -117,11 +117,11 @@ def _backward_shapes(
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
-class Fused(torch.autograd.Function):
+class FusedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
         with torch._C._AutoDispatchBelowAutograd():
-            results = torch.ops.whence.fused.default(*arguments)
+            results = torch.ops.whence.fused_attention.default(*arguments)
         ctx.settings = arguments[NUM_TENSORS:]
         ctx.save_for_backward(*arguments[:NUM_TENSORS], *results)
         ctx.needed = list(ctx.needs_input_grad[EFFECT_INPUTS])
@@ -135,7 +135,7 @@ class Fused(torch.autograd.Function):
             return (None,) * NUM_ARGUMENTS
         saved = ctx.saved_tensors  # read once: activation checkpointing allows a single unpacking
         arguments, results = (*saved[:NUM_TENSORS], *ctx.settings), saved[NUM_TENSORS:]
-        dq, dk, dv, d_table, d_sink, sums = torch.ops.whence.fused_backward.default(
+        dq, dk, dv, d_table, d_sink, sums = torch.ops.whence.fused_attention_backward.default(
             grad_out, *results, *arguments, ctx.needed
         )
         d_slope, d_parameters = _slope_and_parameter_gradients(sums, FusedCall.unflatten(arguments), ctx.needed)
@@ -166,9 +166,9 @@ def _slope_and_parameter_gradients(
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:NUM_TENSORS]):
-        return Fused.apply(*arguments)
+        return FusedForward.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.whence.fused.default(*arguments)
+        return torch.ops.whence.fused_attention.default(*arguments)
 
 
 class FusedBackward(torch.autograd.Function):
@@ -177,7 +177,7 @@ class FusedBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
         with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.whence.fused_backward.default(*arguments)
+            return torch.ops.whence.fused_attention_backward.default(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -188,13 +188,13 @@ def _without_second_derivative(*arguments: Any) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled():
         return FusedBackward.apply(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.whence.fused_backward.default(*arguments)
+        return torch.ops.whence.fused_attention_backward.default(*arguments)
 
 
 for _device in ("CPU", "CUDA"):
-    library.impl("fused", _forward, _device)
-    library.impl("fused_backward", _backward, _device)
-library.impl("fused", _with_gradients, "Autograd")
-library.impl("fused_backward", _without_second_derivative, "Autograd")
-torch.library.register_fake("whence::fused", _forward_shapes, lib=library)
-torch.library.register_fake("whence::fused_backward", _backward_shapes, lib=library)
+    library.impl("fused_attention", _forward, _device)
+    library.impl("fused_attention_backward", _backward, _device)
+library.impl("fused_attention", _with_gradients, "Autograd")
+library.impl("fused_attention_backward", _without_second_derivative, "Autograd")
+torch.library.register_fake("whence::fused_attention", _forward_shapes, lib=library)
+torch.library.register_fake("whence::fused_attention_backward", _backward_shapes, lib=library)

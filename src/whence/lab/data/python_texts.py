@@ -40,14 +40,14 @@ def topics(subject: str) -> Splits:
         raise usage_error(
             subject, "a Python without pydoc_data", "it reads the help topics", "install Python with its documentation"
         ) from None
-    seen: set[str] = set()
-    test = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if is_held_out(name)}
-    train = {name: _drop_seen(texts[name], seen) for name in sorted(texts) if not is_held_out(name)}
+    earlier: set[str] = set()  # paragraphs of the topics so far
+    test = {name: _drop_repeated(texts[name], earlier) for name in sorted(texts) if is_held_out(name)}
+    train = {name: _drop_repeated(texts[name], earlier) for name in sorted(texts) if not is_held_out(name)}
     return Splits(train, test)
 
 
 def paragraphs(text: str) -> Iterator[tuple[str, str]]:
-    """The paragraphs of a text, each after its normalised form, in which spaces and line breaks do not count.
+    """The paragraphs of a text, each preceded by its normalized form, in which spaces and line breaks do not count.
 
     >>> list(paragraphs("One\\n  line.\\n\\n\\nTwo."))
     [('One line.', 'One\\n  line.'), ('Two.', 'Two.')]
@@ -78,13 +78,13 @@ def library(subject: str) -> tuple[Splits, Splits]:
     return code, prose
 
 
-def _drop_seen(text: str, seen: set[str]) -> str:
-    paragraphs_left = []
+def _drop_repeated(text: str, earlier: set[str]) -> str:
+    new_paragraphs = []
     for bare, paragraph in paragraphs(text):
-        if bare not in seen:
-            seen.add(bare)
-            paragraphs_left.append(paragraph)
-    return "\n\n".join(paragraphs_left) + "\n"
+        if bare not in earlier:
+            earlier.add(bare)
+            new_paragraphs.append(paragraph)
+    return "\n\n".join(new_paragraphs) + "\n"
 
 
 def _split_docstrings(source: str) -> tuple[str, str]:
@@ -95,15 +95,17 @@ def _split_docstrings(source: str) -> tuple[str, str]:
     """
     lines = source.splitlines(keepends=True)
     docstrings = []
-    gone: set[int] = set()
-    waiting: list[ast.AST] = [ast.parse(source)]
-    while waiting:
-        node = waiting.pop(0)
+    docstring_lines: set[int] = set()
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop(0)
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        waiting.extend(node.body)
+        nodes.extend(node.body)
         first = node.body[0] if node.body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             docstrings.append(ast.get_docstring(node) or "")
-            gone.update(range(first.lineno - 1, first.end_lineno or first.lineno))
-    return "".join(line for number, line in enumerate(lines) if number not in gone), "\n\n".join(docstrings) + "\n"
+            docstring_lines.update(range(first.lineno - 1, first.end_lineno or first.lineno))
+    return "".join(line for number, line in enumerate(lines) if number not in docstring_lines), "\n\n".join(
+        docstrings
+    ) + "\n"

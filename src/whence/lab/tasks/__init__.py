@@ -25,10 +25,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A built-in task. ``embedded`` tasks need no files; the others read the folder named by WHENCE_DATA."""
+    """A built-in task. ``is_bundled``: the task needs no files; the others read the folder named by WHENCE_DATA."""
 
     task_class: type[Task]
-    embedded: bool
+    is_bundled: bool
     description: str
 
 

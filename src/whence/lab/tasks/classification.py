@@ -38,10 +38,10 @@ class Items:
     labels: Tensor  # [N] int64
 
     @classmethod
-    def padded(cls, texts: Sequence[list[int]], labels: Sequence[int], length: int) -> Items:
+    def from_texts(cls, texts: Sequence[list[int]], labels: Sequence[int], length: int) -> Items:
         """Truncate or pad texts to a length.
 
-        >>> Items.padded([[5, 6, 7], [8]], [0, 1], 2).tokens.tolist()
+        >>> Items.from_texts([[5, 6, 7], [8]], [0, 1], 2).tokens.tolist()
         [[5, 6], [8, 0]]
         """
         rows = [text[:length] + [0] * (length - len(text)) for text in texts]
@@ -132,7 +132,7 @@ class Sources(Classification):
         per_train = min(map(len, train))
         per_test = min(items, *map(len, longest))
         tests = {
-            name: _stacked([_spread(part, per_test)[:, :length] for part in longest])
+            name: _stack_classes([_spread(part, per_test)[:, :length] for part in longest])
             for name, length in lengths.items()
         }
         text = [text for part in parts for side in (part.train, part.test) for text in side.values()]
@@ -145,7 +145,9 @@ class Sources(Classification):
             "data_hash": content_hash(text),
         }
         # no padding, so no mask
-        super().__init__(_stacked([_spread(part, per_train) for part in train]), tests, tokenizer, 3, "none", settings)
+        super().__init__(
+            _stack_classes([_spread(part, per_train) for part in train]), tests, tokenizer, 3, "none", settings
+        )
 
 
 def _snippets(texts: list[Tensor], step: int, length: int) -> Tensor:
@@ -163,7 +165,7 @@ def _spread(pieces: Tensor, count: int) -> Tensor:
     return pieces[torch.arange(count) * len(pieces) // count]
 
 
-def _stacked(classes: list[Tensor]) -> Items:
+def _stack_classes(classes: list[Tensor]) -> Items:
     labels = [label for label, pieces in enumerate(classes) for _ in range(len(pieces))]
     return Items(torch.cat(classes).contiguous(), torch.tensor(labels))
 
@@ -192,10 +194,10 @@ class Sst2(Classification):
             if split == "test" and not (data_folder(subject) / "glue/SST-2" / name).exists():
                 continue
             test_texts, test_labels = corpora.sentiment(subject, name)
-            tests[split] = Items.padded([tokenizer.look_up(t.split()) for t in test_texts], test_labels, context)
+            tests[split] = Items.from_texts([tokenizer.look_up(t.split()) for t in test_texts], test_labels, context)
             read += test_texts
         settings = {"words": words, "mask_padding": mask_padding, "data_hash": content_hash(read)}
-        items = Items.padded([tokenizer.look_up(text) for text in train], labels, context)
+        items = Items.from_texts([tokenizer.look_up(text) for text in train], labels, context)
         super().__init__(items, tests, tokenizer, 2, mask_padding, settings)
 
 
@@ -242,7 +244,7 @@ class LabelledFile(Classification):
         split = WORDS_AND_MARKS.findall
         tokenizer = WordTokenizer.count((word for text, _ in parts[False] for word in split(text)), words)
         train, test = (
-            Items.padded(
+            Items.from_texts(
                 [tokenizer.look_up(split(text)) for text, _ in part],
                 [classes.index(label) for _, label in part],
                 context,

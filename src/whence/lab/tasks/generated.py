@@ -23,7 +23,7 @@ from whence.lab.tasks.base import (
 )
 
 
-class Generated(Task):
+class GeneratedTask(Task):
     """A task that generates its inputs. ``amount`` counts the items of an input: pairs, or symbols.
 
     Evaluations go up to ``longest`` times the trained amount.
@@ -69,7 +69,7 @@ def sample_without_replacement(rows: int, many: int, chosen: int, generator: tor
     return torch.rand(rows, many, generator=generator, dtype=torch.float64).argsort(dim=1, stable=True)[:, :chosen]
 
 
-class Retrieval(Generated):
+class Retrieval(GeneratedTask):
     """Key-value retrieval: pairs, then one of the keys; the target is the value that followed it.
 
         k3 v7 k9 v1 k4 v7 k9   ->   v1
@@ -113,7 +113,7 @@ class Retrieval(Generated):
         return [f"k{token}" if token < self.keys else f"v{token - self.keys}" for token in to_ints(tokens)]
 
 
-class Copying(Generated):
+class Copying(GeneratedTask):
     """Copying: a random string, a separator, the string again.
 
         a c a b |  a c a     targets from the separator on:  a c a b

@@ -40,12 +40,12 @@ class Channel:
 def fit_curves(curves: Tensor, fit: str) -> Tensor:
     """The fit through each curve, without its beginning and scaled to 0..1."""
     if fit not in FITS:
-        raise usage_error("fit_curves(fit)", f"fit={fit!r}", f"the fits are {', '.join(FITS)}", "take one of them")
+        raise usage_error("fit_curves(fit)", f"fit={fit!r}", f"the fits are {', '.join(FITS)}", "choose one of them")
     tokens = curves.shape[0]
     rest = _unit(curves[round(LEFT_OUT[fit] * tokens) :].double())
     if len(rest) < 8:
         raise usage_error(
-            "fit_curves(curves)", f"{tokens} tokens", "a trend needs at least a dozen", "take longer texts"
+            "fit_curves(curves)", f"{tokens} tokens", "a trend needs at least a dozen", "use longer texts"
         )
     if fit == "cubic":
         at = torch.linspace(-1, 1, len(rest), dtype=torch.float64)
@@ -55,7 +55,7 @@ def fit_curves(curves: Tensor, fit: str) -> Tensor:
         window = max(2, round(WINDOW * tokens))
         sums = torch.cat([torch.zeros_like(rest[:1]), rest.cumsum(0)])
         return (sums[window:] - sums[:-window]) / window
-    return _segmented(rest)
+    return _fit_segments(rest)
 
 
 def direction(curves: Tensor, fit: str) -> Tensor:
@@ -75,7 +75,7 @@ def roughness(curves: Tensor) -> Tensor:
     """The sum of squared second differences of each curve, scaled to 0..1 and lightly smoothed: ``[channels]``."""
     rest = _unit(curves[round(SMOOTH_LEFT_OUT * len(curves)) :].double())
     if len(rest) < 2 * SAVGOL[0] + 3:
-        raise usage_error("roughness", f"{len(curves)} tokens", "the smoother needs more", "take longer texts")
+        raise usage_error("roughness", f"{len(curves)} tokens", "the smoother needs more", "use longer texts")
     signal = require_package("scipy.signal", "whence.probe.arrays.channels", "lab")
     smooth = torch.from_numpy(signal.savgol_filter(rest.numpy(), *SAVGOL, axis=0))
     # a window of even length shifts the curve by half a token, except for the ends, which are fitted separately: each
@@ -129,7 +129,7 @@ def _unit(curves: Tensor) -> Tensor:
     return (curves - low) / torch.where(high > low, high - low, torch.ones_like(high))
 
 
-def _segmented(curves: Tensor) -> Tensor:
+def _fit_segments(curves: Tensor) -> Tensor:
     """Piecewise linear fit with free breaks: the least sum of squares plus a penalty for each piece, by dynamic programming."""
     points = min(POINTS, len(curves))
     edges = [round(i * len(curves) / points) for i in range(points + 1)]

@@ -46,7 +46,7 @@ class Decomposition:
 
     @property
     def position_beyond_chance(self) -> float:
-        """The share of position less its expectation without any effect of position, which is the noise of few texts.
+        """The share of position minus its expectation without any effect of position, which is the noise of few texts.
 
         The residual of independent contexts adds residual / (contexts - 1) to the positional sum of squares. Without an
         effect of position the result is around 0 and may be negative.
@@ -302,7 +302,7 @@ def remove_part(states: Tensor, vectors: PositionalVectors, part: str) -> Tensor
     """The states without one part: ``vector``, ``moving`` or ``content``."""
     parts = {"vector": vectors.vector, "moving": vectors.moving, "content": vectors.content}
     if part not in parts:
-        raise usage_error("remove_part(part)", repr(part), f"the parts are {', '.join(parts)}", "take one of them")
+        raise usage_error("remove_part(part)", repr(part), f"the parts are {', '.join(parts)}", "choose one of them")
     return states.double() - parts[part]
 
 

@@ -43,7 +43,7 @@ def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
             "build_task",
             repr(name),
             f"the tasks are {', '.join([*TASKS, *entry_points(PROBE_TASKS)])}",
-            "take one of them, or module:Name for your own",
+            "choose one of them, or module:Name for your own",
         )
     task = TASKS[name](items, **settings)
     return task if task.source else replace(task, source=SOURCES.get(name, "generated; not published data"))

@@ -108,7 +108,7 @@ class ProbeTask:
                 f"{self.name}.prompt",
                 f"place {place}",
                 f"it has slots 0 to {len(item.others)}",
-                "take one of them",
+                "choose one of them",
             )
         texts = [*item.others[:place], item.gold, *item.others[place:]]
         around = [*range(place), *range(place + 1, len(texts))]
@@ -211,6 +211,6 @@ def is_correct(metric: str, output: str, answers: Sequence[str]) -> bool:
     metrics = {"value": value_occurs, "subspan": best_subspan}
     if metric not in metrics:
         raise usage_error(
-            "is_correct(metric)", repr(metric), f"the metrics are {', '.join(metrics)}", "take one of them"
+            "is_correct(metric)", repr(metric), f"the metrics are {', '.join(metrics)}", "choose one of them"
         )
     return metrics[metric](output, answers)

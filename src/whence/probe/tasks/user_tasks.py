@@ -42,15 +42,15 @@ def load_items(items: int | None, file: str, slots: int | None = None) -> ProbeT
         slots: texts in each prompt, including the gold; by default all texts of the file. The first others are used.
     """
     path = Path(file)
-    numbered = _read(path)
-    require_items(f"--items {path.name}", len(numbered), len(numbered) if items is None else items)
-    numbered = _with_rivals(path, numbered)[:items]
+    numbered_items = _read(path)
+    require_items(f"--items {path.name}", len(numbered_items), len(numbered_items) if items is None else items)
+    numbered_items = _with_rivals(path, numbered_items)[:items]
     if slots is not None:
-        most = 1 + len(numbered[0][1].others)
+        most = 1 + len(numbered_items[0][1].others)
         if not 2 <= slots <= most:
             raise usage_error(f"--items {path.name}", f"{slots} slots", f"its lines have {most}", f"take 2 to {most}")
-        numbered = [(line, _truncate_item(item, slots - 1)) for line, item in numbered]
-    loaded = tuple(item for _, item in numbered)
+        numbered_items = [(line, _truncate_item(item, slots - 1)) for line, item in numbered_items]
+    loaded = tuple(item for _, item in numbered_items)
     return ProbeTask(
         name=f"{path.stem}, {1 + len(loaded[0].others)} texts",
         about=f"Questions from {path.name}, each with several texts, one of which answers it.{describe_suspect_items(loaded)}",
@@ -112,11 +112,11 @@ def _read(path: Path) -> list[tuple[int, Item]]:
         raise usage_error(
             subject, f"byte {error.start} that is not UTF-8", "it is a text in UTF-8", "convert it"
         ) from None
-    numbered = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
-        raise usage_error(subject, "no lines", "it has one item a line", "add some")
-    first, first_item = numbered[0]
-    for number, item in numbered:
+    numbered_items = [(number, _item(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered_items:
+        raise usage_error(subject, "no lines", "it has one item per line", "add some")
+    first, first_item = numbered_items[0]
+    for number, item in numbered_items:
         for name, values, first_values in (
             ("others", item.others, first_item.others),
             ("rivals", item.rivals, first_item.rivals),
@@ -129,7 +129,7 @@ def _read(path: Path) -> list[tuple[int, Item]]:
                     f"line {first} has {len(first_values)}, and each line has as many",
                     "make them equal",
                 )
-    return numbered
+    return numbered_items
 
 
 def _item(path: Path, number: int, line: str) -> Item:
@@ -155,7 +155,7 @@ def _item(path: Path, number: int, line: str) -> Item:
                 number,
                 f"the rival {rival!r} beside the answer {clash!r}",
                 "no rival is a right answer or the beginning of one",
-                "take another",
+                "use another",
             )
     return Item(**texts, **lists, rivals=rivals)  # type: ignore[arg-type]
 
@@ -170,14 +170,14 @@ def neither_is_prefix(rival: str, answer: str) -> bool:
     return not (one.startswith(other) or other.startswith(one))
 
 
-def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int, Item]]:
+def _with_rivals(path: Path, numbered_items: list[tuple[int, Item]]) -> list[tuple[int, Item]]:
     """The items with rivals. Without rivals in the file, first answers of other lines are drawn: at most nine, equally many each."""
-    if numbered[0][1].rivals:
-        return numbered
-    answers = list(dict.fromkeys(item.answers[0] for _, item in numbered))
+    if numbered_items[0][1].rivals:
+        return numbered_items
+    answers = list(dict.fromkeys(item.answers[0] for _, item in numbered_items))
     draw = random.Random(0)
     rivals_by_item = []
-    for _, item in numbered:
+    for _, item in numbered_items:
         rivals: list[str] = []
         for other in draw.sample(answers, len(answers)):
             present = (*item.answers, *rivals)
@@ -187,7 +187,7 @@ def _with_rivals(path: Path, numbered: list[tuple[int, Item]]) -> list[tuple[int
     count = min(map(len, rivals_by_item))
     return [
         (number, replace(item, rivals=tuple(rivals[:count])))
-        for (number, item), rivals in zip(numbered, rivals_by_item, strict=True)
+        for (number, item), rivals in zip(numbered_items, rivals_by_item, strict=True)
     ]
 
 
@@ -277,7 +277,7 @@ def require_valid_task(subject: str, task: object, items: int) -> ProbeTask:
             raise usage_error(f"{subject}, item {number},", *wrong, "correct the item")
     if task.metric not in METRICS:
         raise usage_error(
-            subject, f"the metric {task.metric!r}", f"it is one of {', '.join(METRICS)}", "take one of them"
+            subject, f"the metric {task.metric!r}", f"it is one of {', '.join(METRICS)}", "choose one of them"
         )
     if "{question}" not in task.tail:
         raise usage_error(subject, f"the tail {task.tail!r}", "the tail must contain {question}", "add it")

@@ -61,16 +61,16 @@ def gold_curve(task: dict[str, Any]) -> Chart:
     levels = {name: point["mean"] for name, point in leading_curve(task)["baselines"].items()} | {
         "chance": task["chance"]
     }
-    named = [(SCORES[curve["score"]], curve) for curve in task["curves"]]
+    named_curves = [(SCORES[curve["score"]], curve) for curve in task["curves"]]
     description = f"{task['name']}: accuracy and probability of the answer by the slot of the gold"
     return slot_curves(
-        f"curve-{task['task']}", named, task["slots"], levels, "accuracy or probability (%)", description
+        f"curve-{task['task']}", named_curves, task["slots"], levels, "accuracy or probability (%)", description
     )
 
 
 def slot_curves(
     name: str,
-    named: Sequence[tuple[str, dict[str, Any]]],
+    named_curves: Sequence[tuple[str, dict[str, Any]]],
     slots: int,
     levels: Mapping[str, float],
     label: str,
@@ -83,9 +83,9 @@ def slot_curves(
             style = BASELINE_STYLES.get(level, "--")
             axes.axhline(PERCENT * share, color=COLORS["faint"], linewidth=1.1, linestyle=style,
                          label=f"{level}, {PERCENT * share:.0f}%")  # fmt: skip
-        for index, (words, curve) in enumerate(named):
+        for index, (words, curve) in enumerate(named_curves):
             color, marker, line = STYLES[index % len(STYLES)]
-            offset = (index - (len(named) - 1) / 2) * 0.012 * slots  # so that intervals do not cover each other
+            offset = (index - (len(named_curves) - 1) / 2) * 0.012 * slots  # so that intervals do not cover each other
             at = [point["slot"] + 1 + offset for point in curve["points"]]
             means = [PERCENT * point["mean"] for point in curve["points"]]
             ends = [point["interval"] or {"low": point["mean"], "high": point["mean"]} for point in curve["points"]]
@@ -97,7 +97,7 @@ def slot_curves(
                           markersize=4, label=words)  # fmt: skip
         axes.set_ylim(-3, 103)
         axes.set_xlim(1 - 0.05 * slots, slots * 1.05)
-        axes.set_xticks([point["slot"] + 1 for point in named[0][1]["points"]])
+        axes.set_xticks([point["slot"] + 1 for point in named_curves[0][1]["points"]])
         axes.set_xlabel("slot of the gold")
         axes.set_ylabel(label)
 
@@ -107,17 +107,17 @@ def slot_curves(
             f"slot {p['slot'] + 1}: {format_percent(p['mean'])} (95% interval {format_interval(p['interval'])}, {format_count(p['n'], 'item')})"
             for p in curve["points"]
         )
-        for words, curve in named
+        for words, curve in named_curves
     )
     rows = [
         [f"slot {point['slot'] + 1}"]
         + [
             f"{format_percent(curve['points'][i]['mean'])} ({format_interval(curve['points'][i]['interval'])})"
-            for _, curve in named
+            for _, curve in named_curves
         ]
-        for i, point in enumerate(named[0][1]["points"])
+        for i, point in enumerate(named_curves[0][1]["points"])
     ]
-    return Chart(name, f"{description}. {values}.", draw, ["", *(words for words, _ in named)], rows)
+    return Chart(name, f"{description}. {values}.", draw, ["", *(words for words, _ in named_curves)], rows)
 
 
 def depth_by_length(kind: str, tasks: Sequence[dict[str, Any]]) -> Chart:

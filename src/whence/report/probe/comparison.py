@@ -51,7 +51,7 @@ def title(findings: dict[str, Any]) -> str:
 
 def overall(findings: dict[str, Any]) -> str:
     """One sentence for all tasks."""
-    significant = [task for task in findings["tasks"] if supported(task, findings)]
+    significant = [task for task in findings["tasks"] if is_supported(task, findings)]
     total = format_count(len(findings["tasks"]), "task")
     if not significant:
         return (
@@ -65,7 +65,7 @@ def task_answer(task: dict[str, Any], findings: dict[str, Any]) -> str:
     """One sentence: which of the two is better with the gold in which slots."""
     first, second = findings["labels"]
     measure, best = _leading(task), _best(task)
-    if not supported(task, findings):
+    if not is_supported(task, findings):
         if all(cell["difference"] == 0 for one in task["measures"] for cell in one["slots"]):
             return "No difference: both have the same results in every slot."
         return f"Undecided: {_difference(measure, best, findings)}."
@@ -82,7 +82,7 @@ def task_answer(task: dict[str, Any], findings: dict[str, Any]) -> str:
     return f"{'; '.join(parts)} ({_difference(measure, best, findings)})."
 
 
-def supported(task: dict[str, Any], findings: dict[str, Any]) -> bool:
+def is_supported(task: dict[str, Any], findings: dict[str, Any]) -> bool:
     return bool(_best(task)["p"] < findings["decision"]["alpha"])
 
 
@@ -104,11 +104,11 @@ def _difference(measure: dict[str, Any], cell: dict[str, Any], findings: dict[st
     )
 
 
-def _ends(cell: dict[str, Any], turned: bool = False) -> str:
+def _ends(cell: dict[str, Any], negate: bool = False) -> str:
     ends, places = cell["interval"], decimals(cell["difference"])
     if ends is None:
         return f"n/a ({cell['no_interval']})"
-    low, high = (-ends["high"], -ends["low"]) if turned else (ends["low"], ends["high"])
+    low, high = (-ends["high"], -ends["low"]) if negate else (ends["low"], ends["high"])
     return f"{format_points(low, places)} to {format_points(high, places)}"
 
 
@@ -207,10 +207,10 @@ def _settings(findings: dict[str, Any]) -> str:
         else ""
     )
     text = (
-        f"A positive difference is in favour of {findings['labels'][1]}. p: max-T permutation test with sign flips of whole items, over all "
+        f"A positive difference is in favor of {findings['labels'][1]}. p: max-T permutation test with sign flips of whole items, over all "
         f"{format_count(decision['tests'], 'difference')} on this page (every slot and the mean over slots, for every measure and task). "
         f"A difference is supported at p < {decision['alpha']:g}. The intervals are simultaneous. Bars in the charts are the 95% intervals of each "
-        f"curve alone. Tasks with fewer than {decision['few']} items a slot are marked. Slots count from 1.{left_out}"
+        f"curve alone. Tasks with fewer than {decision['few']} items per slot are marked. Slots count from 1.{left_out}"
     )
     return (
         '<section class="study" aria-labelledby="settings"><h2 id="settings">How it was measured and decided</h2>'

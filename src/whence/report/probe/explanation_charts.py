@@ -42,7 +42,7 @@ HEADS = 6  # drawn one by one: those with the most attention to the gold
 
 
 def slot_attention(name: str, title: str, attention: dict[str, Any], content_free: Any) -> Chart:
-    """Attention a token to the gold as it moves, to the other slots, and where all slots hold the same words."""
+    """Attention per token to the gold as it moves, to the other slots, and where all slots hold the same words."""
     at = [slot + 1 for slot in attention["gold_slots"]]
     all_slots = list(range(1, len(attention["profile"][0][0]) + 1))
     series = {
@@ -64,10 +64,10 @@ def slot_attention(name: str, title: str, attention: dict[str, Any], content_fre
             axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xticks(at)
         axes.set_xlabel("slot, from the first to the last")
-        axes.set_ylabel("attention a token (thousandths, log)")
+        axes.set_ylabel("attention per token (thousandths, log)")
 
     description = f"{title}: attention of the answering token to each slot"
-    return line_chart(f"attention-{name}", description, draw, "slot", series, THOUSANDTHS, "thousandths a token")
+    return line_chart(f"attention-{name}", description, draw, "slot", series, THOUSANDTHS, "thousandths per token")
 
 
 def attention_by_distance(result: dict[str, Any]) -> Chart:
@@ -88,7 +88,7 @@ def attention_by_distance(result: dict[str, Any]) -> Chart:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("tokens back from the query, plus 1 (log)")
-        axes.set_ylabel("attention a token (%, log)")
+        axes.set_ylabel("attention per token (%, log)")
 
     description = "Mean attention to a token by its distance from the query"
     return line_chart("distance", description, draw, "distance", series, PERCENT, "%")

@@ -101,11 +101,11 @@ def draw_axes(axes: Axes, draw: Callable[[Axes], None]) -> None:
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart of a figure with its title; ``measured`` describes the data, below the figure."""
+    """A chart of a figure with its title; ``note`` describes the data, below the figure."""
 
     title: str
     chart: Chart
-    measured: str = ""
+    note: str = ""
 
 
 def curves_figure(findings: dict[str, Any]) -> Figure:
@@ -130,29 +130,31 @@ def explanations_figure(findings: dict[str, Any]) -> Figure:
             "a figure needs at least one",
             "run the probe without --only",
         )
-    return _figure(f"{findings['title']}: why", panels, columns=3, lettered=True)
+    return _figure(f"{findings['title']}: why", panels, columns=3, with_letters=True)
 
 
-def _figure(title: str, panels: Sequence[Panel], columns: int, lettered: bool = False) -> Figure:
+def _figure(title: str, panels: Sequence[Panel], columns: int, with_letters: bool = False) -> Figure:
     require_package("matplotlib", "a figure of a probe", "plot")
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    width, height = (3.9, 3.0) if lettered else (4.6, 3.1)
+    width, height = (3.9, 3.0) if with_letters else (4.6, 3.1)
     figure = Figure(figsize=(width * columns, height * rows + 0.4), facecolor="white", dpi=160, layout="constrained")
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, index + 1)
-        letter = f"{_letter(index)}  " if lettered else ""
-        axes.set_title(f"{letter}{panel.title}", fontsize=8.5, loc="left", fontweight="bold" if lettered else "normal")
+        letter = f"{_letter(index)}  " if with_letters else ""
+        axes.set_title(
+            f"{letter}{panel.title}", fontsize=8.5, loc="left", fontweight="bold" if with_letters else "normal"
+        )
         draw_axes(axes, panel.chart.draw)
-    measured: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for index, panel in enumerate(panels):
-        if panel.measured:
-            measured.setdefault(panel.measured, []).append(_letter(index))
-    if measured:
-        below = "; ".join(f"{', '.join(letters)}: {words}" for words, letters in measured.items()) + "."
+        if panel.note:
+            notes.setdefault(panel.note, []).append(_letter(index))
+    if notes:
+        below = "; ".join(f"{', '.join(letters)}: {words}" for words, letters in notes.items()) + "."
         figure.supxlabel(textwrap.fill(below, LETTERS * columns), fontsize=7.5, x=0.01, ha="left")
     return figure
 

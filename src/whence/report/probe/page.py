@@ -71,7 +71,7 @@ def _answer(sentence: str) -> str:
     return f'<p class="question">{html.escape(sentence)}</p>'
 
 
-def _few(items: int, what: str = "items a slot") -> str:
+def _few(items: int, what: str = "items per slot") -> str:
     note = few_items_note(items, what)
     return f'<p class="warning small">{html.escape(note)}</p>' if note else ""
 
@@ -176,7 +176,7 @@ def _gold_by_head(name: str, attention: dict[str, Any]) -> str:
     )
     return (
         f"<h3>Heads that attend to the gold</h3><p>Task: {html.escape(name)}. Attention to the gold relative to the largest value "
-        f'of any head in any slot ({1000 * most:.3g} thousandths a token).</p><div class="figures">{grids}</div>'
+        f'of any head in any slot ({1000 * most:.3g} thousandths per token).</p><div class="figures">{grids}</div>'
     )
 
 
@@ -200,7 +200,7 @@ def _hidden_states(findings: dict[str, Any]) -> str:
                   "Decomposition into mean, position, context and residual over plain texts; the share expected by chance "
                   "is subtracted.")
         + _figure("Positional vectors", norms,
-                  "Moving: the mean over texts at each position, less its mean over positions. Content: the rest of each text.")
+                  "Moving: the mean over texts at each position, minus its mean over positions. Content: the rest of each text.")
         + _figure("The smoothest channel", curve, "Mean over random texts, without the first tenth of the tokens.")
         + _figure("Monotone channels by fit", counts, "Channels that pass each fit, in order and with the tokens shuffled.")
         + f"</div>{tables.channels(channels)}"
@@ -250,7 +250,7 @@ def _ablation(findings: dict[str, Any]) -> str:
         return ""
     share, gold = (chart_html(explanation_charts.ablation(result, name)) for name in ("probability", "gold_attention"))
     about = (
-        f"{task['name']}, {format_count(result['items'], 'item')} a slot; vectors from {result['texts']} plain texts of "
+        f"{task['name']}, {format_count(result['items'], 'item')} per slot; vectors from {result['texts']} plain texts of "
         f"{result['tokens']} tokens."
     )
     text = (
@@ -264,8 +264,8 @@ def _ablation(findings: dict[str, Any]) -> str:
     return _collapsible("Does the curve depend on positional vectors?", text, result["items"])
 
 
-def _collapsible(title: str, content: str, items: int, what: str = "items a slot") -> str:
-    """A part of a section; with too few items it is folded away and says so."""
+def _collapsible(title: str, content: str, items: int, what: str = "items per slot") -> str:
+    """A part of a section; with too few items it is collapsed, with a note."""
     if not few_items_note(items, what):
         return f"<h3>{html.escape(title)}</h3>{content}"
     summary = f'{html.escape(title)} <span class="warning">{html.escape(few_items_note(items, what))}</span>'

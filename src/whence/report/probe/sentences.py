@@ -40,11 +40,11 @@ def describe_decision_rule(decision: dict[str, Any]) -> str:
     return (
         f"How it is decided. The measures are: accuracy by choice (share of items whose answer is more likely than every rival), "
         "probability of the answer (among the answer and its rivals), and accuracy by generation (share of items whose "
-        "answer occurs in the generated text). The gap is the best slot less the worst. p: share of within-item permutations "
+        "answer occurs in the generated text). The gap is the best slot minus the worst. p: share of within-item permutations "
         f"of the slots with a gap at least as large, with Holm’s correction for {format_count(decision['tests'], 'test')} (every task by every measure "
         f"of the plan); an effect is supported at p < {decision['alpha']:g}. Among supported measures the smallest p leads, then the "
         "largest gap beyond chance. The interval of the gap covers all pairs of slots at once. Panels with fewer than "
-        f"{decision['few']} items a slot are marked; with so few, a true effect is easily missed. Bars are 95% intervals. "
+        f"{decision['few']} items per slot are marked; with so few, a true effect is easily missed. Bars are 95% intervals. "
         "Dotted lines: chance, the question without any slot (closed book), and the gold alone (oracle). Slots count from 1."
     )
 
@@ -74,11 +74,11 @@ def explain_undecided(curve: dict[str, Any]) -> str:
     return f"the strongest measure, {measure_phrase(curve['score'])}, has a gap of {format_points(curve['gap'])} points (95% interval {format_gap_interval(curve)}, {p_value(curve['corrected_p'])})"
 
 
-def few_items_note(items: int, what: str = "items a slot") -> str:
+def few_items_note(items: int, what: str = "items per slot") -> str:
     """The note on a panel with few items; empty if there are enough.
 
     >>> few_items_note(6), few_items_note(20)
-    ('Few items: 6 items a slot, fewer than 20.', '')
+    ('Few items: 6 items per slot, fewer than 20.', '')
     """
     return (
         ""
