@@ -219,12 +219,12 @@ def test_a_refused_call_leaves_its_cache_as_it_was(about, wrong):
     assert text_after == text
     assert all(torch.equal(a, b) for a, b in zip(tensors, tensors_after, strict=True))
     step(cache, window=about.get("window"))
-    assert cache.seen == 4
+    assert cache.seq_length == 4
 
 
 def test_a_refused_first_call_leaves_an_empty_cache():
     cache = KVCache(capacity=4)
     with pytest.raises(whence.WhenceError):
         step(cache, position=user("bias", answer=None))
-    assert (len(cache), cache.seen) == (0, 0)
+    assert (len(cache), cache.seq_length) == (0, 0)
     step(cache, batch=1)  # nor does it remember the shapes of what was refused

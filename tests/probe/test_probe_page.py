@@ -32,7 +32,7 @@ def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
     rows = [line.split()[:2] for line in said.splitlines()]
     assert ["key-value", "choice"] in rows and any(row[:1] == ["probability"] for row in rows)  # both measures
     assert (
-        "% by slot" in said and "1:" in said and "Few items: 3 items a slot, fewer than 20." in " ".join(said.split())
+        "% by slot" in said and "1:" in said and "Few items: 3 items per slot, fewer than 20." in " ".join(said.split())
     )
 
 

@@ -36,8 +36,8 @@ class SpeechesClassify(Classification):
         units = data.build_vocabulary(subject, nltk.split)
         texts, labels = data.read_labelled(subject, "train_CLS.tsv")
         test_texts, test_labels = data.read_labelled(subject, "test_CLS.tsv")
-        train = Items.padded([units.look_up(nltk.split(text)) for text in texts], labels, context)
-        test = Items.padded([units.look_up(nltk.split(text)) for text in test_texts], test_labels, context)
+        train = Items.from_texts([units.look_up(nltk.split(text)) for text in texts], labels, context)
+        test = Items.from_texts([units.look_up(nltk.split(text)) for text in test_texts], test_labels, context)
         in_training = set(texts)
         unseen = torch.tensor(
             [row for row, text in enumerate(test_texts) if text not in in_training], dtype=torch.int64
