@@ -47,24 +47,24 @@ CACHES = [
     (
         "another batch",
         lambda: step(holding(), batch=1),
-        ("attend(k, cache=...)", "[batch, heads, width]", "[1, 2, 8]", "torch.float32", "cpu"),
+        ("attend(k, cache=...)", "[batch, heads, head_dim]", "[1, 2, 8]", "torch.float32", "cpu"),
     ),
     (
         "other heads",
         lambda: step(holding(), k=tensor(B, 4, 1, D), v=tensor(B, 4, 1, D)),
-        ("attend(k, cache=...)", "[batch, heads, width]", "[2, 4, 8]", "torch.float32", "cpu"),
+        ("attend(k, cache=...)", "[batch, heads, head_dim]", "[2, 4, 8]", "torch.float32", "cpu"),
     ),
     (
         "values of another width in a cache",
         lambda: step(holding(), v=tensor(B, G, 1, 4)),
-        ("attend(v, cache=...)", "[batch, heads, width]", "[2, 2, 4]", "torch.float32", "cpu"),
+        ("attend(v, cache=...)", "[batch, heads, head_dim]", "[2, 2, 4]", "torch.float32", "cpu"),
     ),
     (
         "another dtype",
         lambda: step(
             holding(), **{n: tensor(B, h, 1, D, dtype=torch.float64) for n, h in (("q", H), ("k", G), ("v", G))}
         ),
-        ("attend(k, cache=...)", "[batch, heads, width]", "[2, 2, 8]", "torch.float64", "cpu"),
+        ("attend(k, cache=...)", "[batch, heads, head_dim]", "[2, 2, 8]", "torch.float64", "cpu"),
     ),
     (
         "another device",

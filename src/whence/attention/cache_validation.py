@@ -86,16 +86,16 @@ def require_fit(
             "build the cache and use it inside the function",
         )
     if stored is not None:
-        for name, old, new in (("k", stored[0], k), ("v", stored[1], v)):
+        for name, cached, added in (("k", stored[0], k), ("v", stored[1], v)):
             stored_shape, new_shape = (
-                (old.shape[0], old.shape[2], old.shape[3]),
-                (new.shape[0], new.shape[1], new.shape[3]),
+                (cached.shape[0], cached.shape[2], cached.shape[3]),
+                (added.shape[0], added.shape[1], added.shape[3]),
             )
-            if stored_shape != new_shape or old.dtype != new.dtype or old.device != new.device:
+            if stored_shape != new_shape or cached.dtype != added.dtype or cached.device != added.device:
                 raise usage_error(
                     f"attend({name}, cache=...)",
-                    f"[batch, heads, head_dim] {list(new_shape)} {new.dtype} on {new.device}",
-                    f"the cache holds {list(stored_shape)} {old.dtype} on {old.device}",
+                    f"[batch, heads, head_dim] {list(new_shape)} {added.dtype} on {added.device}",
+                    f"the cache holds {list(stored_shape)} {cached.dtype} on {cached.device}",
                     "use one cache for each layer and batch",
                 )
 

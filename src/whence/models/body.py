@@ -178,7 +178,7 @@ class Body(nn.Module):
         segments = None if segment_ids is None else shapes.validate_segment_ids(segment_ids, batch, rows, device)
         if cache is None:
             return count_tokens(mask, segments, rows, device)
-        return cache.layers[0].count(mask, segments, batch, rows, device)
+        return cache.layers[0].next_positions(mask, segments, batch, rows, device)
 
     def _check_caches(self, cache: Caches) -> None:
         if not isinstance(cache, Caches) or len(cache) != len(self.layers):
