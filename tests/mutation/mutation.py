@@ -67,18 +67,31 @@ TESTS = {
     L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
     L: LOOP,
     "records/": ["records/test_folder.py"],
+    "plugins": ["test_plugins.py", "cli/test_cli_plugins.py", "test_extending.py"],
+    "mend/": ["mend/test_mend_protocol.py", "probe/test_probe_plugins.py"],
+    "checks/": ["checks/test_checks.py"],
+    "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_own_questions.py", "probe/test_probe_plugins.py"],
+    "probe/arrays/": ["probe/test_probe_explanations.py", "probe/test_probe_ablation.py"],
+    "probe/": ["probe/test_probe.py", "probe/test_probe_decisions.py"],
     S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
-MODULES = ("position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py")
+MODULES = (
+    "plugins.py", "position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py",
+    "checks/*.py", "mend/*.py", "probe/*.py", "probe/tasks/*.py", "probe/arrays/*.py",
+)  # fmt: skip
 LEFT_OUT = {
     "position/catalogue.py": "a list for tests and figures",
     "lab/tasks/classification.py": "reads published data",
 }
 #: every test file that may be asked
 ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py", "records/test_*.py",
-         "models/test_*.py", "checks/test_checks.py", "fuzzing/test_*.py", "cli/test_*.py")  # fmt: skip
-NEVER = {"attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py"}
+         "models/test_*.py", "checks/test_*.py", "fuzzing/test_*.py", "cli/test_*.py", "mend/test_*.py", "probe/test_*.py",
+         "test_plugins.py", "test_extending.py")  # fmt: skip
+NEVER = {
+    "attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py", "probe/test_probe_on_gpu.py",
+    "position/test_adding_a_mechanism.py",  # copies the sources of the working tree, not the mutant's
+}  # fmt: skip
 
 
 def asked_files(only):
@@ -97,8 +110,10 @@ def files_for(module):
     """The test files named for a module."""
     stem = module.removesuffix(".py")
     key = max((key for key in TESTS if stem.startswith(key)), key=len)
-    folder, name = stem.rsplit("/", 1)
-    own = [f"{folder}/test_{name}.py"] if key.endswith("/") or key == stem else []
+    folder, _, name = stem.rpartition("/")
+    if folder.startswith("probe"):
+        name = f"probe_{name}"
+    own = [f"{folder}/test_{name}.py"] if folder and (key.endswith("/") or key == stem) else []
     return [*own, *TESTS[key]]
 
 
@@ -156,6 +171,19 @@ def run_baseline(jobs, files):
     return green, {file: about["by"] or f"exit {about['exit']}" for file, about in found.items() if file not in green}
 
 
+def require_green(mutant, baseline):
+    """Stop if the tests fail on unchanged sources when they are run as for a mutant: every mutant would count as killed."""
+    outcomes = []
+
+    def task():
+        named = [f for f in files_for(mutant.file) if f in baseline][:1]
+        outcomes.append((yield Job(None, [f"src:{mutant.file}", *named], 900)))
+
+    in_parallel([task()], 1)
+    if outcomes[0]["exit"] not in (0, 5):
+        sys.exit(f"the tests of {mutant.file} fail on unchanged sources ({outcomes[0]['by']}); no mutant was run")
+
+
 def digest(paths):
     whole = hashlib.sha256()
     for path in sorted(paths):
@@ -196,6 +224,8 @@ def main():
         if given.baseline:
             given.baseline.write_text(json.dumps({"green": baseline, "left_out": left_out}))
     chosen, lines = sample(baseline, given.only, given.mutants, given.seed)
+    if chosen:
+        require_green(chosen[0], baseline)
     same = {"seed": given.seed, "sources": sources, "tests": tests, "asked_for": given.mutants, "only": given.only}
     outcomes = {}
     if given.out.exists():

@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import runpy
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,15 @@ def list_study_files(folder: Path) -> dict[str, Path]:
     """Study files by name: those of installed packages (entry point group ``whence.studies``) and those in a folder."""
     files: dict[str, Path] = {}
     for point in entry_points(STUDIES).values():
-        spec = importlib.util.find_spec(point.value)
+        try:
+            spec = importlib.util.find_spec(point.value)
+        except ImportError as error:  # one broken package must not hide the studies of the others
+            warnings.warn(
+                f"the studies of {point.value} are ignored: {error}; reinstall or correct the package that registers "
+                f"the entry point {point.name!r} in the group {STUDIES}",
+                stacklevel=2,
+            )
+            continue
         for location in (spec.submodule_search_locations if spec else None) or ():
             files |= _files_below(Path(location))
     return files | _files_below(folder)
