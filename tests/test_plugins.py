@@ -233,15 +233,15 @@ def test_commands_of_packages(outsider):
     add_plugin_commands(application)
     commands = {command.name: command for command in application.registered_commands}
     assert commands["greet"].callback.__name__ == "greet" and "absent_package" in commands["broken"].help
-    with pytest.raises(WhenceError, match="whence broken is unavailable.*absent_package"):
+    with pytest.raises(WhenceError, match=r"whence broken is unavailable.*absent_package"):
         commands["broken"].callback()
 
 
 def test_what_a_registry_refuses(outsider):
     for use in (load_executor, lambda text, jobs: load(text), lambda text, jobs: parse_position(text)):
-        with pytest.raises(WhenceError, match="Louder|Batch"):
+        with pytest.raises(WhenceError, match=r"Louder|Batch"):
             use("outsider.parts:Louder" if use is not load_executor else "outsider.parts:Batch", 1)
-    with pytest.raises(WhenceError, match="Bits.*settings"):
+    with pytest.raises(WhenceError, match=r"Bits.*settings"):
         load_intervention("outsider.parts:Bits")
     with pytest.raises(WhenceError, match=r"the setting width.*length"):
         load("outsider.parts:Bits", width=3)

@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-import mutation
 import pytest
 from mutation_runs import SOURCES, TEST_FOLDER
 from mutation_sites import mutants_of
+
+import mutation
 
 HERE = Path(__file__).parent
 RECORD = json.loads((HERE / "record.json").read_text())
