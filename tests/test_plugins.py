@@ -312,7 +312,7 @@ def test_arguments_are_keyword_literals(text, message):
 
 
 def test_references_are_split():
-    assert plugins.parse_reference(" ./a b.py:Thing (x=[1, 'y'], z=None) ") == plugins.Reference(
+    assert plugins.parse_reference(" ./a b.py:Thing (x=[1, 'y'], z=None) ") == plugins.PluginReference(
         "./a b.py", "Thing", {"x": [1, "y"], "z": None}
     )
     assert plugins.split_reference("m.n:Thing") == ("m.n", "Thing", None)
