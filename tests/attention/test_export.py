@@ -177,8 +177,8 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
     if layout == "stretched":
         score_scale, bias = (t.detach()[:1].clone().requires_grad_().expand(4, -1) for t in (score_scale, bias))
     given = [t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, score_scale, bias, sink, *made[6:])]
-    out, lse = torch.ops.whence.tiled_attention(*given)
-    given = [torch.ones_like(out), out, lse, *given]
+    out, tops, totals = torch.ops.whence.tiled_attention(*given)
+    given = [torch.ones_like(out), out, tops, totals, *given]
     real = torch.ops.whence.tiled_attention_backward(*given, [True] * 3)
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in given]

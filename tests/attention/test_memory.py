@@ -34,8 +34,8 @@ def of_tables(length):
     tables = blockwise_kernel.Tables(table, table, None, None, None, None)
     settings = blockwise_kernel.Settings(0.5, 1.0, 0.0, 0)
     with Largest() as seen:
-        out, lse = blockwise_kernel.forward(q, k, v, span, tables, settings)
-        blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, [True, True, True])
+        out, tops, totals = blockwise_kernel.forward(q, k, v, span, tables, settings)
+        blockwise_kernel.backward(grad, out, tops, totals, q, k, v, span, tables, settings, [True] * 3)
     return seen.numbers
 
 

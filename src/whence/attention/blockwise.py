@@ -81,7 +81,7 @@ def compute_by_tables(call: Call) -> Tensor:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout > 0 else None
     score_scale, bias = (None if t is None else t.expand(heads, -1) for t in (score_scale, bias))
-    out, _ = ops.tiled_attention(
+    out, _, _ = ops.tiled_attention(
         q, k, v, score_scale, bias, sink, layout.real, layout.q_segment_ids, layout.k_segment_ids, layout.offset, layout.causal,
         layout.window, call.scale, call.temperature, dropout, seed,
     )  # fmt: skip

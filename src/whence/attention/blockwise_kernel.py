@@ -107,7 +107,7 @@ class Work:
         self.score_scale = (
             None if score_scale is None else table_to_band(score_scale[heads] * self.unit, self.span, block)
         )
-        self.bias = None if bias is None else table_to_band(bias[heads] * self.unit, self.span, block)
+        self.bias = None if bias is None else table_to_band(scale_finite(bias[heads], self.unit), self.span, block)
         return heads
 
     def by_pair(self, x: Tensor) -> Tensor:
@@ -133,15 +133,15 @@ class Work:
         start = self.span.column(tile.rows.start, tile.keys.start) - self.plan.columns[0]
         return band[:, : tile.rows.stop - tile.rows.start, start : start + tile.keys.stop - tile.keys.start]
 
-    def logits(self, scores: Tensor, into: Tensor, tile: Tile, less: Tensor | None = None) -> Tensor:
-        """Logits in units of log 2 as ``[B, H, rows, keys]``, minus one number per row (``less``); ``into`` may be the scores."""
+    def logits(self, scores: Tensor, into: Tensor, tile: Tile) -> Tensor:
+        """Logits in units of log 2 as ``[B, H, rows, keys]``; ``into`` may be the scores.
+
+        The forward and the backward pass round them alike: where logits are far from 0, another order of the additions
+        would change every weight.
+        """
         s, z = self.by_head(scores, tile), self.by_head(into, tile)
-        if self.score_scale is not None and less is not None:
-            torch.addcmul(-less, s, self.slice_band(self.score_scale, tile), out=z)
-        elif self.score_scale is not None:
+        if self.score_scale is not None:
             torch.mul(s, self.slice_band(self.score_scale, tile), out=z)
-        elif less is not None:
-            torch.sub(s, less, out=z)
         if self.bias is not None:
             z.add_(self.slice_band(self.bias, tile))
         elif self.mask is not None:
@@ -180,12 +180,19 @@ class Work:
         return (noise >= p).to(like.dtype).div_(1 - p)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, settings: Settings) -> tuple[Tensor, Tensor]:
-    """The output ``[B, H, T, E]`` and the log2-sum-exp2 of every row ``[B, H, T]`` (0 for a row that sees nothing)."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, settings: Settings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output ``[B, H, T, E]``, and for every row ``[B, H, T]`` its largest logit and the sum of its exponentials.
+
+    The weight of a key is ``exp2(logit - top) / total``. A row without visible keys has top 0 and total 1. The log-sum-exp,
+    ``top + log2(total)``, would be one number, but it loses ``log2(total)`` to rounding where all logits are far from 0.
+    """
     work = Work(q, k, span, tables, settings, buffers=1)
     out = q.new_zeros(*q.shape[:3], v.shape[3])
-    sink = None if tables.sink is None else tables.sink * work.unit
-    lse = q.new_zeros(q.shape[:3]) if sink is None else torch.where(torch.isneginf(sink), 0.0, sink).contiguous()
+    sink = None if tables.sink is None else scale_finite(tables.sink, work.unit)
+    tops = q.new_zeros(q.shape[:3]) if sink is None else torch.where(torch.isneginf(sink), 0.0, sink).contiguous()
+    totals = torch.ones_like(tops)
     queries, outs = work.by_pair(q), work.by_pair(out)
     keys, values = k.flatten(0, 1).transpose(1, 2).contiguous(), v.flatten(0, 1)
     for groups in work.plan.head_groups():
@@ -204,18 +211,19 @@ def forward(q: Tensor, k: Tensor, v: Tensor, span: Span, tables: Tables, setting
             if extra is not None:
                 total += torch.exp2(extra - top)
             total = torch.where(total == 0, 1.0, total)
-            lse[tile.batch, heads, tile.rows] = top + torch.log2(total)
+            tops[tile.batch, heads, tile.rows], totals[tile.batch, heads, tile.rows] = top, total
             if settings.dropout > 0:
                 z.mul_(work.dropout_mask(z, tile))
             part = torch.bmm(scores, values[tile.pairs, tile.keys]).unflatten(1, (work.plan.share, -1))
             outs[tile.pairs, :, tile.rows] = part / total.view(*part.shape[:3], 1)
-    return out, lse
+    return out, tops, totals
 
 
 def backward(
     grad: Tensor,
     out: Tensor,
-    lse: Tensor,
+    tops: Tensor,
+    totals: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -230,10 +238,12 @@ def backward(
     dq = torch.zeros_like(q)
     d_factor = None if tables.score_scale is None or not needed[0] else torch.zeros_like(tables.score_scale)
     d_bias = None if tables.bias is None or not needed[1] else torch.zeros_like(tables.bias)
-    delta = (grad * out).sum(-1)
+    # tiles hold weights times their row's total, so the upstream gradient of the row is divided by it
+    delta = (grad * out).sum(-1).div_(totals)
     # the factor from a gradient of a tile's logits to a gradient of q.k, without the band of score scales
     back = settings.scale / LOG2E if tables.score_scale is not None else settings.scale / settings.temperature
     queries, grads, dqs = work.by_pair(q), work.by_pair(grad), work.by_pair(dq)
+    shares = work.by_pair(totals[..., None].reciprocal())
     keys = k.flatten(0, 1)
     # keys and values are transposed, [pairs, dim, keys], where that makes the matrix product faster
     keys_across, values_across = (x.flatten(0, 1).transpose(1, 2).contiguous() for x in (k, v))
@@ -243,11 +253,12 @@ def backward(
         factor_sum = None if d_factor is None or work.score_scale is None else torch.zeros_like(work.score_scale)
         bias_sum = None if d_bias is None or work.bias is None else torch.zeros_like(work.bias)
         for tile in work.plan.tiles(groups):
-            q_rows, g_rows = work.rows_of(queries, tile), work.rows_of(grads, tile)
+            q_rows = work.rows_of(queries, tile)
+            g_rows = work.rows_of(grads, tile) * work.rows_of(shares, tile)
             scores, upstream = work.space(0, tile), work.space(1, tile)
             weights = scores if work.score_scale is None else work.space(2, tile)
             torch.bmm(q_rows * work.q_scale, keys_across[tile.pairs, :, tile.keys], out=scores)
-            p = work.logits(scores, weights, tile, lse[tile.batch, heads, tile.rows, None]).exp2_()
+            p = work.logits(scores, weights, tile).sub_(tops[tile.batch, heads, tile.rows, None]).exp2_()
             torch.bmm(g_rows, values_across[tile.pairs, :, tile.keys], out=upstream)
             dz = work.by_head(upstream, tile)
             used = weights
@@ -272,7 +283,8 @@ def backward(
             d_bias[heads] = band_to_table(bias_sum, span, work.plan.block).div_(settings.temperature)
     d_sink = None
     if tables.sink is not None and needed[2]:
-        d_sink = torch.exp2(tables.sink * work.unit - lse).mul_(-delta).div_(settings.temperature)
+        sink = scale_finite(tables.sink, work.unit)
+        d_sink = torch.exp2(sink - tops).mul_(-delta).div_(settings.temperature)
     dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
     return dq, dk, dv, d_factor, d_bias, d_sink
 
@@ -283,3 +295,9 @@ def _accumulate(into: Tensor, a: Tensor, b: Tensor) -> None:
         into.addcmul_(a[0], b[0])
     else:
         into.add_((a * b).sum(0))
+
+
+def scale_finite(x: Tensor, factor: float) -> Tensor:
+    """x times a factor, where a finite number stays finite: a bias of ``finfo.min`` hides nothing from a row of its like."""
+    scaled, largest = x * factor, torch.finfo(x.dtype).max
+    return torch.where(torch.isinf(x), scaled, scaled.clamp(-largest, largest))

@@ -30,33 +30,35 @@ def _unpack(
     )
 
 
-@torch.library.custom_op("whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)")
-def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return blockwise_kernel.forward(q, k, v, *_unpack(q, k, arguments))
 
 
 @tiled_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
+def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3]), q.new_empty(q.shape[:3])
 
 
 @torch.library.custom_op(
     "whence::tiled_attention_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor lse, {_ARGUMENTS}, bool[] needed)"
+    schema=f"(Tensor grad, Tensor out, Tensor tops, Tensor totals, {_ARGUMENTS}, bool[] needed)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def tiled_attention_backward(
-    grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
     *arguments, needed = rest
     span, tables, settings = _unpack(q, k, tuple(arguments))
-    results = blockwise_kernel.backward(grad, out, lse, q, k, v, span, tables, settings, needed)
+    results = blockwise_kernel.backward(grad, out, tops, totals, q, k, v, span, tables, settings, needed)
     return tuple(q.new_empty(0) if r is None else r.contiguous() for r in results)
 
 
 @tiled_attention_backward.register_fake
-def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _(
+    grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
     score_scale, bias, sink, needed = rest[0], rest[1], rest[2], rest[-1]
     tables = [(score_scale, needed[0]), (bias, needed[1]), (sink, needed[2])]
     differentiable = [t.new_empty(t.shape) if t is not None and need else q.new_empty(0) for t, need in tables]
@@ -68,20 +70,20 @@ def _(grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *
     )  # contiguous, whatever the inputs are
 
 
-def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.settings = inputs[9:15]
     ctx.save_for_backward(*inputs[:9], inputs[15], *output)
     ctx.needed = [bool(need) for need in ctx.needs_input_grad[3:6]]
-    ctx.mark_non_differentiable(output[1])
+    ctx.mark_non_differentiable(*output[1:])
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    *tensors, seed, out, lse = ctx.saved_tensors
+def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    *tensors, seed, out, tops, totals = ctx.saved_tensors
     if (
         torch.is_grad_enabled() and not torch.compiler.is_compiling()
     ):  # create_graph=True: the gradient is differentiated again
         return _double_backward(ctx, grad, tensors)
-    results = tiled_attention_backward(grad.contiguous(), out, lse, *tensors, *ctx.settings, seed, ctx.needed)
+    results = tiled_attention_backward(grad.contiguous(), out, tops, totals, *tensors, *ctx.settings, seed, ctx.needed)
     differentiable = [r if need else None for r, need in zip(results[3:], ctx.needed, strict=True)]
     return (*results[:3], *differentiable, *([None] * 10))
 
