@@ -89,12 +89,14 @@ def compute(call: Call) -> Tensor:
         top = logits.detach().amax(-1, keepdim=True)
         if q.dtype != dtype:  # a constant per row changes no weight; low precision is most accurate around 0
             logits = logits - top.masked_fill(torch.isinf(top), 0.0)
-        elif (
-            needs_gradient(q, k, v, logits)
-            and torch_modes.can_read_values(top)
-            and bool((top.abs() > MAX_FUSED_LOGIT).any())
-        ):
-            kernels = sdpa_kernel(SDPBackend.MATH)
+        elif needs_gradient(q, k, v, logits):
+            far = top.abs() > MAX_FUSED_LOGIT
+            if not torch_modes.can_read_values(top):
+                # a compiled graph cannot choose the kernel by values, so it moves such rows to 0. That is the same softmax;
+                # the scores survive beside -1e9, where the addition in float32 would round them away
+                logits = logits - torch.where(far & ~torch.isinf(top), top, 0.0)
+            elif bool(far.any()):
+                kernels = sdpa_kernel(SDPBackend.MATH)
         mask = logits.to(q.dtype)
         mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
     with kernels:

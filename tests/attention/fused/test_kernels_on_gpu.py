@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from barriers import BARRED, VALUES, Barrier, check_barrier
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 import whence
@@ -351,3 +352,37 @@ def test_output_dtypes():
         assert attend(*[q.to(dtype)] * 3, position=Recency(8).to(DEVICE), causal=True, backend="triton").dtype == dtype
     position = StableMask(1, context=8).to(DEVICE)
     assert whence.explain(q, q, q, position=position, causal=True).backend == "triton"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mask", ["causal", "both sides", "segment_ids", "later queries"])
+@pytest.mark.parametrize("barred", BARRED)
+@pytest.mark.parametrize("value", VALUES)
+def test_huge_finite_biases(value, barred, mask, dtype):
+    shape = (2, HEADS, 2, 150 if mask == "later queries" else 333, 333, WIDTH, WIDTH)
+    for learnable in (True, False):
+        position = Barrier(HEADS, value, barred, learnable).to(DEVICE)
+        poison()
+        check_barrier(position, shape, arguments(mask, 2, *shape[3:5]), dtype, "equal", DEVICE)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_huge_finite_biases_with_a_sink_few_queries_and_without_atomics(value):
+    position = (Barrier(HEADS, value, "everywhere") + Sink(HEADS)).to(DEVICE)
+    poison()
+    check_barrier(position, (1, HEADS, 2, 200, 200, WIDTH, WIDTH), {"causal": True}, torch.float32, "equal", DEVICE)
+    shape = (2, HEADS, 2, 5, 700, WIDTH, WIDTH)
+    for dtype in (torch.float32, torch.bfloat16):
+        poison()
+        check_barrier(
+            Barrier(HEADS, value, "everywhere").to(DEVICE), shape, arguments("causal", 2, 5, 700), dtype, "equal", DEVICE
+        )
+    torch.use_deterministic_algorithms(True)
+    try:
+        poison()
+        check_barrier(
+            Barrier(HEADS, value, "near").to(DEVICE), (2, HEADS, 2, 333, 333, WIDTH, WIDTH), {"causal": True},
+            torch.float32, "equal", DEVICE,
+        )  # fmt: skip
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -16,7 +16,7 @@ from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.attention.fused import ops
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
-from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, pack_tables
+from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, limit_finite, pack_tables
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
@@ -128,6 +128,8 @@ def score_effects(
             score_scale, bias, parameters, derivatives = tables
     fixed_scale = score_scale is not None and not score_scale.requires_grad
     logit_scale = LOG2E / softmax.temperature
+    if bias is not None and not is_built_in(position):  # no bias of the library's mechanisms is near the limit
+        bias = limit_finite(bias, logit_scale)
     scaled = ((score_scale, softmax.scale * logit_scale), (bias, logit_scale))
     columns = [(table.expand(heads, -1), factor) for table, factor in scaled if table is not None]
     effects = ScoreEffects(
@@ -150,6 +152,11 @@ def score_effects(
         has_amplitude=len(tabulated) < len(derivatives),
     )
     return effects, gradients
+
+
+def is_built_in(position: Position) -> bool:
+    """Whether every part is one of the library's mechanisms."""
+    return all(type(part).__module__.startswith("whence.position.") for part in position.parts)
 
 
 def distance_range(layout: Layout, q_len: int, kv_len: int) -> tuple[int, int]:

@@ -24,8 +24,10 @@ from whence.attention.fused.diagonals import (
 )
 from whence.attention.fused.tile_ops import (
     compute_logits,
+    compute_weights,
     dropout_multiplier,
     key_bounds,
+    load_log_sum_exp,
     load_tile,
     store_tile,
     visible,
@@ -36,7 +38,7 @@ from whence.attention.fused.tile_ops import (
 def dq_step(
     q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv, batch_head,
     start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad, qk_scale,
-    slope, lse, delta, q_segment, dropout, seed,
+    slope, lse, lost, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
@@ -69,7 +71,7 @@ def dq_step(
         HAS_BIAS,
         HAS_SLOPE,
     )
-    p = tl.exp2(logits - lse[:, None])
+    p = compute_weights(logits, lse, lost, 1, HAS_BIAS)
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)
         k_segment = 0
@@ -171,7 +173,10 @@ def backward_dq_kernel(
     out = load_tile(OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
-    lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
+    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
+    lse, lost = load_log_sum_exp(
+        LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS
+    )
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
@@ -221,7 +226,7 @@ def backward_dq_kernel(
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
                 SLOPE_GRAD, True,
@@ -231,7 +236,7 @@ def backward_dq_kernel(
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
                 SLOPE_GRAD, False,
@@ -242,7 +247,7 @@ def backward_dq_kernel(
         acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
             q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
             batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-            bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
             DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from whence.attention.fused import tile_configs
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, load_f32, load_f32x2
 from whence.attention.fused.packing import ceil_div, next_power_of_two, num_multiprocessors, padded_length
-from whence.attention.fused.tile_ops import dropout_multiplier, load_tile, visible
+from whence.attention.fused.tile_ops import dropout_multiplier, load_tile, store_log_sum_exp, visible
 
 PROGRAMS_PER_SM = 2
 
@@ -129,7 +129,7 @@ def split_k_kernel(
 def combine_kernel(
     PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, SINK, OUT, LSE, heads, q_len, lse_stride, splits, logit_scale, sink_b,
     sink_h, sink_t, o_b, o_h, o_t, head_dim,
-    HAS_SINK: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SINK: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     query = index % q_len
@@ -156,9 +156,10 @@ def combine_kernel(
     sees_nothing = row_sum == 0.0
     out = tl.sum(partial_out * weight[:, None], 0) / tl.where(sees_nothing, 1.0, row_sum)
     tl.store(OUT + b * o_b + h * o_h + query * o_t + offs_dv, out.to(OUT.dtype.element_ty), mask=offs_dv < head_dim)
-    tl.store(
-        LSE + index // q_len * lse_stride + query, tl.where(sees_nothing, float("inf"), row_max + tl.log2(row_sum))
-    )
+    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
+    lse_pointer = LSE + index // q_len * LSE_PARTS * lse_stride + query
+    lse = row_max + tl.log2(row_sum)
+    store_log_sum_exp(lse_pointer, lse_stride, row_max, row_sum, lse, sees_nothing, HAS_BIAS)
 
 
 def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
@@ -192,5 +193,6 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     combine_kernel[(call.batch * call.heads * call.q_len,)](
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
         splits, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
-        HAS_SINK=call.effects.sink is not None, BLOCK_SPLITS=max(2, next_power_of_two(splits)), BLOCK_DV=call.block_dv,
+        HAS_SINK=call.effects.sink is not None, HAS_BIAS=call.effects.has_bias,
+        BLOCK_SPLITS=max(2, next_power_of_two(splits)), BLOCK_DV=call.block_dv,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from whence.attention.fused.tile_ops import (
     dropout_multiplier,
     key_bounds,
     load_tile,
+    store_log_sum_exp,
     store_tile,
     visible,
 )
@@ -197,7 +198,8 @@ def forward_kernel(
     lse = row_max + tl.log2(row_sum)
     if HAS_SLOPE:
         lse = lse + slope * offs_m.to(tl.float32)
-    # lse = inf gives p = 0 in the backward pass, for rows without visible keys and for padding rows
-    tl.store(LSE + batch_head * lse_stride + start_m + offs_m, tl.where(sees_nothing | ~in_range, float("inf"), lse))
+    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
+    lse_pointers = LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m
+    store_log_sum_exp(lse_pointers, lse_stride, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS)
     out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
     store_tile(OUT, b, h, start_m, out.to(OUT.dtype), BLOCK_M, BLOCK_DV)

@@ -14,7 +14,14 @@ from whence.attention.fused.backward_dq import backward_dq_kernel
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.fused_call import EffectGradients
-from whence.attention.fused.packing import MAX_DECODE_QUERIES, NUM_SLOTS, ceil_div, empty_output, padded_length
+from whence.attention.fused.packing import (
+    MAX_DECODE_QUERIES,
+    NUM_SLOTS,
+    ceil_div,
+    empty_output,
+    lse_shape,
+    padded_length,
+)
 
 #: a slope is split into query and key weights if it changes the logits by at most this many bits across a block of
 #: keys, so that the weights neither overflow nor underflow
@@ -50,9 +57,9 @@ def select_gradients(gradients: EffectGradients, needed: list[bool]) -> NeededGr
 
 
 def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp ``[B, H, padded_length]``, and ``max_distance`` for the backward pass."""
+    """The output, the log-sum-exp (see ``packing.lse_shape``), and ``max_distance`` for the backward pass."""
     out = empty_output(call.q, call.v)
-    lse = call.q.new_empty(*call.q.shape[:2], padded_length(call.q_len), dtype=torch.float32)
+    lse = call.q.new_empty(lse_shape(call.q, call.effects.has_bias), dtype=torch.float32)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128:
@@ -111,7 +118,9 @@ def backward_dq(
     )
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
-    delta = torch.zeros_like(lse) if call.has_padding_rows else torch.empty_like(lse)
+    delta = lse.new_empty(call.batch, call.heads, padded_length(call.q_len))
+    if call.has_padding_rows:
+        delta.zero_()
     partial_sums = lse.new_empty(call.batch, call.heads, blocks, NUM_SLOTS) if needed.any_parameter else None
     table_sums = None
     if any(needed.dense):

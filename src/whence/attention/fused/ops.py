@@ -26,7 +26,7 @@ from whence.attention.fused.packing import (
     SLOPE_SLOT,
     align,
     empty_output,
-    padded_length,
+    lse_shape,
 )
 
 library = torch.library.Library("whence", "FRAGMENT")
@@ -47,7 +47,7 @@ def fused_attention(call: FusedCall) -> Tensor:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; the base-2 log-sum-exp of each row; the largest distance each head needs (empty: all distances)."""
+    """The output; the base-2 log-sum-exp of each row (see ``lse_shape``); the largest distance each head needs (empty: all distances)."""
     from whence.attention.fused import launch
 
     call = FusedCall.unflatten(arguments)
@@ -77,7 +77,8 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     sink, temperature = call.effects.sink, call.softmax.temperature
     if needed[2] and sink is not None:
         rows = slice(sink.shape[2])
-        probability = torch.exp2(sink * (LOG2E / temperature) - lse[:, :, rows])
+        exponent = sink * (LOG2E / temperature) - lse[:, :, 0, rows]
+        probability = torch.exp2(exponent - lse[:, :, 1, rows] if call.effects.has_bias else exponent)
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else _copy_into(torch.empty_like(x), d) for d, used, x in three)
@@ -97,7 +98,7 @@ def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, e = call.q, call.effects
     skips = call.mask.skip_blocks and (e.has_bias or e.slope is not None)
     max_distance = q.new_empty(2 * q.shape[1] + 1 if skips else 0, dtype=torch.int32)
-    lse = q.new_empty(*q.shape[:2], padded_length(q.shape[2]), dtype=torch.float32)
+    lse = q.new_empty(lse_shape(q, e.has_bias), dtype=torch.float32)
     return empty_output(q, call.v), lse, max_distance
 
 

@@ -58,5 +58,23 @@ def padded_length(q_len: int) -> int:
     return ceil_div(q_len, 128) * 128
 
 
+def lse_shape(q: Tensor, has_bias: bool) -> tuple[int, ...]:
+    """The shape of the log-sum-exp tensor, ``[B, H, 1 or 2, padded_length]``: with a bias it also holds what rounding lost."""
+    return q.shape[0], q.shape[1], 2 if has_bias else 1, padded_length(q.shape[2])
+
+
+def limit_finite(bias: Tensor, factor: float) -> Tensor:
+    """The bias with finite numbers so limited that they stay finite when multiplied by a factor; gradients pass.
+
+    A bias of ``finfo.min`` at every key of a row must not become -inf, which hides the row.
+    """
+    if factor <= 1:
+        return bias
+    largest = 0.999 * torch.finfo(bias.dtype).max / factor  # leaves room for rounding
+    with torch.no_grad():
+        excess = torch.nan_to_num(bias.clamp(-largest, largest).sub_(bias), nan=0.0, posinf=0.0, neginf=0.0)
+    return bias + excess
+
+
 def num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

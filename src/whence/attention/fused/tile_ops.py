@@ -43,6 +43,37 @@ def compute_logits(
 
 
 @triton.jit
+def store_log_sum_exp(pointers, lse_stride, row_max, row_sum, lse, hides, HAS_BIAS: tl.constexpr):
+    """Store the log-sum-exp of rows for the backward pass and, with a bias, what its rounding lost.
+
+    A huge bias such as -1e9 at every key of a row absorbs ``log2(row_sum)`` in the rounding of ``row_max +
+    log2(row_sum)``. ``hides`` marks rows without visible keys and padding rows: infinity gives them p = 0.
+    """
+    tl.store(pointers, tl.where(hides, float("inf"), lse))
+    if HAS_BIAS:
+        tl.store(pointers + lse_stride, tl.where(hides, 0.0, tl.log2(row_sum) - (lse - row_max)))
+
+
+@triton.jit
+def load_log_sum_exp(pointers, lse_stride, HAS_BIAS: tl.constexpr):
+    """The log-sum-exp of rows, and the part of it that rounding lost (0 without a bias)."""
+    lse = tl.load(pointers)
+    lost = 0.0
+    if HAS_BIAS:
+        lost = tl.load(pointers + lse_stride)
+    return lse, lost
+
+
+@triton.jit
+def compute_weights(logits, lse, lost, AXIS: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """Softmax weights; the queries lie along the axis other than AXIS."""
+    exponents = logits - tl.expand_dims(lse, AXIS)
+    if HAS_BIAS:
+        exponents = exponents - tl.expand_dims(lost, AXIS)
+    return tl.exp2(exponents)
+
+
+@triton.jit
 def visible(
     distance,
     offs_n,
