@@ -127,7 +127,9 @@ def test_sdpa_output_and_gradients(value, barred, mask, learnable):
 @pytest.mark.parametrize("value", VALUES)
 def test_bfloat16(value, backend):
     for barred in BARRED:
-        check(build(value, barred).requires_grad_(False), random_inputs("equal", torch.bfloat16), MASKS["causal"], backend)
+        check(
+            build(value, barred).requires_grad_(False), random_inputs("equal", torch.bfloat16), MASKS["causal"], backend
+        )
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "sdpa"])

@@ -30,7 +30,9 @@ def _unpack(
     )
 
 
-@torch.library.custom_op("whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+@torch.library.custom_op(
+    "whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+)
 def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return blockwise_kernel.forward(q, k, v, *_unpack(q, k, arguments))
 

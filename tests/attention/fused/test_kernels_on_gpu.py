@@ -375,7 +375,12 @@ def test_huge_finite_biases_with_a_sink_few_queries_and_without_atomics(value):
     for dtype in (torch.float32, torch.bfloat16):
         poison()
         check_barrier(
-            Barrier(HEADS, value, "everywhere").to(DEVICE), shape, arguments("causal", 2, 5, 700), dtype, "equal", DEVICE
+            Barrier(HEADS, value, "everywhere").to(DEVICE),
+            shape,
+            arguments("causal", 2, 5, 700),
+            dtype,
+            "equal",
+            DEVICE,
         )
     torch.use_deterministic_algorithms(True)
     try:

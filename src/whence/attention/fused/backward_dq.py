@@ -174,9 +174,7 @@ def backward_dq_kernel(
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
     LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-    lse, lost = load_log_sum_exp(
-        LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS
-    )
+    lse, lost = load_log_sum_exp(LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH

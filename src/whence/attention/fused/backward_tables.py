@@ -85,9 +85,7 @@ def table_gradient_kernel(
         v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
         LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-        lse, lost = load_log_sum_exp(
-            LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS
-        )
+        lse, lost = load_log_sum_exp(LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)
         logits, _ = compute_logits(qk, table, qk_scale, 0.0, BLOCK_M, BLOCK_N, 1, HAS_SCORE_SCALE, HAS_BIAS, False)
         p = compute_weights(logits, lse, lost, 1, HAS_BIAS)
