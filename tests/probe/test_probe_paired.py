@@ -170,7 +170,7 @@ def test_the_command_writes_the_page(plain, changed, tmp_path, capsys):
     )  # both on the same axes
     with pytest.raises(WhenceError, match="3 folders"):
         app(["report", *[str(plain)] * 3], standalone_mode=False)
-    with pytest.raises(WhenceError, match="each probe has a name of its own"):
+    with pytest.raises(WhenceError, match=r"--label.*pass it twice"):
         app(["report", str(plain), str(changed), "--label", "x"], standalone_mode=False)
     with pytest.raises(WhenceError, match="with 0 probes"):
         app(["report", str(plain), str(tmp_path / "nowhere")], standalone_mode=False)
