@@ -50,7 +50,7 @@ def main() -> None:
         run([venv / "bin/python", "-c", "import whence; print(whence.__file__)"], work)
         refused = run([venv / "bin/whence", "compare"], work, check=False)
         lines = refused.stderr.strip().splitlines()
-        if refused.returncode != 2 or len(lines) != 1 or 'pip install "whence[lab]"' not in lines[0]:
+        if refused.returncode != 2 or len(lines) != 1 or 'pip install "whence[cli]"' not in lines[0]:
             sys.exit(f"`whence compare` without extras must name the extra in one line:\n{refused.stderr}")
         run([*install, f"{library}[plot,hf,lab,report]", papers], work)
         (work / "bell.py").write_text(BELL.partition("\nposition = ")[0])

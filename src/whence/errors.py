@@ -7,20 +7,30 @@ from typing import Any
 
 
 class WhenceError(ValueError):
-    """Invalid input. Raised before any computation starts."""
+    """Invalid input. Raised before any computation starts, except for ``NonFiniteHook``."""
+
+
+class UnknownArgument(WhenceError, TypeError):
+    """A call has an argument that the function does not take."""
+
+
+class NonFiniteHook(WhenceError):
+    """A hook of a mechanism returned NaN or an infinity that reached the output."""
 
 
 class MissingExtra(WhenceError, ImportError):
     """A feature needs an optional dependency that is not installed or cannot be imported."""
 
 
-def usage_error(subject: str, got: str, rule: str, remedy: str) -> WhenceError:
-    """An error to raise, as one sentence.
+def usage_error(
+    subject: str, got: str, rule: str, remedy: str, *, kind: type[WhenceError] = WhenceError
+) -> WhenceError:
+    """An error to raise, as one sentence. A remedy may be a question, such as "did you mean causal?".
 
     >>> print(usage_error("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
     attend(q) got rank 3, but q must have rank 4; add the batch axis.
     """
-    return WhenceError(f"{subject} got {got}, but {rule}; {remedy}.")
+    return kind(f"{subject} got {got}, but {rule}; {remedy}{'' if remedy.endswith('?') else '.'}")
 
 
 def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:

@@ -1,12 +1,43 @@
-"""Validation of what a mechanism's hooks return."""
+"""Call the functions that a user writes, the hooks of a mechanism among them, and validate what they return."""
 
 from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from whence import torch_modes
 from whence.errors import usage_error
 from whence.shapes import format_count, format_shape, has_shape
+
+#: parts of torch's messages for a tensor of several elements that is used as one number or truth value
+_READS_OF_VALUES = (
+    "Boolean value of Tensor",
+    "only one element tensors can be converted",
+    "cannot be converted to Scalar",
+    "only integer tensors of a single element",
+)
+
+
+def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function on whole tensors. Python control flow on their values becomes a usage error."""
+    if torch_modes.is_tracing():
+        return function(*arguments)
+    try:
+        return function(*arguments)
+    except (RuntimeError, ValueError, TypeError) as error:
+        if not any(text in str(error) for text in _READS_OF_VALUES):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise usage_error(
+            subject,
+            f"Python code that needs one number, in line {frame.lineno} of {frame.filename}: {frame.line}",
+            "the function is called once on tensors that hold all positions",
+            "use torch.where(condition, a, b) instead of if, & and | instead of and and or, torch.exp instead of math.exp",
+        ) from error
 
 
 def require_per_head(mechanism: str, hook: str, out: Tensor | None, heads: int, n: int) -> Tensor:

@@ -5,14 +5,18 @@ Names take three forms:
     epar                         a built-in name, or one that an installed package registers as an entry point
     my_module:Bell               an object of a module that can be imported
     ./bell.py:Bell(heads=4)      an object of a file, with keyword arguments
+    ./bell.py                    the only mechanism or task of a file
 
 Arguments are Python literals. They are parsed and never evaluated. Code runs only when a module or a file is named.
+
+A built-in name wins over an entry point of the same name. A name that two packages register is an error.
 """
 
 from __future__ import annotations
 
 import ast
 import cmath
+import difflib
 import hashlib
 import importlib
 import importlib.metadata
@@ -20,7 +24,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +42,14 @@ PROBE_TASKS = "whence.probe_tasks"
 STUDIES = "whence.studies"
 TASKS = "whence.tasks"
 
+#: a path at the start of a text; one that begins with ./ ../ / or ~ may contain spaces, + and parentheses
+_FILE = re.compile(r"\s*(?P<file>(?:(?:\.{1,2}/|/|~)[^:]*?|[\w./-]+?)\.py)\s*(?=$|[:+(])")
 _REFERENCE = re.compile(r"(?P<module>[^()]+):(?P<name>[A-Za-z_]\w*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
 _ARGUMENTS = "arguments are keyword arguments with literal values, as in (words=3, kind='short')"
+
+
+#: modules that were loaded from a file have this prefix
+FILE_MODULE = "whence_file_"
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,30 @@ class PluginReference:
 
 
 def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """The entry points that installed packages register in a group, by name."""
+    """The entry points that installed packages register in a group, by name. ``require_unique`` finds duplicates."""
     return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+
+
+def require_unique(group: str, name: str, subject: str) -> None:
+    """Raise if two packages register a name for different objects."""
+    values = sorted({point.value for point in importlib.metadata.entry_points(group=group) if point.name == name})
+    if len(values) > 1:
+        raise usage_error(
+            subject,
+            f"the name {name}, which stands for {' and '.join(values)}",
+            f"two installed packages register it in the group {group}",
+            f"write {values[0]} instead of the name, or uninstall one of the packages",
+        )
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A remedy for an unknown name: the most similar known one, if there is one.
+
+    >>> did_you_mean("retreival", ["retrieval", "copy"], "choose one"), did_you_mean("x", ["copy"], "choose one")
+    ('did you mean retrieval?', 'choose one')
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else otherwise
 
 
 def load_entry_point(point: importlib.metadata.EntryPoint, subject: str) -> Any:
@@ -74,8 +106,20 @@ def is_reference(text: str) -> bool:
 
     >>> is_reference("./mine.py:Mine(words=3)"), is_reference("needle"), is_reference("Needle(words={1: 2})")
     (True, False, False)
+    >>> is_reference("./mine.py"), is_reference("./a (1).py:Mine")
+    (True, True)
     """
-    return ":" in text.partition("(")[0]
+    return _FILE.match(text) is not None or ":" in text.partition("(")[0]
+
+
+def split_file(text: str) -> tuple[str, str] | None:
+    """The path of a Python file at the start of a text, and the rest; None for a text that begins otherwise.
+
+    >>> split_file("./a+b (1).py:Bell(heads=4) + rotary"), split_file("rotary + ./bell.py:Bell")
+    (('./a+b (1).py', ':Bell(heads=4) + rotary'), None)
+    """
+    match = _FILE.match(text)
+    return None if match is None else (match["file"], text[match.end() :])
 
 
 def parse_reference(text: str, option: str = "") -> PluginReference:
@@ -94,7 +138,9 @@ def split_reference(text: str, option: str = "") -> tuple[str, str, str | None]:
     >>> split_reference("./mine.py:Mine(words=3)")
     ('./mine.py', 'Mine', '(words=3)')
     """
-    match = _REFERENCE.fullmatch(text.strip())
+    file = split_file(text)
+    path, rest = file or ("", text)
+    match = _REFERENCE.fullmatch(f"_{rest}".strip() if file else rest.strip())
     if match is None:
         raise usage_error(
             f"{option} {text}".strip(),
@@ -102,7 +148,7 @@ def split_reference(text: str, option: str = "") -> tuple[str, str, str | None]:
             "an object of your own is written my_module:Name or ./file.py:Name(size=3)",
             "name the class or function",
         )
-    return match["module"], match["name"], match["arguments"]
+    return path or match["module"], match["name"], match["arguments"]
 
 
 def load_reference(reference: PluginReference, subject: str) -> Any:
@@ -111,12 +157,64 @@ def load_reference(reference: PluginReference, subject: str) -> Any:
     try:
         return getattr(module, reference.name)
     except AttributeError:
+        own = [name for name, value in vars(module).items() if _is_defined_in(module, value)]
         raise usage_error(
             subject,
             f"no {reference.name} in {reference.module}",
-            "the module must define the class or function",
-            "check both names",
+            f"it defines {', '.join(own) or 'no class or function'}",
+            did_you_mean(reference.name, own, "check both names"),
         ) from None
+
+
+def complete_reference(text: str, subject: str, kind: type, what: str) -> str:
+    """A text that names a file alone, with the name of the only class of a kind in it; other texts as they are.
+
+    ``what`` names the kind in error texts.
+    """
+    file = split_file(text)
+    if file is None or file[1].lstrip().startswith(":"):
+        return text
+    path, arguments = file
+    module = load_module(path, subject)
+    names = [
+        name
+        for name, value in vars(module).items()
+        if _is_defined_in(module, value) and inspect.isclass(value) and issubclass(value, kind)
+    ]
+    if len(names) == 1:
+        return f"{path}:{names[0]}{arguments}"
+    got = f"{path} with {' and '.join(names) if names else 'none'}"
+    remedy = f"write {path}:{names[0] if names else 'Name'}"
+    raise usage_error(subject, got, f"a file without a name after it must define one {what}", remedy)
+
+
+def rebase_file(text: str, folder: Path) -> str:
+    """A reference with its relative path resolved against a folder; other texts as they are.
+
+    >>> rebase_file("./bell.py:Bell", Path("/studies")), rebase_file("rotary", Path("/studies"))
+    ('/studies/bell.py:Bell', 'rotary')
+    """
+    file = split_file(text)
+    if file is None or Path(file[0]).expanduser().is_absolute() or folder.resolve() == Path.cwd():
+        return text
+    return f"{(folder / file[0]).resolve()}{file[1]}"
+
+
+def display_name(definition: Any) -> str:
+    """The module and name of a class or function for tables and records; for one from a file, the file's name.
+
+    >>> display_name(PluginReference)
+    'whence.plugins.PluginReference'
+    """
+    module = definition.__module__
+    if module.startswith(FILE_MODULE):
+        return f"{Path(sys.modules[module].__file__ or '').name}:{definition.__qualname__}"
+    return f"{module}.{definition.__qualname__}"
+
+
+def _is_defined_in(module: ModuleType, value: Any) -> bool:
+    is_definition = inspect.isclass(value) or inspect.isfunction(value)
+    return is_definition and value.__module__ == module.__name__ and not value.__name__.startswith("_")
 
 
 def parse_arguments(
@@ -219,7 +317,7 @@ def _import_path(folder: Path) -> Iterator[None]:
 def _load_file(path: Path) -> ModuleType:
     """Run a file as a module, once for each path and content, so that its classes are the same at every load."""
     digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
-    name = f"whence_file_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
+    name = f"{FILE_MODULE}{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -237,6 +335,8 @@ def _load_file(path: Path) -> ModuleType:
 def hash_source_file(definition: Any) -> str | None:
     """SHA-256 of the file that defines a class or function; None where there is no such file.
 
+    Modules in the same folder or below that the file imports, directly or through such a module, are part of the hash.
+
     >>> len(hash_source_file(PluginReference))
     64
     """
@@ -246,4 +346,50 @@ def hash_source_file(definition: Any) -> str | None:
         return None
     if file is None or not Path(file).is_file():
         return None
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    path = Path(file).resolve()
+    total = hashlib.sha256(path.read_bytes())
+    for sibling in find_sibling_modules(path):
+        total.update(b"\0" + sibling.relative_to(path.parent).as_posix().encode() + b"\0" + sibling.read_bytes())
+    return total.hexdigest()
+
+
+def find_sibling_modules(path: Path) -> list[Path]:
+    """The modules below a file's folder that it imports, directly or through each other, in order of name.
+
+    Import statements are read, not run.
+    """
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        for module in _imported_files(waiting.pop()):
+            if path.parent in module.parents and module != path and module not in found:
+                found.add(module)
+                waiting.append(module)
+    return sorted(found)
+
+
+def _imported_files(path: Path) -> Iterator[Path]:
+    """The files of modules beside a file, or in the packages around it, that its import statements can mean."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    roots = [path.parent]
+    while (roots[-1] / "__init__.py").is_file():
+        roots.append(roots[-1].parent)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names, bases = [alias.name for alias in node.names], roots
+        elif isinstance(node, ast.ImportFrom):
+            names = [
+                ".".join(filter(None, (node.module, name))) for name in ("", *(alias.name for alias in node.names))
+            ]
+            bases = [path.parents[node.level - 1]] if node.level else roots
+        else:
+            continue
+        for base in bases:
+            for name in filter(None, names):
+                parts = name.split(".")
+                stems = [base.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+                candidates = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+                yield from (file.resolve() for file in candidates if file.is_file())

@@ -127,7 +127,9 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             "attend(v)",
             f"{format_count(v.shape[1], 'head')} with {k.shape[1]} in k",
             "keys and values must have the same number of heads",
-            "project both to the same number of heads",
+            mend_by_transpose("v")
+            if v.shape[1:3] == (k.shape[2], k.shape[1])
+            else "project both to the same number of heads",
         )
     if v.shape[2] != k.shape[2]:
         raise usage_error(
@@ -141,8 +143,18 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             "attend(q)",
             f"{format_count(q.shape[1], 'head')} for {format_count(k.shape[1], 'key head')}",
             "the number of query heads must be a multiple of the number of key heads",
-            "change one of the two numbers",
+            mend_by_transpose("q")
+            if q.shape[1:3] == (k.shape[2], k.shape[1])
+            else mend_by_transpose("q", "k", "v")
+            if q.shape[2] % k.shape[2] == 0
+            else "change one of the two numbers",
         )
+
+
+def mend_by_transpose(*names: str) -> str:
+    """The remedy for tensors that are probably ``[batch, length, heads, head_dim]``."""
+    calls = ", ".join(f"{name}.transpose(1, 2)" for name in names)
+    return f"if the axes are [batch, length, heads, head_dim], pass {calls}"
 
 
 def require_finite(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -203,13 +215,22 @@ def validate_positions(
     return wide if wide.ndim == 2 else wide[None]
 
 
-def validate_key_mask(value: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
-    """Which keys are real tokens, ``[B, length]`` bool."""
+def validate_key_mask(value: Tensor, batch: int, length: int, device: torch.device, heads: int | None = None) -> Tensor:
+    """Which keys are real tokens, ``[B, length]`` bool. With ``heads``, the error recognizes k with its axes swapped."""
     dense = isinstance(value, Tensor) and special_layout(value) is None
     fits = dense and tuple(value.shape) == (batch, length)
     if not fits or value.dtype != torch.bool:
         got = describe_tensor(value)
-        remedy = "convert an integer mask with mask.bool()" if fits else "pass one value per token of this call"
+        if fits and value.is_floating_point():
+            remedy = "convert it with key_mask.bool() if 1 marks the real keys, or with key_mask == 0 if it is additive"
+        elif fits:
+            remedy = "convert it with key_mask.bool()"
+        elif dense and heads is not None and tuple(value.shape) == (batch, heads):
+            remedy = mend_by_transpose("q", "k", "v")
+        elif dense and value.ndim > 2:
+            remedy = "pass a mask over pairs of queries and keys as attn_mask"
+        else:
+            remedy = "pass one value per token of this call"
         raise usage_error(
             "attend(key_mask=...)",
             got,

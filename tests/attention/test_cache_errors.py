@@ -138,7 +138,7 @@ LAYERS = [
     (
         "a position of the layer that is none",
         lambda: Attention(16, 4, "rotary"),
-        ("Attention(position=...)", "str", "whence.Position"),
+        ("Attention(position=...)", "'rotary'", "whence.Position"),
     ),
     ("x of two axes", lambda: layer()(tensor(3, 16)), ("Attention(x)", "[3, 16]")),
     ("x of another width", lambda: layer()(x(width=8)), ("Attention(x)", "[1, 3, 8]")),

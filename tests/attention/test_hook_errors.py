@@ -15,7 +15,7 @@ MECHANISMS = [
     (
         "a class for an object",
         lambda: call(position=Alibi),
-        ("attend(position=...)", "Alibi", "whence.Position", "such as whence.Rotary()"),
+        ("attend(position=...)", "the class Alibi", "whence.Position", "Alibi(heads=...)"),
     ),
     ("heads of another number", lambda: call(position=Epar(2)), ("attend(position=Epar)", "2", "4", "heads=4")),
     (

@@ -155,7 +155,7 @@ def test_three_thousand_terms():
         ("", "Rotary"),
         ("Rotary() +", "Rotary"),
         ("Rotary() - Alibi()", "Rotary"),
-        ("alibis", r"alibis.*write alibi"),
+        ("alibis", r"alibis.*did you mean alibi"),
         ("Position", "unknown mechanism Position"),
         ("Sum()", "unknown mechanism Sum"),
         ("Alibi(scale=1, scale=2)", r"scale twice.*keep one scale="),

@@ -13,6 +13,8 @@ from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backe
 from whence.attention.cache import KVCache
 from whence.attention.call import describe, prepare, without_autocast
 from whence.attention.fused import backend as _triton  # noqa: F401
+from whence.attention.keywords import ATTEND, explain_keywords
+from whence.attention.non_finite import require_finite_hooks
 from whence.errors import usage_error
 from whence.position.base import Position
 
@@ -52,6 +54,10 @@ class Options(TypedDict, total=False):
     check_finite: bool
 
 
+#: the remedy for ``attend(q, k, v, mask)``
+KEYWORD_ONLY = "only q, k and v are positional, so pass attn_mask=... and the others by name"
+
+
 @overload
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[False] = ..., **options: Unpack[Options]
@@ -60,6 +66,7 @@ def attend(
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **options: Unpack[Options]
 ) -> tuple[Tensor, Tensor]: ...
+@explain_keywords("attend", ATTEND, KEYWORD_ONLY)
 def attend(
     q: Tensor,
     k: Tensor,
@@ -114,7 +121,8 @@ def attend(
         skip_blocks: let the ``triton`` backend skip blocks of keys that provably cannot change the result, where a
             mechanism's bias decays: in causal attention over more than 1024 keys, without padding.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
-        check_finite: raise an error for NaN and infinity in q, k and v.
+        check_finite: raise an error for NaN and infinity in q, k and v, and for a hook of the position whose NaN or infinity
+            reaches the output. Such hooks are always reported on a CPU; on a GPU the check waits for the result.
 
     >>> import torch
     >>> q = k = v = torch.eye(4).reshape(1, 1, 4, 4)
@@ -148,6 +156,8 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
         backend, _ = choose(describe(call), arguments.backend)
         with without_autocast(call.q):  # backends compute in at least float32
             out, weights = require_result(backend, backend.run(call), call)
+        inputs = (arguments.q, arguments.k, call.v)
+        require_finite_hooks(call, inputs, out, always=arguments.check_finite)
     except Exception:
         if isinstance(cache, KVCache) and state is not None:
             cache.undo(state)  # a call that raises leaves no tokens behind
@@ -163,6 +173,7 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
     return out.to(dtype), None if weights is None else weights.to(dtype)
 
 
+@explain_keywords("explain", ATTEND, KEYWORD_ONLY, ("q", "k", "v", "return_weights", *Options.__annotations__))
 def explain(
     q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Unpack[Options]
 ) -> Explanation:

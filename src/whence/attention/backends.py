@@ -154,6 +154,7 @@ def require_backend_name(owner: str, name: str) -> None:
     points = plugins.entry_points(ENTRY_POINTS)
     if isinstance(name, str) and name in points:
         subject = f"the entry point {name!r} of {ENTRY_POINTS}"
+        plugins.require_unique(ENTRY_POINTS, name, f"{owner}(backend={name!r})")
         loaded = plugins.load_entry_point(points[name], subject)
         backend = loaded() if isinstance(loaded, type) else loaded
         require_backend_object(subject, backend)
@@ -163,7 +164,10 @@ def require_backend_name(owner: str, name: str) -> None:
         INSTALLED[name] = backend
         return
     known = tuple(dict.fromkeys(("auto", *BACKENDS, *INSTALLED, *points)))
-    require_choice(owner, "backend", name, known, remedy="choose one of them, or call whence.register_backend first")
+    remedy = "choose one of them, or call whence.register_backend first"
+    if isinstance(name, str):
+        remedy = plugins.did_you_mean(name, known, remedy)
+    require_choice(owner, "backend", name, known, remedy=remedy)
 
 
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:

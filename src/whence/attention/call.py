@@ -19,9 +19,9 @@ from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import usage_error
-from whence.position.base import Position, require_initialized
+from whence.position.base import Position, require_position
 from whence.position.no_position import NoPosition
-from whence.validation import format_value, require_flag, require_integer, require_number
+from whence.validation import require_flag, require_integer, require_number
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def validate_arguments(arguments: Arguments) -> None:
         shapes.require_finite(arguments.q, arguments.k, arguments.v)
     require_cache("attend", arguments.cache)
     if arguments.position is not None:
-        require_position(arguments.position, arguments)
+        require_applicable(arguments.position, arguments)
 
 
 def require_settings(owner: str, settings: Any) -> None:
@@ -176,14 +176,10 @@ def require_cache(owner: str, cache: object) -> None:
         )
 
 
-def require_position(position: Position, arguments: Arguments) -> None:
+def require_applicable(position: Position, arguments: Arguments) -> None:
     """Refuse a mechanism that was built for something else than this call."""
     q = arguments.q
-    if not isinstance(position, Position):
-        got = format_value(position) if isinstance(position, (str, type)) else type(position).__name__
-        remedy = "pass an instance, such as whence.Rotary()"
-        raise usage_error("attend(position=...)", got, "position is an instance of whence.Position", remedy)
-    require_initialized(position)
+    require_position("attend(position=...)", position)
     masks = (arguments.lengths, arguments.key_mask, arguments.segment_ids)
     several_sequences = any(x is not None for x in masks)
     for part in position.parts:
@@ -193,7 +189,9 @@ def require_position(position: Position, arguments: Arguments) -> None:
                 f"attend(position={name})",
                 f"{part.heads} heads with {q.shape[1]} in q",
                 "a mechanism has one set of parameters for each query head",
-                f"build it with heads={q.shape[1]}",
+                shapes.mend_by_transpose("q", "k", "v")
+                if part.heads == q.shape[2]
+                else f"build it with heads={q.shape[1]}",
             )
         head_dim = getattr(part, "head_dim", None)
         if head_dim is not None and head_dim != q.shape[3]:

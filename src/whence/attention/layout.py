@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence import shapes
-from whence.attention.arguments import Arguments, SegmentIds
+from whence.attention.arguments import Arguments
 from whence.attention.pair_mask import PairMask
 from whence.attention.token_positions import common_offset, count_tokens, leaves_gaps, require_contiguous_segments
 from whence.errors import usage_error
@@ -138,7 +138,7 @@ def resolve_layout(
     """
     q, q_positions, k_positions = arguments.q, arguments.q_positions, arguments.k_positions
     batch, rows, keys, device = q.shape[0], q.shape[2], arguments.k.shape[2], q.device
-    real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, keys, device)
+    real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, keys, device, heads=arguments.k.shape[1])
     q_segments, k_segments = _resolve_segment_ids(arguments.segment_ids, batch, rows, keys, device)
     if (q_positions is None) != (k_positions is None) and rows != keys:
         raise usage_error(
@@ -149,7 +149,7 @@ def resolve_layout(
         )
     if q_positions is None and k_positions is None:
         ordered = arguments.causal or arguments.window is not None or needs_positions
-        _require_derivable_positions(arguments.segment_ids, rows, keys, ordered)
+        _require_derivable_positions(arguments, ordered)
         require_contiguous_segments(k_segments)
         if rows != keys:
             require_contiguous_segments(q_segments)
@@ -169,9 +169,11 @@ def resolve_layout(
     return Layout(q_pos, k_pos, offset, arguments.causal, arguments.window, real, q_segments, k_segments)
 
 
-def _require_derivable_positions(segment_ids: SegmentIds | None, rows: int, keys: int, ordered: bool) -> None:
+def _require_derivable_positions(arguments: Arguments, ordered: bool) -> None:
     """Refuse a call whose result depends on positions that were not passed and cannot be counted."""
-    if isinstance(segment_ids, tuple) and ordered:
+    q, k = arguments.q, arguments.k
+    rows, keys = q.shape[2], k.shape[2]
+    if isinstance(arguments.segment_ids, tuple) and ordered:
         raise usage_error(
             "attend(segment_ids=(..., ...))",
             "a pair and no positions",
@@ -183,7 +185,9 @@ def _require_derivable_positions(segment_ids: SegmentIds | None, rows: int, keys
             "attend(q, k)",
             f"{shapes.format_count(rows, 'query', 'queries')} for {shapes.format_count(keys, 'key')} and no positions",
             "q and k have different lengths, so their positions cannot be counted",
-            f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
+            shapes.mend_by_transpose("q")
+            if q.shape[1:3] == (keys, k.shape[1])
+            else f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
             f"k_positions=torch.arange({keys})"
             if rows < keys
             else "pass q_positions and k_positions",
@@ -191,16 +195,21 @@ def _require_derivable_positions(segment_ids: SegmentIds | None, rows: int, keys
 
 
 def resolve_key_mask(
-    lengths: Tensor | None, key_mask: Tensor | None, batch: int, keys: int, device: torch.device
+    lengths: Tensor | None,
+    key_mask: Tensor | None,
+    batch: int,
+    keys: int,
+    device: torch.device,
+    heads: int | None = None,
 ) -> Tensor | None:
-    """Which keys are real, from lengths or a padding mask."""
+    """Which keys are real, from lengths or a padding mask. ``heads`` is the number of key heads, for the error text."""
     if lengths is not None and key_mask is not None:
         raise usage_error(
             "attend(lengths=..., key_mask=...)", "both", "both state which tokens are real", "drop one of them"
         )
     if lengths is not None:
         return shapes.mask_from_lengths(lengths, batch, keys, device)
-    return None if key_mask is None else shapes.validate_key_mask(key_mask, batch, keys, device)
+    return None if key_mask is None else shapes.validate_key_mask(key_mask, batch, keys, device, heads)
 
 
 def _resolve_segment_ids(

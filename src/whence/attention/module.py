@@ -12,10 +12,11 @@ from whence.attention.attend import compute
 from whence.attention.backends import require_backend_name
 from whence.attention.cache import KVCache
 from whence.attention.call import require_cache, require_settings
+from whence.attention.keywords import CONSTRUCTOR, FORWARD, explain_keywords
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
-from whence.position.base import Position, Sum, require_initialized
+from whence.position.base import Position, Sum, require_position
 from whence.position.no_position import NoPosition
 from whence.validation import MAX_HEADS, require_choice, require_dim, require_flag, require_integer, require_table
 
@@ -43,6 +44,7 @@ class Attention(nn.Module):
     torch.Size([2, 5, 32])
     """
 
+    @explain_keywords("Attention", CONSTRUCTOR, "pass the arguments after position by name")
     def __init__(
         self,
         embed_dim: int,
@@ -77,15 +79,8 @@ class Attention(nn.Module):
         require_settings("Attention", self)
         require_flag("Attention", "bias", bias)
         require_choice("Attention", "norm", norm, ("none", "rms"))
-        if position is not None and not isinstance(position, Position):
-            raise usage_error(
-                "Attention(position=...)",
-                type(position).__name__,
-                "position must be a whence.Position",
-                "subclass whence.Position",
-            )
         if position is not None:
-            require_initialized(position)
+            require_position("Attention(position=...)", position)
         if heads % num_kv_heads != 0:
             raise usage_error(
                 "Attention(num_kv_heads=...)",
@@ -120,6 +115,9 @@ class Attention(nn.Module):
             # what attend receives, derived once; outside the registered modules, so that no parameter appears twice
             self.__dict__["_inside"] = without_embedding(value)
 
+    @explain_keywords(
+        "Attention.forward", FORWARD, "call layer(x) or layer(x, memory), which project q, k and v themselves"
+    )
     def forward(
         self,
         x: Tensor,
@@ -213,11 +211,7 @@ class Attention(nn.Module):
 
 def without_embedding(position: Position) -> Position:
     """A position without the parts that act on embeddings: what a layer inside a model needs."""
-    if not isinstance(position, Position):
-        got = type(position).__name__
-        raise usage_error(
-            "without_embedding(position)", got, "position must be a whence.Position", "subclass whence.Position"
-        )
+    require_position("without_embedding(position)", position)
     parts = [part for part in position.parts if "embed" not in part.effects]
     if len(parts) == len(position.parts):
         return position

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence import shapes, torch_modes
+from whence import hook_outputs, shapes, torch_modes
 from whence.attention.arguments import Arguments, MaskFunction
 from whence.errors import usage_error
 from whence.validation import format_value, require_parameters
@@ -64,7 +64,9 @@ class PairMask:
         device = q_positions.device
         batch = torch.arange(self.batch, device=device)[:, None, None, None]
         head = torch.arange(self.heads, device=device)[None, :, None, None]
-        answer = mask_fn(batch, head, q_positions[:, None, :, None], k_positions[:, None, None, :])
+        answer = hook_outputs.call_on_tensors(
+            "attend(mask_fn=...)", mask_fn, batch, head, q_positions[:, None, :, None], k_positions[:, None, None, :]
+        )
         full = (self.batch, self.heads, q_positions.shape[1], k_positions.shape[1])
         dense = isinstance(answer, Tensor) and answer.layout == torch.strided and not answer.is_nested
         if not dense or answer.dtype != torch.bool or not broadcasts(answer, full):
@@ -125,6 +127,8 @@ def _require_attn_mask(mask: Tensor, full: tuple[int, int, int, int], q: Tensor)
         )
         if mask.ndim in (2, 4) and mask.shape[-1] != keys:
             remedy = "let its last axis cover every key, those of the cache included"
+            if mask.shape[-2:] == (heads, heads):
+                remedy = shapes.mend_by_transpose("q", "k", "v")
         raise usage_error(
             "attend(attn_mask=...)",
             f"shape {shapes.format_shape(mask)}",

@@ -14,8 +14,8 @@ import torch
 
 from whence.checks import hooks, layers
 from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck
-from whence.errors import WhenceError, usage_error
-from whence.position.base import Position, require_initialized
+from whence.errors import WhenceError
+from whence.position.base import Position, require_position
 from whence.position.score_mod import ScoreModFunction, from_score_mod
 
 
@@ -114,12 +114,7 @@ def check(position: Position | ScoreModFunction) -> Report:
     """
     if not isinstance(position, Position | type) and callable(position):
         position = from_score_mod(position)
-    if not isinstance(position, Position):
-        got = type(position).__name__
-        raise usage_error(
-            "check(position)", got, "position must be a whence.Position", "pass an instance, as in check(Alibi(4))"
-        )
-    require_initialized(position)
+    position = require_position("check(position)", position)
     report = Report(repr(position))
     for number, (name, item) in enumerate(CHECKS.items(), 1):
         fixture: Fixture | None = None

@@ -14,6 +14,6 @@ def main() -> None:
             raise
         from whence.errors import missing_extra
 
-        print(missing_extra("the command line", "lab", str(error.name)), file=sys.stderr)
+        print(missing_extra("the command whence", "cli", str(error.name)), file=sys.stderr)
         sys.exit(2)
     run()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from whence.errors import usage_error
+from whence.plugins import did_you_mean
 from whence.position.catalogue import SHORT_NAMES
 
 HELP = "Train one small model with several positions on the same tasks and seeds, and write an HTML report."
@@ -48,10 +49,34 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     unknown = sorted(set(values) - set(known))
     if unknown:
         got = f"{', '.join(unknown)} in {path.name}"
-        raise usage_error("--config", got, f"the options are {', '.join(known)}", "rename or remove it")
+        remedy = did_you_mean(unknown[0], [str(name) for name in known], "rename or remove it")
+        raise usage_error("--config", got, f"the options are {', '.join(map(str, known))}", remedy)
+    values = rebase_values(values, path.parent)
     single = {name: [values[name]] for name in ("task", "position") if isinstance(values.get(name), str)}
     context.default_map = values | single
     return path
+
+
+def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values of a config file, with the files of positions, tasks, executor and data resolved against its folder."""
+    from whence.plugins import rebase_file
+    from whence.position.expression import rebase_position
+
+    rebased = dict(values)
+    for name, change in (
+        ("position", rebase_position),
+        ("baseline", rebase_position),
+        ("task", rebase_file),
+        ("executor", rebase_file),
+    ):
+        value = values.get(name)
+        if isinstance(value, str):
+            rebased[name] = change(value, folder)
+        elif isinstance(value, list):
+            rebased[name] = [change(one, folder) if isinstance(one, str) else one for one in value]
+    if isinstance(values.get("data"), str):
+        rebased["data"] = str(folder / values["data"])
+    return rebased
 
 
 def compare(
@@ -77,7 +102,7 @@ def compare(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with values for these options. Options on the command line override it.",
+            help="TOML file with values for these options. Its paths start from its own folder. Options here override it.",
             callback=read_config,
             is_eager=True,  # the other options need it
         ),

@@ -9,6 +9,7 @@ import re
 import shutil
 
 PURPOSES = {
+    "cli": "the command whence",
     "plot": "figures",
     "lab": "tasks, training and studies",
     "hf": "pretrained models",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
-from whence.plugins import is_reference
+from whence.plugins import did_you_mean, is_reference
 from whence.probe import plan as plans
 from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import QUICK
@@ -102,7 +102,7 @@ def select_tasks(
                 "whence probe --task",
                 ", ".join(unknown),
                 f"this plan has {', '.join(known)}",
-                "name one of them, or module:Name for your own",
+                did_you_mean(unknown[0], known, "name one of them, or module:Name for your own"),
             )
         named = [known.get(name) or TaskSpec(name, usual) for name in tasks or ()]
         specs = (*named, *(task_from_file(file, items) for file in files))

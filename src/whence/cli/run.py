@@ -14,7 +14,7 @@ from whence.errors import usage_error
 
 if TYPE_CHECKING:
     from whence.lab.experiment import Experiment
-    from whence.lab.study import Study
+    from whence.lab.study import Run, Study
 
 HELP = "Run or resume a study or an experiment, and write its report or its figures."
 EXAMPLES = """Examples:
@@ -82,6 +82,16 @@ def print_verdicts(study: dict[str, Any]) -> None:
     print("\n".join(verdict_lines(study)))
 
 
+def describe_divergence(run: Run, folder: Path) -> str:
+    """One line: the arm with its position, the step, the reason and what to do."""
+    result = records.read(folder / run.file_name)["result"]
+    name = run.arm.name if run.arm.name == run.arm.position else f"{run.arm.name} ({run.arm.position})"
+    text = f"{name}, seed {run.seed} of {run.study.name} diverged: {result['reason']}"
+    if result["step"] == 0:
+        text += "; nothing was trained yet, so run whence.check on the mechanism"
+    return text
+
+
 def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, executor: str = "local") -> None:
     """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read."""
     from whence.cli.progress import study_progress
@@ -98,7 +108,7 @@ def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, e
             outcome = runner.run_study(study, out, jobs=jobs, executor=executor, on_progress=on_progress)
         folders.append(outcome.folder)
         problems += outcome.problems
-        problems += [f"{run.arm.name}, seed {run.seed} of {study.name} diverged" for run in outcome.diverged]
+        problems += [describe_divergence(run, outcome.folder) for run in outcome.diverged]
     if process_rank() != 0:
         return
     for problem in problems:

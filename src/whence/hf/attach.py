@@ -15,8 +15,9 @@ from whence.hf.interface import KEY, OBSERVERS, AttentionSwitch
 from whence.hf.layers import find_attention_layers, select_layers, verify_attachment
 from whence.hf.rotation import RemoveRotation, RotationFinder
 from whence.hf.settings import track_settings, untrack_settings, warn_before_saving
-from whence.position.base import Position
+from whence.position.base import Position, require_initialized, require_position
 from whence.position.expression import ModelDims, build_position
+from whence.validation import format_value
 
 PositionLike = Position | str | Callable[[int], Position]
 DEFAULT_CONTEXT = 2048  # of a config that does not state a context length
@@ -162,6 +163,8 @@ def model_dims(model: Any) -> ModelDims:
 def _check_arguments(subject: str, model: Any, position: object) -> None:
     if isinstance(position, Position):
         _require_attachable(position)
+    elif isinstance(position, type):
+        require_position("attach(position=...)", position)
     elif not isinstance(position, str) and not callable(position):
         raise usage_error(
             subject,
@@ -205,8 +208,12 @@ def _require_attachable(position: object) -> None:
     subject = "attach(position=...)"
     if not isinstance(position, Position):
         raise usage_error(
-            subject, type(position).__name__, "the function must return a whence.Position", "return a Position"
+            subject,
+            f"a function that returned {format_value(position)}",
+            "the function must return a whence.Position for a layer's index",
+            "return a Position, or wrap a score_mod with whence.from_score_mod(fn)",
         )
+    require_initialized(position)
     for part in position.parts:
         name = type(part).__name__
         if "embed" in part.effects:

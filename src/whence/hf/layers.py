@@ -6,7 +6,7 @@ Each needs one or two forward passes over a few tokens.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from whence.errors import WhenceError, usage_error
 from whence.hf.integrations import execution_device, independent_rounding
 from whence.hf.interface import AttentionCall, not_a_decoder_error, observe
 from whence.torch_modes import eval_mode
+from whence.validation import format_value
 
 TOKENS = 6
 
@@ -60,8 +61,11 @@ def select_layers(
 ) -> dict[int, nn.Module]:
     """The attention modules of the selected layers. By default every layer is selected and must have attention."""
     total = int(model.config.get_text_config().num_hidden_layers)
-    selected = list(range(total)) if layers is None else list(layers)
     argument = subject.replace("...", "layers=...")
+    if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
+        remedy = f"pass layers=[{layers}]" if isinstance(layers, int) else "pass a list of indices"
+        raise usage_error(argument, format_value(layers), "layers is a list of layer indices", remedy)
+    selected = list(range(total)) if layers is None else list(layers)
     if not selected:
         raise usage_error(argument, "no layers", "at least one layer must be selected", "omit layers to select all")
     if any(isinstance(n, bool) or not isinstance(n, int) or not -total <= n < total for n in selected):

@@ -23,7 +23,17 @@ from typing import Any, Protocol, cast
 from whence.errors import WhenceError, usage_error
 from whence.lab.study import Run
 from whence.lab.training import Progress
-from whence.plugins import EXECUTORS, entry_points, is_reference, load_entry_point, load_reference, parse_reference
+from whence.plugins import (
+    EXECUTORS,
+    did_you_mean,
+    entry_points,
+    is_reference,
+    load_entry_point,
+    load_reference,
+    parse_reference,
+    require_unique,
+)
+from whence.validation import format_value, require_parameters
 
 OnProgress = Callable[[Run, Progress], None]
 Outcome = dict[str, Any] | Exception  # the record of a run, or why there is none
@@ -80,14 +90,22 @@ def load_executor(name: str, jobs: int) -> Executor:
     elif name == "local":
         executor_class = LocalExecutor
     elif name in (plugins := entry_points(EXECUTORS)):
+        require_unique(EXECUTORS, name, subject)
         executor_class = load_entry_point(plugins[name], subject)
     else:
-        known = ", ".join(["local", *plugins])
-        raise usage_error(subject, "an unknown executor", f"the executors are {known}", "name one, or module:Class")
-    if not (inspect.isclass(executor_class) and callable(getattr(executor_class, "run", None))):
-        raise usage_error(
-            subject, repr(executor_class), "an executor is a class with a method run", "name such a class"
-        )
+        known = ["local", *plugins]
+        remedy = did_you_mean(name, known, "name one, or module:Class")
+        raise usage_error(subject, "an unknown executor", f"the executors are {', '.join(known)}", remedy)
+    if not inspect.isclass(executor_class):
+        got = format_value(executor_class)
+        raise usage_error(subject, got, "an executor is a class with a method run", "name such a class")
+    if not callable(getattr(executor_class, "run", None)):
+        got = f"{executor_class.__name__} without run"
+        remedy = f"write def run(self, execute, runs, folder, on_progress) in {executor_class.__name__}"
+        raise usage_error(subject, got, "an executor is a class with a method run", remedy)
+    remedy = "write def run(self, execute, runs, folder, on_progress)"
+    names = ("self", "execute", "runs", "folder", "on_progress")
+    require_parameters(f"{subject}: {executor_class.__name__}.run", executor_class.run, names, remedy)
     if "jobs" in inspect.signature(executor_class).parameters:
         arguments = {"jobs": jobs} | arguments
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from whence.errors import WhenceError, usage_error
 from whence.lab.experiment import Experiment
 from whence.lab.study import Study
-from whence.plugins import STUDIES, entry_points
+from whence.plugins import STUDIES, did_you_mean, entry_points
 
 
 def list_study_files(folder: Path) -> dict[str, Path]:
@@ -47,7 +47,10 @@ def find_study_file(name: str, folder: Path) -> Path:
     if path is None or not path.exists():
         names = ", ".join(known) or "none; the package whence-papers has some"
         raise usage_error(
-            "whence run", f"no study {name}", f"the studies are: {names}", "choose one of them, or name a file.py"
+            "whence run",
+            f"no file {name}" if name.endswith(".py") else f"no study {name}",
+            f"the studies are: {names}",
+            did_you_mean(name, known, "choose one of them, or name a file.py"),
         )
     return path
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.errors import require_package
+from whence.errors import NonFiniteHook, require_package
 from whence.lab import checkpoints
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.kernels import training_kernels
@@ -174,6 +174,12 @@ def train(
         main = accelerator.is_main_process
         checkpoints.save(state, ready, optimizer.optimizer, progress, best=stopping.best, write=main)
 
+    def evaluate_at(step: int, split: str, trained: nn.Module) -> dict[str, Any]:
+        try:
+            return evaluate(task, trained, task.evaluation(split), accelerator.device)
+        except NonFiniteHook as error:
+            raise Diverged(step, f"in the evaluation on {split} {first_clause(error)}", curves) from error
+
     step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
         if stopping.should_stop:  # after the previous evaluation, which may stem from a process that was killed since
@@ -184,8 +190,12 @@ def train(
         targets, total = count_targets(batch), torch.zeros((), device=accelerator.device)
         for part in range(budget.grad_accum_steps):
             shard = shard_batch(shard_batch(batch, part, budget.grad_accum_steps), index, processes)
-            with accelerator.autocast():
-                loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets)
+            try:
+                with accelerator.autocast():
+                    loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets)
+            except NonFiniteHook as error:  # it names the mechanism
+                save_checkpoint(step)
+                raise Diverged(step, first_clause(error), curves) from error
             accelerator.backward(loss * processes)  # gradients are averaged over processes
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
@@ -203,9 +213,7 @@ def train(
         recent.append(mean)
         values = None
         if schedule.evaluates_after(step):
-            metrics = {
-                split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in stopping.splits
-            }
+            metrics = {split: evaluate_at(step, split, ready) for split in stopping.splits}
             require_finite(metrics, step, curves)
             evaluations.append({"step": step + 1, "splits": metrics})
             stopping.update(ready)
@@ -229,7 +237,7 @@ def train(
     if budget.patience is None:
         return result
     model.to(accelerator.device)
-    last = {split: evaluate(task, model, task.evaluation(split), accelerator.device) for split in task.splits()}
+    last = {split: evaluate_at(step, split, model) for split in task.splits()}
     require_finite(last, step, result)
     evaluations.append({"step": stopping.best_step, "splits": last})  # the returned weights on all splits
     on_progress(
@@ -244,6 +252,11 @@ def require_finite(metrics: dict[str, dict[str, Any]], step: int, curves: Mappin
         wrong = [value for value in row.values() if isinstance(value, float) and not math.isfinite(value)]
         if wrong:
             raise DivergenceError(step, f"the evaluation on {split} became {wrong[0]}", curves)
+
+
+def first_clause(error: Exception) -> str:
+    """The mechanism, the hook and what it returned, without the rule and the remedy."""
+    return str(error).partition(", but ")[0]
 
 
 def last_loss(losses: list[dict[str, Any]]) -> float:

@@ -30,6 +30,7 @@ from torch import nn
 from whence.errors import WhenceError, usage_error
 from whence.plugins import (
     INTERVENTIONS,
+    did_you_mean,
     entry_points,
     hash_source_file,
     is_reference,
@@ -37,6 +38,7 @@ from whence.plugins import (
     load_reference,
     parse_arguments,
     parse_reference,
+    require_unique,
 )
 
 
@@ -141,15 +143,19 @@ def load_intervention(text: str, option: str = "--intervention") -> Intervention
 
 
 def require_intervention(subject: str, intervention: object) -> Intervention:
-    """The object itself, if it follows the protocol; otherwise an error that names the missing member."""
-    for member in ("name", "settings", "apply", "controls"):
-        if not hasattr(intervention, member) or (member != "name" and not callable(getattr(intervention, member))):
-            raise usage_error(
-                subject,
-                f"a {type(intervention).__name__} without {member}",
-                "an intervention has name, settings(), apply(model) and controls()",
-                f"add {member}; see whence.mend.Intervention",
-            )
+    """The object itself, if it follows the protocol; otherwise an error that names the missing members."""
+    missing = [
+        member
+        for member in ("name", "settings", "apply", "controls")
+        if not hasattr(intervention, member) or (member != "name" and not callable(getattr(intervention, member)))
+    ]
+    if missing:
+        raise usage_error(
+            subject,
+            f"a {type(intervention).__name__} without {', '.join(missing)}",
+            "an intervention has name, settings(), apply(model) and controls()",
+            f"add {', '.join(missing)}; see whence.mend.Intervention",
+        )
     assert isinstance(intervention, Intervention)
     return intervention
 
@@ -188,10 +194,13 @@ def _find_factory(text: str, subject: str) -> tuple[Any, dict[str, Any]]:
     if match and name in BUILT_IN:
         return BUILT_IN[name], parse_arguments(match[2], subject)
     if match and name in installed:
+        require_unique(INTERVENTIONS, name, subject)
         return load_entry_point(installed[name], subject), parse_arguments(match[2], subject)
     raise usage_error(
         subject,
         f"the unknown name {name}",
         f"the interventions are {', '.join(sorted({*BUILT_IN, *installed}))}",
-        "choose one of them, or name your own as module:Name or ./file.py:Name",
+        did_you_mean(
+            name, (*BUILT_IN, *installed), "choose one of them, or name your own as module:Name or ./file.py:Name"
+        ),
     )

@@ -11,7 +11,7 @@ import torch
 from whence.attention import explain, without_embedding
 from whence.errors import usage_error
 from whence.models.spec import ModelSpec
-from whence.position.base import Position
+from whence.position.base import Position, require_position
 from whence.position.no_position import NoPosition
 
 #: one Position, copied for each layer, or a function that builds the Position of a layer from its index
@@ -57,6 +57,8 @@ def _build_positions(spec: ModelSpec, position: PerLayer | None) -> list[Positio
         return [NoPosition() for _ in range(spec.layers)]
     if isinstance(position, Position):  # checked first, because a module is callable too
         return [copy.deepcopy(position) for _ in range(spec.layers)]
+    if isinstance(position, type):
+        require_position("build(position=...)", position)
     if not callable(position):
         raise usage_error(
             "build(position=...)",

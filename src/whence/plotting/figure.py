@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from whence.errors import require_package, usage_error
+from whence.errors import require_package
 from whence.plotting.effects import build_plot_inputs, compute_effect
 from whence.plotting.panels import add_axes, plot_attention, plot_effect, plot_oscillation, plot_sink
-from whence.position.base import Position
+from whence.position.base import Position, require_position
 from whence.position.rotary import Rotary
 from whence.validation import require_integer
 
@@ -42,9 +42,7 @@ def show(
     require_package("matplotlib", "whence.show", "plot")
     from matplotlib.figure import Figure
 
-    if not isinstance(position, Position):
-        got = type(position).__name__
-        raise usage_error("show(position)", got, "position must be a whence.Position", "subclass whence.Position")
+    require_position("show(position)", position)
     # the figure holds one number per pair of tokens
     require_integer("show", "length", length, low=8, high=4096, remedy="try length=128")
     if heads is not None:

@@ -145,6 +145,8 @@ class Position(nn.Module):
                 f"{name} is a hook, and an instance cannot replace a hook of its class",
                 f"write a subclass with a method {name}, or give the attribute another name",
             )
+        if isinstance(value, nn.Module | nn.Parameter) and "_parameters" not in self.__dict__:
+            require_initialized(self)  # torch's own error does not name the class
         super().__setattr__(name, value)
 
     # --- hooks: without an override they have no effect -----------------------------------------------------------------
@@ -233,6 +235,8 @@ class Position(nn.Module):
         raise _not_a_position(f"... + {type(self).__name__}", other, remedy)
 
     def __repr__(self) -> str:
+        if not is_initialized(self):
+            return f"{type(self).__name__}(super().__init__() was not called)"
         items = [f"{name}={format_setting(value)}" for name, value in self.repr_items()]
         if self.heads is not None:
             items.insert(0, f"heads={self.heads}")
@@ -391,10 +395,40 @@ def _not_a_position(subject: str, other: object, remedy: str) -> WhenceError:
     return usage_error(subject, type(other).__name__, "only a Position can be added to a Position", remedy)
 
 
+def require_position(subject: str, position: object) -> Position:
+    """The object itself, if it is an initialized Position; the error names what was passed instead.
+
+    >>> require_position("attend(position=...)", Sum)
+    Traceback (most recent call last):
+    whence.errors.WhenceError: attend(position=...) got the class Sum, but position must be an instance of whence.Position; call the class: Sum(...).
+    """
+    if isinstance(position, Position):
+        require_initialized(position)
+        return position
+    got, remedy = format_value(position), "pass an instance, such as whence.Rotary()"
+    if isinstance(position, type):
+        got = f"the class {position.__name__}"
+        heads = "heads=..." if issubclass(position, Position) and position.needs_heads else "..."
+        remedy = f"call the class: {position.__name__}({heads})" if issubclass(position, Position) else remedy
+    elif callable(position):
+        got, remedy = (
+            f"the function {getattr(position, '__name__', got)}",
+            "wrap a score_mod with whence.from_score_mod(fn)",
+        )
+    raise usage_error(subject, got, "position must be an instance of whence.Position", remedy)
+
+
+def is_initialized(part: Position) -> bool:
+    return "_parameters" in part.__dict__ and "heads" in part.__dict__
+
+
 def require_initialized(part: Position) -> None:
     """Raise for a mechanism whose constructor did not call ``Position.__init__``."""
-    if "_parameters" not in part.__dict__ or "heads" not in part.__dict__:
+    if not is_initialized(part):
         name = type(part).__name__
         raise usage_error(
-            name, "no attribute heads", "Position.__init__ sets it", f"call super().__init__() in {name}.__init__"
+            f"{name}.__init__",
+            "no call of Position.__init__",
+            "it must come before parameters and modules are assigned",
+            f"begin {name}.__init__ with super().__init__()",
         )

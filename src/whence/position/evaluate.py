@@ -31,9 +31,9 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
             at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
             length = length.expand(at.shape).reshape(-1).to(places.dtype)
         flat = at.reshape(-1)
-        out = hook_outputs.require_per_head(
-            type(part).__name__, hook, getattr(part, hook)(flat, length), heads, flat.shape[0]
-        )
+        name = type(part).__name__
+        answer = hook_outputs.call_on_tensors(f"{name}.{hook}", getattr(part, hook), flat, length)
+        out = hook_outputs.require_per_head(name, hook, answer, heads, flat.shape[0])
         out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
         total = out if total is None else total * out if hook == "score_scale" else total + out
     return total
@@ -44,9 +44,9 @@ def evaluate_content_bias(position: Position, rows: Rows) -> Tensor | None:
     total: Tensor | None = None
     for part in position.parts:
         if "content_bias" in part.effects:
-            term = hook_outputs.require_shape(
-                type(part).__name__, "content_bias", part.content_bias(rows), tuple(rows.scores.shape)
-            )
+            name = type(part).__name__
+            answer = hook_outputs.call_on_tensors(f"{name}.content_bias", part.content_bias, rows)
+            term = hook_outputs.require_shape(name, "content_bias", answer, tuple(rows.scores.shape))
             term = term.to(rows.scores.dtype)
             total = term if total is None else total + term
     return total
@@ -57,9 +57,9 @@ def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, shape: 
     total: Tensor | None = None
     for part in position.parts:
         if "value_bias" in part.effects:
-            term = hook_outputs.require_shape(
-                type(part).__name__, "value_bias", part.value_bias(weights, rows), shape
-            ).to(weights.dtype)
+            name = type(part).__name__
+            answer = hook_outputs.call_on_tensors(f"{name}.value_bias", part.value_bias, weights, rows)
+            term = hook_outputs.require_shape(name, "value_bias", answer, shape).to(weights.dtype)
             total = term if total is None else total + term
     return total
 

@@ -5,6 +5,8 @@
     my_module:Bell                               a class of your own, from a module
     ./bell.py:Bell(heads=4)                      from a file
     bell                                         a name that a package registers in the entry-point group whence.positions
+    ./bell.py                                    the only mechanism of a file
+    ./mods.py:relative                           a FlexAttention score_mod, or a function that returns a Position
     rotary + ./bell.py:Bell                      a sum of any of these
 
 Arguments are literals, or calls of the classes in ``catalogue.ARGUMENT_CLASSES``. They are parsed and never evaluated.
@@ -19,17 +21,18 @@ in ``Position.model_arguments``, and other arguments for attention without a cau
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from whence import plugins
 from whence.errors import WhenceError, usage_error
 from whence.position import catalogue
 from whence.position.base import Position, Sum
+from whence.position.score_mod import from_score_mod
 from whence.validation import format_value
 
 #: tables of positions reach this many times the training context, for tests of length extrapolation
@@ -121,10 +124,22 @@ def parse_position(text: str) -> PositionExpression:
     """
     if not isinstance(text, str):
         raise usage_error("position", format_value(text), _FORMS, "pass a string")
-    pieces = [piece.strip() for piece in _split_sum(text)]
+    written = [piece.strip() for piece in _split_sum(text)]
+    pieces = [
+        plugins.complete_reference(piece, _subject(text), Position, "subclass of whence.Position") for piece in written
+    ]
     terms = tuple(_parse_term(piece, text) for piece in pieces)
-    has_short_name = any(piece.partition("(")[0].strip() in catalogue.SHORT_NAMES for piece in pieces)
-    return PositionExpression(" + ".join(map(str, terms)) if has_short_name else text.strip(), terms)
+    is_short = any(piece.partition("(")[0].strip() in catalogue.SHORT_NAMES for piece in pieces) or pieces != written
+    return PositionExpression(" + ".join(map(str, terms)) if is_short else text.strip(), terms)
+
+
+def rebase_position(text: str, folder: Path) -> str:
+    """An expression with the relative paths in it resolved against a folder.
+
+    >>> rebase_position("rotary + ./bell.py:Bell", Path("/studies"))
+    'rotary + /studies/bell.py:Bell'
+    """
+    return " + ".join(plugins.rebase_file(piece.strip(), folder) for piece in _split_sum(text))
 
 
 def build_position(text: str, dims: ModelDims) -> Position:
@@ -160,11 +175,15 @@ def _subject(text: str) -> str:
 def _split_sum(text: str) -> list[str]:
     """Split at each ``+`` that is outside parentheses and quotes.
 
-    >>> _split_sum("a + B(c='+', d=(1 + 2)) + ./e.py:F")
-    ['a ', " B(c='+', d=(1 + 2)) ", ' ./e.py:F']
+    >>> _split_sum("a + B(c='+', d=(1 + 2)) + ./e+f.py:F")
+    ['a ', " B(c='+', d=(1 + 2)) ", ' ./e+f.py:F']
     """
-    pieces, start, depth, quote, escaped = [], 0, 0, "", False
+    pieces, start, depth, quote, escaped, path_end = [], 0, 0, "", False, 0
     for index, character in enumerate(text):
+        if index == start and (file := plugins.split_file(text[start:])):
+            path_end = len(text) - len(file[1])
+        if index < path_end:  # a path may contain + and parentheses
+            continue
         if quote:
             if escaped:
                 escaped = False
@@ -234,30 +253,41 @@ def _find_factory(name: str, subject: str) -> Any:
         return getattr(catalogue, name)
     registered = plugins.entry_points(plugins.POSITIONS)
     if name in registered:
+        plugins.require_unique(plugins.POSITIONS, name, subject)
         return plugins.load_entry_point(registered[name], subject)
     known = [*catalogue.SHORT_NAMES, *registered, *catalogue.__all__]
-    close = difflib.get_close_matches(name, known, n=1)
+    remedy = "use one of them, or your own as my_module:Name or ./file.py:Name"
     raise usage_error(
         subject,
         f"the unknown mechanism {name}",
         f"the known ones are {', '.join(known)}",
-        f"write {close[0]}" if close else "use one of them, or your own as my_module:Name or ./file.py:Name",
+        plugins.did_you_mean(name, known, remedy),
     )
 
 
 def _require_mechanism(factory: Any, name: str, subject: str) -> None:
     if (inspect.isclass(factory) and issubclass(factory, Position)) or inspect.isfunction(factory):
         return
+    got = f"the class {factory.__name__}" if inspect.isclass(factory) else format_value(factory)
     raise usage_error(
         subject,
-        f"{name}, which is {format_value(factory)}",
-        "a mechanism is a subclass of whence.Position, or a function that returns a Position",
+        f"{name}, which is {got}",
+        "a mechanism is a subclass of whence.Position, a function that returns one, or a score_mod",
         "name the class, or write a function that builds one",
     )
 
 
+def is_score_mod(factory: Any) -> bool:
+    """Whether a function is a FlexAttention score_mod: it takes score and four indices, all required."""
+    if not inspect.isfunction(factory):
+        return False
+    parameters = list(inspect.signature(factory).parameters.values())
+    required = [one for one in parameters if one.default is inspect.Parameter.empty]
+    return len(required) == 5 and required[0].name == "score"
+
+
 def _require_parameters(factory: Any, name: str, arguments: Mapping[str, Any], subject: str) -> None:
-    parameters = inspect.signature(factory).parameters
+    parameters = {} if is_score_mod(factory) else inspect.signature(factory).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for argument in arguments:
@@ -290,6 +320,8 @@ def _construct(term: Term, arguments: dict[str, Any], model_arguments: Mapping[s
         if isinstance(value, Term):  # a rotary scaling stretches the length that the model was trained on
             inside = {**model_arguments, "original": model_arguments["context"]}
             arguments[name] = _construct(value, dict(value.arguments), inside, subject)
+    if is_score_mod(term.factory):
+        return from_score_mod(term.factory)
     parameters = inspect.signature(term.factory).parameters
     also = getattr(term.factory, "model_arguments", ())
     for name, value in model_arguments.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from whence import shapes
+from whence import hook_outputs, shapes
 from whence.errors import usage_error
 from whence.position.base import Position, Rows
 from whence.validation import format_value, require_parameters
@@ -61,7 +61,9 @@ class ScoreMod(Position):
     def content_bias(self, rows: Rows) -> Tensor:
         scores = rows.scores
         batch, heads = (torch.arange(n, device=scores.device) for n in scores.shape[:2])
-        answer = self.fn(
+        answer = hook_outputs.call_on_tensors(
+            "from_score_mod(fn)",
+            self.fn,
             scores,
             batch[:, None, None, None],
             heads[None, :, None, None],

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
+from whence.plugins import display_name
 from whence.position.base import Position
 from whence.probe.endpoint import Endpoint
 from whence.probe.probed_model import ProbedModel
@@ -176,7 +177,7 @@ def describe_identity(identity: dict[str, Any] | None) -> str:
 
 def _part(part: Position) -> dict[str, Any]:
     kind = type(part)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = display_name(kind)
     plain = {key: repr(value) for key, value in sorted(vars(part).items()) if _is_setting(key, value)}
     state = (*part.named_parameters(), *part.named_buffers())
     numbers = checksum((key, value) for key, value in state if key not in NOT_NUMBERS)

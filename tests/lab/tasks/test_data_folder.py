@@ -34,7 +34,7 @@ def test_without_the_variable(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     said = refused(load, name)
-    assert said.startswith(f'load("{name}")') and "set WHENCE_DATA to a folder" in said
+    assert said.startswith(f"task '{name}'") and "set WHENCE_DATA to a folder" in said
     assert ("run: python -m " in said) is (name != "books") and "fill it" not in said
 
 
@@ -58,7 +58,7 @@ def test_without_the_variable(monkeypatch, name):
 def test_an_empty_folder(folder, monkeypatch, name, path, mend):
     monkeypatch.setitem(sys.modules, "nltk", types.ModuleType("nltk"))
     said = refused(load, name)
-    assert said.startswith(f'load("{name}")') and path in said and str(folder) in said and said.endswith(f"{mend}.")
+    assert said.startswith(f"task '{name}'") and path in said and str(folder) in said and said.endswith(f"{mend}.")
 
 
 @pytest.mark.parametrize("name, package", [("wikitext103", "datasets"), ("sst2", "pooch")])

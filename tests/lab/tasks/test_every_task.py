@@ -119,7 +119,11 @@ def test_unknown_names_and_settings():
     with pytest.raises(WhenceError) as error:
         load("topic")
     said = str(error.value)
-    assert 'load("topic")' in said and "retrieval, copy, topics, sources, wikitext2" in said and "module:Class" in said
+    assert (
+        "'topic'" in said and "retrieval, copy, topics, sources, wikitext2" in said and "did you mean topics?" in said
+    )
+    with pytest.raises(WhenceError, match=r"'nonesuch'.*module:Class"):
+        load("nonesuch")
     with pytest.raises(WhenceError) as error:
         load("copy", length=3)
     assert "length" in str(error.value) and "string, symbols, items, seed" in str(error.value)
@@ -137,4 +141,4 @@ def test_a_registered_task_whose_import_fails_says_so(monkeypatch):
     with pytest.raises(WhenceError) as error:
         load("broken")
     said = str(error.value)
-    assert 'load("broken")' in said and "nonesuch_package" in said and "unknown task" not in said
+    assert "'broken'" in said and "nonesuch_package" in said and "unknown task" not in said

@@ -53,7 +53,7 @@ class Votes(GeneratedTask):
         require_choice(self.name, "order", order, ORDERS)
         if votes % 2 == 0 or not 0 <= noise <= 1:
             raise usage_error(
-                'load("votes")',
+                "task 'votes'",
                 f"votes={votes}, noise={noise}",
                 "votes must be odd and noise between 0 and 1",
                 "change votes or noise",

@@ -31,7 +31,7 @@ class SpeechesClassify(Classification):
 
     def __init__(self, mask_padding: str = "none", context: int = data.LONGEST) -> None:
         require_at_least(self.name, "context", context, 1)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         nltk = data.load_tokenizer(subject)
         units = data.build_vocabulary(subject, nltk.split)
         texts, labels = data.read_labelled(subject, "train_CLS.tsv")
@@ -71,7 +71,7 @@ class SpeechesLm(LanguageModelling):
     def __init__(self, context: int = data.LONGEST, stride: int = 1, evaluation_batches: int | None = 200) -> None:
         require_at_least(self.name, "stride", stride, 1)
         require_at_least(self.name, "evaluation_batches", 1 if evaluation_batches is None else evaluation_batches, 1)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         nltk = data.load_tokenizer(subject)
         units = data.build_vocabulary(subject, nltk.split)
         names = {president: f"test_LM_{president}.txt" for president in data.PRESIDENTS}

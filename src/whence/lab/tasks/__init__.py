@@ -16,7 +16,17 @@ from whence.lab.tasks.classification import LabelledFile, Sources, Sst2
 from whence.lab.tasks.generated import Copying, Retrieval
 from whence.lab.tasks.language_modelling import Books, TextFile, Topics, WikiText2, WikiText103
 from whence.plugins import TASKS as GROUP
-from whence.plugins import entry_points, is_reference, load_entry_point, load_reference, parse_reference
+from whence.plugins import (
+    complete_reference,
+    did_you_mean,
+    entry_points,
+    is_reference,
+    load_entry_point,
+    load_reference,
+    parse_reference,
+    require_unique,
+)
+from whence.validation import format_value
 
 __all__ = [
     "IGNORE_INDEX", "TASKS", "Batch", "MetricAccumulator", "Task", "TaskInfo", "find_task_class", "load", "select_row",
@@ -54,33 +64,52 @@ def load(name: str, **settings: Any) -> Task:
     """
     task_class = find_task_class(name)
     if is_reference(name):
+        name = _complete(name)
         settings = parse_reference(name).arguments | settings
     known = list(inspect.signature(task_class).parameters)
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
         rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
-        raise usage_error(f'load("{name}")', f"the setting {unknown[0]}", rule, "remove or rename it")
+        remedy = did_you_mean(unknown[0], known, "remove or rename it")
+        raise usage_error(f"task {name!r}", f"the setting {unknown[0]}={settings[unknown[0]]!r}", rule, remedy)
     return task_class(**settings)
 
 
 def find_task_class(name: str) -> type[Task]:
     """The class of a task by name, without loading its data."""
-    subject = f'load("{name}")'
+    subject = f"task {name!r}"
     if is_reference(name):
-        task_class = load_reference(parse_reference(name), subject)
+        task_class = load_reference(parse_reference(_complete(name)), subject)
     elif name in TASKS:
         return TASKS[name].task_class
     elif name in FILE_TASKS:
         return FILE_TASKS[name]
     elif name in (plugins := entry_points(GROUP)):
+        require_unique(GROUP, name, subject)
         task_class = load_entry_point(plugins[name], subject)
     else:
-        known = ", ".join([*TASKS, *plugins])
-        raise usage_error(
-            subject, "an unknown task", f"the tasks are {known}", "choose one, or name your own as module:Class"
-        )
-    if not (inspect.isclass(task_class) and issubclass(task_class, Task) and not inspect.isabstract(task_class)):
-        raise usage_error(
-            subject, repr(task_class), "a task is a concrete subclass of whence.lab.tasks.Task", "name such a class"
-        )
+        known = [*TASKS, *plugins]
+        remedy = did_you_mean(name, known, "choose one, or name your own as module:Class or ./file.py:Class")
+        raise usage_error(subject, "an unknown name", f"the tasks are {', '.join(known)}", remedy)
+    if not (inspect.isclass(task_class) and issubclass(task_class, Task)):
+        got = f"the class {task_class.__name__}" if inspect.isclass(task_class) else format_value(task_class)
+        raise usage_error(subject, got, "a task is a subclass of whence.lab.tasks.Task", "name such a class")
+    _require_complete(subject, task_class)
     return task_class
+
+
+def _complete(name: str) -> str:
+    """The name of a task, with the class if it names a file with one task alone."""
+    return complete_reference(name, f"task {name!r}", Task, "subclass of whence.lab.tasks.Task")
+
+
+def _require_complete(subject: str, task_class: type[Task]) -> None:
+    """Require every method that a task must have; all missing ones are named at once."""
+    missing = sorted(getattr(task_class, "__abstractmethods__", ()))
+    if missing:
+        raise usage_error(
+            subject,
+            f"{task_class.__name__} without {', '.join(missing)}",
+            f"a task has the methods {', '.join(sorted(Task.__abstractmethods__))}",
+            f"write def {' and def '.join(missing)} in {task_class.__name__}",
+        )

@@ -214,14 +214,14 @@ def evaluation_batch_size(length: int) -> int:
 def require_at_least(task: str, setting: str, got: int, least: int) -> None:
     """Reject a task setting below its minimum."""
     if got < least:
-        raise usage_error(f'load("{task}")', f"{setting}={got}", f"it must be at least {least}", f"increase {setting}")
+        raise usage_error(f"task {task!r}", f"{setting}={got}", f"it must be at least {least}", f"increase {setting}")
 
 
 def require_choice(task: str, setting: str, got: str, choices: tuple[str, ...]) -> None:
     """Reject a task setting that is not one of its choices."""
     if got not in choices:
         listed = ", ".join(map(repr, choices))
-        raise usage_error(f'load("{task}")', f"{setting}={got!r}", f"it must be one of {listed}", "choose one of these")
+        raise usage_error(f"task {task!r}", f"{setting}={got!r}", f"it must be one of {listed}", "choose one of these")
 
 
 def require_file_hash(path: str, sha256: str) -> None:

@@ -114,7 +114,7 @@ class Sources(Classification):
         require_at_least(self.name, "context", context, 1)
         require_at_least(self.name, "words", words, 3)
         require_at_least(self.name, "items", items, 1)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         parts = (python_texts.topics(subject), *python_texts.library(subject))
         split = WORDS_AND_MARKS.findall
         train_texts = [[split(text) for text in part.train.values()] for part in parts]
@@ -185,7 +185,7 @@ class Sst2(Classification):
     def __init__(self, context: int = 64, words: int = 10_000, mask_padding: str = "keys") -> None:
         require_at_least(self.name, "context", context, 1)
         require_at_least(self.name, "words", words, 3)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         texts, labels = corpora.sentiment(subject, "train_full.tsv")
         train = [text.split() for text in texts]
         tokenizer = WordTokenizer.count((word for text in train for word in text), words)

@@ -86,7 +86,7 @@ class Retrieval(GeneratedTask):
         require_at_least(self.name, "items", items, 1)
         if keys < 8 * pairs:
             raise usage_error(
-                'load("retrieval")',
+                "task 'retrieval'",
                 f"keys={keys} with pairs={pairs}",
                 "the longest evaluation has 8 times the pairs and all its keys differ",
                 f"set keys={8 * pairs} or more",

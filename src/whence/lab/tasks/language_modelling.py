@@ -88,7 +88,7 @@ class LanguageModelling(Task):
     def _enough(self, part: str, stream: Tensor, least: int) -> None:
         if len(stream) < least:
             raise usage_error(
-                f'load("{self.name}")',
+                f"task {self.name!r}",
                 f"{len(stream)} tokens of {part} text",
                 f"a context of {self.context} needs {least}",
                 "use a smaller context or more text",
@@ -121,7 +121,7 @@ class Topics(LanguageModelling):
     def __init__(self, context: int = 64, blocks: int = 128, units: str = "bytes", words: int = 2048) -> None:
         require_choice(self.name, "units", units, ("bytes", "words"))
         require_at_least(self.name, "words", words, 3)
-        parts = python_texts.topics(f'load("{self.name}")')
+        parts = python_texts.topics(f"task {self.name!r}")
         train, test = "\n\n".join(parts.train.values()), "\n\n".join(parts.test.values())
         chosen: Tokenizer = (
             ByteTokenizer() if units == "bytes" else WordTokenizer.count(WORDS_AND_MARKS.findall(train), words)
@@ -153,7 +153,7 @@ class WikiText(LanguageModelling):
     ) -> None:
         require_choice(self.name, "train_part", train_part, ("train", "valid"))
         require_at_least(self.name, "words", 3 if words is None else words, 3)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         train, test = (corpora.wikitext(subject, self.size, part) for part in (train_part, "test"))
         split = LINES_IN_WORDS.findall(train)
         tokenizer = WordTokenizer.count(split, words, LINES_IN_WORDS)
@@ -180,7 +180,7 @@ class Books(LanguageModelling):
 
     def __init__(self, context: int = 256, blocks: int = 128, characters: int | None = 10_000_000) -> None:
         require_at_least(self.name, "characters", context + 1 if characters is None else characters, context + 1)
-        subject = f'load("{self.name}")'
+        subject = f"task {self.name!r}"
         train, test = corpora.books(subject, "train", characters), corpora.books(subject, "test")
         settings = {"characters": characters, "data_hash": content_hash([train, test])}
         tokenizer = ByteTokenizer()

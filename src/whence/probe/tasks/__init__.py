@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from whence.errors import usage_error
-from whence.plugins import PROBE_TASKS, entry_points, is_reference
+from whence.plugins import PROBE_TASKS, did_you_mean, entry_points, is_reference
 from whence.probe.tasks.lost_in_the_middle import build_documents, generate_key_values, load_published_key_values
 from whence.probe.tasks.needle import build_needle
 from whence.probe.tasks.task import CLOSED_BOOK, ORACLE, Item, ProbeTask, Prompt, spread_slots
@@ -39,12 +39,9 @@ def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
     if is_reference(name) or is_installed(name):
         return load_task(name, items, **settings)
     if name not in TASKS:
-        raise usage_error(
-            "build_task",
-            repr(name),
-            f"the tasks are {', '.join([*TASKS, *entry_points(PROBE_TASKS)])}",
-            "choose one of them, or module:Name for your own",
-        )
+        known = [*TASKS, *entry_points(PROBE_TASKS)]
+        remedy = did_you_mean(name, known, "choose one of them, or module:Name for your own")
+        raise usage_error(f"task {name!r}", "an unknown name", f"the tasks are {', '.join(known)}", remedy)
     task = TASKS[name](items, **settings)
     return task if task.source else replace(task, source=SOURCES.get(name, "generated; not published data"))
 

@@ -28,6 +28,7 @@ from whence.plugins import (
     load_reference,
     parse_arguments,
     parse_reference,
+    require_unique,
 )
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
@@ -233,6 +234,7 @@ def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
     else:
         name, _, rest = text.partition("(")
         arguments = parse_arguments(f"({rest}" if rest else None, subject)
+        require_unique(PROBE_TASKS, name.strip(), subject)
         factory = load_entry_point(entry_points(PROBE_TASKS)[name.strip()], subject)
     if isinstance(factory, ProbeTask):
         task: object = factory

@@ -53,7 +53,7 @@ class NextPlaceTask(Task):
     def __init__(self, data: str = "geolife", days: int = 7) -> None:
         require_choice(self.name, "data", data, (*PUBLISHED, "world"))
         require_at_least(self.name, "days", days, 1)
-        parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f'load("{self.name}")')
+        parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f"task {self.name!r}")
         self.numbers, self.days = LocationIds.from_visits(parts["train"]), days
         self.parts = {name: build_histories(visits, self.numbers, days) for name, visits in parts.items()}
         self.vocab_size = self.classes = self.numbers.size
