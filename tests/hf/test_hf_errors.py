@@ -98,3 +98,13 @@ def test_unsupported_attention_arguments_raise(given, words):
     q = torch.zeros(1, 4, 3, 8)
     with pytest.raises(whence.WhenceError, match=words):
         attention(torch.nn.Linear(1, 1), q, q, q, None, **given)
+
+
+def test_a_class_or_a_number_of_layers_is_explained():
+    model = tiny("llama")
+    with pytest.raises(whence.WhenceError, match=r"attach\(position=.*the class Alibi.*Alibi\(heads=\.\.\.\)"):
+        hf.attach(model, whence.Alibi)
+    with pytest.raises(whence.WhenceError, match=r"layers=.*1.*pass layers=\[1\]"):
+        hf.attach(model, "alibi", layers=1)
+    with pytest.raises(whence.WhenceError, match=r"layers=.*'1'.*list of indices"):
+        hf.attach(model, "alibi", layers="1")

@@ -35,7 +35,7 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     if "rotate" in part.effects and not bool(torch.isfinite(call.q).all() and torch.isfinite(call.k).all()):
         raise _non_finite(part, "rotate", "a query or key that is NaN or infinite")
-    distance = layout.measured(dtype, rows)
+    distance = layout.hook_distances(dtype, rows)
     for hook, places in (
         ("score_scale", distance),
         ("bias", distance),

@@ -178,7 +178,7 @@ def train(
         try:
             return evaluate(task, trained, task.evaluation(split), accelerator.device)
         except NonFiniteHook as error:
-            raise Diverged(step, f"in the evaluation on {split} {first_clause(error)}", curves) from error
+            raise DivergenceError(step, f"in the evaluation on {split} {first_clause(error)}", curves) from error
 
     step = first - 1
     for step, batch in enumerate(batches(task, budget, schedule, seed, first), start=first):
@@ -195,7 +195,7 @@ def train(
                     loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets)
             except NonFiniteHook as error:  # it names the mechanism
                 save_checkpoint(step)
-                raise Diverged(step, first_clause(error), curves) from error
+                raise DivergenceError(step, first_clause(error), curves) from error
             accelerator.backward(loss * processes)  # gradients are averaged over processes
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
