@@ -99,13 +99,14 @@ def load_executor(name: str, jobs: int) -> Executor:
     if not inspect.isclass(executor_class):
         got = format_value(executor_class)
         raise usage_error(subject, got, "an executor is a class with a method run", "name such a class")
-    if not callable(getattr(executor_class, "run", None)):
+    run = getattr(executor_class, "run", None)
+    if not callable(run):
         got = f"{executor_class.__name__} without run"
         remedy = f"write def run(self, execute, runs, folder, on_progress) in {executor_class.__name__}"
         raise usage_error(subject, got, "an executor is a class with a method run", remedy)
     remedy = "write def run(self, execute, runs, folder, on_progress)"
     names = ("self", "execute", "runs", "folder", "on_progress")
-    require_parameters(f"{subject}: {executor_class.__name__}.run", executor_class.run, names, remedy)
+    require_parameters(f"{subject}: {executor_class.__name__}.run", run, names, remedy)
     if "jobs" in inspect.signature(executor_class).parameters:
         arguments = {"jobs": jobs} | arguments
     try:
