@@ -80,7 +80,7 @@ def test_seeds_that_are_missing_are_waited_for(tmp_path):
 def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expected):
     folder = write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
     found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} on average of 5 runs" in found.reason
+    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} (mean of 5 runs" in found.reason
     assert found.evidence.record == folder.as_posix()
 
 
@@ -124,7 +124,7 @@ def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi,
 
 def test_one_arm_against_several(tmp_path):
     arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
-    made = replace(study("epar-when-02", arms), question="Length: 1024 places")
+    made = replace(study("epar-when-02", arms), question="Length: 1024 tokens")
     levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
     write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
     found = verdict("epar-when-long", tmp_path)

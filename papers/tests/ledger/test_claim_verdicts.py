@@ -69,7 +69,7 @@ def test_one_wrong_figure_of_several_is_enough(tmp_path):
     record["figures"]["classifier"] += 1
     records.write(LedgerFolders(tmp_path).record_path(claim.id), record)
     found = judge(claim, LedgerFolders(tmp_path))
-    assert found.verdict == WRONG and found.reason == "classifier 6,804, not 6,803"
+    assert found.verdict == WRONG and found.reason == "classifier 6,804, but the source says 6,803"
 
 
 def test_what_the_sources_got_wrong_is_found_again():
@@ -167,7 +167,7 @@ def test_the_interval_of_a_further_run_against_its_simulation():
 def test_seeds_are_held_by_that_interval(relation, number, agrees):
     check = FigureCheck("x", relation, number, str(number), 0.05 if relation == "equals" else 0.0)
     found = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
-    assert found.agrees is agrees and "on average of 5 runs" in found.result
+    assert found.agrees is agrees and "(mean of 5 runs" in found.result
 
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):

@@ -86,7 +86,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
 def test_published_figures_against_the_seeds(tmp_path):
     write(tmp_path)
     found = verdict("pointer-geolife-ablation", tmp_path)
-    assert found.verdict == "not reproduced" and "mrr 66.00 on average of 5 runs" in found.reason
+    assert found.verdict == "not reproduced" and "mrr 66.00 (mean of 5 runs" in found.reason
     assert found.evidence.figures["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
     write(tmp_path, LEVELS | {"Recency": 51.5})
     assert verdict("pointer-geolife-ablation", tmp_path).verdict == "reproduced"

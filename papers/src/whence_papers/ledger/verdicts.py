@@ -128,7 +128,7 @@ def _evaluate_on_seeds(check: FigureCheck, values: list[float], level: float) ->
     }[check.relation]
     return CheckResult(
         check,
-        f"{mean:,.{digits}f} on average of {len(values)} runs, a further one within {low:,.{digits}f} to {high:,.{digits}f}",
+        f"{mean:,.{digits}f} (mean of {len(values)} runs, prediction interval {low:,.{digits}f} to {high:,.{digits}f})",
         agrees,
     )
 
@@ -137,7 +137,7 @@ def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
     relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "equals" else ""
     return f"{one.check.figure.replace('_', ' ')} {one.result}" + (
-        "" if one.agrees else f", not {relation}{one.check.text}"
+        "" if one.agrees else f", but the source says {relation}{one.check.text}"
     )
 
 
