@@ -28,31 +28,33 @@ ADAPTERS = {"task": lambda: TaskAware(W, CONTEXT), "content": lambda: ContentAwa
 def layer(adapter, position=None, *, causal=True, temperature=1.0, seed=0):
     torch.manual_seed(seed)
     position = Epar(HEADS, beta=2.0, context=CONTEXT) if position is None else position
-    made = AdaptiveAttention(W, HEADS, position, adapter(), causal=causal, temperature=temperature).double()
-    for parameter in made.adapter.parameters():  # louder than torch's start, so that a test can see each term
+    attention_layer = AdaptiveAttention(W, HEADS, position, adapter(), causal=causal, temperature=temperature).double()
+    for (
+        parameter
+    ) in attention_layer.adapter.parameters():  # louder than torch's start, so that a test can see each term
         parameter.data += torch.randn_like(parameter)
-    return made
+    return attention_layer
 
 
 def inputs(seed=1):
     return torch.randn(2, T, W, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def split(made, x):
-    q, k = (p(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for p in (made.queries, made.keys))
+def split(attention_layer, x):
+    q, k = (p(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for p in (attention_layer.queries, attention_layer.keys))
     return (q @ k.mT) * (W // HEADS) ** -0.5
 
 
-def effect(made):
+def effect(attention_layer):
     d = (torch.arange(T)[:, None] - torch.arange(T)).abs().double()
-    epar = made.position
+    epar = attention_layer.position
     return epar.alpha() * (1 + epar.gamma() * torch.exp(-epar.beta() * d.flatten() / CONTEXT)) / (1 + epar.gamma())
 
 
-def terms_by_hand(reading, made):
+def terms_by_hand(reading, attention_layer):
     """The score term of each row and key by the formula in the docstring of ``adapters``, with loops."""
     out = torch.zeros(2, T, T, dtype=torch.float64)
-    adapter = made.adapter
+    adapter = attention_layer.adapter
     content = adapter if isinstance(adapter, ContentAware) else getattr(adapter, "content", None)
     for b in range(2):
         for i in range(T):
@@ -80,16 +82,18 @@ def trust_by_hand(reading):
 @pytest.mark.parametrize("causal", (True, False))
 @torch.no_grad()
 def test_the_terms_are_those_of_the_formula(name, causal):
-    made, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
-    weights, reading = made.inspect_attention(x)
-    scores = trust_by_hand(reading) * split(made, x) + terms_by_hand(reading, made)[:, None]
-    logits = scores * effect(made).reshape(HEADS, T, T) / 0.8
+    attention_layer, x = layer(ADAPTERS[name], causal=causal, temperature=0.8), inputs()
+    weights, reading = attention_layer.inspect_attention(x)
+    scores = trust_by_hand(reading) * split(attention_layer, x) + terms_by_hand(reading, attention_layer)[:, None]
+    logits = scores * effect(attention_layer).reshape(HEADS, T, T) / 0.8
     if causal:
         logits = logits.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(weights, logits.softmax(-1), rtol=1e-11, atol=1e-13)
-    v = made.values(x).unflatten(2, (HEADS, -1)).transpose(1, 2)
-    want = made.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(made(x), want, rtol=1e-10, atol=1e-12)  # another backend than the weights' one
+    v = attention_layer.values(x).unflatten(2, (HEADS, -1)).transpose(1, 2)
+    want = attention_layer.out((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(
+        attention_layer(x), want, rtol=1e-10, atol=1e-12
+    )  # another backend than the weights' one
 
 
 def orders(logits_or_weights):
@@ -99,10 +103,10 @@ def orders(logits_or_weights):
 @torch.no_grad()
 def test_per_row_is_a_temperature_and_nothing_else():
     """Scaling a row changes no order of keys, and equals attention with that row's own temperature."""
-    made, x = layer(lambda: PerRow(W)), inputs()
+    attention_layer, x = layer(lambda: PerRow(W)), inputs()
     plain = layer(lambda: PerRow(W))
     plain.adapter = None
-    weights, reading = made.inspect_attention(x)
+    weights, reading = attention_layer.inspect_attention(x)
     before, _ = plain.inspect_attention(x)
     scale = reading.row_scale
     assert (scale > 0).all() and float((scale - 1).abs().max()) > 0.2  # it does something
@@ -111,9 +115,12 @@ def test_per_row_is_a_temperature_and_nothing_else():
         seen = slice(0, row + 1)
         assert torch.equal(orders(weights[:, :, row, seen]), orders(before[:, :, row, seen]))
         for b in range(2):
-            q, k = (p(x)[b : b + 1].unflatten(2, (HEADS, -1)).transpose(1, 2) for p in (made.queries, made.keys))
+            q, k = (
+                p(x)[b : b + 1].unflatten(2, (HEADS, -1)).transpose(1, 2)
+                for p in (attention_layer.queries, attention_layer.keys)
+            )
             _, alone = attend(
-                q[:, :, row : row + 1], k, k, position=made.position, causal=True, return_weights=True,
+                q[:, :, row : row + 1], k, k, position=attention_layer.position, causal=True, return_weights=True,
                 temperature=1 / float(scale[b, row]), q_positions=torch.tensor([row]), k_positions=torch.arange(T),
             )  # fmt: skip
             torch.testing.assert_close(weights[b, :, row], alone[0, :, 0], rtol=1e-11, atol=1e-13)
@@ -121,22 +128,24 @@ def test_per_row_is_a_temperature_and_nothing_else():
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_terms_on_keys_change_the_order_of_keys(name):
-    made, x = layer(ADAPTERS[name]), inputs()
-    weights, _ = made.inspect_attention(x)
-    made.adapter = None
-    before, _ = made.inspect_attention(x)
+    attention_layer, x = layer(ADAPTERS[name]), inputs()
+    weights, _ = attention_layer.inspect_attention(x)
+    attention_layer.adapter = None
+    before, _ = attention_layer.inspect_attention(x)
     assert not torch.equal(orders(weights[:, :, -1]), orders(before[:, :, -1]))
 
 
 @pytest.mark.parametrize("kind, nearer", (("near", True), ("far", False)))
 def test_a_task_type_does_what_its_name_says(kind, nearer):
-    made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
+    attention_layer, x = layer(ADAPTERS["task"], NoPosition()), inputs()
     with torch.no_grad():
-        made.adapter.task_logits.weight.zero_()
-        made.adapter.task_logits.bias.copy_(40.0 * torch.tensor([t == kind for t in made.adapter.types]))
-    weights, reading = made.inspect_attention(x)
-    made.adapter = None
-    before, _ = made.inspect_attention(x)
+        attention_layer.adapter.task_logits.weight.zero_()
+        attention_layer.adapter.task_logits.bias.copy_(
+            40.0 * torch.tensor([t == kind for t in attention_layer.adapter.types])
+        )
+    weights, reading = attention_layer.inspect_attention(x)
+    attention_layer.adapter = None
+    before, _ = attention_layer.inspect_attention(x)
     distance = torch.arange(T - 1, -1, -1).double()
     moved = (weights[:, :, -1] @ distance) - (before[:, :, -1] @ distance)
     assert (moved < 0).all() if nearer else (moved > 0).all()
@@ -146,23 +155,25 @@ def test_a_task_type_does_what_its_name_says(kind, nearer):
 @torch.no_grad()
 def test_a_neutral_type_differs_from_near_and_far_together():
     """Else the weight of "anywhere" would mean nothing: half near and half far have its slope, and must not be it."""
-    made, x = layer(ADAPTERS["task"], NoPosition()), inputs()
-    made.adapter.task_logits.weight.zero_()
-    made.adapter.task_logits.bias.copy_(torch.tensor([0.0, 80.0, 0.0]))
-    anywhere, read = made.inspect_attention(x)
-    made.adapter.task_logits.bias.copy_(torch.tensor([80.0, 0.0, 80.0]))
-    both_ways, read_both = made.inspect_attention(x)
+    attention_layer, x = layer(ADAPTERS["task"], NoPosition()), inputs()
+    attention_layer.adapter.task_logits.weight.zero_()
+    attention_layer.adapter.task_logits.bias.copy_(torch.tensor([0.0, 80.0, 0.0]))
+    anywhere, read = attention_layer.inspect_attention(x)
+    attention_layer.adapter.task_logits.bias.copy_(torch.tensor([80.0, 0.0, 80.0]))
+    both_ways, read_both = attention_layer.inspect_attention(x)
     torch.testing.assert_close(read.slope, read_both.slope, rtol=0, atol=1e-12)
     assert float((anywhere - both_ways).abs().max()) > 0.01
-    made.adapter = None
-    torch.testing.assert_close(anywhere, made.inspect_attention(x)[0], rtol=1e-11, atol=1e-13)  # queries and keys alone
+    attention_layer.adapter = None
+    torch.testing.assert_close(
+        anywhere, attention_layer.inspect_attention(x)[0], rtol=1e-11, atol=1e-13
+    )  # queries and keys alone
 
 
 def test_important_keys_gain_in_every_row():
-    made, x = layer(ADAPTERS["content"], NoPosition()), inputs()
-    weights, reading = made.inspect_attention(x)
-    made.adapter = None
-    gained = (weights / made.inspect_attention(x)[0])[
+    attention_layer, x = layer(ADAPTERS["content"], NoPosition()), inputs()
+    weights, reading = attention_layer.inspect_attention(x)
+    attention_layer.adapter = None
+    gained = (weights / attention_layer.inspect_attention(x)[0])[
         :, :, -1
     ]  # up to the row's normaliser, exp(strength * importance)
     for b in range(2):
@@ -171,27 +182,27 @@ def test_important_keys_gain_in_every_row():
 
 @pytest.mark.parametrize("name", [*ADAPTERS, "row"])
 def test_no_row_reads_the_future(name):
-    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name])
+    attention_layer = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name])
     x = inputs()
     changed = x.clone()
     changed[:, 6:] += 3.0
-    torch.testing.assert_close(made(x)[:, :6], made(changed)[:, :6], rtol=1e-12, atol=1e-13)
-    assert float((made(x)[:, 6:] - made(changed)[:, 6:]).abs().max().detach()) > 0.01
+    torch.testing.assert_close(attention_layer(x)[:, :6], attention_layer(changed)[:, :6], rtol=1e-12, atol=1e-13)
+    assert float((attention_layer(x)[:, 6:] - attention_layer(changed)[:, 6:]).abs().max().detach()) > 0.01
 
 
 @pytest.mark.parametrize("name", [*ADAPTERS, "row"])
 def test_every_parameter_trains(name):
-    made = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name], Epar(HEADS, learnable=True, context=CONTEXT))
-    made(inputs()).square().sum().backward()
+    attention_layer = layer({**ADAPTERS, "row": lambda: PerRow(W)}[name], Epar(HEADS, learnable=True, context=CONTEXT))
+    attention_layer(inputs()).square().sum().backward()
     # a bias of the keys adds one number to a whole row, except where EPAR's factor tells the keys apart
-    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in made.parameters())
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in attention_layer.parameters())
 
 
 def test_importance_depends_on_the_token_and_task_weights_on_the_prefix():
-    made, x = layer(fused), inputs()
+    attention_layer, x = layer(fused), inputs()
     changed = x.clone()
     changed[:, 3] += 2.0
-    (_, one), (_, two) = made.inspect_attention(x), made.inspect_attention(changed)
+    (_, one), (_, two) = attention_layer.inspect_attention(x), attention_layer.inspect_attention(changed)
     same = torch.arange(T) != 3
     assert torch.equal(one.importance[:, same], two.importance[:, same])
     assert (one.importance[:, 3] != two.importance[:, 3]).all()
@@ -200,10 +211,10 @@ def test_importance_depends_on_the_token_and_task_weights_on_the_prefix():
 
 
 def test_half_precision_around_it():
-    made = layer(fused).float()
+    attention_layer = layer(fused).float()
     with torch.autocast("cpu", torch.bfloat16):
-        out = made(inputs().float())
-    torch.testing.assert_close(out.float(), made(inputs().float()), rtol=0.1, atol=0.1)
+        out = attention_layer(inputs().float())
+    torch.testing.assert_close(out.float(), attention_layer(inputs().float()), rtol=0.1, atol=0.1)
 
 
 def test_prefix_mean():

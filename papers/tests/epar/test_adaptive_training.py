@@ -23,20 +23,23 @@ def trained():
 
 
 def test_it_learns_all_three_kinds(trained):
-    found = measure_by_kind(trained.model, trained.task)
-    assert min(kind["accuracy"] for kind in found.values()) > 0.9
+    measures = measure_by_kind(trained.model, trained.task)
+    assert min(kind["accuracy"] for kind in measures.values()) > 0.9
     assert trained.curves["steps"] == 500 and trained.adapter == "fused"
 
 
 def test_the_task_weights_point_where_the_task_needs(trained):
-    found = measure_by_kind(trained.model, trained.task)
-    assert found["near"]["near"] > 0.8 and found["far"]["far"] > 0.8
-    assert found["near"]["slope"] > 2 and found["far"]["slope"] < -2
-    assert found["near"]["distance"] < found["far"]["distance"] - 0.2
-    marked = found["anywhere"]
-    assert marked["anywhere"] == max(marked[kind] for kind in found) and abs(marked["slope"]) < 1
-    assert marked["anywhere"] > 10 * max(found["near"]["anywhere"], found["far"]["anywhere"])
-    assert marked["row_scale"] > found["near"]["row_scale"] + 0.3 and marked["marked"] > found["near"]["marked"] + 0.3
+    measures = measure_by_kind(trained.model, trained.task)
+    assert measures["near"]["near"] > 0.8 and measures["far"]["far"] > 0.8
+    assert measures["near"]["slope"] > 2 and measures["far"]["slope"] < -2
+    assert measures["near"]["distance"] < measures["far"]["distance"] - 0.2
+    marked = measures["anywhere"]
+    assert marked["anywhere"] == max(marked[kind] for kind in measures) and abs(marked["slope"]) < 1
+    assert marked["anywhere"] > 10 * max(measures["near"]["anywhere"], measures["far"]["anywhere"])
+    assert (
+        marked["row_scale"] > measures["near"]["row_scale"] + 0.3
+        and marked["marked"] > measures["near"]["marked"] + 0.3
+    )
 
 
 def test_task_weights_cause_the_answers(trained):
@@ -53,9 +56,9 @@ def test_task_weights_cause_the_answers(trained):
 def test_the_per_row_form_stays_ignorant_of_far():
     """A temperature cannot lean toward far keys, and neither can EPAR: the answer is a guess between symbols."""
     row = train_adaptive("row", seed=0, budget=Budget(steps=250, batch_size=32, lr=1e-2, weight_decay=0.0))
-    found = measure_by_kind(row.model, row.task)
-    assert found["far"]["accuracy"] < 0.5 and found["anywhere"]["accuracy"] > found["far"]["accuracy"]
-    assert "slope" not in found["near"] and 0 < found["near"]["row_scale"] <= 1
+    measures = measure_by_kind(row.model, row.task)
+    assert measures["far"]["accuracy"] < 0.5 and measures["anywhere"]["accuracy"] > measures["far"]["accuracy"]
+    assert "slope" not in measures["near"] and 0 < measures["near"]["row_scale"] <= 1
 
 
 def test_usage_errors(trained):

@@ -87,8 +87,8 @@ def test_a_verdict_flips_with_the_records(base):
 
 
 def test_rows_of_a_group_stand_together(base):
-    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
-    assert [row.condition for row in conditions.build_rows(found)] == ["short", "long", "none"]
+    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    assert [row.condition for row in conditions.build_rows(studies)] == ["short", "long", "none"]
 
 
 def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
@@ -101,8 +101,8 @@ def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
 
 
 def test_what_is_drawn_is_what_the_rows_say(base):
-    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
-    drawn = conditions.draw_figure(conditions.build_rows(found), "epar", "points")
+    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    drawn = conditions.draw_figure(conditions.build_rows(studies), "epar", "points")
     assert [axes.get_title() for axes in drawn.axes] == ["against none", "against alibi"]
     for axes, sign in zip(drawn.axes, "▲○", strict=True):
         said = [text.get_text() for text in axes.texts]
@@ -113,18 +113,18 @@ def test_what_is_drawn_is_what_the_rows_say(base):
 def test_an_added_condition_reports_its_correction(base):
     later = replace(STUDIES[2], name="condition-3", decision=Decision(baseline="epar", comparisons=8))
     folder = write_study(later, base, {"epar": 0.80, "none": 0.60, "alibi": 0.801})
-    found = collect_findings([*(runner.study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]
-    drawn = conditions.draw_figure(conditions.build_rows(found), "epar", "points")
+    studies = collect_findings([*(runner.study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]
+    drawn = conditions.draw_figure(conditions.build_rows(studies), "epar", "points")
     assert any("7 seeds per arm. Welch's test; p and intervals are corrected for 6 or 8 comparisons" in text.get_text()
                for text in drawn.texts)  # fmt: skip
 
 
 def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, tmp_path):
-    found = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
-    assert conditions.are_comparable(found) and not conditions.are_comparable(found[:2])
+    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    assert conditions.are_comparable(studies) and not conditions.are_comparable(studies[:2])
     other = replace(STUDIES[0], name="other", arms=(parse_arm("epar"), parse_arm("none"), parse_arm("t5")))
     folder = write_study(other, base, {"epar": 0.8, "none": 0.7, "t5": 0.7})
-    assert not conditions.are_comparable([*found, *collect_findings([folder], "", "")["studies"]])
+    assert not conditions.are_comparable([*studies, *collect_findings([folder], "", "")["studies"]])
     refused = draw_conditions(base)
     assert refused.exit_code != 0 and "4 studies" in str(refused.exception) and "folder" in str(refused.exception)
     assert not (base / "conditions.png").exists()

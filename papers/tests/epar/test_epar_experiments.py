@@ -57,7 +57,7 @@ def copied(out, tmp_path):
 
 
 def no_computing(experiment):
-    def compute(spec, given, progress):
+    def compute(spec, inputs, progress):
         raise AssertionError("nothing is computed twice")
 
     return replace(experiment, compute=compute, needs=tuple(map(no_computing, experiment.needs)))
@@ -87,14 +87,14 @@ def test_csv_numbers_are_the_records(out, tmp_path):
     swept = json.loads((out / "epar/quick/parameter_sensitivity.json").read_text())
     tables.write_parameter_sensitivity(swept, tmp_path)
     for number in ("alpha", "beta", "gamma"):
-        found = swept["results"]["sweeps"][number]
+        sweep = swept["results"]["sweeps"][number]
         rows = list(csv.DictReader((tmp_path / f"{number}_parameter_data.csv").open()))
         forms = 1 if number == "gamma" else 2
-        assert len(rows) == len(found["at"]) * len(swept["spec"]["seeds"]) * 2 * forms
+        assert len(rows) == len(sweep["at"]) * len(swept["spec"]["seeds"]) * 2 * forms
         for row in rows:
-            place = found["at"].index(float(row[number]))
+            place = sweep["at"].index(float(row[number]))
             head = swept["spec"]["seeds"].index(int(row["seed"]))
-            for measure, values in found[row["weights"]][row["form"]].items():
+            for measure, values in sweep[row["weights"]][row["form"]].items():
                 assert float(row[measure]) == values[place][head]
     verified = json.loads((out / "epar/quick/optimal_position.json").read_text())
     tables.write_optimal_position(verified, tmp_path)

@@ -42,15 +42,17 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
 @pytest.mark.parametrize("name", ["when_it_helps", "recommended_parameters"])
 def test_seeds_suffice_for_a_claim_after_all_corrections(name):
     file = runpy.run_path(str(STUDIES / f"{name}.py"))
-    made = file["studies"]()
-    first = len(file.get("FIRST", made))
-    for number, study in enumerate(made):
-        asked = made[:first] if number < first else made  # all conditions that had been asked when it was decided
-        assert study.comparisons == sum(len(one.arms) - 1 for one in asked)
+    studies = file["studies"]()
+    first = len(file.get("FIRST", studies))
+    for number, study in enumerate(studies):
+        conditions = (
+            studies[:first] if number < first else studies
+        )  # all conditions that had been asked when it was decided
+        assert study.comparisons == sum(len(one.arms) - 1 for one in conditions)
         assert smallest_p(len(study.seeds), len(study.seeds)) * study.comparisons < study.decision.alpha
 
 
 def test_added_conditions_do_not_change_the_hashes_of_the_first():
-    made = runpy.run_path(str(STUDIES / "when_it_helps.py"))["studies"]()
-    kept = {folder.name for folder in find_folders(FOLDER / "results/epar_when", "study.json")}
-    assert {f"{study.name}-{study.hash}" for study in made} == kept
+    studies = runpy.run_path(str(STUDIES / "when_it_helps.py"))["studies"]()
+    folders = {folder.name for folder in find_folders(FOLDER / "results/epar_when", "study.json")}
+    assert {f"{study.name}-{study.hash}" for study in studies} == folders

@@ -59,11 +59,11 @@ def test_every_process_generates_the_same_data(name, data_hash):
 
 def solve_places(row, symbols):
     """Read the cue, then take the last symbol, the marked one or the first."""
-    cue, *shown, asking = row
+    cue, *symbols_in_row, asking = row
     assert asking == 2 * symbols + 3
-    marked = [token - symbols for token in shown if token >= symbols]
-    assert len(marked) == 1 and all(token < 2 * symbols for token in shown)
-    return (shown[-1] % symbols, marked[0], shown[0] % symbols)[cue - 2 * symbols]
+    marked = [token - symbols for token in symbols_in_row if token >= symbols]
+    assert len(marked) == 1 and all(token < 2 * symbols for token in symbols_in_row)
+    return (symbols_in_row[-1] % symbols, marked[0], symbols_in_row[0] % symbols)[cue - 2 * symbols]
 
 
 def test_places_has_one_right_answer_that_the_cue_decides():
@@ -130,10 +130,14 @@ def test_every_question_is_about_the_positions_before_it():
         by_distance = task.weights(length - 1).flip(0).tolist()
         for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
             row = task.decode(tokens)
-            asked = [place for place, sign in enumerate(row) if sign == "?"]
-            assert len(asked) == 4 and asked[-1] == length - 1 and asked[0] >= (length - 1) // 2
+            question_positions = [place for place, sign in enumerate(row) if sign == "?"]
+            assert (
+                len(question_positions) == 4
+                and question_positions[-1] == length - 1
+                and question_positions[0] >= (length - 1) // 2
+            )
             answered = [place for place, target in enumerate(targets) if target != IGNORE_INDEX]
-            assert set(answered) <= set(asked) and len(answered) >= 3  # few have no vote before them
+            assert set(answered) <= set(question_positions) and len(answered) >= 3  # few have no vote before them
             for place in answered:
                 before = row[:place][::-1]
                 assert solve_votes(before, by_distance[:place]) == task.decode([targets[place]])[0]

@@ -33,11 +33,11 @@ def test_both_searches_recover_known_parameters():
     true = Setting(1.3, 2.5, 1.7)
     measure = profile_error(D, factor(D, 48, true), 48)
     grid, gradient = minimize_by_grid(measure), minimize_by_gradient(measure, starts=3)
-    for found, digits in ((grid, 1e-3), (gradient, 1e-6)):
-        assert found.setting.to_tensor().tolist() == pytest.approx(true.to_tensor().tolist(), rel=digits)
-        assert not found.at_bounds and found.setting.form == "enhanced"
-    found = grid_and_gradient_agree(grid, gradient)
-    assert found.holds and found.numbers["largest difference of a number"] < 2e-3
+    for check, digits in ((grid, 1e-3), (gradient, 1e-6)):
+        assert check.setting.to_tensor().tolist() == pytest.approx(true.to_tensor().tolist(), rel=digits)
+        assert not check.at_bounds and check.setting.form == "enhanced"
+    check = grid_and_gradient_agree(grid, gradient)
+    assert check.holds and check.numbers["largest difference of a number"] < 2e-3
 
 
 def test_both_searches_agree_on_an_attention():
@@ -45,8 +45,8 @@ def test_both_searches_agree_on_an_attention():
     p = make_retrieval_problem(24, 24, 0)
     measure = gold_nll(p.q, p.k, p.gold, form="basic")
     grid, gradient = minimize_by_grid(measure, "basic"), minimize_by_gradient(measure, "basic", starts=2)
-    found = grid_and_gradient_agree(grid, gradient)
-    assert found.holds and found.numbers["largest difference of a number"] < 1e-2, str(found)
+    check = grid_and_gradient_agree(grid, gradient)
+    assert check.holds and check.numbers["largest difference of a number"] < 1e-2, str(check)
     flat = float(measure(Setting(alpha=grid.setting.alpha, beta=0.0, form="basic").to_tensor()[None])[0])
     assert grid.loss < flat - 0.1 and grid.setting.beta > 0.5
 
@@ -57,8 +57,8 @@ def test_disagreement_is_evidence_too():
         minimize_by_grid(measure, "basic", points=3, rounds=1),
         minimize_by_gradient(measure, "basic", starts=1),
     )
-    found = grid_and_gradient_agree(coarse, fine)
-    assert not found.holds and found.counter_example["least by grid"] > found.counter_example["least by gradient"]
+    check = grid_and_gradient_agree(coarse, fine)
+    assert not check.holds and check.counter_example["least by grid"] > check.counter_example["least by gradient"]
 
 
 def test_an_optimum_beyond_the_bounds_is_named():
@@ -98,10 +98,10 @@ def test_an_optimum_on_a_bound_estimates_the_decrease_beyond():
     p = make_retrieval_problem(24, 24, 1)
     measure = gold_nll(p.q, p.k, p.gold)
     best = minimize_by_gradient(measure, starts=2, steps=60)
-    found = optimum_is_inside(measure, best)
-    assert not found.holds and found.violation > 1e-5 and set(best.at_bounds) == {"gamma"}
-    assert found.counter_example["gamma"] == pytest.approx(8.0, abs=0.01) and found.numbers["room of gamma"] < 1e-3
-    assert found.numbers["slope of gamma toward its bound"] < 0 < found.numbers["room of beta"]
+    check = optimum_is_inside(measure, best)
+    assert not check.holds and check.violation > 1e-5 and set(best.at_bounds) == {"gamma"}
+    assert check.counter_example["gamma"] == pytest.approx(8.0, abs=0.01) and check.numbers["room of gamma"] < 1e-3
+    assert check.numbers["slope of gamma toward its bound"] < 0 < check.numbers["room of beta"]
     wider = {"alpha": (0.1, 4.0), "beta": (0.01, 8.0), "gamma": (0.01, 80.0)}
     assert minimize_by_gradient(measure, bounds=wider, starts=2, steps=60).loss < best.loss  # and it does lie there
     level = profile_error(
@@ -149,11 +149,11 @@ def test_sensitivities_are_right(setting):
         "gold": gold_nll(p.q, p.k, p.gold, form=form),
     }
     for name, measure in measures.items():
-        found = gradients_match_differences(measure, setting)
-        assert found.holds, (name, str(found))
+        check = gradients_match_differences(measure, setting)
+        assert check.holds, (name, str(check))
     slopes = sensitivity(measures["factor"], setting).slopes
-    made = build_epar(setting.to_tensor().requires_grad_(), 48, form)
-    gradients = made.parameter_gradients(D.double(), 48)  # the closed form that the mechanism supplies to fast kernels
+    epar = build_epar(setting.to_tensor().requires_grad_(), 48, form)
+    gradients = epar.parameter_gradients(D.double(), 48)  # the closed form that the mechanism supplies to fast kernels
     tables = {name: gradient.derivative for name, gradient in zip(slopes, gradients.gradients, strict=True)}
     tables["alpha"] = gradients.score_scale / setting.alpha
     for name, slope in slopes.items():
@@ -167,8 +167,8 @@ def test_a_wrong_slope_is_seen():
     def halved(numbers):  # autograd sees half of what the measure does
         return (numbers.detach() + numbers).square().sum(-1) / 4
 
-    found = gradients_match_differences(halved, Setting())
-    assert not found.holds and found.counter_example
+    check = gradients_match_differences(halved, Setting())
+    assert not check.holds and check.counter_example
 
 
 def test_entropy_is_scipys():

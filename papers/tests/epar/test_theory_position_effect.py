@@ -48,9 +48,9 @@ def test_factor_has_all_digits(setting):
 
 def test_a_grid_of_settings_is_heads():
     numbers = torch.stack([s.to_tensor() for s in (Setting(), CODE_DEFAULTS, Setting(0.3, 5.5, 4.1))]).requires_grad_()
-    made = build_epar(numbers, 64)
-    assert isinstance(made, Epar) and made.heads == 3
-    out = made.score_scale(torch.tensor([9.0, 40.0], dtype=torch.float64), 64)
+    epar = build_epar(numbers, 64)
+    assert isinstance(epar, Epar) and epar.heads == 3
+    out = epar.score_scale(torch.tensor([9.0, 40.0], dtype=torch.float64), 64)
     assert out.shape == (3, 2) and float(out[1, 1].detach()) == pytest.approx(by_hand(CODE_DEFAULTS, 40, 64), rel=1e-14)
     out[1].sum().backward()
     assert (numbers.grad[1] != 0).all() and not numbers.grad[[0, 2]].any()
@@ -59,8 +59,8 @@ def test_a_grid_of_settings_is_heads():
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_factor_is_continuous_falls_and_keeps_its_floor(setting):
     for statement in (continuity, factor_monotonicity, bound):
-        found = statement(setting)
-        assert found.holds and found.counter_example is None and found.checked > 1000, str(found)
+        check = statement(setting)
+        assert check.holds and check.counter_example is None and check.checked > 1000, str(check)
     assert bound(setting).numbers["least anywhere"] == pytest.approx(setting.floor, abs=1e-12)
     assert bound(setting).numbers["least up to L"] > setting.floor
 
@@ -73,14 +73,14 @@ def test_the_floor():
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("length", (1, 128))
 def test_the_kink_at_zero_and_none_elsewhere(setting, length):
-    found = differentiability(setting, length)
+    check = differentiability(setting, length)
     jump = 2 * setting.steepness / length
-    assert not found.holds and found.counter_example["distance"] == 0
-    assert found.violation == pytest.approx(jump, rel=1e-3) and found.numbers["jump by the formula"] == jump
-    assert found.numbers["slope left of 0"] == pytest.approx(-found.numbers["slope right of 0"])
-    assert found.numbers["slope left of 0"] > 0
-    assert found.numbers["largest jump away from 0"] <= found.allowed
-    assert found.numbers["autograd against differences away from 0"] < 1e-7 * jump
+    assert not check.holds and check.counter_example["distance"] == 0
+    assert check.violation == pytest.approx(jump, rel=1e-3) and check.numbers["jump by the formula"] == jump
+    assert check.numbers["slope left of 0"] == pytest.approx(-check.numbers["slope right of 0"])
+    assert check.numbers["slope left of 0"] > 0
+    assert check.numbers["largest jump away from 0"] <= check.allowed
+    assert check.numbers["autograd against differences away from 0"] < 1e-7 * jump
     flat = differentiability(replace(setting, beta=0.0), length)
     assert flat.holds and flat.counter_example is None
     d = torch.tensor([-3.0, 5.0], dtype=torch.float64)
@@ -98,16 +98,16 @@ def test_statements_can_fail(monkeypatch):
 
     monkeypatch.setattr(Epar, "score_scale", broken)
     for statement in (continuity, factor_monotonicity):
-        found = statement(Setting())
-        assert not found.holds and abs(found.counter_example["distance"]) == pytest.approx(128, abs=1.1)
+        check = statement(Setting())
+        assert not check.holds and abs(check.counter_example["distance"]) == pytest.approx(128, abs=1.1)
     assert bound(Setting()).violation == pytest.approx(2 / 3 - 0.5)
     assert not enhanced_retains_more(Setting()).counter_example  # both forms are broken alike
 
 
 def test_the_floor_of_the_factor_is_none_of_the_attention():
-    found = attention_bound(Setting(), 128)
-    assert not found.holds and found.numbers["keys under the floor"] == 128
-    assert found.counter_example["weight"] < 1 / 128 and found.counter_example["distance"] == 127
+    check = attention_bound(Setting(), 128)
+    assert not check.holds and check.numbers["keys under the floor"] == 128
+    assert check.counter_example["weight"] < 1 / 128 and check.counter_example["distance"] == 127
     assert attention_bound(Setting(), 1).holds
 
 
@@ -129,17 +129,17 @@ def test_the_sources_figures_do_not_fit_together():
     assert float(there.enhanced) == pytest.approx(0.676, abs=5e-4) and float(there.gain) == pytest.approx(
         24.1, abs=0.05
     )
-    found = retention_figures_agree(0.028, 28.3, 4.2)
-    assert not found.holds and found.counter_example["gain at L/2"] == pytest.approx(4.913, abs=1e-3)
+    check = retention_figures_agree(0.028, 28.3, 4.2)
+    assert not check.holds and check.counter_example["gain at L/2"] == pytest.approx(4.913, abs=1e-3)
     assert retention_figures_agree(0.028, 28.3, 4.9133).holds
 
 
 def test_inverses():
     share = torch.tensor(0.7)
-    for kept in (0.9, 0.31):
-        beta = beta_for_retention(kept, 0.7)
-        assert float(retention(share, Setting(beta=beta, form="basic"))) == pytest.approx(kept, rel=1e-7)
-        gamma = gamma_for_retention(0.95, kept)
+    for target in (0.9, 0.31):
+        beta = beta_for_retention(target, 0.7)
+        assert float(retention(share, Setting(beta=beta, form="basic"))) == pytest.approx(target, rel=1e-7)
+        gamma = gamma_for_retention(0.95, target)
         assert float(retention(share, Setting(beta=beta, gamma=gamma))) == pytest.approx(0.95, rel=1e-7)
 
 

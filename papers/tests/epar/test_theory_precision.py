@@ -80,10 +80,10 @@ def parts(answer):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_single_precision_inputs_give_double_precision(name):
-    call, *given = CALLS[name]
-    found, want = parts(call(*(x.float() for x in given))), parts(call(*given))
-    assert found and len(found) == len(want)
-    for one, other in zip(found, want, strict=True):
+    call, *arguments = CALLS[name]
+    result, want = parts(call(*(x.float() for x in arguments))), parts(call(*arguments))
+    assert result and len(result) == len(want)
+    for one, other in zip(result, want, strict=True):
         if isinstance(one, Tensor):
             assert not one.is_floating_point() or one.dtype == torch.float64
             assert torch.equal(one, other)  # not only widened at the end

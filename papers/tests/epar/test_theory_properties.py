@@ -37,10 +37,10 @@ def test_weights_by_distance_by_hand():
 
 @pytest.mark.parametrize("setting", SETTINGS[:4])
 def test_attention_rises_with_distance_exactly_below_zero(setting):
-    found = attention_monotonicity(setting)
-    assert not found.holds and found.counter_example["score"] < 0
-    assert found.counter_example["weight far"] > found.counter_example["weight near"]
-    assert found.numbers["scores at or above 0 where it rises"] == found.numbers["scores below 0 where it falls"] == 0
+    check = attention_monotonicity(setting)
+    assert not check.holds and check.counter_example["score"] < 0
+    assert check.counter_example["weight far"] > check.counter_example["weight near"]
+    assert check.numbers["scores at or above 0 where it rises"] == check.numbers["scores below 0 where it falls"] == 0
     assert attention_monotonicity(setting, scores=torch.linspace(0, 6, 50)).holds
 
 
@@ -53,9 +53,9 @@ def test_the_counter_example_by_hand():
 
 
 def test_random_content_fails_half_of_the_time():
-    found = monotonicity_of_random_content(Setting())
-    assert found.numbers["share of scores where it rises"] == pytest.approx(0.5, abs=0.05)
-    assert "random queries" in found.where and found.counter_example["score"] < 0
+    check = monotonicity_of_random_content(Setting())
+    assert check.numbers["share of scores where it rises"] == pytest.approx(0.5, abs=0.05)
+    assert "random queries" in check.where and check.counter_example["score"] < 0
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:4])
@@ -71,10 +71,10 @@ def test_the_region_is_bounded_by_a_line(setting):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("tokens, length", ((1, 8), (50, 64), (90, 30)))
 def test_causal_epar_is_attention_over_doubled_vectors(setting, tokens, length):
-    found = doubling_identity(*qkv(tokens=tokens), setting, length)
-    assert found.holds, str(found)
-    assert found.violation < 1e-12
-    assert found.numbers["width of a doubled one"] == (16 if setting.form == "basic" else 32)
+    check = doubling_identity(*qkv(tokens=tokens), setting, length)
+    assert check.holds, str(check)
+    assert check.violation < 1e-12
+    assert check.numbers["width of a doubled one"] == (16 if setting.form == "basic" else 32)
 
 
 def test_the_doubled_vectors_themselves():

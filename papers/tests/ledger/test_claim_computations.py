@@ -27,8 +27,8 @@ def softmax(scores):
     return [power / sum(powers) for power in powers]
 
 
-def close(found, expected, tolerance=1e-9):
-    assert found == pytest.approx(expected, rel=tolerance, abs=tolerance)
+def close(figures, expected, tolerance=1e-9):
+    assert figures == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
 def test_improvement():
@@ -38,15 +38,15 @@ def test_improvement():
         float(100 * (cells[0] - cells[1]) / cells[0]),
     )
     close(COMPUTATIONS["improvement"](0.439, 0.445, 0.462)["percent_of_baseline"], 100 * 23 / 439)
-    found = witness("improvement_range")([[29.1, 29.6], [0.831, 0.842]])
-    close(found["smallest_percent"], 100 * 11 / 831)
-    close(found["largest_percent"], 100 * 5 / 291)
+    figures = witness("improvement_range")([[29.1, 29.6], [0.831, 0.842]])
+    close(figures["smallest_percent"], 100 * 11 / 831)
+    close(figures["largest_percent"], 100 * 5 / 291)
 
 
 def test_significance_from_cells():
-    found = witness("significance")({"a": [29.1, 0.3, 29.6, 0.2]}, 5, 5)
+    figures = witness("significance")({"a": [29.1, 0.3, 29.6, 0.2]}, 5, 5)
     by_scipy = scipy.stats.ttest_ind_from_stats(29.6, 0.2, 5, 29.1, 0.3, 5, equal_var=False).pvalue
-    close(found["largest_corrected_p"], 5 * by_scipy, 1e-6)
+    close(figures["largest_corrected_p"], 5 * by_scipy, 1e-6)
     assert witness("permutation_floor")(5, 5)["smallest_p"] == pytest.approx(2 / math.comb(10, 5))
 
 
@@ -54,13 +54,13 @@ def test_sums_and_shares():
     assert witness("product")([500, 16, 32])["product"] == sum(sum(32 for _ in range(16)) for _ in range(500))
     close(COMPUTATIONS["product"]([640, 4.2e6], 134e6)["quotient"], 2688 / 134)
     assert witness("steps_of_epochs")(2092, 16, 15)["steps"] == 15 * len(range(0, 2092, 16))
-    found = witness("loss_gap")(5.13, 4.9266)
-    close(1 + found["more_perplexity_percent"] / 100, math.exp(5.13) / math.exp(4.9266))
-    found = witness("quotient_range")(78.0, 1.0, 2.8, 0.1)
+    figures = witness("loss_gap")(5.13, 4.9266)
+    close(1 + figures["more_perplexity_percent"] / 100, math.exp(5.13) / math.exp(4.9266))
+    figures = witness("quotient_range")(78.0, 1.0, 2.8, 0.1)
     tried = [a / b for a in np.linspace(77.5, 78.5, 11) for b in np.linspace(2.75, 2.85, 11)]
-    close((found["least"], found["most"]), (min(tried), max(tried)))
-    found = witness("disagreement")({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.5}, "c": {"y": 2.0}})
-    assert found["quantities_that_differ"] == 1 and found["largest_difference"] == 0.5
+    close((figures["least"], figures["most"]), (min(tried), max(tried)))
+    figures = witness("disagreement")({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.5}, "c": {"y": 2.0}})
+    assert figures["quantities_that_differ"] == 1 and figures["largest_difference"] == 0.5
     grid = np.linspace(-3, 3, 600001)
     inside = (grid >= -3) & (grid <= 0) & (grid >= -1) & (grid <= 0.5)
     close(witness("overlap")([-3.0, 0.0], [-1.0, 0.5])["shared_length"], inside.mean() * 6, 1e-4)
@@ -69,14 +69,14 @@ def test_sums_and_shares():
 
 def test_series():
     series = [33.73, 44.13, 40.0, 47.2]
-    found = witness("falls")({"x": series})
-    assert found["x_falls"] == int((np.diff(series) < 0).sum()) and found["x_rises"] == 2
-    assert found["x_largest_step"] == 1 + int(np.abs(np.diff(series)).argmax())
-    found = witness("gaps")({"a": [[5.0, 6.0, 4.0], [4.0, 4.0, 5.0]], "b": [[1.0, 1.0], [0.0, 0.5]]})
-    assert found["times_below_zero"] == 1 and found["gaps_that_close"] == 2 and found["a_last"] == -1.0
-    assert found["last_pair_minus_first"] == 1.5
-    found = witness("peak")([5, 10, 20], [1.0, 3.0, 2.0], 20)
-    assert (found["place"], found["largest"], found["value_there"], found["ends_below_it"]) == (10, 3.0, 2.0, 1)
+    figures = witness("falls")({"x": series})
+    assert figures["x_falls"] == int((np.diff(series) < 0).sum()) and figures["x_rises"] == 2
+    assert figures["x_largest_step"] == 1 + int(np.abs(np.diff(series)).argmax())
+    figures = witness("gaps")({"a": [[5.0, 6.0, 4.0], [4.0, 4.0, 5.0]], "b": [[1.0, 1.0], [0.0, 0.5]]})
+    assert figures["times_below_zero"] == 1 and figures["gaps_that_close"] == 2 and figures["a_last"] == -1.0
+    assert figures["last_pair_minus_first"] == 1.5
+    figures = witness("peak")([5, 10, 20], [1.0, 3.0, 2.0], 20)
+    assert (figures["place"], figures["largest"], figures["value_there"], figures["ends_below_it"]) == (10, 3.0, 2.0, 1)
 
 
 def test_possible_shares_by_trying_every_count():
@@ -87,12 +87,12 @@ def test_possible_shares_by_trying_every_count():
 
 
 def test_difference_of_two_shares():
-    found = witness("share_difference")(85.2, 87.6, 750)
+    figures = witness("share_difference")(85.2, 87.6, 750)
     low, high = (scipy.stats.binomtest(k, 750).proportion_ci(method="wilson") for k in (639, 657))
     a, b = 639 / 750, 657 / 750
-    close(found["lowest_difference"], 100 * (b - a - math.hypot(b - high.low, low.high - a)), 1e-6)
-    close(found["highest_difference"], 100 * (b - a + math.hypot(high.high - b, a - low.low)), 1e-6)
-    assert found["items_apart"] == 18 and found["smallest_p_of_one_run_each"] == 1.0
+    close(figures["lowest_difference"], 100 * (b - a - math.hypot(b - high.low, low.high - a)), 1e-6)
+    close(figures["highest_difference"], 100 * (b - a + math.hypot(high.high - b, a - low.low)), 1e-6)
+    assert figures["items_apart"] == 18 and figures["smallest_p_of_one_run_each"] == 1.0
     half = witness("ablation")(51.43, 51.49, 3502)
     close(half["gain"], -0.06)
     wilson = scipy.stats.binomtest(1801, 3502).proportion_ci(method="wilson")
@@ -104,14 +104,14 @@ def enhanced(x, beta, gamma, alpha=1.0):
 
 
 def test_retention_by_the_printed_formulas():
-    found = witness("retention")(2.0, 1.5, 0.5)
-    close(found["basic_percent"], 100 * math.exp(-1))
-    close(found["enhanced_percent"], 100 * enhanced(0.5, 2.0, 1.5))
-    found = witness("retention_reading")(2.8, 78.0, 28.3, 4.2, 0.5)
-    beta, gamma = found["beta_for_basic"], found["gamma_for_both_percentages"]
+    figures = witness("retention")(2.0, 1.5, 0.5)
+    close(figures["basic_percent"], 100 * math.exp(-1))
+    close(figures["enhanced_percent"], 100 * enhanced(0.5, 2.0, 1.5))
+    figures = witness("retention_reading")(2.8, 78.0, 28.3, 4.2, 0.5)
+    beta, gamma = figures["beta_for_basic"], figures["gamma_for_both_percentages"]
     close((math.exp(-beta), enhanced(1.0, beta, gamma)), (0.028, 0.78))
-    close(found["enhanced_percent_with_that_beta"], 100 * enhanced(1.0, beta, 0.5))
-    assert round(found["enhanced_percent_with_that_beta"], 1) == 67.6 and round(beta, 2) == 3.58
+    close(figures["enhanced_percent_with_that_beta"], 100 * enhanced(1.0, beta, 0.5))
+    assert round(figures["enhanced_percent_with_that_beta"], 1) == 67.6 and round(beta, 2) == 3.58
     close(witness("basic_at_the_end")(1.0, 100)["smallest_factor"], math.exp(-0.99))
 
 
@@ -121,35 +121,37 @@ def test_statements_of_the_theory():
     for score, rises in ((-1.0, True), (1.0, False)):  # the counter-example, by hand
         weights = softmax([score * enhanced(d / 128, 1.0, 0.5) for d in range(128)])
         assert (weights[-1] > weights[0]) is rises
-    found = state("attention_monotonicity", 1.0, 0.5)
-    assert found["misses_by"] > 0 and found["scores_at_or_above_0_where_it_rises"] == 0
+    figures = state("attention_monotonicity", 1.0, 0.5)
+    assert figures["misses_by"] > 0 and figures["scores_at_or_above_0_where_it_rises"] == 0
     weights = softmax([enhanced(d / 128, 1.0, 0.5) for d in range(128)])
     close(state("bound_of_the_attention", 1.0, 0.5)["misses_by"], 1 / 1.5 - min(weights))
 
 
 def test_a_gamma_that_is_not_handed_on_changes_nothing():
-    found = witness("gamma_as_wired")(["alpha", "beta"], [0.5, 4.0], 100)
-    assert found["largest_change_with_gamma"] == 0 and found["gamma_in_effect"] == 1.5
+    figures = witness("gamma_as_wired")(["alpha", "beta"], [0.5, 4.0], 100)
+    assert figures["largest_change_with_gamma"] == 0 and figures["gamma_in_effect"] == 1.5
     decay = math.exp(-2.0 * 99 / 100)
     by_hand = (1 + 0.5 * decay) / 1.5 - (1 + 4 * decay) / 5
-    assert found["largest_change_if_passed_on"] == pytest.approx(by_hand, rel=1e-12)
+    assert figures["largest_change_if_passed_on"] == pytest.approx(by_hand, rel=1e-12)
     handed_on = witness("gamma_as_wired")(["alpha", "beta", "gamma"], [0.5, 4.0], 100)
-    assert handed_on["largest_change_with_gamma"] == found["largest_change_if_passed_on"] > 0
+    assert handed_on["largest_change_with_gamma"] == figures["largest_change_if_passed_on"] > 0
 
 
 def test_alpha_length_scale_and_memory():
-    found = witness("strength")([0.5, 2.0], 1.0, 0.5)
-    assert found["change_of_near_over_far"] < 1e-12 and found["factor_without_decay"] == 2.0
-    found = witness("growing_length")(1.0, 0.5, 128)
-    close(found["largest_change"], max(abs(enhanced(d / 129, 1, 0.5) - enhanced(d / 128, 1, 0.5)) for d in range(128)))
-    assert found["changed_distances"] == 127
-    found = witness("defaults")(
+    figures = witness("strength")([0.5, 2.0], 1.0, 0.5)
+    assert figures["change_of_near_over_far"] < 1e-12 and figures["factor_without_decay"] == 2.0
+    figures = witness("growing_length")(1.0, 0.5, 128)
+    close(
+        figures["largest_change"], max(abs(enhanced(d / 129, 1, 0.5) - enhanced(d / 128, 1, 0.5)) for d in range(128))
+    )
+    assert figures["changed_distances"] == 127
+    figures = witness("defaults")(
         {"a": {"alpha": 1.0, "beta": 1.0, "gamma": 0.5}, "b": {"alpha": 1.0, "beta": 2.0, "gamma": 1.5}}
     )
     assert (
-        found["quantities_that_differ"] == 2
-        and "follows a;" in found["words"]
-        and "CODE_DEFAULTS is b" in found["words"]
+        figures["quantities_that_differ"] == 2
+        and "follows a;" in figures["words"]
+        and "CODE_DEFAULTS is b" in figures["words"]
     )
     assert witness("scale_of_code")(768, 12)["formula"] == 8.0
     matrix, weights = torch.empty(1024, 1024, device="meta"), torch.empty(110_000_000, device="meta")
@@ -158,8 +160,8 @@ def test_alpha_length_scale_and_memory():
 
 
 def test_doubled_vectors_by_loops():
-    found = witness("doubled_vectors")(1.0, 0.5, 6, 4, 0)
-    assert found["largest_difference"] < 1e-14
+    figures = witness("doubled_vectors")(1.0, 0.5, 6, 4, 0)
+    assert figures["largest_difference"] < 1e-14
     draw_inputs = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 2, 6, 4, dtype=torch.float64, generator=draw_inputs)[0, 0].tolist() for _ in range(2))
     for i, j in itertools.product(range(6), range(6)):
@@ -171,18 +173,18 @@ def test_doubled_vectors_by_loops():
 
 
 def test_row_weights_and_added_positions():
-    found = witness("row_weights")(8, 50, 1)
-    assert found["rows_reordered"] == 0 and found["rows_reordered_by_key_weights"] > 25
-    assert found["difference_from_temperature"] < 1e-14
-    found = witness("added_positions")(64, 16, 10, 0)
-    assert found["change_of_shaw"] == 0.0 and found["change_as_printed"] > 0.01
+    figures = witness("row_weights")(8, 50, 1)
+    assert figures["rows_reordered"] == 0 and figures["rows_reordered_by_key_weights"] > 25
+    assert figures["difference_from_temperature"] < 1e-14
+    figures = witness("added_positions")(64, 16, 10, 0)
+    assert figures["change_of_shaw"] == 0.0 and figures["change_as_printed"] > 0.01
 
 
 def test_optimal_position_against_scipy():
     from whence_papers.ledger.computations.epar import draw_inputs
 
-    given = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
-    found = witness("optimal_position")("random", **given)
+    settings = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
+    figures = witness("optimal_position")("random", **settings)
     importance, q, k = (x.numpy() for x in draw_inputs("random", 32, 16, 4, 0))
     agreed, ranked = [], []
     for run in range(4):
@@ -195,8 +197,8 @@ def test_optimal_position_against_scipy():
         ranked.append(scipy.stats.spearmanr(value, importance[run]).statistic)
         assert importance[run].min() <= value.min() and value.max() <= importance[run].max()
         assert (weights.mean(1) * importance[run]).argmax() == guess
-    close(found["consistency_enhanced"], [np.mean(agreed)])
-    close(found["ranking_enhanced"], [np.mean(ranked)])
+    close(figures["consistency_enhanced"], [np.mean(agreed)])
+    close(figures["ranking_enhanced"], [np.mean(ranked)])
     assert witness("proposition")(1.0, 0.5, 32, 16, 4)["misses_by"] == 0
     assert witness("prediction")(1.0, 0.5, 32, 16, 4)["runs_that_differ"] == 0
 
@@ -211,10 +213,10 @@ def test_parameters_by_hand_and_by_torch():
         "layers": 2,
         "ffn_dim": 20,
     }
-    found = witness("model_parameters")(spec)
+    figures = witness("model_parameters")(spec)
     layer = 4 * (16 * 16 + 16) + (16 * 20 + 20) + (20 * 16 + 16) + 2 * 32
-    assert found["layers"] == 2 * layer == 2 * found["layers_layer_0"]
-    assert found["total"] == 50 * 16 + 2 * layer + (16 * 20 + 20) + (20 * 3 + 3)
+    assert figures["layers"] == 2 * layer == 2 * figures["layers_layer_0"]
+    assert figures["total"] == 50 * 16 + 2 * layer + (16 * 20 + 20) + (20 * 3 + 3)
     by_torch = torch.nn.TransformerEncoderLayer(16, 2, 20)
     assert sum(p.numel() for p in by_torch.parameters()) == layer
     assert witness("position_parameters")(spec, "sinusoidal", "alibi") == {
@@ -231,11 +233,11 @@ def test_parameters_by_hand_and_by_torch():
         "tie_embeddings": True,
     }
     layers = 12 * sum(p.numel() for p in torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta").parameters())
-    found = witness("vocabulary_for")(110e6, wide)
-    assert found["layers"] == layers and found["vocabulary"] == pytest.approx((110e6 - layers - 2 * 768) / 768)
+    figures = witness("vocabulary_for")(110e6, wide)
+    assert figures["layers"] == layers and figures["vocabulary"] == pytest.approx((110e6 - layers - 2 * 768) / 768)
     assert witness("additive_attention")(512, 512, 256)["total"] == 512 * 512 + 512 * 256 + 512 + 512 == 394240
-    found = witness("pointer_attention")(64, 150)
-    assert (found["total_as_printed"], found["total_of_code"]) == (8342, 8470)
+    figures = witness("pointer_attention")(64, 150)
+    assert (figures["total_as_printed"], figures["total_of_code"]) == (8342, 8470)
 
 
 class Counted(float):
@@ -268,8 +270,8 @@ def test_multiplications_by_counting_them():
     Counted.made = 0
     times(times(s, square), times(e, square))
     counts.append(Counted.made / keys)
-    found = witness("multiplications")(embed_dim, embed_dim, embed_dim, embed_dim, keys)
-    close((found["additive"], found["pointer"]), counts)
+    figures = witness("multiplications")(embed_dim, embed_dim, embed_dim, embed_dim, keys)
+    close((figures["additive"], figures["pointer"]), counts)
     both = witness("equal_widths")(embed_dim, 5, keys)
     close(both["additive_cost_over_pointer"], counts[0] / counts[1])
     assert both["more_numbers_of_additive"] == (2 * 64 + 16) - (2 * 64 + 5)
@@ -278,32 +280,32 @@ def test_multiplications_by_counting_them():
 def test_pointers_by_loops():
     scores, places = [-0.28, -0.17, -0.02, 0.04, 0.28], [101, 205, 150, 312, 150]
     weights = softmax(scores)
-    found = witness("softmax_example")(scores, [0.12, 0.14, 0.16, 0.17, 0.41])
-    close(found["weights"], weights)
-    close(found["largest_error"], 0.41 - weights[4])
+    figures = witness("softmax_example")(scores, [0.12, 0.14, 0.16, 0.17, 0.41])
+    close(figures["weights"], weights)
+    close(figures["largest_error"], 0.41 - weights[4])
     close(witness("scattered_scores")(places, scores, 150)["of_place"], weights[2] + weights[4])
-    found = witness("scattered")(places, [0.1, 0.15, 0.2, 0.25, 0.3], 150)
-    close((found["of_place"], found["sum"], found["largest_place"]), (0.5, 1.0, 150))
-    found = witness("scaled_scores")([0.15, 0.65], 64, [-0.3, 0.2], [0.019, 0.081], [-0.28, 0.28])
-    close((found["scaled_error"], found["final_error"]), (0.00025, 0.00125))
+    figures = witness("scattered")(places, [0.1, 0.15, 0.2, 0.25, 0.3], 150)
+    close((figures["of_place"], figures["sum"], figures["largest_place"]), (0.5, 1.0, 150))
+    figures = witness("scaled_scores")([0.15, 0.65], 64, [-0.3, 0.2], [0.019, 0.081], [-0.28, 0.28])
+    close((figures["scaled_error"], figures["final_error"]), (0.00025, 0.00125))
     content, bias = [0.0, 0.1, 0.2], [0.3, 0.2, 0.1]
-    found = witness("reasons")([1, 2, 1], content, bias, 1)
+    figures = witness("reasons")([1, 2, 1], content, bias, 1)
     whole = softmax([a + b for a, b in zip(content, bias, strict=True)])
-    close(found["by_repetition"], whole[0] + whole[2] - max(whole[0], whole[2]))
-    close(found["by_bias"], whole[0] + whole[2] - softmax(content)[0] - softmax(content)[2])
-    close(found["by_content"], whole[0] + whole[2] - softmax(bias)[0] - softmax(bias)[2])
+    close(figures["by_repetition"], whole[0] + whole[2] - max(whole[0], whole[2]))
+    close(figures["by_bias"], whole[0] + whole[2] - softmax(content)[0] - softmax(content)[2])
+    close(figures["by_content"], whole[0] + whole[2] - softmax(bias)[0] - softmax(bias)[2])
 
 
 def test_masks_indices_and_lines():
     assert witness("masking")(6, 4, 5, 0)["largest_difference"] < 1e-12
-    kept = softmax([1.0, 2.0, 3.0])[:2]
-    close([k / sum(kept) for k in kept], softmax([1.0, 2.0]))
-    found = witness("from_the_end")(5, 8, 150)
+    visible = softmax([1.0, 2.0, 3.0])[:2]
+    close([k / sum(visible) for k in visible], softmax([1.0, 2.0]))
+    figures = witness("from_the_end")(5, 8, 150)
     indices = [min(max(5 - position, 0), 149) for position in range(8)]
-    assert (found["index_of_first_visit"], found["index_of_last_visit"]) == (indices[0], indices[4]) == (5, 1)
-    assert found["index_of_padding"] == max(indices[5:]) == 0 and found["visits_with_index_zero"] == 0
-    found = witness("linearity")(8, 0)
-    assert found["dot_product_off"] < 1e-12 and found["additive_off"] > 0.01
+    assert (figures["index_of_first_visit"], figures["index_of_last_visit"]) == (indices[0], indices[4]) == (5, 1)
+    assert figures["index_of_padding"] == max(indices[5:]) == 0 and figures["visits_with_index_zero"] == 0
+    figures = witness("linearity")(8, 0)
+    assert figures["dot_product_off"] < 1e-12 and figures["additive_off"] > 0.01
     assert abs(math.tanh(1.0) - (math.tanh(0.0) + math.tanh(2.0)) / 2) > 0.2  # the reason
 
 
@@ -315,13 +317,13 @@ def test_a_convolution_of_one_place_is_a_product(monkeypatch):
 
 
 def test_prior():
-    found = witness("prior_start")(1.0, 1.0, 256, 3)
-    close(found["share_of_nearest"], (1 - math.exp(-3)) / (1 - math.exp(-256)))  # a geometric series
-    assert found["difference_from_alibi"] == 0
-    found = witness("prior_gradients")(1.0, [0.5, 1.0, 2.0], 4)
-    assert found["not_finite_of_ours"] == 0 and found["not_finite_by_logarithm"] > 0
-    found = witness("prior_built")(16, 2, 5, 0)
-    assert found["largest_difference"] < 1e-12 and found["parameters_with_gradient"] == 2
+    figures = witness("prior_start")(1.0, 1.0, 256, 3)
+    close(figures["share_of_nearest"], (1 - math.exp(-3)) / (1 - math.exp(-256)))  # a geometric series
+    assert figures["difference_from_alibi"] == 0
+    figures = witness("prior_gradients")(1.0, [0.5, 1.0, 2.0], 4)
+    assert figures["not_finite_of_ours"] == 0 and figures["not_finite_by_logarithm"] > 0
+    figures = witness("prior_built")(16, 2, 5, 0)
+    assert figures["largest_difference"] < 1e-12 and figures["parameters_with_gradient"] == 2
 
 
 def test_rotary_with_complex_numbers():
@@ -343,49 +345,51 @@ def test_rotary_with_complex_numbers():
         return total
 
     assert abs(score(9, 2, True) - score(109, 102, True)) < 1e-12 < abs(score(9, 2, False) - score(109, 102, False))
-    found = witness("relative_scores")(64, 100, 0)
+    figures = witness("relative_scores")(64, 100, 0)
     assert (
-        found["change_of_score"] < 1e-9 and found["change_with_conjugate"] < 1e-9 and found["change_as_printed"] > 0.1
+        figures["change_of_score"] < 1e-9
+        and figures["change_with_conjugate"] < 1e-9
+        and figures["change_as_printed"] > 0.1
     )
-    found = witness("first_angle")(64, 10000.0)
-    close((found["own"], found["printed"]), (1.0, math.exp(-2 / 64 * math.log(10000))), 1e-6)
+    figures = witness("first_angle")(64, 10000.0)
+    close((figures["own"], figures["printed"]), (1.0, math.exp(-2 / 64 * math.log(10000))), 1e-6)
     curve = [sum(math.cos(d * 10000 ** (-2 * k / 8)) for k in range(4)) / 4 for d in range(50)]
-    found = witness("waves")(8, 50)
-    assert found["rises"] == sum(b > a for a, b in itertools.pairwise(curve))
-    close(found["near_minus_far"], sum(curve[:5]) / 5 - sum(curve[-5:]) / 5)
+    figures = witness("waves")(8, 50)
+    assert figures["rises"] == sum(b > a for a, b in itertools.pairwise(curve))
+    close(figures["near_minus_far"], sum(curve[:5]) / 5 - sum(curve[-5:]) / 5)
     assert witness("scaled_positions")(16, 1.5, 0)["largest_difference"] < 1e-12
 
 
 def test_order_and_masks():
-    found = witness("order_without_position")(6, 8, 0)
-    assert found["change_both_ways"] < 1e-12 and found["change_causal"] > 1e-3
-    found = witness("who_sees")(10)
+    figures = witness("order_without_position")(6, 8, 0)
+    assert figures["change_both_ways"] < 1e-12 and figures["change_causal"] > 1e-3
+    figures = witness("who_sees")(10)
     seen = [sum(key <= query for query in range(10)) for key in range(10)]
-    assert (found["see_first"], found["see_middle"], found["see_last"]) == (seen[0], seen[5], seen[9])
-    found = witness("no_look_ahead")(6, 0)
-    assert found["change_before"] == 0 and found["change_at_the_end"] > 0
-    found = witness("stable_rows")(1, 8)
+    assert (figures["see_first"], figures["see_middle"], figures["see_last"]) == (seen[0], seen[5], seen[9])
+    figures = witness("no_look_ahead")(6, 0)
+    assert figures["change_before"] == 0 and figures["change_at_the_end"] > 0
+    figures = witness("stable_rows")(1, 8)
     rows = [(i + 1) / (i + 1 + sum(math.exp(-0.0625 * t) for t in range(i + 1, 8))) for i in range(8)]
-    close((found["first_sum"], found["last_sum"]), (rows[0], rows[-1]))
-    assert found["falling_rows"] == sum(b < a for a, b in itertools.pairwise(rows)) == 0
-    found = witness("t5_numbers")(128, 32)
+    close((figures["first_sum"], figures["last_sum"]), (rows[0], rows[-1]))
+    assert figures["falling_rows"] == sum(b < a for a, b in itertools.pairwise(rows)) == 0
+    figures = witness("t5_numbers")(128, 32)
     published = {d if d < 16 else min(31, 16 + int(16 * math.log(d / 16) / math.log(8) + 1e-12)) for d in range(128)}
-    assert found["numbers"] == len(published) == found["learned"]
+    assert figures["numbers"] == len(published) == figures["learned"]
     assert witness("additive_calibration")(5, 0)["largest_error_of_weights"] < 1e-15
-    found = witness("decomposition")(5, 4, 0)
-    assert found["largest_miss"] < 1e-14 and found["largest_mean_of_rest"] < 1e-14
+    figures = witness("decomposition")(5, 4, 0)
+    assert figures["largest_miss"] < 1e-14 and figures["largest_mean_of_rest"] < 1e-14
 
 
 def test_slopes():
     weights = softmax([-0.1 * d for d in range(20)])
-    found = witness("slope_signs")(0.1, 20)
-    close(found["mean_distance_positive"], sum(w * d for d, w in enumerate(weights)))
-    close(found["mean_distance_negative"], sum(w * (19 - d) for d, w in enumerate(weights)))  # mirrored
-    close(found["mean_distance_without"], 9.5)
-    found = witness("scales")([0.5, 2.0], 2, 16)
+    figures = witness("slope_signs")(0.1, 20)
+    close(figures["mean_distance_positive"], sum(w * d for d, w in enumerate(weights)))
+    close(figures["mean_distance_negative"], sum(w * (19 - d) for d, w in enumerate(weights)))  # mirrored
+    close(figures["mean_distance_without"], 9.5)
+    figures = witness("scales")([0.5, 2.0], 2, 16)
     by_hand = [sum(w * d for d, w in enumerate(softmax([-2.0 * s * d for d in range(16)]))) for s in (1 / 16, 1 / 256)]
-    close(found["mean_distance_at_2"], sum(by_hand) / 2, 1e-6)
-    assert found["farther_at_larger_scale"] == 0
+    close(figures["mean_distance_at_2"], sum(by_hand) / 2, 1e-6)
+    assert figures["farther_at_larger_scale"] == 0
     assert witness("learned_slopes")(2) == {"learned_numbers": 0, "bend": 0.0}
     assert witness("sinusoids")(8, 5)["largest_difference"] < 1e-12
 
@@ -405,11 +409,11 @@ def test_counts_of_the_speeches(tmp_path, monkeypatch):
     (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\ta b c\n1\tb c\n")
     (tmp_path / "speeches" / "test_CLS.tsv").write_text("0\ta b c\n1\tsomething else\n")
     (tmp_path / "speeches" / "train_LM.txt").write_text("c d\n")
-    monkeypatch.setattr(data, "load_tokenizer", lambda asked: data.NltkTokenizer(str.split, "none"))
-    found = count(4)
-    assert found["vocabulary"] == len({"0", "1", "a", "b", "c", "d"}) + 2
-    assert (found["training_items"], found["test_items"], found["test_items_in_training"]) == (2, 2, 1)
-    assert found["padding_percent"] == 100 * 3 / 8
+    monkeypatch.setattr(data, "load_tokenizer", lambda subject: data.NltkTokenizer(str.split, "none"))
+    figures = count(4)
+    assert figures["vocabulary"] == len({"0", "1", "a", "b", "c", "d"}) + 2
+    assert (figures["training_items"], figures["test_items"], figures["test_items_in_training"]) == (2, 2, 1)
+    assert figures["padding_percent"] == 100 * 3 / 8
 
 
 def test_every_computation_has_a_witness():

@@ -19,8 +19,8 @@ ITEMS = 100
 
 def probed(results, correct, lengths=(), name="smollm2"):
     """A probe whose items are right with these shares at three places, by label."""
-    asked = [TaskSpec("key-value", ITEMS, 3, {"pairs": 5})]
-    plan = Plan(name, at_lengths(asked, lengths) if lengths else tuple(asked), items_per_record=50)
+    task_specs = [TaskSpec("key-value", ITEMS, 3, {"pairs": 5})]
+    plan = Plan(name, at_lengths(task_specs, lengths) if lengths else tuple(task_specs), items_per_record=50)
     tasks = [one.build() for one in plan.tasks]
     folder = run_folder.open_folder(SimpleNamespace(about={"type": "llama"}), plan, results / "probe", tasks)
     about = records.read(folder / "plan.json")
@@ -36,10 +36,10 @@ def probed(results, correct, lengths=(), name="smollm2"):
     return folder
 
 
-def with_task(claim, **given):
+def with_task(claim, **settings):
     from dataclasses import replace
 
-    return replace(CLAIMS[claim], arguments={**CLAIMS[claim].arguments, **given})
+    return replace(CLAIMS[claim], arguments={**CLAIMS[claim].arguments, **settings})
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
     folders = LedgerFolders(results=tmp_path)
     assert judge(with_task("survey-u-shape", task="key-value"), folders).verdict == u_shape
     assert judge(with_task("survey-order-matters", task="key-value"), folders).verdict == order
-    found, where = gold_position(folders, "smollm2", "key-value", "likelihood")
-    assert found["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
+    result, where = gold_position(folders, "smollm2", "key-value", "likelihood")
+    assert result["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
 
 
 @pytest.mark.parametrize("middle, verdict", [(0.2, "reproduced"), (0.6, "not reproduced")])
@@ -86,10 +86,10 @@ def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
         ]
         records.write(folder / "explain-emphasis-score.json", {"result": {"factor": 2.0, "items": 10, "rows": rows}})
         assert judge(CLAIMS["survey-attention-causes"], folders).verdict == verdict
-    told = READERS["slot_emphasis"](folders, "smollm2")[0]
+    figures = READERS["slot_emphasis"](folders, "smollm2")[0]
     assert (
-        told["with_attention"] == 0.5
-        and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in told["words"]
+        figures["with_attention"] == 0.5
+        and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in figures["words"]
     )
     layer = {"rank": 300, "low_frequencies": 0.1}
     part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
@@ -140,27 +140,27 @@ def test_two_experiments_on_the_mask_may_contradict_each_other(tmp_path, cropped
 @pytest.mark.parametrize("alone, verdict", [(0.02, "reproduced"), (0.3, "not reproduced")])
 def test_attention_that_is_nearer_with_positions_than_without(tmp_path, alone, verdict):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
-    found = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
-    records.write(folder / "explain-distance.json", {"result": found})
+    result = {"ranges": [[0, 1], [1, 2], [2, 8], [8, 64], [64, 128]], "attention": [[[0.0, 0.7, 0.1, 0.0, 0.01]]]}
+    records.write(folder / "explain-distance.json", {"result": result})
     other = probed(tmp_path, {"key-value": (1, 1, 1)}, name="another")  # whose hypotheses are none of this model's
-    records.write(other / "explain-distance.json", {"result": found})
+    records.write(other / "explain-distance.json", {"result": result})
     records.write(other / "hypothesis-one-way.json", {"answer": None})
     folders = LedgerFolders(results=tmp_path)
     assert judge(CLAIMS["survey-near-favoured-trained"], folders).verdict == "open"
-    found["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
-    records.write(folder / "explain-distance.json", {"result": found})
+    result["one_position"] = [[[0.0, alone, alone, 0.0, 0.01]]]
+    records.write(folder / "explain-distance.json", {"result": result})
     assert judge(CLAIMS["survey-near-favoured-trained"], folders).verdict == verdict
     with pytest.raises(MissingEvidence, match="longer than 200"):
         READERS["near_and_far"](folders, "smollm2", near=[1, 8], far=[200, 300])
-    told = READERS["near_and_far"](folders, "smollm2", near=[1, 8], far=[64, 128])[0]
-    assert told["near_over_far"] == pytest.approx((0.7 + 6 * 0.1) / 7 / 0.01) and told[
+    figures = READERS["near_and_far"](folders, "smollm2", near=[1, 8], far=[64, 128])[0]
+    assert figures["near_over_far"] == pytest.approx((0.7 + 6 * 0.1) / 7 / 0.01) and figures[
         "without_positions"
     ] == pytest.approx(100 * alone)
 
 
 def test_what_is_missing_is_waited_for(tmp_path):
     folders = LedgerFolders(results=tmp_path)
-    for name, given in {
+    for name, settings in {
         "gold_position": {"task": "documents", "score": "likelihood"},
         "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
         "hypothesis": {"hypothesis": "one-way"},
@@ -170,7 +170,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
         "near_and_far": {"near": [1, 8], "far": [64, 128]},
     }.items():
         with pytest.raises(MissingEvidence, match="a probe of smollm2"):
-            READERS[name](folders, "smollm2", **given)
+            READERS[name](folders, "smollm2", **settings)
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
     (folder / run_folder.record_name("key-value", 0, 50)).unlink()
     with pytest.raises(MissingEvidence, match="all records of key-value"):

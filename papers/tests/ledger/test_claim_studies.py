@@ -32,11 +32,11 @@ def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
     )  # fmt: skip
 
 
-def write(results, made, values, diverged=(), split="test"):
+def write(results, spec, values, diverged=(), split="test"):
     """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
-    folder = runner.study_folder(made, results)
-    runner.write_spec(made, folder)
-    for run in made.runs():
+    folder = runner.study_folder(spec, results)
+    runner.write_spec(spec, folder)
+    for run in spec.runs():
         if run.seed >= len(values.get(run.arm.name, ())):
             continue
         series = values[run.arm.name][run.seed]
@@ -50,7 +50,7 @@ def write(results, made, values, diverged=(), split="test"):
         records.write(
             folder / run.file_name,
             {
-                "hash": made.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
+                "hash": spec.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
                 "wall_seconds": 1.0, "numbers": {"before": {}, "after": {}},
             },
         )  # fmt: skip
@@ -62,15 +62,18 @@ def verdict(name, results):
 
 
 def test_a_study_that_is_not_there_is_waited_for(tmp_path):
-    found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == "open" and "the study speeches-encoder-none" in found.reason
+    judgement = verdict("speeches-encoder-accuracy", tmp_path)
+    assert judgement.verdict == "open" and "the study speeches-encoder-none" in judgement.reason
 
 
 def test_seeds_that_are_missing_are_waited_for(tmp_path):
-    made = study("speeches-encoder-none", ARMS[:1])
-    write(tmp_path, made, {"sinusoidal": [0.85, 0.86]})
-    found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == "open" and found.reason == "waits for 3 of 5 seeds of speeches-encoder-none, sinusoidal"
+    spec = study("speeches-encoder-none", ARMS[:1])
+    write(tmp_path, spec, {"sinusoidal": [0.85, 0.86]})
+    judgement = verdict("speeches-encoder-accuracy", tmp_path)
+    assert (
+        judgement.verdict == "open"
+        and judgement.reason == "waits for 3 of 5 seeds of speeches-encoder-none, sinusoidal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +82,9 @@ def test_seeds_that_are_missing_are_waited_for(tmp_path):
 )
 def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expected):
     folder = write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
-    found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert found.verdict == expected and f"{100 * sum(values) / 5:.2f} (mean of 5 runs" in found.reason
-    assert found.evidence.record == folder.as_posix()
+    judgement = verdict("speeches-encoder-accuracy", tmp_path)
+    assert judgement.verdict == expected and f"{100 * sum(values) / 5:.2f} (mean of 5 runs" in judgement.reason
+    assert judgement.evidence.record == folder.as_posix()
 
 
 def test_an_evaluation_by_its_number(tmp_path):
@@ -89,20 +92,20 @@ def test_an_evaluation_by_its_number(tmp_path):
         [0.30 + 0.02 * seed, *[0.5] * 3, 0.57 + 0.02 * seed, *[0.6] * 4, 0.75 + 0.01 * seed, 0.9] for seed in range(5)
     ]
     write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": rows})
-    found = verdict("speeches-encoder-curve", tmp_path)
-    assert found.evidence.figures["after_5"] == pytest.approx([57, 59, 61, 63, 65])
-    assert found.verdict == "reproduced"
+    judgement = verdict("speeches-encoder-curve", tmp_path)
+    assert judgement.evidence.figures["after_5"] == pytest.approx([57, 59, 61, 63, 65])
+    assert judgement.verdict == "reproduced"
     write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
     with pytest.raises(WhenceError, match="evaluation 5 of sinusoidal, which has 4, but a figure names an evaluation"):
         verdict("speeches-encoder-curve", tmp_path)
 
 
 def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
-    made = study("speeches-encoder-none", ARMS[:1])
-    write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
-    found = verdict("speeches-encoder-accuracy", tmp_path)
-    assert "4 runs" in found.reason and "1 seed diverged" in found.reason
-    write(tmp_path, made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
+    spec = study("speeches-encoder-none", ARMS[:1])
+    write(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
+    judgement = verdict("speeches-encoder-accuracy", tmp_path)
+    assert "4 runs" in judgement.reason and "1 seed diverged" in judgement.reason
+    write(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
     assert verdict("speeches-encoder-accuracy", tmp_path).reason.startswith("waits for more seeds")
 
 
@@ -117,22 +120,22 @@ def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
 def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi, expected, words):
     own = [0.85, 0.86, 0.848, 0.851, 0.852]
     write(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
-    found = verdict("speeches-alibi-better", tmp_path)
-    assert found.verdict == expected and words in found.reason
-    assert "gives a p below 1" in found.reason
+    judgement = verdict("speeches-alibi-better", tmp_path)
+    assert judgement.verdict == expected and words in judgement.reason
+    assert "gives a p below 1" in judgement.reason
 
 
 def test_one_arm_against_several(tmp_path):
     arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
-    made = replace(study("epar-when-02", arms), question="Length: 1024 tokens")
+    spec = replace(study("epar-when-02", arms), question="Length: 1024 tokens")
     levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
-    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
-    found = verdict("epar-when-long", tmp_path)
-    numbers = found.evidence.figures
+    write(tmp_path, spec, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    judgement = verdict("epar-when-long", tmp_path)
+    numbers = judgement.evidence.figures
     assert numbers["direction_against_rotary"] == 1 and numbers["gain_over_rotary"] == pytest.approx(10)
-    assert numbers["direction_against_alibi"] == 0 and found.verdict == "not reproduced"
-    assert "better than rotary by 10 points" in found.reason
-    write(tmp_path, replace(made, name="epar-when-04"), {})
+    assert numbers["direction_against_alibi"] == 0 and judgement.verdict == "not reproduced"
+    assert "better than rotary by 10 points" in judgement.reason
+    write(tmp_path, replace(spec, name="epar-when-04"), {})
     with pytest.raises(WhenceError, match="the study that asks 'Importance: in waves'"):
         verdict("epar-when-structured", tmp_path)
 
@@ -143,30 +146,30 @@ def test_one_arm_against_several(tmp_path):
 )
 def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
     levels = {"alpha 1.0": 0.8, "alpha 0.5": half, "alpha 0.25": quarter}
-    made = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
-    write(tmp_path, made, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
-    found = verdict("epar-when-noisy", tmp_path)
-    assert found.verdict == expected and "alpha 0.25:" in found.reason
+    spec = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
+    write(tmp_path, spec, {name: [level + 0.001 * seed for seed in range(5)] for name, level in levels.items()})
+    judgement = verdict("epar-when-noisy", tmp_path)
+    assert judgement.verdict == expected and "alpha 0.25:" in judgement.reason
 
 
 @pytest.mark.parametrize("claim, text", [("", "books"), ("-words", "wikitext2")])
 @pytest.mark.parametrize("best, expected", [("EPAR, enhanced", "reproduced"), ("shaw", "not reproduced")])
 def test_the_protocol_can_come_out_either_way(tmp_path, claim, text, best, expected):
-    made = {one.name: one for one in PROTOCOL["studies"]("gpu")}[f"epar-protocol-gpu-{text}"]
-    made = replace(made, seeds=(0, 1, 2, 3, 4))
-    levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in made.arms}
-    write(tmp_path, made, {name: [level + 0.01 * seed for seed in range(5)] for name, level in levels.items()})
-    found = verdict(f"epar-result-language-model{claim}", tmp_path)
-    assert found.verdict == expected and "after correction for 6 comparisons" in found.reason
+    spec = {one.name: one for one in PROTOCOL["studies"]("gpu")}[f"epar-protocol-gpu-{text}"]
+    spec = replace(spec, seeds=(0, 1, 2, 3, 4))
+    levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in spec.arms}
+    write(tmp_path, spec, {name: [level + 0.01 * seed for seed in range(5)] for name, level in levels.items()})
+    judgement = verdict(f"epar-result-language-model{claim}", tmp_path)
+    assert judgement.verdict == expected and "after correction for 6 comparisons" in judgement.reason
 
 
 def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
-    made = study("speeches-encoder-none", ARMS[:1])
-    folder = write(tmp_path / "some/where", made, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    spec = study("speeches-encoder-none", ARMS[:1])
+    folder = write(tmp_path / "some/where", spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
     assert verdict("speeches-encoder-accuracy", tmp_path).evidence.record == folder.as_posix()
-    write(tmp_path, made, {})
+    write(tmp_path, spec, {})
     with pytest.raises(WhenceError, match=r"got some/where/speeches-encoder-none-.* and speeches-encoder-none-"):
-        find_study(LedgerFolders(results=tmp_path), made.name)
+        find_study(LedgerFolders(results=tmp_path), spec.name)
 
 
 @pytest.mark.parametrize("level, expected", [(0.9, "reproduced"), (0.5, "not reproduced"), (0.2, "not reproduced")])
@@ -182,38 +185,38 @@ def test_two_studies_and_three_splits(tmp_path):
     none, keys = study("speeches-encoder-none", ARMS[:1]), study("speeches-encoder-keys", ARMS[:1])
     write(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
     write(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
-    found = verdict("speeches-padding-harmless", tmp_path)
-    assert found.verdict == "not reproduced" and "speeches-encoder-keys: better" in found.reason
-    made = study("speeches-decoder", ARMS[:1])
-    folder = runner.study_folder(made, tmp_path)
+    judgement = verdict("speeches-padding-harmless", tmp_path)
+    assert judgement.verdict == "not reproduced" and "speeches-encoder-keys: better" in judgement.reason
+    spec = study("speeches-decoder", ARMS[:1])
+    folder = runner.study_folder(spec, tmp_path)
     for split, level in (("obama", 370.0), ("wbush", 450.0), ("hbush", 371.0)):
-        write(tmp_path, made, {"sinusoidal": [[2 * level, level + seed] for seed in range(5)]}, split=split)
+        write(tmp_path, spec, {"sinusoidal": [[2 * level, level + seed] for seed in range(5)]}, split=split)
         for path in folder.glob("*seed*.json"):  # the splits of one run stand in one record
-            kept, extra = records.read(path), tmp_path / f"{split}-{path.name}"
-            records.write(extra, kept)
+            stored, extra = records.read(path), tmp_path / f"{split}-{path.name}"
+            records.write(extra, stored)
     for path in folder.glob("*seed*.json"):
-        kept = records.read(path)
+        stored = records.read(path)
         for split in ("obama", "wbush"):
             other = records.read(tmp_path / f"{split}-{path.name}")["result"]["evaluations"]
-            for own, more in zip(kept["result"]["evaluations"], other, strict=True):
+            for own, more in zip(stored["result"]["evaluations"], other, strict=True):
                 own["splits"] |= more["splits"]
-        records.write(path, kept)
-    found = verdict("speeches-decoder-order", tmp_path)
-    assert found.evidence.figures["wbush_direction"] == -1 and found.evidence.figures["hbush_direction"] == 0
-    assert found.verdict == "not reproduced"
+        records.write(path, stored)
+    judgement = verdict("speeches-decoder-order", tmp_path)
+    assert judgement.evidence.figures["wbush_direction"] == -1 and judgement.evidence.figures["hbush_direction"] == 0
+    assert judgement.verdict == "not reproduced"
     assert verdict("speeches-decoder-falls-here", tmp_path).verdict == "reproduced"
 
 
 def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
-    made = study("speeches-encoder-none", ARMS[:1])
-    folder = write(tmp_path, made, {"sinusoidal": [0.84] * 5})
-    other = write(tmp_path, replace(made, seeds=(7, 8)), {})
+    spec = study("speeches-encoder-none", ARMS[:1])
+    folder = write(tmp_path, spec, {"sinusoidal": [0.84] * 5})
+    other = write(tmp_path, replace(spec, seeds=(7, 8)), {})
     with pytest.raises(WhenceError, match="the study speeches-encoder-none"):
-        find_study(LedgerFolders(results=tmp_path), made.name)
+        find_study(LedgerFolders(results=tmp_path), spec.name)
     (other / "study.json").unlink()
-    kept = records.read(folder / "study.json")
-    kept["spec"]["seeds"] = [0]
-    records.write(folder / "study.json", kept)
+    stored = records.read(folder / "study.json")
+    stored["spec"]["seeds"] = [0]
+    records.write(folder / "study.json", stored)
     with pytest.raises(WhenceError, match="does not match its hash"):
         verdict("speeches-encoder-accuracy", tmp_path)
 
@@ -227,8 +230,8 @@ def test_the_time_of_a_step(tmp_path):
         "spec": {"tokens": 4096}, "environment": {"machine": {"accelerator": "a GPU"}},
     }  # fmt: skip
     records.write(tmp_path / "train_step.json", record)
-    found, _ = reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
-    assert found["more_percent"] == pytest.approx(2.0) and "a GPU" in found["words"]
+    judgement, _ = reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
+    assert judgement["more_percent"] == pytest.approx(2.0) and "a GPU" in judgement["words"]
 
 
 class Tiny(Classification):
@@ -246,33 +249,33 @@ class Tiny(Classification):
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """A study with weights of three seeds, as the runner leaves them, on a tiny task in the place of the speeches."""
-    made = Study(
+    spec = Study(
         name="tiny", question="made up", task="speeches_classify", arms=ARMS, seeds=(0, 1, 2), budget=Budget(steps=1),
         decision=Decision(baseline="sinusoidal"), model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16},
     )  # fmt: skip
-    folder = write(tmp_path, made, {arm.name: [0.5] * 3 for arm in ARMS})
+    folder = write(tmp_path, spec, {arm.name: [0.5] * 3 for arm in ARMS})
     task = Tiny()
     monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
-    for run in made.runs():
+    for run in spec.runs():
         checkpoints.save_weights(weights_path(run, folder), runner.build_model(run, task))
-    return LedgerFolders(results=tmp_path), made, folder, task
+    return LedgerFolders(results=tmp_path), spec, folder, task
 
 
 def test_what_trained_weights_say(trained):
-    folders, made, folder, task = trained
-    found = MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
-    model = runner.build_model(made.runs()[0], task).eval()
+    folders, spec, folder, task = trained
+    judgement = MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
+    model = runner.build_model(spec.runs()[0], task).eval()
     right = total = 0
     for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
         with torch.no_grad():
             right += int((model(batch.tokens, key_mask=batch.key_mask).argmax(-1) == batch.targets).sum())
         total += len(batch.targets)
-    assert found["training"][0] == pytest.approx(100 * right / total) and len(found["training_minus_test"]) == 3
-    found = MEASUREMENTS["attention_reach"](folders, "tiny", "ALiBi, 1.1", "sinusoidal")
-    assert len(found["tokens_away"]) == 3 and found["direction"] in (-1, 0, 1)
-    found = MEASUREMENTS["deeper_looks_farther"](folders, "tiny", "sinusoidal", 1, 2)
-    assert len(found["upper_layer"]) == 3
-    weights_path(made.runs()[0], folder).unlink()
+    assert judgement["training"][0] == pytest.approx(100 * right / total) and len(judgement["training_minus_test"]) == 3
+    judgement = MEASUREMENTS["attention_reach"](folders, "tiny", "ALiBi, 1.1", "sinusoidal")
+    assert len(judgement["tokens_away"]) == 3 and judgement["direction"] in (-1, 0, 1)
+    judgement = MEASUREMENTS["deeper_looks_farther"](folders, "tiny", "sinusoidal", 1, 2)
+    assert len(judgement["upper_layer"]) == 3
+    weights_path(spec.runs()[0], folder).unlink()
     with pytest.raises(MissingEvidence, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
         MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
 
@@ -284,9 +287,12 @@ def test_attention_to_padding_by_hand(trained, monkeypatch):
     batch = task.evaluation("test")[0].tokens[:64]
     spread = torch.full((2, len(batch), 2, batch.shape[1], batch.shape[1]), 1 / batch.shape[1])
     monkeypatch.setattr(module, "attention_maps", lambda model, tokens: spread)
-    found = MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")
-    assert found["attention_over_uniform"] == pytest.approx([1.0] * 3)  # blind attention gives padding its share
-    assert found["padding_share"] == pytest.approx(float((batch == 0).float().mean())) and found["padding_share"] > 0.2
+    judgement = MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")
+    assert judgement["attention_over_uniform"] == pytest.approx([1.0] * 3)  # blind attention gives padding its share
+    assert (
+        judgement["padding_share"] == pytest.approx(float((batch == 0).float().mean()))
+        and judgement["padding_share"] > 0.2
+    )
     real = (batch != 0).float()[:, None, :]
     seeing = spread[0, :, 0] * real
     monkeypatch.setattr(module, "attention_maps", lambda model, tokens: (seeing / seeing.sum(-1, True))[None, :, None])

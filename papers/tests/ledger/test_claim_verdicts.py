@@ -52,13 +52,13 @@ def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
     good, bad = {}, {}
     for check in claim.checks:
         many = isinstance(record["figures"][check.figure], list)
-        for found, agrees in ((good, True), (bad, False)):
+        for figures, agrees in ((good, True), (bad, False)):
             value = on_the_side(check, agrees)
-            found[check.figure] = [value] * 5 if many else value
+            figures[check.figure] = [value] * 5 if many else value
     if len({check.figure for check in claim.checks}) < len(claim.checks):  # a range: the middle of its ends agrees
         good = {check.figure: sum(c.number for c in claim.checks) / len(claim.checks) for check in claim.checks}
-    for found, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
-        records.write(folders.record_path(claim.id), record | {"figures": record["figures"] | found})
+    for figures, expected in ((good, REPRODUCED), (bad, WRONG if claim.arithmetic else NOT_REPRODUCED)):
+        records.write(folders.record_path(claim.id), record | {"figures": record["figures"] | figures})
         assert judge(claim, folders).verdict == expected
 
 
@@ -68,8 +68,8 @@ def test_one_wrong_figure_of_several_is_enough(tmp_path):
     assert judge(claim, HERE).verdict == REPRODUCED
     record["figures"]["classifier"] += 1
     records.write(LedgerFolders(tmp_path).record_path(claim.id), record)
-    found = judge(claim, LedgerFolders(tmp_path))
-    assert found.verdict == WRONG and found.reason == "classifier 6,804, but the source says 6,803"
+    judgement = judge(claim, LedgerFolders(tmp_path))
+    assert judgement.verdict == WRONG and judgement.reason == "classifier 6,804, but the source says 6,803"
 
 
 def test_what_the_sources_got_wrong_is_found_again():
@@ -97,9 +97,13 @@ def test_what_the_sources_got_wrong_is_found_again():
     }  # fmt: skip
     for claim in CLAIMS:
         if claim.id in known:
-            found = judge(claim, HERE)
+            judgement = judge(claim, HERE)
             verdict, shown = known.pop(claim.id)
-            assert found.verdict == verdict and shown in found.reason, (claim.id, found.verdict, found.reason)
+            assert judgement.verdict == verdict and shown in judgement.reason, (
+                claim.id,
+                judgement.verdict,
+                judgement.reason,
+            )
     assert not known
 
 
@@ -108,11 +112,13 @@ QUICK = [claim for claim in COMPUTED if claim.by in COMPUTATIONS and claim.by no
 
 @pytest.mark.parametrize("claim", QUICK, ids=named(QUICK))
 def test_committed_records_are_what_is_found_now(claim):
-    kept = records.read(HERE.record_path(claim.id))
+    stored = records.read(HERE.record_path(claim.id))
     assert (
-        kept["claim"] == claim.id and kept["computation"] == claim.by and kept["arguments"] == to_plain(claim.arguments)
+        stored["claim"] == claim.id
+        and stored["computation"] == claim.by
+        and stored["arguments"] == to_plain(claim.arguments)
     )
-    assert nearly_equal(kept["figures"], to_plain(run_computation(claim, HERE)))
+    assert nearly_equal(stored["figures"], to_plain(run_computation(claim, HERE)))
 
 
 def test_every_record_belongs_to_a_claim_and_every_pure_claim_has_one():
@@ -139,8 +145,8 @@ def test_a_record_of_other_figures_counts_for_nothing(tmp_path):
     claim = next(claim for claim in CLAIMS if claim.id == "pointer-example-office")
     record = records.read(HERE.record_path(claim.id))
     records.write(LedgerFolders(tmp_path).record_path(claim.id), record | {"arguments": {"scores": [1.0]}})
-    found = judge(claim, LedgerFolders(tmp_path))
-    assert found.verdict == OPEN and "other arguments" in found.reason
+    judgement = judge(claim, LedgerFolders(tmp_path))
+    assert judgement.verdict == OPEN and "other arguments" in judgement.reason
     LedgerFolders(tmp_path).record_path(claim.id).write_text("{")
     with pytest.raises(WhenceError, match=r"pointer-example-office\.json, corrupt"):
         judge(claim, LedgerFolders(tmp_path))
@@ -166,8 +172,8 @@ def test_the_interval_of_a_further_run_against_its_simulation():
                                                       ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
 def test_seeds_are_held_by_that_interval(relation, number, agrees):
     check = FigureCheck("x", relation, number, str(number), 0.05 if relation == "equals" else 0.0)
-    found = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
-    assert found.agrees is agrees and "(mean of 5 runs" in found.result
+    judgement = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
+    assert judgement.agrees is agrees and "(mean of 5 runs" in judgement.result
 
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):

@@ -23,10 +23,10 @@ def here(tmp_path, monkeypatch):
 
 def test_one_line_a_claim_in_a_pipe(here, capsys):
     command.claims()
-    told = capsys.readouterr()
-    lines = told.out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     assert all(len(line.split("\t")) == 5 for line in lines) and len(lines) > 150
-    assert "\x1b[" not in told.out and f"{len(lines)} claims" in told.err
+    assert "\x1b[" not in output.out and f"{len(lines)} claims" in output.err
 
 
 def test_filters(here, capsys):
@@ -37,7 +37,7 @@ def test_filters(here, capsys):
 
 def test_details_of_one_claim(here, capsys):
     command.claims(id_=["epar-retention-ratio"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         "≠ arithmetic wrong",
         "28.3",
@@ -46,19 +46,19 @@ def test_details_of_one_claim(here, capsys):
         "claims/records/epar-retention-ratio.json",
         "does not agree",
     ):
-        assert part in told
+        assert part in output
 
 
 def test_update_computes_what_was_deleted(here, capsys):
     for path in (here / "claims").glob("records*"):  # packed or not
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     command.claims(source=["pointer"], update=True, folder=here / "claims")
-    told = capsys.readouterr()
-    assert "pointer-additive-parameters: written" in told.err and "394,240" in told.out
+    output = capsys.readouterr()
+    assert "pointer-additive-parameters: written" in output.err and "394,240" in output.out
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    "options, expected_text",
     [
         ({"source": ["007"]}, "the sources are epar (000), prior (001)"),
         ({"verdict": ["maybe"]}, "the verdicts are reproduced, not reproduced"),
@@ -66,10 +66,10 @@ def test_update_computes_what_was_deleted(here, capsys):
         ({"folder": Path("nowhere")}, "no .toml file in nowhere"),
     ],
 )
-def test_bad_requests_are_one_sentence(here, given, said):
+def test_bad_requests_are_one_sentence(here, options, expected_text):
     with pytest.raises(WhenceError) as refused:
-        command.claims(**given)
-    assert said in str(refused.value)
+        command.claims(**options)
+    assert expected_text in str(refused.value)
 
 
 @pytest.mark.parametrize("width", [60, 150])
@@ -77,12 +77,12 @@ def test_the_table_fits_its_terminal(here, width):
     from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
     from whence_papers.ledger.evidence import KNOWN_NAMES
 
-    found = judge_sources(load_sources(here / "claims", KNOWN_NAMES), LedgerFolders(here / "claims"))
+    ledger = judge_sources(load_sources(here / "claims", KNOWN_NAMES), LedgerFolders(here / "claims"))
     screen = io.StringIO()
-    command.print_table(found, Console(width=width, file=screen, force_terminal=True))
-    told = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
-    assert "epar-improvement-arxiv" in told and "arithmetic" in told
-    assert max(map(len, told.splitlines())) <= width and "…" not in told  # nothing is cut off
+    command.print_table(ledger, Console(width=width, file=screen, force_terminal=True))
+    output = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert "epar-improvement-arxiv" in output and "arithmetic" in output
+    assert max(map(len, output.splitlines())) <= width and "…" not in output  # nothing is cut off
 
 
 def test_the_command_ends_as_the_others_do(here, whence_here):

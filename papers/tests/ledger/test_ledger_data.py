@@ -45,7 +45,7 @@ def test_a_good_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "old, new, said",
+    "old, new, expected_text",
     [
         ('title = "A made-up source"', "", "title = None"),
         ('kind = "test"', 'kind = "test"\ncolour = "red"', "an entry 'colour'"),
@@ -65,12 +65,12 @@ def test_a_good_one(tmp_path):
         ("[[claim]]", "[[claims]]", "an entry 'claims'"),
     ],
 )
-def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, said):
+def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, expected_text):
     assert old in GOOD
     with pytest.raises(WhenceError) as refused:
         ledger(tmp_path, GOOD.replace(old, new))
-    told = str(refused.value)
-    assert told.startswith("claims/made.toml") and said in told, told
+    message = str(refused.value)
+    assert message.startswith("claims/made.toml") and expected_text in message, message
 
 
 def test_an_id_twice_and_an_empty_folder(tmp_path):
@@ -106,12 +106,12 @@ def test_only_what_is_not_built_yet_waits_without_a_reading():
 
 
 def test_tests_on_one_study_are_corrected_for_all_of_them():
-    asked = {}
+    by_study = {}
     for claim in CLAIMS:
         if claim.by == "next_places_differ":
-            asked.setdefault(claim.arguments["study"], []).append(claim.arguments["comparisons"])
-    assert {study: set(given) for study, given in asked.items()} == {
-        study: {len(given)} for study, given in asked.items()
+            by_study.setdefault(claim.arguments["study"], []).append(claim.arguments["comparisons"])
+    assert {study: set(numbers) for study, numbers in by_study.items()} == {
+        study: {len(numbers)} for study, numbers in by_study.items()
     }
 
 
@@ -119,9 +119,9 @@ def test_the_studies_that_are_read_are_there_with_their_arms():
     """The ledger names studies, arms and questions that the folder of studies has."""
     known = {}
     for path in (FOLDER / "studies").rglob("*.py"):
-        made = runpy.run_path(str(path)).get("studies", list)  # experiments have none
-        scaled = made is not list and "scale" in inspect.signature(made).parameters
-        for study in (*made("cpu"), *made("gpu")) if scaled else made():
+        studies = runpy.run_path(str(path)).get("studies", list)  # experiments have none
+        scaled = studies is not list and "scale" in inspect.signature(studies).parameters
+        for study in (*studies("cpu"), *studies("gpu")) if scaled else studies():
             known[study.name] = study
     for claim in CLAIMS:
         if "study" not in claim.arguments:

@@ -15,7 +15,7 @@ ABOUT = {"command": "whence claims", "when": "today", "environment": {"commit": 
 
 
 @pytest.fixture(scope="module")
-def found():
+def ledger():
     return (
         judge_sources(
             load_sources(FOLDER / "claims", KNOWN_NAMES), LedgerFolders(FOLDER / "claims", FOLDER / "results")
@@ -24,13 +24,13 @@ def found():
     )
 
 
-def test_every_claim_stands_on_it_escaped(found):
-    text = render_claims_page(found)
-    for source in found["sources"]:
+def test_every_claim_stands_on_it_escaped(ledger):
+    text = render_claims_page(ledger)
+    for source in ledger["sources"]:
         for claim in source["claims"]:
             assert f'id="{claim["id"]}"' in text
     assert "p &lt; 0.01" in text and "&lt;none&gt;" in text and "http://" not in text and "https://" not in text
-    assert text == render_claims_page(found)
+    assert text == render_claims_page(ledger)
 
 
 def test_a_page_of_nothing_is_refused():
@@ -38,12 +38,12 @@ def test_a_page_of_nothing_is_refused():
         render_claims_page({"sources": []})
 
 
-def test_in_a_browser(found, tmp_path):
+def test_in_a_browser(ledger, tmp_path):
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path / "claims.html"
-    path.write_text(render_claims_page(found), encoding="utf-8")
+    path.write_text(render_claims_page(ledger), encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         tab, wrong = browser.new_page(viewport={"width": 390, "height": 900}), []
@@ -57,7 +57,7 @@ def test_in_a_browser(found, tmp_path):
         tab.focus("button[data-verdict='arithmetic wrong']")
         tab.keyboard.press("Enter")
         left = tab.evaluate("[...document.querySelectorAll('.claim:not([hidden])')].map(one => one.dataset.verdict)")
-        assert set(left) == {"arithmetic wrong"} and len(left) == found["counts"]["arithmetic wrong"]
+        assert set(left) == {"arithmetic wrong"} and len(left) == ledger["counts"]["arithmetic wrong"]
         tab.keyboard.press("Enter")
         assert tab.evaluate("document.querySelectorAll('.claim[hidden]').length") == 0 and wrong == []
         browser.close()

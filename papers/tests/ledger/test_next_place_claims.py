@@ -85,9 +85,9 @@ def test_what_is_missing_is_waited_for(tmp_path):
 
 def test_published_figures_against_the_seeds(tmp_path):
     write(tmp_path)
-    found = verdict("pointer-geolife-ablation", tmp_path)
-    assert found.verdict == "not reproduced" and "mrr 66.00 (mean of 5 runs" in found.reason
-    assert found.evidence.figures["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
+    judgement = verdict("pointer-geolife-ablation", tmp_path)
+    assert judgement.verdict == "not reproduced" and "mrr 66.00 (mean of 5 runs" in judgement.reason
+    assert judgement.evidence.figures["mrr"] == pytest.approx([52.5 + noise + 13.5 for noise in NOISE])
     write(tmp_path, LEVELS | {"Recency": 51.5})
     assert verdict("pointer-geolife-ablation", tmp_path).verdict == "reproduced"
 
@@ -100,16 +100,16 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
     """Mean 51.5 is above 51.4, and its interval is not: t(4) = 2.776, deviation 0.2318, so 51.5 - 0.288."""
     write(tmp_path, LEVELS | {"Recency": level})
     assert verdict("pointer-geolife-reached", tmp_path).verdict == mean
-    found = verdict("pointer-geolife-surely", tmp_path)
-    assert found.verdict == surely
-    assert found.evidence.figures["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
-    for said in ("mean over users 45.00", "answers that occur in training 51.", "interval over users"):
-        assert said in found.reason
+    judgement = verdict("pointer-geolife-surely", tmp_path)
+    assert judgement.verdict == surely
+    assert judgement.evidence.figures["acc1_low"] == pytest.approx(level - 2.776445 * 0.231840 / 5**0.5, abs=1e-4)
+    for expected_text in ("mean over users 45.00", "answers that occur in training 51.", "interval over users"):
+        assert expected_text in judgement.reason
 
 
 def test_differences_are_tested_and_corrected(tmp_path):
     write(tmp_path)
-    for name, expected, said in (
+    for name, expected, expected_text in (
         ("pointer-bias-study", "not reproduced", "no significant difference from no position"),
         ("pointer-bias-study-alone", "not reproduced", "no significant difference"),
         ("pointer-from-end-embedding", "reproduced", "change -2.00 on average"),
@@ -117,8 +117,8 @@ def test_differences_are_tested_and_corrected(tmp_path):
         ("pointer-against-additive", "reproduced", "no position: better than additive by 2.45 points"),
         ("pointer-seen-targets", "reproduced", "direction 1"),
     ):
-        found = verdict(name, tmp_path)
-        assert found.verdict == expected and said in found.reason, (name, found.reason)
+        judgement = verdict(name, tmp_path)
+        assert judgement.verdict == expected and expected_text in judgement.reason, (name, judgement.reason)
     assert "after correction for 6 comparisons" in verdict("pointer-pointer", tmp_path).reason
 
 
@@ -132,19 +132,19 @@ def test_a_counting_is_its_own(tmp_path):
 def test_whose_answers_make_the_gain(tmp_path):
     """Recency is right 52 times where training has the answer and 5 times else, the other 40 and 5 times."""
     write(tmp_path)
-    found = verdict("pointer-unseen-targets", tmp_path)
-    assert found.evidence.figures["share_of_gain_at_unseen"] == 0.0 and found.verdict == "reproduced"
+    judgement = verdict("pointer-unseen-targets", tmp_path)
+    assert judgement.evidence.figures["share_of_gain_at_unseen"] == 0.0 and judgement.verdict == "reproduced"
     folder = runner.study_folder(STUDY, tmp_path)
     for path in folder.glob("Recency-*"):
-        kept = records.read(path)
-        kept["result"]["evaluations"][0]["splits"]["test"]["users"]["1"][1] += 15
-        records.write(path, kept)
-    found = verdict("pointer-unseen-targets", tmp_path)
+        stored = records.read(path)
+        stored["result"]["evaluations"][0]["splits"]["test"]["users"]["1"][1] += 15
+        records.write(path, stored)
+    judgement = verdict("pointer-unseen-targets", tmp_path)
     assert (
-        found.evidence.figures["share_of_gain_at_unseen"] == pytest.approx(15 / 27)
-        and found.verdict == "not reproduced"
+        judgement.evidence.figures["share_of_gain_at_unseen"] == pytest.approx(15 / 27)
+        and judgement.verdict == "not reproduced"
     )
-    assert "12 more of 80 questions whose answer occurs in training, and 15 more of 20" in found.reason
+    assert "12 more of 80 questions whose answer occurs in training, and 15 more of 20" in judgement.reason
 
 
 def test_seeds_that_diverged_are_left_out_of_both(tmp_path):
@@ -163,9 +163,11 @@ def test_seeds_that_diverged_are_left_out_of_both(tmp_path):
 )
 def test_the_learned_bias(tmp_path, bias, expected):
     write(tmp_path, bias=bias)
-    found = verdict("pointer-bias-recent", tmp_path)
-    assert found.verdict == expected
-    assert found.evidence.figures["last_over_others"] == pytest.approx([bias[0] - bias[7] + noise for noise in NOISE])
+    judgement = verdict("pointer-bias-recent", tmp_path)
+    assert judgement.verdict == expected
+    assert judgement.evidence.figures["last_over_others"] == pytest.approx(
+        [bias[0] - bias[7] + noise for noise in NOISE]
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,5 +192,5 @@ def test_times(tmp_path, additive, expected):
         "about": {"turns": 3, "batch": 2, "visits": 5, "width": 4}, "environment": {"machine": {"processor": "a CPU"}},
     }  # fmt: skip
     records.write(tmp_path / "pointers.json", record)
-    found = verdict("pointer-efficient", tmp_path, tmp_path)
-    assert found.verdict == expected and found.evidence.figures["times_as_long"] == pytest.approx(additive / 10)
+    judgement = verdict("pointer-efficient", tmp_path, tmp_path)
+    assert judgement.verdict == expected and judgement.evidence.figures["times_as_long"] == pytest.approx(additive / 10)

@@ -25,15 +25,15 @@ def real_data():
 
 def questions(visits, days=7):
     """The rule in plain loops: which visit is asked about, from which earlier ones."""
-    found = []
+    result = []
     for at, visit in enumerate(visits):
         own = [other for other in visits if other.user == visit.user]
         if visit.day - min(other.day for other in own) < days:
             continue
         history = [i for i in range(at) if visits[i].user == visit.user and visits[i].day >= visit.day - days]
         if len(history) >= 3:
-            found.append((history, at))
-    return found
+            result.append((history, at))
+    return result
 
 
 def random_visits(seed=0, people=5, days=100):
@@ -51,11 +51,11 @@ def random_visits(seed=0, people=5, days=100):
 def test_the_rule_against_plain_loops():
     for part in split_by_days(random_visits()).values():
         numbers = LocationIds.from_visits(part)
-        found = build_histories(part, numbers)
+        result = build_histories(part, numbers)
         expected = questions(part)
         assert len(expected) > 20
         assert [
-            (list(range(f, t)), t) for f, t in zip(found.first.tolist(), found.target.tolist(), strict=True)
+            (list(range(f, t)), t) for f, t in zip(result.first.tolist(), result.target.tolist(), strict=True)
         ] == expected
 
 
@@ -63,19 +63,19 @@ def test_batches_hold_what_the_visits_say():
     parts = split_by_days(random_visits(1))
     numbers = LocationIds.from_visits(parts["train"])
     test = parts["test"]
-    found = build_histories(test, numbers)
-    batch = found.batch(torch.arange(len(found)))
+    result = build_histories(test, numbers)
+    batch = result.batch(torch.arange(len(result)))
     for row, (history, at) in enumerate(questions(test)):
-        asked, n = test[at], len(history)
+        question, n = test[at], len(history)
         assert batch.key_mask[row].tolist() == [True] * n + [False] * (batch.tokens.shape[1] - n)
-        assert batch.targets[row] == numbers.place(asked.place)
-        assert batch.extras["user"][row] == numbers.users.index(asked.user) + 1
+        assert batch.targets[row] == numbers.place(question.place)
+        assert batch.extras["user"][row] == numbers.users.index(question.user) + 1
         for place, visit in enumerate(test[i] for i in history):
             assert batch.tokens[row, place] == numbers.place(visit.place)
             assert batch.extras["time"][row, place] == visit.minute // 15 + 1
             assert batch.extras["weekday"][row, place] == visit.weekday + 1
             assert batch.extras["duration"][row, place] == min(int(visit.duration) // 30, 95) + 1
-            assert batch.extras["ago"][row, place] == asked.day - visit.day + 1
+            assert batch.extras["ago"][row, place] == question.day - visit.day + 1
         for column in (batch.tokens, *(batch.extras[name] for name in ("time", "weekday", "duration", "ago"))):
             assert not column[row, n:].any()
 
@@ -91,10 +91,10 @@ def test_geolife_has_the_published_questions():
     real_data()
     parts = load_geolife("test")
     numbers = LocationIds.from_visits(parts["train"])
-    found = {name: build_histories(part, numbers) for name, part in parts.items()}
-    assert {name: len(part) for name, part in found.items()} == {"train": 7424, "valid": 3334, "test": 3502}
+    result = {name: build_histories(part, numbers) for name, part in parts.items()}
+    assert {name: len(part) for name, part in result.items()} == {"train": 7424, "valid": 3334, "test": 3502}
     assert (numbers.size, len(numbers.users)) == (1187, 45)
-    targets = {name: part.table.place[part.target] for name, part in found.items()}
+    targets = {name: part.table.place[part.target] for name, part in result.items()}
     assert round(float((targets["test"] == UNKNOWN).double().mean()), 3) == 0.228
     assert not (targets["train"] == UNKNOWN).any()
 

@@ -64,12 +64,12 @@ def test_steps_are_counted_as_plain_loops_count_them():
     numbers = LocationIds.from_visits(visits)
     counts = Counts(Table.from_visits(visits, numbers), numbers.size)
     steps = Counter((a.user, a.place, b.place) for a, b in pairwise(visits) if a.user == b.user)
-    found = {
+    by_rule = {
         (numbers.users[user - 1], numbers.name(here), numbers.name(there)): often
         for (user, here), row in counts.after.items()
         for there, often in row.items()
     }
-    assert found == dict(steps)
+    assert by_rule == dict(steps)
     own = counts.own[numbers.user("person 1")]
     assert own.sum() == 80 and own[numbers.place("place 3")] == sum(
         v.user == "person 1" and v.place == "place 3" for v in visits

@@ -30,11 +30,11 @@ def rank(row, target):
     return order.index(target) + 1
 
 
-def f1(said, targets):
+def f1(predicted, targets):
     total = 0.0
     for place in set(targets):
-        right = sum(s == t == place for s, t in zip(said, targets, strict=True))
-        precision = right / said.count(place) if place in said else 0.0
+        right = sum(s == t == place for s, t in zip(predicted, targets, strict=True))
+        precision = right / predicted.count(place) if place in predicted else 0.0
         recall = right / targets.count(place)
         total += targets.count(place) * (2 * precision * recall / (precision + recall) if right else 0.0)
     return total / len(targets)
@@ -49,8 +49,8 @@ def test_ranks_with_ties():
 
 def test_metrics_of_ranks():
     ranks = [1, 1, 2, 4, 7, 10, 11, 40]
-    found = rank_metrics(torch.tensor(ranks))
-    assert found == pytest.approx(
+    result = rank_metrics(torch.tensor(ranks))
+    assert result == pytest.approx(
         {
             "acc@1": 2 / 8, "acc@5": 4 / 8, "acc@10": 6 / 8, "mrr": sum(1 / r for r in ranks) / 8,
             "ndcg@10": sum(1 / math.log2(r + 1) for r in ranks if r <= 10) / 8,
@@ -60,8 +60,8 @@ def test_metrics_of_ranks():
 
 def test_weighted_f1():
     generator = torch.Generator().manual_seed(3)
-    said, targets = torch.randint(6, (2, 80), generator=generator)
-    assert weighted_f1(said, targets) == pytest.approx(f1(said.tolist(), targets.tolist()), abs=1e-12)
+    predicted, targets = torch.randint(6, (2, 80), generator=generator)
+    assert weighted_f1(predicted, targets) == pytest.approx(f1(predicted.tolist(), targets.tolist()), abs=1e-12)
     assert weighted_f1(targets, targets) == 1.0
     assert weighted_f1(torch.zeros(4).long(), torch.ones(4).long()) == 0.0
 
@@ -69,17 +69,19 @@ def test_weighted_f1():
 def test_four_countings():
     scores, targets, users = drawn(seed=5)
     ranks = target_ranks(scores, targets)
-    said = scores.argmax(1)
-    found = compute_metrics(ranks, said, targets, users)
-    rows = list(zip(ranks.tolist(), targets.tolist(), users.tolist(), said.tolist(), strict=True))
+    predicted = scores.argmax(1)
+    result = compute_metrics(ranks, predicted, targets, users)
+    rows = list(zip(ranks.tolist(), targets.tolist(), users.tolist(), predicted.tolist(), strict=True))
     assert any(target == UNKNOWN for _, target, _, _ in rows)
-    for ending, kept in (("", rows), ("_seen", [row for row in rows if row[1] != UNKNOWN])):
-        plain = found["seen" if ending else "all"]
-        assert plain["num_targets"] == len(kept)
-        assert plain["acc@1"] == pytest.approx(sum(r == 1 for r, *_ in kept) / len(kept))
-        assert plain["f1"] == pytest.approx(f1([row[3] for row in kept], [row[1] for row in kept]))
-        each = [[r for r, _, user, _ in kept if user == person] for person in {user for _, _, user, _ in kept}]
-        assert found[f"by_user{ending}"]["mrr"] == pytest.approx(
+    for ending, selection in (("", rows), ("_seen", [row for row in rows if row[1] != UNKNOWN])):
+        plain = result["seen" if ending else "all"]
+        assert plain["num_targets"] == len(selection)
+        assert plain["acc@1"] == pytest.approx(sum(r == 1 for r, *_ in selection) / len(selection))
+        assert plain["f1"] == pytest.approx(f1([row[3] for row in selection], [row[1] for row in selection]))
+        each = [
+            [r for r, _, user, _ in selection if user == person] for person in {user for _, _, user, _ in selection}
+        ]
+        assert result[f"by_user{ending}"]["mrr"] == pytest.approx(
             sum(sum(1 / r for r in own) / len(own) for own in each) / len(each)
         )
 
@@ -92,9 +94,9 @@ def test_a_tally_adds_batches_up():
     for rows in torch.arange(len(targets)).split(33):
         parts.add(scores[rows], Batch(tokens[rows], targets[rows], None, {"user": users[rows]}))
     assert parts.result()["metrics"] == whole.result()["metrics"]
-    found = whole.result()
-    assert found["value"] == found["metrics"]["all"]["acc@1"] == found["correct"] / found["num_targets"]
-    assert [sum(column) for column in zip(*found["users"].values(), strict=True)] == [
-        len(targets), found["correct"], int((targets != UNKNOWN).sum()),
+    result = whole.result()
+    assert result["value"] == result["metrics"]["all"]["acc@1"] == result["correct"] / result["num_targets"]
+    assert [sum(column) for column in zip(*result["users"].values(), strict=True)] == [
+        len(targets), result["correct"], int((targets != UNKNOWN).sum()),
         int(((targets != UNKNOWN) & (target_ranks(scores, targets) == 1)).sum()),
     ]  # fmt: skip

@@ -51,10 +51,10 @@ def test_a_seed_is_a_world():
     assert WORLD.visits() != World(people=4, places=10, days=60, seed=1).visits()
 
 
-@pytest.mark.parametrize("given", [{"places": 5}, {"days": 13}, {"people": 0}, {"habit": 0.7, "lately": 0.4}])
-def test_worlds_that_cannot_be(given):
+@pytest.mark.parametrize("settings", [{"places": 5}, {"days": 13}, {"people": 0}, {"habit": 0.7, "lately": 0.4}])
+def test_worlds_that_cannot_be(settings):
     with pytest.raises(WhenceError, match="World got"):
-        World(**given)
+        World(**settings)
 
 
 def test_a_place_that_training_never_shows_is_said(known):

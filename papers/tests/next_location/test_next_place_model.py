@@ -25,12 +25,12 @@ def history(lengths=(5, 3, 9), seed=0):
     return tokens, key_mask, extras | {"user": torch.arange(len(lengths)) % 4}
 
 
-def made(arm=RECENCY, seed=0, **changes):
+def build_model(arm=RECENCY, seed=0, **changes):
     return build_next_place(dataclasses.replace(SPEC, **changes), arm, seed).eval()
 
 
-def predict(model, given):
-    tokens, key_mask, extras = given
+def predict(model, inputs):
+    tokens, key_mask, extras = inputs
     return model.predict(tokens, key_mask=key_mask, extras=extras)
 
 
@@ -45,10 +45,10 @@ WAYS = [
 
 @pytest.mark.parametrize("arm, changes", WAYS)
 def test_answers_are_distributions_whatever_the_padding(arm, changes):
-    model, given = made(arm, **changes), history()
-    answer = predict(model, given)
+    model, inputs = build_model(arm, **changes), history()
+    answer = predict(model, inputs)
     assert torch.allclose(answer.log_p.exp().sum(1), torch.ones(3), atol=1e-5)
-    tokens, _, extras = given
+    tokens, _, extras = inputs
     for row, length in enumerate((5, 3, 9)):
         alone = (
             tokens[row : row + 1, :length], None,
@@ -59,7 +59,7 @@ def test_answers_are_distributions_whatever_the_padding(arm, changes):
 
 @pytest.mark.parametrize("arm, changes", WAYS)
 def test_everything_that_is_there_learns(arm, changes):
-    model, (tokens, key_mask, extras) = made(arm, **changes).train(), history(lengths=(5, 3, 9, 9))
+    model, (tokens, key_mask, extras) = build_model(arm, **changes).train(), history(lengths=(5, 3, 9, 9))
     log_p = model(tokens, key_mask=key_mask, extras=extras)
     log_p.exp().gather(1, tokens[:, :1]).sum().backward()  # the first place stands in the history: it can be copied
     without = [name for name, weight in model.named_parameters() if weight.grad is None]
@@ -68,11 +68,11 @@ def test_everything_that_is_there_learns(arm, changes):
 
 
 def test_the_mixture_is_what_its_parts_say():
-    given = history()
-    tokens, key_mask, _ = given
-    model = made()
-    answer = predict(model, given)
-    encoded = model.encoded(*given)
+    inputs = history()
+    tokens, key_mask, _ = inputs
+    model = build_model()
+    answer = predict(model, inputs)
+    encoded = model.encoded(*inputs)
     last = encoded[torch.arange(3), key_mask.sum(1) - 1]
     scores = model.generator(last)
     scores[:, 0] = -torch.inf  # padding is no place
@@ -92,17 +92,17 @@ def test_the_mixture_is_what_its_parts_say():
     position_from_end = key_mask.sum(1, keepdim=True) - torch.arange(tokens.shape[1])
     scores = scores + (position_from_end.clamp(0, 7) / 4)
     expected = scores.masked_fill(~key_mask, -torch.inf).softmax(1)
-    assert torch.allclose(predict(model, given).log_weights.exp(), expected, atol=1e-6)
+    assert torch.allclose(predict(model, inputs).log_weights.exp(), expected, atol=1e-6)
 
 
 def test_the_predecessor_is_its_formulas():
     """Every row by itself and unpadded, in plain torch, from the weights by name."""
-    given = history()
-    tokens, key_mask, extras = given
-    model = made(NONE, **LSTM)
+    inputs = history()
+    tokens, key_mask, extras = inputs
+    model = build_model(NONE, **LSTM)
     with torch.no_grad():
         model.start.copy_(torch.linspace(-1, 1, 16))
-    answer = predict(model, given)
+    answer = predict(model, inputs)
     decoder, vectors = model.decoder, model.embed_visits(tokens, key_mask, extras)
     for row, length in enumerate((5, 3, 9)):
         states, (ends_h, ends_c) = model.encoder.lstm(vectors[row, :length])
@@ -125,43 +125,47 @@ def test_the_predecessor_is_its_formulas():
 
 
 def test_ablations_take_away_what_they_say():
-    given = history()
-    halves, alone, copies = made(answers="halves"), made(NONE, answers="generate"), made(answers="copy")
-    assert predict(halves, given).generated_share.tolist() == [0.5] * 3 and not hasattr(halves, "gate")
-    assert predict(alone, given).log_weights is None and not hasattr(alone, "pointer")
-    visited = torch.zeros(3, 12).scatter(1, given[0], 1.0) > 0
-    assert torch.isneginf(predict(copies, given).log_p[~visited]).all()
-    without = made(reads=tuple(name for name in READS if name != "from_end"))
+    inputs = history()
+    halves, alone, copies = (
+        build_model(answers="halves"),
+        build_model(NONE, answers="generate"),
+        build_model(answers="copy"),
+    )
+    assert predict(halves, inputs).generated_share.tolist() == [0.5] * 3 and not hasattr(halves, "gate")
+    assert predict(alone, inputs).log_weights is None and not hasattr(alone, "pointer")
+    visited = torch.zeros(3, 12).scatter(1, inputs[0], 1.0) > 0
+    assert torch.isneginf(predict(copies, inputs).log_p[~visited]).all()
+    without = build_model(reads=tuple(name for name in READS if name != "from_end"))
     assert "from_end" not in without.reads
-    swapped = (given[0].flip(1), given[1].flip(1), {n: x if n == "user" else x.flip(1) for n, x in given[2].items()})
-    bag = made(NONE, reads=("user",), answers="copy")
+    swapped = (inputs[0].flip(1), inputs[1].flip(1), {n: x if n == "user" else x.flip(1) for n, x in inputs[2].items()})
+    bag = build_model(NONE, reads=("user",), answers="copy")
     rows = [2]  # without anything that tells order, the encoder sees a bag of visits: reversed, only the query moves
-    same = torch.allclose(bag.encoded(*given)[rows], bag.encoded(*swapped)[rows].flip(1), atol=1e-5)
+    same = torch.allclose(bag.encoded(*inputs)[rows], bag.encoded(*swapped)[rows].flip(1), atol=1e-5)
     assert same
-    ordered = made(NONE, reads=("user", "from_end"), answers="copy")
-    assert not torch.allclose(ordered.encoded(*given)[rows], ordered.encoded(*swapped)[rows].flip(1), atol=1e-3)
+    ordered = build_model(NONE, reads=("user", "from_end"), answers="copy")
+    assert not torch.allclose(ordered.encoded(*inputs)[rows], ordered.encoded(*swapped)[rows].flip(1), atol=1e-3)
 
 
 def test_arms_of_a_seed_share_their_start():
-    one, other = made(RECENCY, seed=3), made(Arm("e", "Epar(learnable=True)"), seed=3)
+    one, other = build_model(RECENCY, seed=3), build_model(Arm("e", "Epar(learnable=True)"), seed=3)
     theirs = dict(other.named_parameters())
     shared = [name for name, _ in one.named_parameters() if "position" not in name]
     assert len(shared) > 20 and all(torch.equal(dict(one.named_parameters())[n], theirs[n]) for n in shared)
-    assert not torch.equal(one.place.weight, made(RECENCY, seed=4).place.weight)
+    assert not torch.equal(one.place.weight, build_model(RECENCY, seed=4).place.weight)
 
 
 def test_the_learned_shape():
-    model = made()
+    model = build_model()
     with torch.no_grad():
         model.pointer.position.table.copy_(torch.arange(8.0))
     assert learned_shape(model, 3) == {"from_end": [1.0, 2.0, 3.0], "bias": [1.0, 2.0, 3.0]}
-    assert learned_shape(made(NONE), 3) == {} == learned_shape(made(NONE, answers="generate"), 3)
-    factor = learned_shape(made(Arm("e", "Epar(beta=2.0, context=4)")), 5)["score_scale"]
+    assert learned_shape(build_model(NONE), 3) == {} == learned_shape(build_model(NONE, answers="generate"), 3)
+    factor = learned_shape(build_model(Arm("e", "Epar(beta=2.0, context=4)")), 5)["score_scale"]
     assert factor[4] == pytest.approx((1 + 0.5 * 2.718281828**-2) / 1.5, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    "changes, arm, said",
+    "changes, arm, text",
     [
         ({"answers": "both"}, NONE, "answers.*both.*gate, halves, generate, copy"),
         ({"pointer": "cosine"}, NONE, "pointer.*cosine.*dot, additive"),
@@ -176,6 +180,6 @@ def test_the_learned_shape():
         ({"answers": "generate"}, RECENCY, "Recency.*dot-product pointer.*NoPosition"),
     ],
 )
-def test_models_that_cannot_be(changes, arm, said):
-    with pytest.raises(WhenceError, match=said):
-        made(arm, **changes)
+def test_models_that_cannot_be(changes, arm, text):
+    with pytest.raises(WhenceError, match=text):
+        build_model(arm, **changes)

@@ -99,22 +99,27 @@ def checkpoints_in(folder, arm):
 
 
 def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
-    found = collect_findings([folder], "next", "whence run next")
-    kinds = [(one["kind"], one["title"]) for one in found["studies"][0]["panels"]]
+    findings = collect_findings([folder], "next", "whence run next")
+    kinds = [(one["kind"], one["title"]) for one in findings["studies"][0]["panels"]]
     assert [kind for kind, _ in kinds] == [*["table"] * 5, "lines"]
-    every, seen = found["studies"][0]["panels"][:2]
+    every, seen = findings["studies"][0]["panels"][:2]
     assert every["head"] == seen["head"] == ["", "Acc@1", "Acc@5", "Acc@10", "MRR", "NDCG@10", "weighted F1"]
     metrics = records.read(folder / STUDY.runs()[0].file_name)["result"]["evaluations"][-1]["splits"]["test"]["metrics"]
     for table, counting in ((every, "all"), (seen, "seen")):
         (own,) = [row for row in table["rows"] if row[0] == "Recency"]
         assert own[4] == f"{100 * metrics[counting]['mrr']:.2f}" and own[6] == f"{100 * metrics[counting]['f1']:.2f}"
-    assert json.loads(json.dumps(found["studies"][0]["panels"])) == found["studies"][0]["panels"]
-    text = page(found)
-    for said in ("most frequent lately", "Acc@1 in four ways of counting", "visits from the end", "mean over users"):
-        assert said in text
+    assert json.loads(json.dumps(findings["studies"][0]["panels"])) == findings["studies"][0]["panels"]
+    text = page(findings)
+    for expected_text in (
+        "most frequent lately",
+        "Acc@1 in four ways of counting",
+        "visits from the end",
+        "mean over users",
+    ):
+        assert expected_text in text
     assert "Evaluation on test" not in text  # one value a run makes no line
     assert report_panels({}, {}) == []
-    (row,) = [row for row in found["studies"][0]["panels"][0]["rows"] if row[0] == "the world's own rules"]
+    (row,) = [row for row in findings["studies"][0]["panels"][0]["rows"] if row[0] == "the world's own rules"]
     assert float(row[1]) == pytest.approx(100 * best_of_the_world(), abs=0.01)
 
 
@@ -123,7 +128,7 @@ def best_of_the_world():
     from whence_papers.pointer.next_location.world import HALF, World
 
     world = World()
-    people, right, asked = world.draw_people(), 0, 0
+    people, right, questions = world.draw_people(), 0, 0
     by_user = {}
     for visit in world.parts()["test"]:
         by_user.setdefault(visit.user, []).append(visit)
@@ -137,8 +142,8 @@ def best_of_the_world():
             for weight, v in zip(weights, past, strict=True):
                 odds[int(v.place.split()[1])] += 0.4 * weight / sum(weights)
             right += odds.index(max(odds)) == int(visit.place.split()[1])
-            asked += 1
-    return right / asked
+            questions += 1
+    return right / questions
 
 
 def test_intervals_over_seeds_and_over_people():
@@ -146,11 +151,11 @@ def test_intervals_over_seeds_and_over_people():
         return {"users": {str(user): [10 * user, own, 0, 0] for user, own in enumerate(right, 1)}}
 
     first, second = test_part([4, 10, 24]), test_part([6, 12, 26])
-    found = accuracy_over_users([first, second])
-    assert found.mean == pytest.approx(41 / 60)  # 5, 11 and 25 of 10, 20 and 30
+    findings = accuracy_over_users([first, second])
+    assert findings.mean == pytest.approx(41 / 60)  # 5, 11 and 25 of 10, 20 and 30
     off = [5 - 410 / 60, 11 - 820 / 60, 25 - 1230 / 60]
     error = (sum(x * x for x in off) / 2 * 3) ** 0.5 / 60
-    assert found.interval.high == pytest.approx(41 / 60 + 4.302653 * error, abs=1e-5)
+    assert findings.interval.high == pytest.approx(41 / 60 + 4.302653 * error, abs=1e-5)
 
 
 def test_each_table_counts_its_own_way():
@@ -189,10 +194,12 @@ def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
         "best baseline: the world's own rules",
     ]
     drawn = sorted({round(float(x), 4) for line in left.get_lines() for x in line.get_xdata()})
-    shown = [
-        100 * metrics_on_test(found[0], counting)["acc@1"] for found in runs.values() for counting in ("all", "seen")
+    labels = [
+        100 * metrics_on_test(findings[0], counting)["acc@1"]
+        for findings in runs.values()
+        for counting in ("all", "seen")
     ]
-    assert {round(value, 4) for value in shown} <= set(drawn)
+    assert {round(value, 4) for value in labels} <= set(drawn)
     assert right.get_xlabel().startswith("visits from the end") and len(right.get_lines()) == 3  # zero, seed, mean
     assert len(right.get_lines()[1].get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
     main(folder, tmp_path / "study.png")
@@ -207,46 +214,46 @@ def visits(user="person 1", last="place 4"):
 
 def test_predictions_are_those_of_the_model(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    (said,) = predictor.predict(visits(), most=100)
-    assert said.known and len(said.history) + said.before == 51
-    assert min(visit.day for visit in said.history) == 12 - 7
-    assert sum(share for _, share in said.places) == pytest.approx(1, abs=1e-5)
-    assert [share for _, share in said.places] == sorted((share for _, share in said.places), reverse=True)
-    assert sum(said.weights) == pytest.approx(1, abs=1e-5)
+    (prediction,) = predictor.predict(visits(), most=100)
+    assert prediction.known and len(prediction.history) + prediction.before == 51
+    assert min(visit.day for visit in prediction.history) == 12 - 7
+    assert sum(share for _, share in prediction.places) == pytest.approx(1, abs=1e-5)
+    assert [share for _, share in prediction.places] == sorted((share for _, share in prediction.places), reverse=True)
+    assert sum(prediction.weights) == pytest.approx(1, abs=1e-5)
     # by hand, through the task's own table
     task = load(TASK, data="world")
     assert predictor.numbers == task.numbers
     from whence_papers.pointer.next_location.histories import Histories, Table
 
-    table = Table.from_visits([*said.history, Visit("person 1", "place 0", 12, 1300, 0)], task.numbers)
-    end = torch.tensor([len(said.history)])
+    table = Table.from_visits([*prediction.history, Visit("person 1", "place 0", 12, 1300, 0)], task.numbers)
+    end = torch.tensor([len(prediction.history)])
     batch = Histories(table, torch.tensor([0]), end).batch(torch.tensor([0]))
     log_p = predictor.model(batch.tokens, key_mask=batch.key_mask, extras=batch.extras)[0].detach()
-    for name, share in said.places:
+    for name, share in prediction.places:
         if name != ELSEWHERE:
             assert share == pytest.approx(float(log_p[task.numbers.place(name)].exp()), rel=1e-4, abs=1e-7)
 
 
 def test_places_of_ones_own_are_named_and_strangers_said(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    (said,) = predictor.predict(sort_by_time(visits("eve", "the gym")), most=100)
-    shares = dict(said.places)
-    assert not said.known and shares["the gym"] == pytest.approx(
-        (1 - said.generated_share) * said.weights[-1], rel=1e-4
+    (prediction,) = predictor.predict(sort_by_time(visits("eve", "the gym")), most=100)
+    shares = dict(prediction.places)
+    assert not prediction.known and shares["the gym"] == pytest.approx(
+        (1 - prediction.generated_share) * prediction.weights[-1], rel=1e-4
     )
     assert ELSEWHERE in shares and sum(shares.values()) == pytest.approx(1, abs=1e-5)
     (alone,) = Predictor.from_weights(weights(folder, "no-pointer"), "test").predict(visits("eve", "the gym"))
     assert alone.weights is None and alone.generated_share == 1.0
-    assert len(prediction_figure([said, alone]).axes) == 4
+    assert len(prediction_figure([prediction, alone]).axes) == 4
 
 
 def test_days_that_cannot_be_predicted(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    for day, said in (
+    for day, expected_text in (
         (11, r"person 1 \(last visit on day 12\)"),
         (30, r"person 1 \(no visit in the 7 days before day 30\)"),
     ):
-        with pytest.raises(WhenceError, match=said):
+        with pytest.raises(WhenceError, match=expected_text):
             predictor.predict(visits(), day=day)
 
 
@@ -288,8 +295,8 @@ def test_the_command(folder, tmp_path):
         ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "extension must be one of"),
         ((weights(folder, "Recency"), path, "--out", tmp_path / "none" / "next.png"), "existing folder"),
     ]
-    for arguments, said in refusals:
-        assert said in str(call(*arguments).exception)
+    for arguments, expected_text in refusals:
+        assert expected_text in str(call(*arguments).exception)
     path.write_text(path.read_text() + "\neve,home,1,9999,0\n")
     bad = call(weights(folder, "Recency"), path)
     assert isinstance(bad.exception, WhenceError) and "line 104 (start_min='9999'" in str(bad.exception)
@@ -313,10 +320,10 @@ def test_the_committed_study_is_sound():
 
     from whence.lab.study_files import load_study_file
 
-    made = load_study_file(FOLDER / "studies" / "next_location.py")
-    assert [(len(study.runs()), study.decision.baseline) for study in made] == [
+    studies = load_study_file(FOLDER / "studies" / "next_location.py")
+    assert [(len(study.runs()), study.decision.baseline) for study in studies] == [
         (50, "Recency"), (10, "LSTM pointer-generator"),
     ]  # fmt: skip
     if os.environ.get("WHENCE_DATA") and (Path(os.environ["WHENCE_DATA"]) / "mobility").is_dir():
-        for study in made:
+        for study in studies:
             runner.validate_study(study)

@@ -46,10 +46,10 @@ def test_a_bad_row_of_the_data_is_named(folder):
 def test_fetching(folder, monkeypatch, tmp_path_factory, name):
     served = tmp_path_factory.mktemp("server") / "file.csv"
     served.write_text("visits")
-    asked = []
+    requests = []
 
     def retrieve(address, known_hash, progressbar):
-        asked.append((address, known_hash))
+        requests.append((address, known_hash))
         return str(served)
 
     monkeypatch.setitem(sys.modules, "pooch", None)
@@ -58,7 +58,7 @@ def test_fetching(folder, monkeypatch, tmp_path_factory, name):
     monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
     written = fetch(name, downloads.SETS)
     assert [path.name for path in written] == list(SETS[name]) and written[0].read_text() == "visits"
-    assert all(address.startswith("https://") and checksum.startswith("sha256:") for address, checksum in asked)
+    assert all(address.startswith("https://") and checksum.startswith("sha256:") for address, checksum in requests)
     assert fetch(name, downloads.SETS) == []  # what is there stays as it is
 
 

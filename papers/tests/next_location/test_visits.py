@@ -52,8 +52,10 @@ def test_bad_rows_are_named_with_their_lines(tmp_path):
     ):
         assert part in message  # fmt: skip
     long = f"{HEAD},duration\n\na,x,1,2,3,nan\na,x,1,2,3,-5\na,x,1,2,3,soon\n"
-    said = refused(written(tmp_path, long))
-    assert all(f"line {line} (duration={value!r}" in said for line, value in ((3, "nan"), (4, "-5"), (5, "soon")))
+    expected_text = refused(written(tmp_path, long))
+    assert all(
+        f"line {line} (duration={value!r}" in expected_text for line, value in ((3, "nan"), (4, "-5"), (5, "soon"))
+    )
     assert "line 2 (time='yesterday' is not a date and time)" in refused(
         written(tmp_path, "user_id,location_id,time\na,x,yesterday\n")
     )
@@ -62,15 +64,16 @@ def test_bad_rows_are_named_with_their_lines(tmp_path):
 def test_no_bad_row_goes_without_its_line(tmp_path):
     good, bad = "a,x,1,2,3", "a,x,1,2,9"
     rows = [bad] * 6 + [good, bad, good, good, bad, bad, bad]
-    said = refused(written(tmp_path, "\n".join([HEAD, *rows])))
+    expected_text = refused(written(tmp_path, "\n".join([HEAD, *rows])))
     assert (
-        all(f"line {line} (weekday='9'" in said for line in range(2, 7)) and "; and lines 7, 9, 12 to 14, but" in said
+        all(f"line {line} (weekday='9'" in expected_text for line in range(2, 7))
+        and "; and lines 7, 9, 12 to 14, but" in expected_text
     )
     assert "; and line 7, but" in refused(written(tmp_path, "\n".join([HEAD, *[bad] * 6])))
 
 
 @pytest.mark.parametrize(
-    "rows, said",
+    "rows, expected_text",
     [
         (
             'a,"x\ny",1,2,3\na,"x\ny",1,2,9',
@@ -82,12 +85,12 @@ def test_no_bad_row_goes_without_its_line(tmp_path):
         ("a,x,1,2,3\na,x,99999999999999999999,2,3", "line 3 (start_day='99999999999999999999'"),
     ],
 )
-def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, said):
-    assert said in refused(written(tmp_path, f"{HEAD}\n{rows}\n"))
+def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, expected_text):
+    assert expected_text in refused(written(tmp_path, f"{HEAD}\n{rows}\n"))
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected_text",
     [
         ('"user_id,location_id\n', "line 1 (invalid CSV from here on"),
         ("user_id,start_day\n1,2\n", "without location_id, start_min, weekday"),
@@ -96,8 +99,8 @@ def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, said):
         ("", "without location_id, start_day, start_min, user_id, weekday"),
     ],
 )
-def test_files_without_what_is_needed(tmp_path, text, said):
-    assert said in refused(written(tmp_path, text))
+def test_files_without_what_is_needed(tmp_path, text, expected_text):
+    assert expected_text in refused(written(tmp_path, text))
 
 
 def test_no_file_and_no_text(tmp_path):

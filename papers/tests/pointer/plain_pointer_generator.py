@@ -71,11 +71,11 @@ def tell(weights, spec, tokens, extended, inputs, size):
         context = [math.fsum(a * s[k] for a, s in zip(seen, states, strict=True)) for k in range(2 * spec.hidden_size)]
         repeated = math.fsum(min(a, b) for a, b in zip(seen, coverage, strict=True))
         coverage = [a + b for a, b in zip(seen, coverage, strict=True)]
-        said = softmax(linear(weights, "decoder.out", linear(weights, "decoder.hidden_proj", h + context)))
+        probabilities = softmax(linear(weights, "decoder.out", linear(weights, "decoder.hidden_proj", h + context)))
         p_gen = 1.0
         if spec.output == "pointer":
             p_gen = sigmoid(linear(weights, "decoder.gate.layers.0", context + h + c + x)[0])
-        p = [p_gen * s for s in said] + [0.0] * (size - len(said))
+        p = [p_gen * s for s in probabilities] + [0.0] * (size - len(probabilities))
         for place, number in enumerate(extended):
             p[number] += (1 - p_gen) * seen[place]
         steps.append((p, p_gen, seen, repeated))

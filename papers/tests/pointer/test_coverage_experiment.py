@@ -32,9 +32,9 @@ def test_the_record_has_every_seed_and_the_figure_is_drawn_from_it(tmp_path):
 
     from whence import records
 
-    made = replace(COVERAGE, spec=TINY)
-    folder = run_experiment(made, tmp_path)
-    arms = records.read(made.record_path(tmp_path))["results"]["arms"]
+    tiny_experiment = replace(COVERAGE, spec=TINY)
+    folder = run_experiment(tiny_experiment, tmp_path)
+    arms = records.read(tiny_experiment.record_path(tmp_path))["results"]["arms"]
     assert set(arms) == {WITH, WITHOUT} and set(arms[WITH]) == set(arms[WITHOUT])
     assert {"repeated_words, trained", "repeated_words, longer", "coverage_loss, longer", "exact, trained"} <= set(
         arms[WITH]

@@ -23,7 +23,7 @@ TARGETS = VOCABULARY.targets(SUMMARIES, SOURCES)
 V = len(VOCABULARY)
 
 
-def made(seed=0, **changes):
+def build_model(seed=0, **changes):
     torch.manual_seed(seed)
     spec = PointerGeneratorSpec(V, embedding=3, hidden_size=4, attention_dim=5, **changes)
     model = PointerGenerator(spec).double()
@@ -43,10 +43,10 @@ ARMS = [
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: "-".join(arm.values()))
 def test_every_step_is_that_of_the_loops(arm):
     """Padding, words beyond the vocabulary and repeated words included; each source is computed alone."""
-    model = made(**arm)
-    told = model(SOURCES, TARGETS)
+    model = build_model(**arm)
+    result = model(SOURCES, TARGETS)
     weights = model.state_dict()
-    assert SOURCES.extra == 3 and told.log_p.shape == (3, 5, V + 3)
+    assert SOURCES.extra == 3 and result.log_p.shape == (3, 5, V + 3)
     for row, text in enumerate(TEXTS):
         n = len(text)
         steps = plain.tell(
@@ -54,27 +54,29 @@ def test_every_step_is_that_of_the_loops(arm):
             TARGETS.inputs[row].tolist(), V + 3,
         )  # fmt: skip
         for t, (p, p_gen, seen, repeated) in enumerate(steps):
-            torch.testing.assert_close(told.log_p[row, t].exp().tolist(), p, rtol=1e-11, atol=1e-13)
-            torch.testing.assert_close(told.gate[row, t].sigmoid().item(), p_gen, rtol=1e-11, atol=1e-13)
-            torch.testing.assert_close(told.weights[row, t, :n].tolist(), seen, rtol=1e-11, atol=1e-13)
-            torch.testing.assert_close(told.coverage_loss[row, t].item(), repeated, rtol=1e-11, atol=1e-13)
-        assert (told.weights[row, :, n:] == 0).all()
+            torch.testing.assert_close(result.log_p[row, t].exp().tolist(), p, rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(result.gate[row, t].sigmoid().item(), p_gen, rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(result.weights[row, t, :n].tolist(), seen, rtol=1e-11, atol=1e-13)
+            torch.testing.assert_close(result.coverage_loss[row, t].item(), repeated, rtol=1e-11, atol=1e-13)
+        assert (result.weights[row, :, n:] == 0).all()
 
 
 def test_the_loss_is_that_of_the_loops():
     for arm in ARMS:
-        model = made(**arm, coverage_loss_weight=0.7)
+        model = build_model(**arm, coverage_loss_weight=0.7)
         weights = model.state_dict()
         wanted = TARGETS.extended if model.spec.output == "pointer" else TARGETS.words
         surprises, repetitions = [], []
         for row, text in enumerate(TEXTS):
-            n, asked = len(text), [w for w in wanted[row].tolist() if w != NO_TARGET]
+            n, target_words = len(text), [w for w in wanted[row].tolist() if w != NO_TARGET]
             steps = plain.tell(
                 weights, model.spec, SOURCES.tokens[row, :n].tolist(), SOURCES.extended[row, :n].tolist(),
-                TARGETS.inputs[row].tolist()[: len(asked)], V + 3,
+                TARGETS.inputs[row].tolist()[: len(target_words)], V + 3,
             )  # fmt: skip
-            surprises.append(sum(-math.log(p[w]) for (p, *_), w in zip(steps, asked, strict=True)) / len(asked))
-            repetitions.append(sum(repeated for *_, repeated in steps) / len(asked))
+            surprises.append(
+                sum(-math.log(p[w]) for (p, *_), w in zip(steps, target_words, strict=True)) / len(target_words)
+            )
+            repetitions.append(sum(repeated for *_, repeated in steps) / len(target_words))
         loss = model.loss(SOURCES, TARGETS)
         assert loss.cross_entropy.item() == pytest.approx(sum(surprises) / 3, rel=1e-11)
         assert loss.coverage_loss.item() == pytest.approx(sum(repetitions) / 3, rel=1e-11)
@@ -85,10 +87,10 @@ def test_the_loss_is_that_of_the_loops():
 
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: "-".join(arm.values()))
 def test_probabilities_sum_to_1_and_coverage_loss_lies_between_0_and_1(arm):
-    told = made(**arm)(SOURCES, TARGETS)
-    torch.testing.assert_close(told.log_p.exp().sum(-1), torch.ones(3, 5).double())
-    assert (told.coverage_loss[:, 0] == 0).all()
-    assert (told.coverage_loss[:, 1:] > 0).all() and (told.coverage_loss <= 1 + 1e-14).all()
+    result = build_model(**arm)(SOURCES, TARGETS)
+    torch.testing.assert_close(result.log_p.exp().sum(-1), torch.ones(3, 5).double())
+    assert (result.coverage_loss[:, 0] == 0).all()
+    assert (result.coverage_loss[:, 1:] > 0).all() and (result.coverage_loss <= 1 + 1e-14).all()
 
 
 def with_gate(model, logit):
@@ -99,7 +101,7 @@ def with_gate(model, logit):
 
 
 def test_p_gen_of_1_is_the_vocabularys_softmax():
-    pointer = with_gate(made(), math.inf)
+    pointer = with_gate(build_model(), math.inf)
     generator = PointerGenerator(replace(pointer.spec, output="generator")).double()
     generator.load_state_dict({k: v for k, v in pointer.state_dict().items() if ".gate." not in k})
     one, other = pointer(SOURCES, TARGETS).log_p, generator(SOURCES, TARGETS).log_p
@@ -108,7 +110,7 @@ def test_p_gen_of_1_is_the_vocabularys_softmax():
 
 
 def test_p_gen_of_0_has_only_words_of_the_source():
-    p = with_gate(made(), -math.inf)(SOURCES, TARGETS).log_p.exp()
+    p = with_gate(build_model(), -math.inf)(SOURCES, TARGETS).log_p.exp()
     for row, text in enumerate(TEXTS):
         own = set(SOURCES.extended[row, : len(text)].tolist())
         outside = [word for word in range(V + 3) if word not in own]
@@ -117,7 +119,7 @@ def test_p_gen_of_0_has_only_words_of_the_source():
 
 
 def test_coverage_with_w_c_of_0_is_no_coverage():
-    model = made(attention="additive")
+    model = build_model(attention="additive")
     covered = model.with_coverage()
     assert covered.spec == replace(model.spec, attention="coverage", coverage_loss_weight=1.0)
     one, other = model(SOURCES, TARGETS), covered(SOURCES, TARGETS)
@@ -131,7 +133,7 @@ def test_coverage_with_w_c_of_0_is_no_coverage():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("logit", [None, -1e4, 1e4, -math.inf, math.inf])
 def test_gradients_are_finite_even_where_a_probability_is_0(logit, dtype):
-    model = made().to(dtype)
+    model = build_model().to(dtype)
     if logit is not None:
         with_gate(model, logit)
     p = model(SOURCES, TARGETS).log_p
@@ -142,7 +144,7 @@ def test_gradients_are_finite_even_where_a_probability_is_0(logit, dtype):
 
 def test_a_target_that_cannot_be_copied_still_teaches_to_copy():
     """Attention that is all but certain elsewhere: the loss is large and finite, and so is its gradient."""
-    model = with_gate(made(attention="additive").float(), -200.0)
+    model = with_gate(build_model(attention="additive").float(), -200.0)
     with torch.no_grad():
         model.decoder.attention.score.weight.mul_(1e4)
     loss = model.loss(SOURCES, TARGETS)
@@ -153,7 +155,7 @@ def test_a_target_that_cannot_be_copied_still_teaches_to_copy():
 
 
 def test_gradients_reach_every_parameter():
-    model = made()
+    model = build_model()
     model.loss(SOURCES, TARGETS).total.backward()
     for name, p in model.named_parameters():
         assert (p.grad != 0).any(), name
@@ -162,15 +164,15 @@ def test_gradients_reach_every_parameter():
 
 def test_a_batch_is_its_rows():
     """Other sources of a batch change nothing but how many numbers there are."""
-    model = made()
-    told = model(SOURCES, TARGETS)
+    model = build_model()
+    result = model(SOURCES, TARGETS)
     for row in range(3):
         sources = VOCABULARY.sources([TEXTS[row]])
         targets = VOCABULARY.targets([SUMMARIES[row]], sources)
         alone = model(sources, targets).log_p
         size, steps = alone.shape[2], alone.shape[1]
-        torch.testing.assert_close(told.log_p[row, :steps, :size], alone[0])
-        assert torch.isneginf(told.log_p[row, :, size:]).all()
+        torch.testing.assert_close(result.log_p[row, :steps, :size], alone[0])
+        assert torch.isneginf(result.log_p[row, :, size:]).all()
 
 
 def test_words_beyond_the_vocabulary():
@@ -210,7 +212,7 @@ def test_the_papers_counts_of_parameters():
         (lambda: VOCABULARY.targets([["to"]], SOURCES), r"got 1 texts for 3 sources"),
         (lambda: VOCABULARY.text([V + 1], ("ann",)), rf"got {V + 1}, but .*from 0 to {V}"),
         (lambda: PointerGenerator(PointerGeneratorSpec(5, 3, 4)).encode(SOURCES), r"got the word id 7, but .*below 5"),
-        (lambda: made().with_coverage(), r"got a model with coverage"),
+        (lambda: build_model().with_coverage(), r"got a model with coverage"),
     ],
 )  # fmt: skip
 def test_refusals(wrong, text):

@@ -21,7 +21,7 @@ SOURCES = VOCABULARY.sources([["ann", "to", "bob", "ann"], ["to"], ["bob", "to"]
 V, LONGEST = len(VOCABULARY), 3
 
 
-def made(seed=0, **changes):
+def build_model(seed=0, **changes):
     torch.manual_seed(seed)
     model = PointerGenerator(PointerGeneratorSpec(V, embedding=3, hidden_size=4, **changes)).double()
     with torch.no_grad():
@@ -61,7 +61,7 @@ def all_texts(row):
 @pytest.fixture(scope="module", params=["additive", "coverage"])
 def exhausted(request):
     """A model, and for each source the sums of all texts."""
-    model = made(attention=request.param)
+    model = build_model(attention=request.param)
     return model, [sums(model, row, all_texts(row)) for row in range(3)]
 
 
@@ -69,7 +69,7 @@ def exhausted(request):
 @pytest.mark.parametrize("min_length", [0, 2])
 def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, min_length, length_penalty):
     model, of_all = exhausted
-    found = beam_search(
+    hypotheses = beam_search(
         model,
         SOURCES,
         num_beams=400,
@@ -84,8 +84,8 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, min_length, l
             ((stopped / (len(text) + 1) ** length_penalty, text) for text, (_, stopped, _, _) in every.items() if len(text) >= min_length),
             reverse=True,
         )  # fmt: skip
-        assert len(found[row]) == 5
-        for hypothesis, (score, text) in zip(found[row], ranked, strict=False):
+        assert len(hypotheses[row]) == 5
+        for hypothesis, (score, text) in zip(hypotheses[row], ranked, strict=False):
             assert hypothesis.words == text and hypothesis.stopped
             assert hypothesis.score == pytest.approx(score, rel=1e-12)
             assert hypothesis.log_p == pytest.approx(every[text][1], rel=1e-12)
@@ -95,7 +95,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(exhausted, min_length, l
 def test_one_beam_is_greedy():
     lengths = set()
     for seed in range(25):
-        model = made(seed)
+        model = build_model(seed)
         greedy = greedy_search(model, SOURCES, max_length=6)
         for row, (hypothesis,) in enumerate(beam_search(model, SOURCES, num_beams=1, max_length=6)):
             assert hypothesis.words == greedy[row].words and hypothesis.stopped == greedy[row].stopped
@@ -107,7 +107,7 @@ def test_one_beam_is_greedy():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_takes_the_best_word_each_time(seed):
-    model = made(seed)
+    model = build_model(seed)
     for row, hypothesis in enumerate(greedy_search(model, SOURCES, max_length=5)):
         assert len(hypothesis.words) <= 5 and (hypothesis.stopped or len(hypothesis.words) == 5)
         source = VOCABULARY.sources([[["ann", "to", "bob", "ann"], ["to"], ["bob", "to"]][row]])
@@ -125,7 +125,7 @@ def test_greedy_takes_the_best_word_each_time(seed):
 
 
 def test_n_best_are_different_texts_best_first():
-    model = made(2)
+    model = build_model(2)
     for row in beam_search(model, SOURCES, num_beams=8, num_return_sequences=8, max_length=6):
         assert len({hypothesis.words for hypothesis in row}) == len(row) == 8
         scores = [hypothesis.score for hypothesis in row if hypothesis.stopped]
@@ -139,7 +139,7 @@ def never_stops(model):
 
 
 def test_a_model_that_cannot_stop_is_cut_off():
-    model = never_stops(made())
+    model = never_stops(build_model())
     for (hypothesis,), greedy in zip(
         beam_search(model, SOURCES, num_beams=3, max_length=4), greedy_search(model, SOURCES, max_length=4), strict=True
     ):
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_stop_is_cut_off():
 
 def test_nothing_impossible_is_ever_said():
     """A pointer that only copies, from a source of one word: one text, whatever the beams, and no -inf in it."""
-    model = never_stops(made())
+    model = never_stops(build_model())
     with torch.no_grad():
         model.decoder.gate.layers[0].weight.zero_()
         model.decoder.gate.layers[0].bias.fill_(-math.inf)
@@ -161,7 +161,7 @@ def test_nothing_impossible_is_ever_said():
 
 def test_a_model_that_can_say_nothing_ends():
     """Only the unknown word is in its vocabulary's reach, and that is forbidden too."""
-    model = never_stops(made(output="generator"))
+    model = never_stops(build_model(output="generator"))
     with torch.no_grad():
         model.decoder.out.bias[1] = model.decoder.out.bias[4] = -math.inf
     assert beam_search(model, SOURCES, num_beams=2, max_length=3) == [[], [], []]
@@ -172,7 +172,7 @@ def test_a_model_that_can_say_nothing_ends():
 def test_coverage_goes_along_with_each_beginning():
     """A beam's beginnings change places; their coverage must go with them, or the sums would differ from those of the
     texts scored alone."""
-    model = made(3, attention="coverage")
+    model = build_model(3, attention="coverage")
     with torch.no_grad():
         model.decoder.attention.coverage_proj.weight.mul_(5)
     (row, *_) = beam_search(model, SOURCES, num_beams=6, num_return_sequences=6, max_length=LONGEST)
@@ -187,7 +187,7 @@ def test_coverage_goes_along_with_each_beginning():
 
 
 def test_searching_leaves_the_model_as_it_was():
-    model = made().train()
+    model = build_model().train()
     model.encoder.eval()
     greedy_search(model, SOURCES, max_length=2)
     beam_search(model, SOURCES, num_beams=2, max_length=2)
@@ -196,7 +196,7 @@ def test_searching_leaves_the_model_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "given, text",
+    "settings, text",
     [
         ({"num_beams": 0}, r"beam_search\(num_beams=...\) got 0"),
         ({"num_beams": 2, "num_return_sequences": 3}, r"num_beams=2, num_return_sequences=3"),
@@ -204,6 +204,6 @@ def test_searching_leaves_the_model_as_it_was():
         ({"length_penalty": math.nan}, r"length_penalty=nan"),
     ],
 )
-def test_refusals(given, text):
+def test_refusals(settings, text):
     with pytest.raises(WhenceError, match=text):
-        beam_search(made(), SOURCES, **given)
+        beam_search(build_model(), SOURCES, **settings)

@@ -57,20 +57,20 @@ def test_the_judge_counts_by_hand(monkeypatch):
     from whence_papers.pointer.pointer_generator import Hypothesis
 
     pairs = [Pair(("sport", OPEN, "n1", "n2", CLOSE), ("match", "n1", "n2", "won")), Pair(("music", OPEN, "n3", CLOSE), ("concert", "n3", "played"))]  # fmt: skip
-    said = [["match", "n1", "n1", "won"], ["match", "n3"]]
+    texts = [["match", "n1", "n1", "won"], ["match", "n3"]]
     sources, _ = TASK.batch(pairs)
 
-    def search(model, given, max_length):
+    def search(model, arguments, max_length):
         numbers = [{word: n for n, word in enumerate((*TASK.vocabulary.words, *beyond))} for beyond in sources.beyond]
         return [
             Hypothesis(tuple(number[w] for w in text), 0.0, 0.0, True, repeated)
-            for text, number, repeated in zip(said, numbers, (0.5, 0.1), strict=True)
+            for text, number, repeated in zip(texts, numbers, (0.5, 0.1), strict=True)
         ]
 
     monkeypatch.setattr(summaries, "greedy_search", search)
     got = score_summaries(torch.nn.Linear(1, 1), TASK, pairs)
     assert got == SummaryScores(exact=0.0, copied=2 / 3, generated=2 / 4, repeated_words=1 / 6, coverage_loss=0.3)
-    said[1] = ["concert", "n3", "played"]
+    texts[1] = ["concert", "n3", "played"]
     assert score_summaries(torch.nn.Linear(1, 1), TASK, pairs).exact == 1 / 2
 
 
@@ -79,7 +79,7 @@ def trained():
     """Three models from the same start: without a pointer, with one, and with one that goes on with coverage (the source's
     order) or, as its control, as many steps without. Some 15 seconds."""
 
-    def made(**arm):
+    def build_model(**arm):
         torch.manual_seed(0)
         spec = PointerGeneratorSpec(len(TASK.vocabulary), embedding=16, hidden_size=24, attention="additive", **arm)
         return PointerGenerator(replace(spec, coverage_loss_weight=0.0))
@@ -88,7 +88,7 @@ def trained():
         train(model, TASK, steps=40, seed=seed)
         return model
 
-    generator, pointer = made(output="generator"), made()
+    generator, pointer = build_model(output="generator"), build_model()
     train(generator, TASK, steps=90)
     train(pointer, TASK, steps=90)
     covered = went_on(pointer.with_coverage())

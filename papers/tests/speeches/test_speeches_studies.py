@@ -12,7 +12,7 @@ STUDIES = FOLDER / "studies"
 ENCODER = ModelDims(heads=2, head_dim=32, embed_dim=64, context=32, causal=False)
 
 
-def made(name):
+def load_studies(name):
     return {study.name: study for study in load_study_file(STUDIES / f"speeches_{name}.py")}
 
 
@@ -25,7 +25,7 @@ def made(name):
     ],
 )
 def test_the_reports_own_numbers(name, budget):
-    for study in made(name).values():
+    for study in load_studies(name).values():
         model = {"kind": "decoder", "vocab_size": 5755} | dict(study.model)
         spec = ModelSpec(**model)
         assert (spec.embed_dim, spec.heads, spec.layers, spec.ffn_dim, spec.dropout) == (64, 2, 4, 100, 0.1)
@@ -37,20 +37,20 @@ def test_the_reports_own_numbers(name, budget):
 
 def test_with_the_mask_that_was_forgotten_and_without():
     for name in ("encoder", "alibi"):
-        masks = {study.task_settings["mask_padding"]: study for study in made(name).values()}
+        masks = {study.task_settings["mask_padding"]: study for study in load_studies(name).values()}
         assert set(masks) == {"none", "keys"}
         assert masks["none"].arms == masks["keys"].arms and masks["none"].budget == masks["keys"].budget
 
 
 def test_alibi_has_the_reports_scale_and_the_maps_their_three():
-    for study in made("alibi").values():
+    for study in load_studies("alibi").values():
         assert [arm.build(ENCODER).scale for arm in study.arms if "Alibi" in arm.position] == [1.1]
-    for study in made("all").values():
+    for study in load_studies("all").values():
         assert [arm.build(ENCODER).scale for arm in study.arms if "Alibi" in arm.position] == [0.5, 1.0, 2.0]
 
 
 def test_evaluations_fall_where_the_report_has_figures():
-    budgets = {name: next(iter(made(name).values())).budget for name in ("encoder", "decoder", "alibi")}
+    budgets = {name: next(iter(load_studies(name).values())).budget for name in ("encoder", "decoder", "alibi")}
     assert [budgets[name].evaluate_every for name in budgets] == [1, 100, 10]
 
 
@@ -59,7 +59,7 @@ def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
 
     The study is fixed: a mechanism that was added to the catalogue later is not part of it.
     """
-    encoder, decoder, decided = made("all").values()
+    encoder, decoder, decided = load_studies("all").values()
     positions = {arm.position for arm in decoder.arms}
     assert {name for name, text in SHORT_NAMES.items() if text in positions} == {
         "none", "sinusoidal", "learned", "rotary", "shaw", "xl", "t5", "kerple", "fire", "cope", "sandwich", "epar",

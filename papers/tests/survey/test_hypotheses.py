@@ -88,19 +88,21 @@ def test_controls_are_of_like_size_and_follow_nothing():
 
 def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
     lm = tiny_random_model(layers=2)
-    found = write_all(lm, tmp_path, SIZES["quick"])
-    assert [record["hypothesis"] for record in found] == ["one-way", "from-mask", "scaling-helps"]
-    for record in found:
+    results = write_all(lm, tmp_path, SIZES["quick"])
+    assert [record["hypothesis"] for record in results] == ["one-way", "from-mask", "scaling-helps"]
+    for record in results:
         assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
         assert (tmp_path / f"hypothesis-{record['hypothesis']}.json").exists()
-    neither = found[1]["numbers"]["arms"]["neither"]
+    neither = results[1]["numbers"]["arms"]["neither"]
     assert len(neither) == 2 and all("position_share" in half for half in neither)
 
     def never(done, total, words, read):
         assert total == 3 and read
 
-    monkeypatch.setattr(hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *given, **named: 1 / 0))
-    assert write_all(lm, tmp_path, SIZES["quick"], never) == found
+    monkeypatch.setattr(
+        hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *arguments, **named: 1 / 0)
+    )
+    assert write_all(lm, tmp_path, SIZES["quick"], never) == results
     with pytest.raises(WhenceError, match=r"hypothesis-one-way\.json of another model"):
         write_all(tiny_random_model(layers=1), tmp_path, SIZES["quick"], never)
 
@@ -139,9 +141,9 @@ def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
     spans = {"cropped mask": halves, "shifted encoding": less}
     arms = spans | {"mask alone": halves, "encoding alone": less}
     numbers = {"channel": 3, "arms": arms, "arms_in_the_second_span": spans}
-    told = describe_result({"hypothesis": "from-mask", "numbers": numbers})
-    assert "3.0 to 4.0 times as far" in told and "0.25 to 0.50 of that" in told
-    assert "0.90 and 0.90 with the mask alone and -0.70 and -0.70 with the encoding alone" in told
+    text = describe_result({"hypothesis": "from-mask", "numbers": numbers})
+    assert "3.0 to 4.0 times as far" in text and "0.25 to 0.50 of that" in text
+    assert "0.90 and 0.90 with the mask alone and -0.70 and -0.70 with the encoding alone" in text
     own = {
         "scale": 0.5,
         "gap_shrinks_by": 0.04,
@@ -150,20 +152,20 @@ def test_what_a_hypothesis_found_is_told_in_its_own_numbers():
         "n": 150,
     }
     rows = {"7": {**own, "control": False}, "9": {**own, "control": True, "gap_shrinks_by": -0.027}}
-    told = describe_result(
+    text = describe_result(
         {"hypothesis": "scaling-helps", "numbers": {"channel": 7, "before": {"gap": 0.687}, "channels": rows}}
     )
-    assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in told and "shrink it by -2.7." in told
+    assert "gap of 69 points shrinks by 4.0 (95% interval -1.3 to 10.0)" in text and "shrink it by -2.7." in text
     fit = {"channels": 5, "by_chance": 2, "rank_correlation_in_other_texts": 0.5}
-    told = describe_result(
+    text = describe_result(
         {
             "hypothesis": "one-way",
             "numbers": {"hidden_size": 16, **dict.fromkeys(("cubic", "segmented", "window"), fit)},
         }
     )
     assert (
-        "cubic 5 (2 with shuffled positions)" in told
-        and "other texts: cubic 0.50, segmented 0.50, window 0.50." in told
+        "cubic 5 (2 with shuffled positions)" in text
+        and "other texts: cubic 0.50, segmented 0.50, window 0.50." in text
     )
     assert (
         describe_result(HYPOTHESIS) == ""
