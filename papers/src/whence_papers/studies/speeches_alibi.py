@@ -7,28 +7,15 @@ weights afterwards, for the ledger of claims.
 """
 
 from whence.lab.arms import Arm, parse_arm
-from whence.lab.study import Budget, Decision, Study
+from whence.lab.study import Budget, Study
+from whence_papers.speeches.studies import build_encoder_study
 
-SEEDS = (0, 1, 2, 3, 4)
-MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
+ARMS = (parse_arm("sinusoidal"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
 BUDGET = Budget(
     epochs=100, batch_size=16, lr=1e-4, optimizer="AdamW", weight_decay=0.1, max_grad_norm=None, evaluate_every=10
 )
+QUESTION = "Does ALiBi tell the presidents apart better than sinusoidal position?"
 
 
 def studies() -> list[Study]:
-    return [
-        Study(
-            name=f"speeches-alibi-{mask}",
-            question="Does ALiBi tell the presidents apart better than sinusoidal position?",
-            about=f"Padding mask: {mask}. The source has none.",
-            task="speeches_classify",
-            task_settings={"mask_padding": mask},
-            model=MODEL,
-            arms=(parse_arm("sinusoidal"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)")),
-            seeds=SEEDS,
-            budget=BUDGET,
-            decision=Decision(baseline="sinusoidal"),
-        )
-        for mask in ("none", "keys")
-    ]
+    return [build_encoder_study(f"speeches-alibi-{mask}", QUESTION, mask, ARMS, BUDGET) for mask in ("none", "keys")]

@@ -10,44 +10,33 @@ must not decide.
 from dataclasses import replace
 
 from whence.lab.arms import Arm, parse_arm
-from whence.lab.study import Budget, Decision, Study
+from whence.lab.study import Budget, Study
+from whence_papers.speeches.studies import ADAM, build_decoder_study, build_encoder_study
 
-SEEDS, OTHERS = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9, 10)
-MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
-PLAIN = {"batch_size": 16, "lr": 1e-3, "optimizer": "Adam", "weight_decay": 0.0, "max_grad_norm": None}
+NEW_SEEDS = (5, 6, 7, 8, 9, 10)
+BASELINE = parse_arm("sinusoidal")
 EVERYWHERE = ("none", "learned", "rotary", "shaw", "xl", "t5", "kerple", "sandwich", "epar", "power")
 EARLIER_KEYS_ONLY = ("fire", "cope", "stablemask")
 SCALES = tuple(Arm(f"ALiBi, {scale}", f"Alibi(scale={scale})") for scale in (0.5, 1.0, 2.0))
 
 
-DECODER = Study(
-    name="speeches-all-decoder",
-    question="Which mechanism predicts the next word of the presidents best?",
-    task="speeches_lm",
-    model=MODEL,
-    arms=(parse_arm("sinusoidal"), *map(parse_arm, EVERYWHERE + EARLIER_KEYS_ONLY), *SCALES),
-    seeds=SEEDS,
-    budget=Budget(steps=500, evaluate_every=250, **PLAIN),
-    decision=Decision(baseline="sinusoidal", split="obama"),
-)
-
-
 def studies() -> list[Study]:
+    encoder = build_encoder_study(
+        "speeches-all",
+        "Which mechanism tells the presidents apart best?",
+        "keys",
+        (BASELINE, *map(parse_arm, EVERYWHERE), *SCALES),
+        Budget(epochs=15, evaluate_every=3, **ADAM),
+    )
+    decoder = build_decoder_study(
+        "speeches-all-decoder",
+        "Which mechanism predicts the next word of the presidents best?",
+        (BASELINE, *map(parse_arm, EVERYWHERE + EARLIER_KEYS_ONLY), *SCALES),
+        Budget(steps=500, evaluate_every=250, **ADAM),
+    )
+    about = "Six seeds that the first study lacks."
     return [
-        Study(
-            name="speeches-all",
-            question="Which mechanism tells the presidents apart best?",
-            about="Padding mask: keys.",
-            task="speeches_classify",
-            task_settings={"mask_padding": "keys"},
-            model=MODEL,
-            arms=(parse_arm("sinusoidal"), *map(parse_arm, EVERYWHERE), *SCALES),
-            seeds=SEEDS,
-            budget=Budget(epochs=15, evaluate_every=3, **PLAIN),
-            decision=Decision(baseline="sinusoidal"),
-        ),
-        DECODER,
-        replace(
-            DECODER, name="speeches-all-decoder-decided", seeds=OTHERS, about="Six seeds that the first study lacks."
-        ),
+        replace(encoder, about="Padding mask: keys."),
+        decoder,
+        replace(decoder, name="speeches-all-decoder-decided", seeds=NEW_SEEDS, about=about),
     ]

@@ -6,25 +6,12 @@ Its blocks are cut from running text without padding, so a padding mask would ch
 """
 
 from whence.lab.arms import parse_arm
-from whence.lab.study import Budget, Decision, Study
+from whence.lab.study import Budget, Study
+from whence_papers.speeches.studies import ADAM, build_decoder_study
 
-SEEDS = (0, 1, 2, 3, 4)
-MODEL = {"embed_dim": 64, "heads": 2, "layers": 4, "ffn_dim": 100, "dropout": 0.1}
-BUDGET = Budget(
-    steps=500, batch_size=16, lr=1e-3, optimizer="Adam", weight_decay=0.0, max_grad_norm=None, evaluate_every=100
-)
+BUDGET = Budget(steps=500, evaluate_every=100, **ADAM)
+QUESTION = "How well does it predict the next word of each president?"
 
 
 def studies() -> list[Study]:
-    return [
-        Study(
-            name="speeches-decoder",
-            question="How well does it predict the next word of each president?",
-            task="speeches_lm",
-            model=MODEL,
-            arms=(parse_arm("sinusoidal"),),
-            seeds=SEEDS,
-            budget=BUDGET,
-            decision=Decision(baseline="sinusoidal", split="obama"),
-        )
-    ]
+    return [build_decoder_study("speeches-decoder", QUESTION, (parse_arm("sinusoidal"),), BUDGET)]
