@@ -37,7 +37,7 @@ print("python done")
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
+def installed_package(tmp_path_factory):
     """An installed package: its folder on the path, with the metadata that pip would write."""
     folder = tmp_path_factory.mktemp("stranger")
     for name, text in FILES.items():
@@ -69,27 +69,27 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def run(stranger, code, text=""):
+def run(installed_package, code, text=""):
     """Run code in a process of its own, which sees the stranger's package and not this test's folder."""
-    path = os.pathsep.join([str(stranger), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(installed_package), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=stranger / "work", capture_output=True, text=True, input=text,
+        [sys.executable, "-c", code], cwd=installed_package / "work", capture_output=True, text=True, input=text,
         env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
 
-def test_from_python(stranger):
-    assert "python done" in run(stranger, PYTHON)
+def test_from_python(installed_package):
+    assert "python done" in run(installed_package, PYTHON)
 
 
-def test_from_the_command_line(stranger):
-    output = run(stranger, DRIVER, "\n".join(COMMANDS))
+def test_from_the_command_line(installed_package):
+    output = run(installed_package, DRIVER, "\n".join(COMMANDS))
     assert output.endswith("hello\n")
     for words in map(shlex.split, COMMANDS):
         if words[1] in ("compare", "probe", "run"):
-            out = stranger / "work" / words[words.index("--out") + 1]
+            out = installed_package / "work" / words[words.index("--out") + 1]
             assert list(out.rglob("report.html")), words
             texts = [path.read_text() for path in out.rglob("*.json")]
             named = ("my_ideas", '"bell"', '"parity"', '"colors"')

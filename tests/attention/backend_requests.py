@@ -15,7 +15,7 @@ def tokens(length=6, heads=H, **about):
     return torch.zeros(2, heads, length, D, **about)
 
 
-def ask(position=None, length=6, causal=True, grad=True, **arguments):
+def explain_call(position=None, length=6, causal=True, grad=True, **arguments):
     q = tokens(length)
     with torch.set_grad_enabled(grad):
         return explain(q, q, q, position=position, causal=causal, **arguments)
@@ -32,9 +32,9 @@ def request(*effects, **facts):
     return Request(effects=frozenset(effects), **(usual | facts))
 
 
-def chosen(request):
+def chosen_name(request):
     return choose(request)[0].name
 
 
-def why_not(name, request):
+def reason_against(name, request):
     return BACKENDS[name].supports(request)

@@ -172,8 +172,8 @@ def _left_padded(mechanism, cache, chunks, lengths=(3, 7, 5), **about):
     real = torch.arange(7) >= 7 - torch.tensor(lengths)[:, None]
     outs = torch.cat([feed(layer, x[:, :7], cache, chunks, key_mask=real), feed(layer, x[:, 7:], cache, [1, 4])], 1)
     rows = [(b, slice(7 - n, None)) for b, n in enumerate(lengths)]
-    found = torch.cat([outs[b, row] for b, row in rows])
-    return found, torch.cat([full(layer, x[b : b + 1, row])[0] for b, row in rows])
+    result = torch.cat([outs[b, row] for b, row in rows])
+    return result, torch.cat([full(layer, x[b : b + 1, row])[0] for b, row in rows])
 
 
 def left_padded_batch_then_decode(mechanism):
@@ -216,15 +216,15 @@ def right_padded_prefill_then_positions(mechanism):
     places = lengths[:, None] + torch.arange(5)
     later = feed(layer, x[:, 7:], cache, [1, 4], positions=places)
     rows = [torch.cat([x[b : b + 1, :n], x[b : b + 1, 7:]], 1) for b, n in enumerate(lengths.tolist())]
-    found = torch.cat([torch.cat([first[b, :n], later[b]]) for b, n in enumerate(lengths.tolist())])
-    return found, torch.cat([full(layer, row)[0] for row in rows])
+    result = torch.cat([torch.cat([first[b, :n], later[b]]) for b, n in enumerate(lengths.tolist())])
+    return result, torch.cat([full(layer, row)[0] for row in rows])
 
 
 def packed_prefill_then_its_last_document(mechanism):
     layer, x = build(mechanism), tokens()
     segment_ids = torch.tensor([0] * 3 + [1] * 2 + [2] * 7)
-    found = feed(layer, x, KVCache(), [8, 1, 1, 2], segment_ids=segment_ids)
-    return found, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
+    result = feed(layer, x, KVCache(), [8, 1, 1, 2], segment_ids=segment_ids)
+    return result, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
 
 
 def packed_prefill_then_tokens_without_a_number(mechanism):
@@ -232,25 +232,25 @@ def packed_prefill_then_tokens_without_a_number(mechanism):
     layer, x = build(mechanism), tokens()
     cache = KVCache()
     first = feed(layer, x[:, :8], cache, [8], segment_ids=torch.tensor([0] * 3 + [1] * 2 + [2] * 3))
-    found = torch.cat([first, feed(layer, x[:, 8:], cache, [1, 3])], 1)
-    return found, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
+    result = torch.cat([first, feed(layer, x[:, 8:], cache, [1, 3])], 1)
+    return result, torch.cat([full(layer, part) for part in x.split([3, 2, 7], 1)], 1)
 
 
 def a_document_begins_while_decoding(mechanism):
     layer, x = build(mechanism), tokens()
     segment_ids = torch.tensor([[0] * 3 + [1] * 9, [0] * 7 + [1] * 5])
-    found = feed(layer, x, KVCache(capacity=TOKENS), [2, 3, 1, 1, 5], segment_ids=segment_ids)
+    result = feed(layer, x, KVCache(capacity=TOKENS), [2, 3, 1, 1, 5], segment_ids=segment_ids)
     rows = [
         torch.cat([full(layer, p) for p in x[b : b + 1].split(cut, 1)], 1) for b, cut in enumerate([[3, 9], [7, 5]])
     ]
-    return found, torch.cat(rows)
+    return result, torch.cat(rows)
 
 
 def left_padding_before_packed_documents(mechanism):
     layer, x = build(mechanism), tokens()
     real, segment_ids = torch.arange(TOKENS) >= 2, torch.tensor([0] * 6 + [1] * 6)
-    found = feed(layer, x, KVCache(), [8, 4], key_mask=real.expand(2, -1), segment_ids=segment_ids)
-    return found[:, 2:], torch.cat([full(layer, x[:, 2:6]), full(layer, x[:, 6:])], 1)
+    result = feed(layer, x, KVCache(), [8, 4], key_mask=real.expand(2, -1), segment_ids=segment_ids)
+    return result[:, 2:], torch.cat([full(layer, x[:, 2:6]), full(layer, x[:, 6:])], 1)
 
 
 def explicit_consecutive_positions(mechanism):
@@ -272,8 +272,8 @@ def fractional_positions_after_whole_ones(mechanism):
     whole, later = torch.arange(6), 6 + torch.arange(6) * 1.5
     cache = KVCache(capacity=TOKENS)
     first = feed(layer, x[:, :6], cache, [6], positions=whole)
-    found = torch.cat([first, feed(layer, x[:, 6:], cache, [2, 4], positions=later)], 1)
-    return found, full(layer, x, positions=torch.cat([whole, later]))
+    result = torch.cat([first, feed(layer, x[:, 6:], cache, [2, 4], positions=later)], 1)
+    return result, full(layer, x, positions=torch.cat([whole, later]))
 
 
 def grouped_key_heads(mechanism):
@@ -303,8 +303,8 @@ def blockwise_left_padded(mechanism):
 def blockwise_packed(mechanism):
     layer, x = build(mechanism, backend="blockwise"), tokens()
     segment_ids = torch.tensor([0] * 3 + [1] * 9)
-    found = feed(layer, x, KVCache(), [8, 1, 3], segment_ids=segment_ids)
-    return found, torch.cat([full(layer, part) for part in x.split([3, 9], 1)], 1)
+    result = feed(layer, x, KVCache(), [8, 1, 3], segment_ids=segment_ids)
+    return result, torch.cat([full(layer, part) for part in x.split([3, 9], 1)], 1)
 
 
 def the_backend_of_its_own_choice(mechanism):

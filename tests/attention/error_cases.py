@@ -21,7 +21,7 @@ def call(q=None, k=None, v=None, run=whence.attend, **arguments):
     return run(q, k, v, **arguments)
 
 
-def user(*names, answer, **about):
+def position_with_hooks(*names, answer, **about):
     """A user's mechanism whose hooks of these names all give one answer."""
     kind = type("Mine", (Position,), {name: lambda self, *_: answer for name in names})
     return kind(**about)
@@ -35,7 +35,7 @@ def x(batch=1, length=3, width=16, **about):
     return tensor(batch, length, width, **about)
 
 
-def holding(tokens=3, batch=B, **about):
+def cache_with_tokens(tokens=3, batch=B, **about):
     """A cache that has seen some tokens of two key heads of width 8."""
     cache = KVCache(**about)
     q, k = tensor(batch, H, tokens, D), tensor(batch, G, tokens, D)
@@ -50,14 +50,14 @@ def step(cache, tokens=1, batch=B, causal=True, **arguments):
     return whence.attend(given.pop("q"), given.pop("k"), given.pop("v"), cache=cache, **given)
 
 
-def packed():
+def packed_cache():
     """A cache that holds two documents."""
     cache = KVCache()
     step(cache, tokens=4, segment_ids=torch.tensor([0, 0, 1, 1]))
     return cache
 
 
-def filled(model):
+def cache_filled_by(model):
     """A cache in which a layer put one row."""
     cache = KVCache()
     with torch.no_grad():
@@ -65,16 +65,16 @@ def filled(model):
     return cache
 
 
-def same():
+def add_to_itself():
     alibi = Alibi(2)
     return alibi + alibi
 
 
-def refused(cases):
+def parametrize_errors(cases):
     return pytest.mark.parametrize("make, fragments", [pytest.param(m, f, id=name) for name, m, f in cases])
 
 
-def check(make, fragments):
+def assert_error(make, fragments):
     with pytest.raises(whence.WhenceError) as caught:
         make()
     text = str(caught.value)

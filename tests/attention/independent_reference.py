@@ -214,16 +214,16 @@ def t5_bucket(distance, form, buckets, max_distance):
     exact = side // 2
     far = round(abs(distance))
     if far < exact:
-        found = far
+        result = far
     else:
         # exact + floor((side - exact) * log(far / exact) / log(max_distance / exact)), compared in whole numbers
-        steps, found = side - exact, exact
+        steps, result = side - exact, exact
         while (
-            found + 1 < side
-            and far**steps * exact ** (found + 1 - exact) >= max_distance ** (found + 1 - exact) * exact**steps
+            result + 1 < side
+            and far**steps * exact ** (result + 1 - exact) >= max_distance ** (result + 1 - exact) * exact**steps
         ):
-            found += 1
-    return found + (side if form == "bidirectional" and distance < 0 else 0)
+            result += 1
+    return result + (side if form == "bidirectional" and distance < 0 else 0)
 
 
 def t5(table, form, max_distance):

@@ -32,14 +32,14 @@ def pointer(
 ):
     """Weights of one sequence: the query is the last real item, distances count places from it."""
     last = max(j for j, r in enumerate(real) if r)
-    asked = [x + b for x, b in zip(product(w_q, items[last]), b_q, strict=True)]
+    query = [x + b for x, b in zip(product(w_q, items[last]), b_q, strict=True)]
     scores = []
     for j, item in enumerate(items):
         key = [x + b for x, b in zip(product(w_k, item), b_k, strict=True)]
         if not real[j]:
             scores.append(0.0)
             continue
-        q, k = turn(asked, key, last - j)
+        q, k = turn(query, key, last - j)
         score = math.fsum(x * y for x, y in zip(q, k, strict=True)) / math.sqrt(len(q))
         scores.append(score * score_scale(last - j) + bias(last - j))
     return softmax(scores, real)

@@ -32,26 +32,26 @@ def yarn_frequencies(width, base, factor, original, fast=32.0, slow=1.0, truncat
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, width - 1)
     high = high + 0.001 if high == low else high
-    found = []
+    result = []
     for i, plain in enumerate(plain_frequencies(width, base)):
         interpolated = min(max((i - low) / (high - low), 0.0), 1.0)
-        found.append(interpolated * plain / factor + (1 - interpolated) * plain)
-    return found
+        result.append(interpolated * plain / factor + (1 - interpolated) * plain)
+    return result
 
 
 def llama3_frequencies(width, base, factor, low, high, original):
     """Llama 3.1: wavelengths above original/low are stretched, those under original/high are kept, a blend between."""
-    found = []
+    result = []
     for plain in plain_frequencies(width, base):
         wavelength = 2 * math.pi / plain
         if wavelength < original / high:
-            found.append(plain)
+            result.append(plain)
         elif wavelength > original / low:
-            found.append(plain / factor)
+            result.append(plain / factor)
         else:
             smooth = (original / wavelength - low) / (high - low)
-            found.append((1 - smooth) * plain / factor + smooth * plain)
-    return found
+            result.append((1 - smooth) * plain / factor + smooth * plain)
+    return result
 
 
 def longrope_frequencies(width, base, short, long, original, length):

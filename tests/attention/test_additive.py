@@ -23,7 +23,7 @@ PADDINGS = {
 }
 
 
-def made(kind, dtype=torch.float64):
+def build(kind, dtype=torch.float64):
     torch.manual_seed(3)
     attention = kind(ENCODER, DECODER, WIDTH).to(dtype)
     states = 2 * torch.randn(3, LENGTH, ENCODER, dtype=torch.float64)
@@ -33,7 +33,7 @@ def made(kind, dtype=torch.float64):
 @pytest.mark.parametrize("key_mask", PADDINGS)
 @pytest.mark.parametrize("kind", [AdditiveAttention, CoverageAttention])
 def test_four_steps_are_those_of_the_loops(kind, key_mask):
-    attention, states, decoder = made(kind)
+    attention, states, decoder = build(kind)
     mask = PADDINGS[key_mask]
     memory, coverage = attention.build_memory(states, key_mask=mask), None
     real = torch.ones(3, LENGTH).bool() if mask is None else mask
@@ -84,7 +84,7 @@ def test_they_part_where_padding_scores_far_above_the_rest():
 
 
 def test_padding_changes_nothing_and_gets_no_gradient():
-    attention, states, decoder = made(CoverageAttention)
+    attention, states, decoder = build(CoverageAttention)
     states = states.requires_grad_()
     alone = attention(attention.build_memory(states[1:2, 3:6]), decoder[0, 1:2])
     inside = torch.zeros(1, LENGTH).bool()
@@ -97,7 +97,7 @@ def test_padding_changes_nothing_and_gets_no_gradient():
 
 
 def test_coverage_that_weighs_nothing_is_no_coverage():
-    attention, states, decoder = made(AdditiveAttention)
+    attention, states, decoder = build(AdditiveAttention)
     covered = CoverageAttention.from_plain(attention)
     plain_seen = covered_seen = None
     for state in decoder:
@@ -111,7 +111,7 @@ def test_coverage_that_weighs_nothing_is_no_coverage():
 
 
 def test_gradients_are_those_of_finite_differences():
-    attention, states, decoder = made(CoverageAttention)
+    attention, states, decoder = build(CoverageAttention)
     mask = PADDINGS["right"]
 
     def two_steps(h, s, w_c):
@@ -133,7 +133,7 @@ def test_coverage_loss_between_nothing_and_everything():
 
 
 def test_memories_of_a_beam():
-    attention, states, decoder = made(AdditiveAttention)
+    attention, states, decoder = build(AdditiveAttention)
     memory = attention.build_memory(states, key_mask=PADDINGS["right"])
     rows = torch.tensor([2, 0, 0])
     torch.testing.assert_close(
@@ -143,7 +143,7 @@ def test_memories_of_a_beam():
 
 
 def test_half_precision_keeps_its_weights_in_float32():
-    attention, states, decoder = made(CoverageAttention, torch.bfloat16)
+    attention, states, decoder = build(CoverageAttention, torch.bfloat16)
     memory = attention.build_memory(states)
     seen = attention(memory, decoder[0])
     seen = attention(memory, decoder[1], seen.coverage)
@@ -168,13 +168,13 @@ def test_the_sources_count_of_parameters():
         (lambda a, s, d: a(a.build_memory(s), d[0], torch.zeros(3, 6)), r"\(coverage\) got shape \[3, 6\] of torch.float32.*for this memory.*\[3, 7\]"),
     ],
 )  # fmt: skip
-def test_refusals(wrong, text):
+def test_errors(wrong, text):
     with pytest.raises(WhenceError, match=text):
-        wrong(*made(AdditiveAttention))
+        wrong(*build(AdditiveAttention))
 
 
 def test_states_have_the_dtype_of_the_layer():
-    attention, states, decoder = made(AdditiveAttention)
+    attention, states, decoder = build(AdditiveAttention)
     with pytest.raises(WhenceError, match=r"states.*float32"):
         attention.build_memory(states.float())
     with pytest.raises(WhenceError, match=r"state.*float32"):

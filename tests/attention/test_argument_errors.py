@@ -5,7 +5,7 @@ The sentences around them may change. Every error is one sentence with a rule an
 
 import pytest
 import torch
-from error_cases import B, D, G, H, T, call, check, refused, tensor
+from error_cases import B, D, G, H, T, assert_error, call, parametrize_errors, tensor
 
 import whence
 from whence import Epar, Shaw, Sink
@@ -253,22 +253,22 @@ SETTINGS = [
 ]
 
 
-@refused(INPUTS)
+@parametrize_errors(INPUTS)
 def test_queries_keys_and_values(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-@refused(PLACES)
+@parametrize_errors(PLACES)
 def test_positions_padding_and_documents(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-@refused(SETTINGS)
+@parametrize_errors(SETTINGS)
 def test_numbers_and_backends(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-def test_all_that_is_refused_is_a_value_error():
+def test_every_error_is_a_value_error():
     # so that code which knows nothing of whence catches it
     with pytest.raises(ValueError):
         call(window=0)

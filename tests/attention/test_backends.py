@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from backend_requests import D, H, ask, chosen, request, tokens, why_not
+from backend_requests import D, H, chosen_name, explain_call, reason_against, request, tokens
 
 from whence import (
     Alibi,
@@ -35,78 +35,78 @@ NO_GPU = "it needs a CUDA device, and q is on cpu"
 TABLE = "of distance alone: tiles read a table, and memory stays linear in length"
 
 CHOICES = {
-    "no position": (lambda: ask(), "sdpa", NO_EFFECT),
-    "rotary acts before any backend": (lambda: ask(Rotary()), "sdpa", NO_EFFECT),
+    "no position": (lambda: explain_call(), "sdpa", NO_EFFECT),
+    "rotary acts before any backend": (lambda: explain_call(Rotary()), "sdpa", NO_EFFECT),
     "a fixed small bias": (
-        lambda: ask(Alibi(H)),
+        lambda: explain_call(Alibi(H)),
         "sdpa",
         "the only effect is a fixed bias of 144 numbers, small enough for a dense mask",
     ),
     "a fixed small bias for each row of a padded batch": (
-        lambda: ask(Alibi(H), key_mask=torch.arange(6) >= torch.tensor([[0], [2]])),
+        lambda: explain_call(Alibi(H), key_mask=torch.arange(6) >= torch.tensor([[0], [2]])),
         "sdpa",
         "the only effect is a fixed bias of 288 numbers, small enough for a dense mask",
     ),
-    "a learnable bias": (lambda: ask(Kerple(H)), "blockwise", f"bias {TABLE}"),
+    "a learnable bias": (lambda: explain_call(Kerple(H)), "blockwise", f"bias {TABLE}"),
     "a learnable bias without gradients": (
-        lambda: ask(Kerple(H), grad=False),
+        lambda: explain_call(Kerple(H), grad=False),
         "sdpa",
         "the only effect is a fixed bias of 144 numbers, small enough for a dense mask",
     ),
-    "a fixed bias too large to be dense": (lambda: ask(Alibi(H), length=1025), "blockwise", f"bias {TABLE}"),
-    "a factor": (lambda: ask(Epar(H)), "blockwise", f"score_scale {TABLE}"),
-    "a sink": (lambda: ask(Sink(H)), "blockwise", f"sink {TABLE}"),
-    "three effects": (lambda: ask(Rotary() + Alibi(H) + Epar(H) + Sink(H)), "blockwise", f"bias and score_scale and sink {TABLE}"),
+    "a fixed bias too large to be dense": (lambda: explain_call(Alibi(H), length=1025), "blockwise", f"bias {TABLE}"),
+    "a factor": (lambda: explain_call(Epar(H)), "blockwise", f"score_scale {TABLE}"),
+    "a sink": (lambda: explain_call(Sink(H)), "blockwise", f"sink {TABLE}"),
+    "three effects": (lambda: explain_call(Rotary() + Alibi(H) + Epar(H) + Sink(H)), "blockwise", f"bias and score_scale and sink {TABLE}"),
     "a length that differs for each query": (
-        lambda: ask(Fire(H)),
+        lambda: explain_call(Fire(H)),
         "blockwise",
         "rows are recomputed block by block (Fire has length='query', so the effect of a distance differs between queries), "
         "and memory stays linear in length",
     ),
     "content_bias": (
-        lambda: ask(Shaw(D)),
+        lambda: explain_call(Shaw(D)),
         "blockwise",
         "rows are recomputed block by block (Shaw depends on the content of queries or keys), "
         "and memory stays linear in length",
     ),
     "positions with gaps": (
-        lambda: ask(Epar(H), q_positions=torch.tensor([0, 1, 2, 3, 4, 9])),
+        lambda: explain_call(Epar(H), q_positions=torch.tensor([0, 1, 2, 3, 4, 9])),
         "blockwise",
         "rows are recomputed block by block (the positions are not one consecutive run), "
         "and memory stays linear in length",
     ),
-    "consecutive positions": (lambda: ask(Epar(H), q_positions=torch.arange(6) + 3), "blockwise", f"score_scale {TABLE}"),
+    "consecutive positions": (lambda: explain_call(Epar(H), q_positions=torch.arange(6) + 3), "blockwise", f"score_scale {TABLE}"),
     "a sequence length in a padded batch": (
-        lambda: ask(Epar(H, length="sequence"), lengths=torch.tensor([3, 6])),
+        lambda: explain_call(Epar(H, length="sequence"), lengths=torch.tensor([3, 6])),
         "blockwise",
         "rows are recomputed block by block (Epar has length='sequence', which differs between padded or packed sequences), "
         "and memory stays linear in length",
     ),
     "weights": (
-        lambda: ask(Alibi(H), return_weights=True),
+        lambda: explain_call(Alibi(H), return_weights=True),
         "reference",
         "return_weights=True needs the dense computation, which forms the weights",
     ),
-    "a name": (lambda: ask(Alibi(H), backend="reference"), "reference", "named by the caller"),
+    "a name": (lambda: explain_call(Alibi(H), backend="reference"), "reference", "named by the caller"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CHOICES)
 def test_the_choice_and_its_reason(case):
     make, backend, why = CHOICES[case]
-    found = make()
-    assert (found.backend, found.why) == (backend, why)
-    assert {name for name, _ in found.others} == set(BACKENDS) - {backend}
-    assert str(found).splitlines()[0] == f"{backend}: {why}"
+    actual = make()
+    assert (actual.backend, actual.why) == (backend, why)
+    assert {name for name, _ in actual.others} == set(BACKENDS) - {backend}
+    assert str(actual).splitlines()[0] == f"{backend}: {why}"
 
 
 def test_the_whole_text_of_an_explanation():
-    assert str(ask(Epar(H))) == (
+    assert str(explain_call(Epar(H))) == (
         f"blockwise: score_scale {TABLE}\n  reference: supported; memory quadratic in length\n"
         f"  sdpa: it does not apply score_scale\n  triton: {NO_GPU}"
     )
     weights = "it does not form the weights that return_weights=True returns"
-    assert str(ask(return_weights=True)) == (
+    assert str(explain_call(return_weights=True)) == (
         "reference: return_weights=True needs the dense computation, which forms the weights\n"
         f"  blockwise: {weights}\n  sdpa: {weights}\n  triton: {weights}"
     )
@@ -120,13 +120,13 @@ def gpu(monkeypatch):
 
 
 def test_the_limit_of_a_dense_bias_is_where_sdpa_states_it():
-    assert chosen(request("bias", bias_numbers=DENSE_BIAS)) == "sdpa"
-    assert chosen(request("bias", bias_numbers=DENSE_BIAS + 1)) == "blockwise"
-    assert chosen(request(mask_numbers=DENSE_BIAS)) == "sdpa"
-    assert chosen(request(mask_numbers=DENSE_BIAS + 1)) == "blockwise"
-    assert chosen(request(mask_numbers=DENSE_BIAS + 1, no_table="of gaps", compiling=True)) == "sdpa"
-    assert chosen(request("bias", learnable=True)) == "blockwise"
-    assert chosen(request("bias", dtype=torch.bfloat16)) == "blockwise"
+    assert chosen_name(request("bias", bias_numbers=DENSE_BIAS)) == "sdpa"
+    assert chosen_name(request("bias", bias_numbers=DENSE_BIAS + 1)) == "blockwise"
+    assert chosen_name(request(mask_numbers=DENSE_BIAS)) == "sdpa"
+    assert chosen_name(request(mask_numbers=DENSE_BIAS + 1)) == "blockwise"
+    assert chosen_name(request(mask_numbers=DENSE_BIAS + 1, no_table="of gaps", compiling=True)) == "sdpa"
+    assert chosen_name(request("bias", learnable=True)) == "blockwise"
+    assert chosen_name(request("bias", dtype=torch.bfloat16)) == "blockwise"
 
 
 @pytest.mark.parametrize("about", [{}, {"capacity": 9}, {"window": 3}], ids=["growing", "preallocated", "sliding"])
@@ -176,7 +176,7 @@ HOOKS = {
 }
 
 
-def user(*names):
+def build_position(*names):
     return type("Mine", (Position,), {name: HOOKS[name] for name in names})()
 
 
@@ -184,7 +184,7 @@ def runs(backend, effects, weights=False):
     torch.manual_seed(0)
     q = torch.randn(1, H, 5, D, dtype=torch.float64)
     try:
-        out = attend(q, q, q, position=user(*effects), backend=backend, return_weights=weights)
+        out = attend(q, q, q, position=build_position(*effects), backend=backend, return_weights=weights)
     except WhenceError:
         return None
     return out
@@ -233,28 +233,29 @@ def test_every_backend_gives_gradients_to_every_parameter_it_can_run(backend):
 def test_which_backends_give_gradients_of_any_order():
     """The others refuse a second derivative; ``test_derivatives`` holds the values against each other."""
     position = Epar(1, learnable=True).double()
-    for name, found in BACKENDS.items():
+    for name, actual in BACKENDS.items():
         if name in ("reference", "blockwise"):
-            assert found.gradients.endswith("of any order")
+            assert actual.gradients.endswith("of any order")
             q = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
             out = attend(q, q, q, position=position, backend=name)
             first = torch.autograd.grad(out.sum(), q, create_graph=True)[0]
             assert torch.autograd.grad(first.square().sum(), q)[0].abs().max() > 0
         else:
-            assert "any order" not in found.gradients
+            assert "any order" not in actual.gradients
 
 
 def test_what_compilers_and_exporters_may_use():
-    assert why_not("blockwise", request("score_scale", learnable=True)) is None
+    assert reason_against("blockwise", request("score_scale", learnable=True)) is None
     exporting = request("score_scale", compiling=True, exporting=True)
-    assert why_not("blockwise", exporting) == "its loops do not export"
+    assert reason_against("blockwise", exporting) == "its loops do not export"
     assert choose(exporting)[1] == "no faster backend supports this call"
     rows = request("score_scale", compiling=True, no_table="of gaps")
     assert (
-        why_not("blockwise", rows) == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"
+        reason_against("blockwise", rows)
+        == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"
     )
-    assert chosen(exporting) == chosen(rows) == "reference"
-    assert why_not("reference", rows) is None
+    assert chosen_name(exporting) == chosen_name(rows) == "reference"
+    assert reason_against("reference", rows) is None
 
 
 @pytest.mark.parametrize(
@@ -266,11 +267,11 @@ def test_what_compilers_and_exporters_may_use():
 )  # fmt: skip
 def test_what_auto_chooses_can_always_run(effects, weights, learnable, no_table, compiling, exporting, gpu):
     for device in (torch.device("cpu"), gpu):
-        asked = request(
+        facts = request(
             *effects, return_weights=weights, learnable=learnable, no_table=no_table, compiling=compiling,
             exporting=exporting, device=device,
         )  # fmt: skip
-        assert choose(asked)[0].supports(asked) is None
+        assert choose(facts)[0].supports(facts) is None
 
 
 def test_on_a_gpu_tables_are_fused(gpu):
@@ -279,10 +280,10 @@ def test_on_a_gpu_tables_are_fused(gpu):
     assert (backend.name, why) == ("triton", "score_scale of distance alone: one fused kernel reads a table")
     masked = dataclasses.replace(there, effects=frozenset(), mask_numbers=9)
     assert choose(masked)[0].name == "triton" and "dense mask of 9 numbers" in choose(masked)[1]
-    assert chosen(dataclasses.replace(masked, mask_numbers=0)) == "sdpa"
-    assert chosen(dataclasses.replace(there, no_table="of gaps")) == "blockwise"
-    assert chosen(dataclasses.replace(there, exporting=True, compiling=True)) == "reference"
-    assert chosen(dataclasses.replace(there, return_weights=True)) == "reference"
+    assert chosen_name(dataclasses.replace(masked, mask_numbers=0)) == "sdpa"
+    assert chosen_name(dataclasses.replace(there, no_table="of gaps")) == "blockwise"
+    assert chosen_name(dataclasses.replace(there, exporting=True, compiling=True)) == "reference"
+    assert chosen_name(dataclasses.replace(there, return_weights=True)) == "reference"
 
 
 @pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])

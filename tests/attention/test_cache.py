@@ -17,9 +17,9 @@ MECHANISMS["Rotary, dynamic NTK"] = lambda h, d: Rotary(scaling=DynamicNtk(2.0, 
 @pytest.mark.parametrize("mode", MODES)
 @every_mechanism
 def test_a_cache_gives_what_one_full_pass_gives(mechanism, mode):
-    found, expected = MODES[mode](mechanism)
-    assert found.shape == expected.shape
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    actual, expected = MODES[mode](mechanism)
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @every_mechanism
@@ -31,16 +31,16 @@ def test_gradients_flow_through_a_growing_cache(mechanism, backend):
 
     def gradients(out):
         loss = (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum()
-        found = torch.autograd.grad(loss, wanted, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(wanted, found, strict=True)]
+        actual = torch.autograd.grad(loss, wanted, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(wanted, actual, strict=True)]
 
     cache = KVCache()
     grown = torch.cat([layer(part, cache=cache) for part in x.split([5, 1, 6], 1)], 1)
-    found = gradients(grown)
+    actual = gradients(grown)
     layer.backend = "reference"
-    for a, b in zip(found, gradients(layer(x)), strict=True):
+    for a, b in zip(actual, gradients(layer(x)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-    assert found[0][:, :5].abs().max() > 0
+    assert actual[0][:, :5].abs().max() > 0
 
 
 @every_mechanism

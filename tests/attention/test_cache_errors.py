@@ -2,7 +2,22 @@
 
 import pytest
 import torch
-from error_cases import B, D, G, H, check, filled, holding, layer, packed, refused, step, tensor, user, x
+from error_cases import (
+    B,
+    D,
+    G,
+    H,
+    assert_error,
+    cache_filled_by,
+    cache_with_tokens,
+    layer,
+    packed_cache,
+    parametrize_errors,
+    position_with_hooks,
+    step,
+    tensor,
+    x,
+)
 
 import whence
 from whence import Attention, Epar, KVCache, Learned, Rotary, Sinusoidal
@@ -36,7 +51,7 @@ CACHES = [
     ),
     (
         "one token too many",
-        lambda: step(holding(capacity=4), tokens=2),
+        lambda: step(cache_with_tokens(capacity=4), tokens=2),
         ("attend(cache=...)", "2", "3", "4", "KVCache()"),
     ),
     (
@@ -46,77 +61,88 @@ CACHES = [
     ),
     (
         "another batch",
-        lambda: step(holding(), batch=1),
+        lambda: step(cache_with_tokens(), batch=1),
         ("attend(k, cache=...)", "[batch, heads, head_dim]", "[1, 2, 8]", "torch.float32", "cpu"),
     ),
     (
         "other heads",
-        lambda: step(holding(), k=tensor(B, 4, 1, D), v=tensor(B, 4, 1, D)),
+        lambda: step(cache_with_tokens(), k=tensor(B, 4, 1, D), v=tensor(B, 4, 1, D)),
         ("attend(k, cache=...)", "[batch, heads, head_dim]", "[2, 4, 8]", "torch.float32", "cpu"),
     ),
     (
         "values of another width in a cache",
-        lambda: step(holding(), v=tensor(B, G, 1, 4)),
+        lambda: step(cache_with_tokens(), v=tensor(B, G, 1, 4)),
         ("attend(v, cache=...)", "[batch, heads, head_dim]", "[2, 2, 4]", "torch.float32", "cpu"),
     ),
     (
         "another dtype",
         lambda: step(
-            holding(), **{n: tensor(B, h, 1, D, dtype=torch.float64) for n, h in (("q", H), ("k", G), ("v", G))}
+            cache_with_tokens(),
+            **{n: tensor(B, h, 1, D, dtype=torch.float64) for n, h in (("q", H), ("k", G), ("v", G))},
         ),
         ("attend(k, cache=...)", "[batch, heads, head_dim]", "[2, 2, 8]", "torch.float64", "cpu"),
     ),
     (
         "another device",
-        lambda: step(holding(), **{n: tensor(B, h, 1, D, device="meta") for n, h in (("q", H), ("k", G), ("v", G))}),
+        lambda: step(
+            cache_with_tokens(), **{n: tensor(B, h, 1, D, device="meta") for n, h in (("q", H), ("k", G), ("v", G))}
+        ),
         ("attend(q)", "meta"),
     ),
     (
         "positions for more than the new tokens",
-        lambda: step(holding(), q_positions=torch.arange(4)),
+        lambda: step(cache_with_tokens(), q_positions=torch.arange(4)),
         ("attend(q_positions=...)", "[4]"),
     ),
     (
         "two positions of new tokens that differ",
-        lambda: step(holding(), q_positions=torch.tensor([3]), k_positions=torch.tensor([4])),
+        lambda: step(cache_with_tokens(), q_positions=torch.tensor([3]), k_positions=torch.tensor([4])),
         ("attend(cache=..., q_positions=..., k_positions=...)", "two that differ"),
     ),
     (
         "padding of all tokens rather than the new ones",
-        lambda: step(holding(), key_mask=torch.ones(B, 4, dtype=torch.bool)),
+        lambda: step(cache_with_tokens(), key_mask=torch.ones(B, 4, dtype=torch.bool)),
         ("attend(key_mask=...)", "torch.bool", "[2, 4]"),
     ),
-    ("an earlier document again", lambda: step(packed(), segment_ids=torch.tensor([0])), ("attend(segment_ids=...)",)),
-    ("cropped to more than was seen", lambda: holding().crop(4), ("KVCache.crop(length=...)", "4")),
-    ("cropped below zero", lambda: holding().crop(-1), ("KVCache.crop(length=...)", "-1")),
-    ("cropped to a fraction", lambda: holding().crop(1.0), ("KVCache.crop(length=...)", "1.0")),
+    (
+        "an earlier document again",
+        lambda: step(packed_cache(), segment_ids=torch.tensor([0])),
+        ("attend(segment_ids=...)",),
+    ),
+    ("cropped to more than was seen", lambda: cache_with_tokens().crop(4), ("KVCache.crop(length=...)", "4")),
+    ("cropped below zero", lambda: cache_with_tokens().crop(-1), ("KVCache.crop(length=...)", "-1")),
+    ("cropped to a fraction", lambda: cache_with_tokens().crop(1.0), ("KVCache.crop(length=...)", "1.0")),
     (
         "a sliding cache rolled back further than it can",
-        lambda: holding(window=2, rollback=1).crop(1),
+        lambda: cache_with_tokens(window=2, rollback=1).crop(1),
         ("KVCache.crop", "1", "3", "rollback=2"),
     ),
     (
         "reordered by rows there are not",
-        lambda: holding().reorder(torch.tensor([0, 2])),
+        lambda: cache_with_tokens().reorder(torch.tensor([0, 2])),
         ("KVCache.reorder(index)", "[0, 2]"),
     ),
     (
         "reordered by negative rows",
-        lambda: holding().reorder(torch.tensor([-1, 0])),
+        lambda: cache_with_tokens().reorder(torch.tensor([-1, 0])),
         ("KVCache.reorder(index)", "[-1, 0]"),
     ),
     (
         "reordered by floats",
-        lambda: holding().reorder(torch.tensor([0.0, 1.0])),
+        lambda: cache_with_tokens().reorder(torch.tensor([0.0, 1.0])),
         ("KVCache.reorder(index)", "[0.0, 1.0]"),
     ),
     (
         "reordered by a mask",
-        lambda: holding().reorder(torch.tensor([True, False])),
+        lambda: cache_with_tokens().reorder(torch.tensor([True, False])),
         ("KVCache.reorder(index)", "[True, False]"),
     ),
-    ("reordered by a list", lambda: holding().reorder([0, 1]), ("KVCache.reorder(index)", "list")),
-    ("reordered by a matrix", lambda: holding().reorder(torch.tensor([[0, 1]])), ("KVCache.reorder(index)", "[[0, 1]")),
+    ("reordered by a list", lambda: cache_with_tokens().reorder([0, 1]), ("KVCache.reorder(index)", "list")),
+    (
+        "reordered by a matrix",
+        lambda: cache_with_tokens().reorder(torch.tensor([[0, 1]])),
+        ("KVCache.reorder(index)", "[[0, 1]"),
+    ),
 ]
 
 LAYERS = [
@@ -166,7 +192,7 @@ LAYERS = [
     ),
     (
         "an embedding and a cache of another batch",
-        lambda: layer(Sinusoidal(16))(x(batch=2), cache=filled(layer(Sinusoidal(16)))),
+        lambda: layer(Sinusoidal(16))(x(batch=2), cache=cache_filled_by(layer(Sinusoidal(16)))),
         ("attend(cache=...)", "2", "1"),
     ),
     (
@@ -179,14 +205,14 @@ LAYERS = [
 ]
 
 
-@refused(CACHES)
+@parametrize_errors(CACHES)
 def test_caches(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-@refused(LAYERS)
+@parametrize_errors(LAYERS)
 def test_layers(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
 def contents(cache):
@@ -203,15 +229,15 @@ def contents(cache):
     [
         {"backend": "sdpa", "position": Epar(H)},
         {"backend": "blockwise", "return_weights": True},
-        {"position": user("score_scale", answer=torch.ones(99))},
-        {"position": user("rotate", answer=None)},
+        {"position": position_with_hooks("score_scale", answer=torch.ones(99))},
+        {"position": position_with_hooks("rotate", answer=None)},
         {"q_positions": torch.tensor([-1])},
     ],
     ids=["backend", "weights", "a hook's answer", "rotate", "positions"],
 )
 def test_a_refused_call_leaves_its_cache_as_it_was(about, wrong):
     # otherwise the tokens of the refused call would be there twice when the mended call is made
-    cache = holding(**about)
+    cache = cache_with_tokens(**about)
     text, tensors = contents(cache)
     with pytest.raises(whence.WhenceError):
         step(cache, window=about.get("window"), **wrong)
@@ -225,6 +251,6 @@ def test_a_refused_call_leaves_its_cache_as_it_was(about, wrong):
 def test_a_refused_first_call_leaves_an_empty_cache():
     cache = KVCache(capacity=4)
     with pytest.raises(whence.WhenceError):
-        step(cache, position=user("bias", answer=None))
+        step(cache, position=position_with_hooks("bias", answer=None))
     assert (len(cache), cache.seq_length) == (0, 0)
     step(cache, batch=1)  # nor does it remember the shapes of what was refused

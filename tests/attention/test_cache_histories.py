@@ -187,30 +187,30 @@ class History:
         by_rule = []
         for row in range(batch):
             last = {slot.document: slot.position for slot in self.rows[row] if slot.real}
-            found = []
+            actual = []
             for place in range(count):
                 document = int(segment_ids[row, place])
-                found.append(last.get(document, -1.0) + 1)
+                actual.append(last.get(document, -1.0) + 1)
                 if real[row, place]:
-                    last[document] = found[-1]
-            by_rule.append(found)
+                    last[document] = actual[-1]
+            by_rule.append(actual)
         if self.positions == "counted" or (self.positions == "mixed" and rng.random() < 0.5):
             return by_rule
         part = (
             torch.randint(0, 3, (batch, count)) / 8 if self.fractional else torch.zeros(batch, count, dtype=torch.long)
         )
         if self.positions == "given" and self.kind != "sliding":
-            found = torch.randint(0, 30, (batch, count)) + part
+            actual = torch.randint(0, 30, (batch, count)) + part
         else:  # after the last of each row, with gaps
             first = [max([-1.0, *(slot.position for slot in row)]) for row in self.rows]
             steps = torch.randint(1, 3, (batch, count)).cumsum(-1)
-            found = torch.tensor([int(f) for f in first])[:, None] + steps + part
+            actual = torch.tensor([int(f) for f in first])[:, None] + steps + part
             if any(f != int(f) for f in first):
-                found = found + 1
+                actual = actual + 1
         if rng.random() < 0.3 and batch == 1:
-            found = found[0]
-        given["q_positions"] = found
-        return found.expand(batch, count).tolist()
+            actual = actual[0]
+        given["q_positions"] = actual
+        return actual.expand(batch, count).tolist()
 
     # --- what the reference says ---------------------------------------------------------------------------------------
     def compare(self, out, count):
@@ -373,14 +373,14 @@ def test_a_sliding_cache_refuses_tokens_that_crowd_its_window(positions, segment
         decode()
 
 
-def test_a_sliding_cache_counts_from_0_after_padding_whose_position_was_given():
+def test_a_sliding_cache_counts_from_0_after_padding_with_explicit_positions():
     x, cache = torch.randn(1, 1, 1, 2), KVCache(window=4)
     attend(x, x, x, causal=True, window=2, cache=cache, key_mask=torch.tensor([[False]]), q_positions=torch.tensor([3]))
     out = attend(x, x, x, causal=True, window=2, cache=cache)
     torch.testing.assert_close(out, x)
 
 
-def test_padding_in_a_document_that_goes_on():
+def test_padding_in_a_continued_document():
     x, y, cache = torch.randn(1, 1, 2, 2), torch.randn(1, 1, 3, 2), KVCache()
     attend(x, x, x, causal=True, cache=cache, segment_ids=torch.tensor([1, 1]))
     out = attend(y, y, y, causal=True, cache=cache, key_mask=torch.tensor([[False, True, True]]))

@@ -213,9 +213,9 @@ def build(make):
 def assert_same(results, names):
     """Outputs and gradients of each way against those by hand."""
     for way, values in results.items():
-        for name, found, expected in zip(names, values, results["by hand"], strict=True):
+        for name, actual, expected in zip(names, values, results["by hand"], strict=True):
             torch.testing.assert_close(
-                found, expected, rtol=1e-9, atol=1e-11, msg=lambda m, w=way, n=name: f"{w}, {n}: {m}"
+                actual, expected, rtol=1e-9, atol=1e-11, msg=lambda m, w=way, n=name: f"{w}, {n}: {m}"
             )
 
 

@@ -25,7 +25,7 @@ POSITIONS = {
 }
 
 
-def made(name):
+def build(name):
     position = POSITIONS[name]()
     return position if position is None else position.double()
 
@@ -53,58 +53,58 @@ def second(of, position):
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
 def test_forward_mode_and_functional_gradients(name, mask, backend):
-    position = made(name)
-    found, wanted = (function(position, mask, b) for b in (backend, "reference"))
-    for a, b in zip(directional(found), directional(wanted), strict=True):
+    position = build(name)
+    actual, wanted = (function(position, mask, b) for b in (backend, "reference"))
+    for a, b in zip(directional(actual), directional(wanted), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
-        torch.func.grad(found)(Q, KEYS, VALUES), torch.func.grad(wanted)(Q, KEYS, VALUES), rtol=1e-9, atol=1e-9
+        torch.func.grad(actual)(Q, KEYS, VALUES), torch.func.grad(wanted)(Q, KEYS, VALUES), rtol=1e-9, atol=1e-9
     )
 
 
 def test_forward_mode_is_the_limit_of_differences():
     """The reference's own forward mode, against no derivative at all."""
-    of = function(made("score_scale"), "causal", "reference")
+    of = function(build("score_scale"), "causal", "reference")
     step = 1e-6 * torch.linspace(-1, 1, Q.numel(), dtype=Q.dtype).reshape(Q.shape)
     difference = (of(Q + step, KEYS, VALUES) - of(Q - step, KEYS, VALUES)) / 2e-6
-    _, found = torch.func.jvp(lambda q: of(q, KEYS, VALUES), (Q,), (step * 1e6,))
-    torch.testing.assert_close(found, difference, rtol=1e-6, atol=1e-8)
+    _, actual = torch.func.jvp(lambda q: of(q, KEYS, VALUES), (Q,), (step * 1e6,))
+    torch.testing.assert_close(actual, difference, rtol=1e-6, atol=1e-8)
 
 
 def test_dual_numbers_without_torch_func():
-    position = made("score_scale")
+    position = build("score_scale")
     with torch.autograd.forward_ad.dual_level():
         q = torch.autograd.forward_ad.make_dual(Q, torch.ones_like(Q))
-        found, wanted = (
+        actual, wanted = (
             torch.autograd.forward_ad.unpack_dual(attend(q, KEYS, VALUES, position=position, backend=b)).tangent
             for b in ("auto", "reference")
         )
-    torch.testing.assert_close(found, wanted)
-    assert found.abs().max() > 0
+    torch.testing.assert_close(actual, wanted)
+    assert actual.abs().max() > 0
 
 
 @pytest.mark.parametrize("name", ["none", "score_scale", "content_bias"])
 def test_gradients_of_each_sample(name):
-    position = made(name)
-    found, wanted = (function(position, "causal", b) for b in ("auto", "reference"))
+    position = build(name)
+    actual, wanted = (function(position, "causal", b) for b in ("auto", "reference"))
     several = torch.stack([Q, Q + 1])
     torch.testing.assert_close(
-        *(torch.vmap(torch.func.grad(of), in_dims=(0, None, None))(several, KEYS, VALUES) for of in (found, wanted))
+        *(torch.vmap(torch.func.grad(of), in_dims=(0, None, None))(several, KEYS, VALUES) for of in (actual, wanted))
     )
 
 
 def test_forward_mode_inside_a_compiled_function():
-    of = function(made("score_scale"), "causal", "auto")
-    found = torch.compile(lambda q: torch.func.jvp(lambda x: of(x, KEYS, VALUES), (q,), (q,))[1], backend="eager")(Q)
-    torch.testing.assert_close(found, torch.func.jvp(lambda x: of(x, KEYS, VALUES), (Q,), (Q,))[1])
+    of = function(build("score_scale"), "causal", "auto")
+    actual = torch.compile(lambda q: torch.func.jvp(lambda x: of(x, KEYS, VALUES), (q,), (q,))[1], backend="eager")(Q)
+    torch.testing.assert_close(actual, torch.func.jvp(lambda x: of(x, KEYS, VALUES), (Q,), (Q,))[1])
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", [n for n in POSITIONS if n not in ("none", "bias")])
 def test_second_derivatives(name, mask):
-    position = made(name)
-    found, wanted = (second(function(position, mask, b), position) for b in ("blockwise", "reference"))
-    for a, b in zip(found, wanted, strict=True):
+    position = build(name)
+    actual, wanted = (second(function(position, mask, b), position) for b in ("blockwise", "reference"))
+    for a, b in zip(actual, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -119,11 +119,11 @@ def test_second_derivatives_with_dropout_are_refused():
 
 @pytest.mark.parametrize("name", ["none", "bias"])
 def test_torchs_kernel_refuses_what_it_cannot_differentiate(name):
-    of = function(made(name), "causal", "sdpa")
+    of = function(build(name), "causal", "sdpa")
     with pytest.raises(whence.WhenceError, match="use backend='blockwise'"):
         torch.func.grad(of)(Q, KEYS, VALUES)
     with pytest.raises(whence.WhenceError, match="use backend='blockwise' or backend='reference'"):
         second(of, None)
     q = Q.clone().requires_grad_()  # a graph that nobody uses is no reason to refuse
     (first,) = torch.autograd.grad(of(q, KEYS, VALUES), q, create_graph=True)
-    torch.testing.assert_close(first, torch.func.grad(function(made(name), "causal", "reference"))(Q, KEYS, VALUES))
+    torch.testing.assert_close(first, torch.func.grad(function(build(name), "causal", "reference"))(Q, KEYS, VALUES))

@@ -44,10 +44,10 @@ def test_cuda_matches_reference(entry, mask):
     options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in MASKS[mask].items()}
     for backend in ("reference", "blockwise", "auto"):
         outputs = results(cuda_position, [y.cuda() for y in inputs], options, backend)
-        for i, (found, b, x) in enumerate(zip(outputs, plain, exact, strict=True)):
+        for i, (result, b, x) in enumerate(zip(outputs, plain, exact, strict=True)):
             floor = 0.1 if i < 4 else 1.0  # a parameter sums thousands of terms of unit size, which may cancel
             size = x.square().mean().sqrt().clamp(min=floor)
-            lost, baseline = ((y.cpu().double() - x).square().mean().sqrt() / size for y in (found, b))
+            lost, baseline = ((y.cpu().double() - x).square().mean().sqrt() / size for y in (result, b))
             assert lost <= 4 * (baseline + 16 * torch.finfo(torch.float32).eps), f"{backend}, result {i}"
 
 

@@ -1,7 +1,21 @@
 """Errors of mechanisms, of what their hooks return, and of sums."""
 
 import torch
-from error_cases import B, D, G, H, T, call, check, layer, refused, same, tensor, user, x
+from error_cases import (
+    B,
+    D,
+    G,
+    H,
+    T,
+    add_to_itself,
+    assert_error,
+    call,
+    layer,
+    parametrize_errors,
+    position_with_hooks,
+    tensor,
+    x,
+)
 
 from whence import Alibi, Cope, Epar, KVCache, Learned, Rotary, Shaw, Sink, Sinusoidal, StableMask
 from whence.position import DynamicNtk, Sum
@@ -80,95 +94,111 @@ MECHANISMS = [
 ANSWERS = [
     (
         "a factor of n + 1",
-        lambda: call(position=user("score_scale", answer=torch.ones(6))),
+        lambda: call(position=position_with_hooks("score_scale", answer=torch.ones(6))),
         ("Mine.score_scale", "[6]"),
     ),
     (
         "a bias for two of four heads",
-        lambda: call(position=user("bias", answer=torch.ones(2, 9)), backend="reference"),
+        lambda: call(position=position_with_hooks("bias", answer=torch.ones(2, 9)), backend="reference"),
         ("Mine.bias", "[2, 9]", "heads=4", "[heads, 1]"),
     ),
     (
         "a bias of one head is not stretched",
-        lambda: call(position=user("bias", answer=torch.ones(1, 9)), backend="reference"),
+        lambda: call(position=position_with_hooks("bias", answer=torch.ones(1, 9)), backend="reference"),
         ("Mine.bias", "[1, 9]", "heads=4", "[heads, 1]"),
     ),
     (
         "a bias by distance table of another length",
-        lambda: call(position=user("bias", answer=torch.ones(9)), backend="blockwise"),
+        lambda: call(position=position_with_hooks("bias", answer=torch.ones(9)), backend="blockwise"),
         ("Mine.bias", "[9]"),
     ),
     (
         "a single number for a factor",
-        lambda: call(position=user("score_scale", answer=torch.tensor(1.0))),
+        lambda: call(position=position_with_hooks("score_scale", answer=torch.tensor(1.0))),
         ("Mine.score_scale", "[]"),
     ),
-    ("a factor of None", lambda: call(position=user("score_scale", answer=None)), ("Mine.score_scale", "NoneType")),
-    ("a bias that is a float", lambda: call(position=user("bias", answer=1.0)), ("Mine.bias", "float")),
-    ("a sink of n + 1", lambda: call(position=user("sink", answer=torch.ones(T + 1))), ("Mine.sink", "[4]")),
+    (
+        "a factor of None",
+        lambda: call(position=position_with_hooks("score_scale", answer=None)),
+        ("Mine.score_scale", "NoneType"),
+    ),
+    ("a bias that is a float", lambda: call(position=position_with_hooks("bias", answer=1.0)), ("Mine.bias", "float")),
+    (
+        "a sink of n + 1",
+        lambda: call(position=position_with_hooks("sink", answer=torch.ones(T + 1))),
+        ("Mine.sink", "[4]"),
+    ),
     (
         "a sink of None in reference",
-        lambda: call(position=user("sink", answer=None), backend="reference"),
+        lambda: call(position=position_with_hooks("sink", answer=None), backend="reference"),
         ("Mine.sink", "NoneType"),
     ),
     (
         "content without a batch",
-        lambda: call(position=user("content_bias", answer=tensor(H, T, T))),
+        lambda: call(position=position_with_hooks("content_bias", answer=tensor(H, T, T))),
         ("Mine.content_bias", "[4, 3, 3]"),
     ),
     (
         "content of one head is not stretched",
-        lambda: call(position=user("content_bias", answer=tensor(B, 1, T, T)), backend="reference"),
+        lambda: call(position=position_with_hooks("content_bias", answer=tensor(B, 1, T, T)), backend="reference"),
         ("Mine.content_bias", "[2, 1, 3, 3]"),
     ),
     (
         "content of None",
-        lambda: call(position=user("content_bias", answer=None), backend="blockwise"),
+        lambda: call(position=position_with_hooks("content_bias", answer=None), backend="blockwise"),
         ("Mine.content_bias", "NoneType"),
     ),
     (
         "content of one head hidden in a sum",
-        lambda: call(position=Shaw(D, acts_on="keys") + user("content_bias", answer=tensor(B, 1, T, T))),
+        lambda: call(position=Shaw(D, acts_on="keys") + position_with_hooks("content_bias", answer=tensor(B, 1, T, T))),
         ("Mine.content_bias", "[2, 1, 3, 3]"),
     ),
     (
         "values of another width",
-        lambda: call(position=user("value_bias", answer=tensor(B, H, T, D + 1))),
+        lambda: call(position=position_with_hooks("value_bias", answer=tensor(B, H, T, D + 1))),
         ("Mine.value_bias", "[2, 4, 3, 9]"),
     ),
     (
         "values of None in reference",
-        lambda: call(position=user("value_bias", answer=None), backend="reference"),
+        lambda: call(position=position_with_hooks("value_bias", answer=None), backend="reference"),
         ("Mine.value_bias", "NoneType"),
     ),
     (
         "values of one head hidden in a sum",
-        lambda: call(position=Shaw(D) + user("value_bias", answer=tensor(B, 1, T, D))),
+        lambda: call(position=Shaw(D) + position_with_hooks("value_bias", answer=tensor(B, 1, T, D))),
         ("Mine.value_bias", "[2, 1, 3, 8]"),
     ),
     (
         "rotate that gives one tensor",
-        lambda: call(position=user("rotate", answer=tensor(B, H, T, D))),
+        lambda: call(position=position_with_hooks("rotate", answer=tensor(B, H, T, D))),
         ("Mine.rotate", "[2, 4, 3, 8]"),
     ),
-    ("rotate that gives None", lambda: call(position=user("rotate", answer=None)), ("Mine.rotate", "NoneType")),
+    (
+        "rotate that gives None",
+        lambda: call(position=position_with_hooks("rotate", answer=None)),
+        ("Mine.rotate", "NoneType"),
+    ),
     (
         "rotate that widens q",
-        lambda: call(position=user("rotate", answer=(tensor(B, H, T, D + 2), tensor(B, G, T, D + 2)))),
+        lambda: call(position=position_with_hooks("rotate", answer=(tensor(B, H, T, D + 2), tensor(B, G, T, D + 2)))),
         ("Mine.rotate", "[2, 4, 3, 10]"),
     ),
     (
         "rotate that repeats the key heads",
-        lambda: call(position=user("rotate", answer=(tensor(B, H, T, D), tensor(B, H, T, D)))),
+        lambda: call(position=position_with_hooks("rotate", answer=(tensor(B, H, T, D), tensor(B, H, T, D)))),
         ("Mine.rotate", "[2, 4, 3, 8]"),
     ),
     (
         "rotate that forgets k in a sum",
-        lambda: call(position=Rotary() + user("rotate", answer=(tensor(B, H, T, D), None))),
+        lambda: call(position=Rotary() + position_with_hooks("rotate", answer=(tensor(B, H, T, D), None))),
         ("Mine.rotate", "NoneType"),
     ),
-    ("embed that narrows x", lambda: layer(user("embed", answer=tensor(1, 3, 8)))(x()), ("Mine.embed", "[1, 3, 8]")),
-    ("embed of None", lambda: layer(user("embed", answer=None))(x()), ("Mine.embed", "NoneType")),
+    (
+        "embed that narrows x",
+        lambda: layer(position_with_hooks("embed", answer=tensor(1, 3, 8)))(x()),
+        ("Mine.embed", "[1, 3, 8]"),
+    ),
+    ("embed of None", lambda: layer(position_with_hooks("embed", answer=None))(x()), ("Mine.embed", "NoneType")),
 ]
 
 SUMS = [
@@ -180,22 +210,22 @@ SUMS = [
         lambda: Rotary() + Alibi(2) + Sink(4),
         ("Rotary + Alibi + Sink", "2", "4"),
     ),
-    ("the same object twice", lambda: same(), ("Alibi + Alibi",)),
+    ("the same object twice", lambda: add_to_itself(), ("Alibi + Alibi",)),
     ("two sinks", lambda: Sink(2) + StableMask(2, context=8), ("Sink + StableMask", "2")),
     ("two head widths", lambda: Shaw(8) + Cope(4), ("Shaw + Cope", "8", "4", "head_dim")),
 ]
 
 
-@refused(MECHANISMS)
+@parametrize_errors(MECHANISMS)
 def test_mechanisms(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-@refused(ANSWERS)
+@parametrize_errors(ANSWERS)
 def test_answers_of_hooks(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)
 
 
-@refused(SUMS)
+@parametrize_errors(SUMS)
 def test_sums(make, fragments):
-    check(make, fragments)
+    assert_error(make, fragments)

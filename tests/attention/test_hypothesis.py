@@ -134,7 +134,7 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 @few
 @given(data=st.data())
-def test_where_tokens_stand_fits_or_is_refused(name, data):
+def test_positions_are_valid_or_raise(name, data):
     given_tensor = any_tensor(data.draw, *PLACES[name][0])
     cache = data.draw(st.sampled_from([None, KVCache, lambda: KVCache(capacity=3)]))
     q = torch.zeros(2, 2, 3, 4)

@@ -178,11 +178,11 @@ def draw_positions(rng, batch, rows, keys, mechanism, arguments, *, far, fused):
         if kind in ("run", "run by row"):
             begins = torch.randint(0, 4, (batch, 1)) if by_row else 0
             return (begins + torch.arange(first, first + count)).to(dtype)
-        found = start + torch.randint(0, 2 + (2 if far else 1) * keys, (batch, count) if by_row else (count,))
+        result = start + torch.randint(0, 2 + (2 if far else 1) * keys, (batch, count) if by_row else (count,))
         if kind == "fractional":  # differences never lie half way between whole numbers
             floats = [torch.float64, torch.float32, *([torch.float16] if start < 100 else [])]
-            return (found + torch.randint(0, 3, found.shape) / 8).to(rng.choice(floats))
-        return found.to(dtype)
+            return (result + torch.randint(0, 3, result.shape) / 8).to(rng.choice(floats))
+        return result.to(dtype)
 
     if rows == keys and not pair and rng.random() < 0.4:
         return {rng.choice(["q_positions", "k_positions"]): places(rows, start)}
@@ -283,9 +283,9 @@ def linear(state, name, x):
 
 def gradients(out, leaves, upstream):
     wanted = {name: t for name, t in leaves.items() if t.requires_grad}
-    found = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True) if out.requires_grad else ()
-    found = found or [None] * len(wanted)
-    return {n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(wanted.items(), found, strict=True)}
+    result = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True) if out.requires_grad else ()
+    result = result or [None] * len(wanted)
+    return {n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(wanted.items(), result, strict=True)}
 
 
 def backends_for(call):
@@ -294,16 +294,16 @@ def backends_for(call):
     return ["reference", "blockwise", "auto", *(["sdpa"] if effects <= {"bias"} else [])]
 
 
-def assert_same(call, backend, found, exact, eager=None):
+def assert_same(call, backend, result, exact, eager=None):
     """The float64 reference, within rounding; in lower precision also within what eager arithmetic loses."""
     __tracebackhide__ = True
     low = exact if eager is None else eager
     mask = call.counts[:, None, :, None]
-    outs = {"output": [side[0] * (mask if call.layer is None else mask[:, 0]) for side in (found, exact, low)]}
-    if found[1] is not None:
-        outs["weights"] = [side[1] * mask for side in (found, exact, low)]
-    assert found[2].keys() == exact[2].keys()
-    grads = {f"gradient of {name}": [side[2][name] for side in (found, exact, low)] for name in exact[2]}
+    outs = {"output": [side[0] * (mask if call.layer is None else mask[:, 0]) for side in (result, exact, low)]}
+    if result[1] is not None:
+        outs["weights"] = [side[1] * mask for side in (result, exact, low)]
+    assert result[2].keys() == exact[2].keys()
+    grads = {f"gradient of {name}": [side[2][name] for side in (result, exact, low)] for name in exact[2]}
     for kind in (outs, grads):
         # one backward pass, one scale: a gradient that happens to cancel carries the rounding of those that do not
         size = max([1.0, *(wanted.abs().max().item() for _, wanted, _ in kind.values())])

@@ -43,10 +43,10 @@ def test_rows_far_below_zero_are_those_of_sdpa(dtype, value, backend):
     mask[1:3] = torch.randn(2, T)  # beside rows of ordinary size
     ones = torch.ones_like(v)
     torch.testing.assert_close(attend(q, k, ones, attn_mask=mask, backend=backend), torch.ones(B, H, T, D, dtype=dtype))
-    found = with_gradients(lambda: attend(q, k, v, attn_mask=mask, backend=backend), q, k, v)
+    actual = with_gradients(lambda: attend(q, k, v, attn_mask=mask, backend=backend), q, k, v)
     expected = with_gradients(lambda: by_math(q, k, v, mask), q, k, v)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -56,11 +56,11 @@ def test_rows_far_below_zero_are_those_of_the_reference_in_float64(value, backen
     """Equal scores, so that float32 loses nothing when it adds the mask."""
     _, k, v = inputs()
     q, mask = torch.zeros(B, H, T, D, dtype=torch.float64), torch.full((T, T), value, dtype=torch.float64)
-    found = []
+    actual = []
     for dtype, name in ((torch.float64, "reference"), (torch.float32, backend)):
         x = [t.to(dtype).requires_grad_() for t in (q, k, v)]
-        found.append(with_gradients(lambda x=x, name=name: attend(*x, attn_mask=mask, backend=name), *x))
-    for a, b in zip(*found, strict=True):
+        actual.append(with_gradients(lambda x=x, name=name: attend(*x, attn_mask=mask, backend=name), *x))
+    for a, b in zip(*actual, strict=True):
         torch.testing.assert_close(a, b.double(), rtol=1e-5, atol=1e-6)
 
 

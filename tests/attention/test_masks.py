@@ -42,12 +42,12 @@ def test_random_shapes_mean_what_they_mean_in_sdpa(sizes, own, kind, backend, se
 @pytest.mark.parametrize("shape", [(T, T), (B, H, T, T), (1, H, 1, T)])
 def test_the_gradient_of_a_learnable_mask(shape, backend, small_tiles):
     q, k, v = inputs()
-    found = []
+    actual = []
     for name in ("reference", backend):
         mask = random_mask(shape, "float").requires_grad_()
         out = attend(q, k, v, position=Alibi(H), causal=True, attn_mask=mask, temperature=2.0, backend=name)
-        found.append(torch.autograd.grad(out.square().sum(), mask)[0])
-    torch.testing.assert_close(found[0], found[1])
+        actual.append(torch.autograd.grad(out.square().sum(), mask)[0])
+    torch.testing.assert_close(actual[0], actual[1])
     if shape == (T, T):
         mask = random_mask(shape, "float").requires_grad_()
         assert torch.autograd.gradcheck(

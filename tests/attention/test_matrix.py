@@ -76,8 +76,8 @@ def run(position, tensors, upstream, given, **more):
 
 def gradients(out, leaves, position, upstream):
     wanted = [*leaves, *(p for p in position.parameters() if p.requires_grad)]
-    found = torch.autograd.grad(out, wanted, upstream.to(out.dtype), allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+    result = torch.autograd.grad(out, wanted, upstream.to(out.dtype), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, result, strict=True)]
 
 
 def eager(position, tensors, upstream, given):
@@ -102,14 +102,14 @@ def eager(position, tensors, upstream, given):
     return [out.detach(), *gradients(out, leaves, position, upstream)]
 
 
-def error(found, exact, floor):
+def error(result, exact, floor):
     """Root mean square of the difference, relative to that of the exact result or to a floor.
 
     Inputs have unit size, so terms of size 1 cancel in a gradient that comes out smaller than the floor.
     """
-    assert torch.isfinite(found).all()
+    assert torch.isfinite(result).all()
     size = exact.square().mean().sqrt().clamp(min=floor)
-    return float((found.double() - exact).square().mean().sqrt() / size)
+    return float((result.double() - exact).square().mean().sqrt() / size)
 
 
 def rounding(dtype):
@@ -160,8 +160,8 @@ def hold_against_the_reference(position, inputs, given, dtype):
             with pytest.raises(WhenceError, match=r"backend='sdpa'.*backend='"):
                 run(own, quantised, upstream, given, backend=backend)
             continue
-        found = own_reference if backend == "reference" else run(own, quantised, upstream, given, backend=backend)
-        for i, (f, x, b) in enumerate(zip(found, exact, baseline, strict=True)):
+        result = own_reference if backend == "reference" else run(own, quantised, upstream, given, backend=backend)
+        for i, (f, x, b) in enumerate(zip(result, exact, baseline, strict=True)):
             # torch's kernels keep the gradient of a mask in the dtype of q; ours keep a parameter's own
             kept_in = dtype if i < 4 or backend == "sdpa" else own_dtype(own, dtype)
             floor = 0.1 if i < 4 else 1.0  # a parameter sums thousands of such terms

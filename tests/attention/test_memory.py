@@ -65,7 +65,7 @@ def test_the_reference_would_be_caught():
     assert seen.numbers >= HEADS * 256**2
 
 
-def test_tiles_are_as_wide_as_the_window_and_rows_are_made_for_those_who_ask(monkeypatch):
+def test_tiles_are_as_wide_as_the_window_and_rows_are_formed_on_request(monkeypatch):
     q = torch.zeros(1, 1, 512, 4)
     plan = blockwise_kernel.BlockPlan(q, q, Span(512, 512, 0, True, 8))
     assert plan.scores <= blockwise_kernel.BLOCK * (blockwise_kernel.BLOCK + 8)

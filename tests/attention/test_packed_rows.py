@@ -22,7 +22,7 @@ def tokens(batch, length, seed=0):
     return torch.randn(3, batch, HEADS, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def made(name):
+def build(name):
     position = MECHANISMS[name]()
     return position if position is None else position.double()
 
@@ -35,14 +35,14 @@ def alone(qkv, row, position, **given):
 
 @pytest.mark.parametrize("scores_in_a_tile", [blockwise_kernel.TILE, 1, 200])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_rows_are_packed_each_in_its_own_way(mechanism, scores_in_a_tile, monkeypatch):
+def test_each_row_has_its_own_packing(mechanism, scores_in_a_tile, monkeypatch):
     monkeypatch.setattr(blockwise_kernel, "TILE", scores_in_a_tile)  # several rows in a tile, and one head of one row
-    position, qkv = made(mechanism), tokens(3, 7)
+    position, qkv = build(mechanism), tokens(3, 7)
     cuts = (2, 5, 3)
     segment_ids = torch.stack([(torch.arange(7) >= cut).long() for cut in cuts])
     q, k, v = (x.clone().requires_grad_(True) for x in qkv)
     out = attend(q, k, v, position=position, causal=True, segment_ids=segment_ids, backend="blockwise")
-    (found,) = torch.autograd.grad(out.square().sum(), k)
+    (result,) = torch.autograd.grad(out.square().sum(), k)
     for row, cut in enumerate(cuts):
         own_q, own_k, own_v = (x[row : row + 1].clone().requires_grad_(True) for x in qkv)
         parts = [
@@ -51,13 +51,13 @@ def test_rows_are_packed_each_in_its_own_way(mechanism, scores_in_a_tile, monkey
         ]
         whole = torch.cat(parts, 2)
         assert torch.allclose(out[row], whole[0], atol=1e-12)
-        assert torch.allclose(found[row], torch.autograd.grad(whole.square().sum(), own_k)[0][0], atol=1e-12)
+        assert torch.allclose(result[row], torch.autograd.grad(whole.square().sum(), own_k)[0][0], atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_each_row_has_an_offset_of_its_own(mechanism, backend):
-    position, qkv = made(mechanism), tokens(2, 6)
+    position, qkv = build(mechanism), tokens(2, 6)
     q, k, v = qkv[0][:, :, 4:], qkv[1], qkv[2]
     starts = torch.tensor([[4], [9]])
     q_positions, k_positions = starts + torch.arange(2), torch.arange(6).expand(2, -1)
@@ -73,8 +73,8 @@ def test_each_row_has_an_offset_of_its_own(mechanism, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_cache_goes_on_from_positions_that_leave_places_out(mechanism, backend):
-    position, qkv = made(mechanism), tokens(2, 7)
+def test_a_cache_continues_from_positions_with_gaps(mechanism, backend):
+    position, qkv = build(mechanism), tokens(2, 7)
     where = torch.tensor([0, 1, 2, 10, 11, 12, 13])  # the last two are counted, after explicit ones
     for cache in (KVCache(), KVCache(capacity=7)):
         outs = []
@@ -90,8 +90,8 @@ def test_a_cache_goes_on_from_positions_that_leave_places_out(mechanism, backend
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_cache_goes_on_after_right_padding(mechanism, backend):
-    position, qkv, lengths = made(mechanism), tokens(2, 7), (4, 2)
+def test_a_cache_continues_after_right_padding(mechanism, backend):
+    position, qkv, lengths = build(mechanism), tokens(2, 7), (4, 2)
     for cache in (KVCache(), KVCache(capacity=7)):
         outs = []
         for part in (slice(0, 4), slice(4, 5), slice(5, 7)):
@@ -110,7 +110,7 @@ def test_a_cache_goes_on_after_right_padding(mechanism, backend):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_row_of_which_only_padding_was_cached_starts_at_its_first_token(mechanism, backend):
     """Also inside a document that goes on, whose padding has no positions to go on from."""
-    position, qkv = made(mechanism), tokens(2, 6)
+    position, qkv = build(mechanism), tokens(2, 6)
     real = torch.tensor([[True] * 6, [False] * 4 + [True] * 2])
     for cut in (None, 6, 4, 3):  # where the first row's second document begins: nowhere, inside a chunk, with a chunk
         segment_ids = None if cut is None else torch.tensor([[0] * cut + [1] * (6 - cut), [0] * 6])
@@ -177,7 +177,7 @@ class Fenced(whence.Position):
 @pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 2, 4])
-def test_hooks_are_asked_about_distances_inside_the_window(window, causal, backend):
+def test_hooks_receive_distances_inside_the_window(window, causal, backend):
     position, (q, k, v) = Fenced(window), tokens(2, 7)
     out = attend(q, k, v, position=position, causal=causal, window=window, backend=backend)
     assert position.asked == set(range(0 if causal else 1 - window, window))

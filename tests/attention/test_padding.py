@@ -66,8 +66,8 @@ def test_the_numbers_themselves():
 @pytest.mark.parametrize("name", POSITIONS)
 def test_in_one_pass(name, backend):
     position = POSITIONS[name]().double()
-    found = attend(*tensors(), position=position, causal=True, key_mask=REAL, backend=backend)
-    torch.testing.assert_close(real_only(found), alone(position))
+    actual = attend(*tensors(), position=position, causal=True, key_mask=REAL, backend=backend)
+    torch.testing.assert_close(real_only(actual), alone(position))
 
 
 @pytest.mark.parametrize("chunks", [[10], [4, 6], [5, 1, 1, 1, 1, 1], [1] * 10], ids=str)
@@ -93,18 +93,18 @@ def test_a_right_padded_prompt_compiled_then_eager_steps(name):
         first = torch.compile(step, backend="eager")(*(x[:, :, :4] for x in (q, k, v)), real)
         second = torch.compile(step, backend="eager")(*(x[:, :, 4:5] for x in (q, k, v)), None)
         rest = [step(*(x[:, :, i : i + 1] for x in (q, k, v)), None) for i in range(5, LENGTH)]
-    found = torch.cat([first, second, *rest], 2)
+    actual = torch.cat([first, second, *rest], 2)
     for b in range(len(real)):
         kept = torch.cat([real[b], torch.ones(LENGTH - 4, dtype=torch.bool)])
         wanted = attend(*(x[b : b + 1][:, :, kept] for x in (q, k, v)), position=position, causal=True)
-        torch.testing.assert_close(found[b : b + 1][:, :, kept], wanted)
+        torch.testing.assert_close(actual[b : b + 1][:, :, kept], wanted)
 
 
 def test_in_packed_documents():
     segment_ids = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2]).expand(len(REAL), -1)
     position = POSITIONS["both"]().double()
-    found = attend(*tensors(), position=position, causal=True, key_mask=REAL, segment_ids=segment_ids)
-    torch.testing.assert_close(real_only(found), alone(position, segment_ids))
+    actual = attend(*tensors(), position=position, causal=True, key_mask=REAL, segment_ids=segment_ids)
+    torch.testing.assert_close(real_only(actual), alone(position, segment_ids))
     for chunks in ([3, 4, 3], [1] * 10, [6, 1, 3]):
         cache = KVCache()
         pieces = [x.split(chunks, 2) for x in tensors()]
@@ -119,10 +119,10 @@ def test_in_packed_documents():
 def test_without_gaps_the_fast_way_stays_open():
     q, k, v = tensors(2)
     for real in (torch.arange(LENGTH) >= torch.tensor([[0], [3]]), torch.arange(LENGTH) < torch.tensor([[9], [4]])):
-        told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=real)
-        assert "tiles read a table" in told.why
-    told = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=REAL[2:4])
-    assert "not one consecutive run" in told.why
+        explanation = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=real)
+        assert "tiles read a table" in explanation.why
+    explanation = whence.explain(q, k, v, position=whence.Epar(H), causal=True, key_mask=REAL[2:4])
+    assert "not one consecutive run" in explanation.why
 
 
 def test_a_gap_inside_a_compiled_call_is_refused_when_it_runs():

@@ -28,7 +28,7 @@ PADDINGS = {
 FITTING = [entry for entry in CATALOGUE if not entry.make(1, WIDTH).effects & {"sink", "embed"}]
 
 
-def made(position=None, dtype=torch.float64):
+def build(position=None, dtype=torch.float64):
     torch.manual_seed(5)
     pointer = PointerAttention(WIDTH, position).to(dtype)
     with torch.no_grad():
@@ -71,7 +71,7 @@ def hooks(position):
     ids=lambda p: type(p).__name__,
 )
 def test_weights_are_those_of_the_loops(position, key_mask):
-    pointer, items = made(position)
+    pointer, items = build(position)
     items, real = placed(items, PADDINGS[key_mask]), PADDINGS[key_mask]
     got = pointer(items, key_mask=real)
     numbers = [
@@ -84,7 +84,7 @@ def test_weights_are_those_of_the_loops(position, key_mask):
 
 
 def test_a_sum_of_mechanisms():
-    pointer, items = made(Rotary() + Epar(context=64) + Recency(6))
+    pointer, items = build(Rotary() + Epar(context=64) + Recency(6))
     rotary, epar, recency = pointer.position.parts
     every = hooks(rotary) | hooks(epar) | hooks(recency)
     numbers = [
@@ -98,7 +98,7 @@ def test_a_sum_of_mechanisms():
 @pytest.mark.parametrize("entry", FITTING, ids=[entry.name for entry in FITTING])
 def test_every_mechanism_points_as_it_attends(entry, key_mask):
     """The weights of ``attend``'s last row, and the same wherever the padding stands."""
-    pointer, items = made(entry.make(1, WIDTH))
+    pointer, items = build(entry.make(1, WIDTH))
     got = pointer(placed(items, PADDINGS[key_mask]), key_mask=PADDINGS[key_mask]).exp()
     for row, count in enumerate(COUNTS):
         x = items[row : row + 1, :count]
@@ -108,7 +108,7 @@ def test_every_mechanism_points_as_it_attends(entry, key_mask):
 
 
 def test_lengths_are_right_padding_and_positions_may_be_given():
-    pointer, items = made(Recency(9))
+    pointer, items = build(Recency(9))
     by_mask = pointer(items, key_mask=PADDINGS["right"])
     assert torch.equal(pointer(items, lengths=torch.tensor(COUNTS)), by_mask)
     assert torch.equal(pointer(items, key_mask=PADDINGS["right"], positions=100 + torch.arange(LENGTH)), by_mask)
@@ -120,7 +120,7 @@ def test_lengths_are_right_padding_and_positions_may_be_given():
 
 
 def test_last_item_is_what_asks():
-    _, items = made()
+    _, items = build()
     for name, key_mask in PADDINGS.items():
         last = last_item(items, key_mask=key_mask)
         at = {"right": (6, 3, 0), "left": (6, 6, 6), "both": (6, 4, 3)}[name]
@@ -129,7 +129,7 @@ def test_last_item_is_what_asks():
 
 
 def test_gradients_reach_everything_but_padding():
-    pointer, items = made(Recency(9))
+    pointer, items = build(Recency(9))
     items.requires_grad_()
     pointer(items, key_mask=PADDINGS["both"])[:, 3].sum().backward()
     assert all(p.grad.isfinite().all() for p in pointer.parameters())
@@ -242,7 +242,7 @@ def test_gates():
 
 
 def test_autocast_and_half_precision_keep_logarithms_in_float32():
-    pointer, items = made(Recency(9), torch.float32)
+    pointer, items = build(Recency(9), torch.float32)
     want = pointer(items)
     with torch.autocast("cpu", torch.bfloat16):
         assert pointer(items).dtype == torch.float32
@@ -251,7 +251,7 @@ def test_autocast_and_half_precision_keep_logarithms_in_float32():
 
 
 def test_it_exports_and_compiles():
-    pointer, items = made(Recency(9), torch.float32)
+    pointer, items = build(Recency(9), torch.float32)
 
     class Whole(torch.nn.Module):
         def __init__(self):
@@ -294,6 +294,6 @@ def test_the_sources_count_of_parameters():
         (lambda: mix(torch.zeros(2, 4), torch.zeros(2, 5), torch.zeros(2, 1)), r"but these are \[batch, vocabulary\]"),
     ],
 )  # fmt: skip
-def test_refusals(wrong, text):
+def test_errors(wrong, text):
     with pytest.raises(WhenceError, match=text):
         wrong()

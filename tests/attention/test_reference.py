@@ -37,8 +37,8 @@ def loops(q, k, v, logit, sees, sink=None, temperature=1.0):
     return out
 
 
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 SLOPE = [2.0 ** (-2 * (h + 1)) for h in range(H)]
@@ -186,9 +186,9 @@ def test_a_long_input_takes_many_tiles(monkeypatch):
         for block, tile in ((7, 1), (16, 900), (50, 1 << 20), (3, 5000)):
             monkeypatch.setattr(blockwise_kernel, "BLOCK", block)
             monkeypatch.setattr(blockwise_kernel, "TILE", tile)
-            found = whence.attend(q, k, v, position=position, causal=True, window=window, backend="blockwise")
-            same(found, exact)
-            for a, b in zip(torch.autograd.grad(found.square().sum(), leaves), wanted, strict=True):
+            actual = whence.attend(q, k, v, position=position, causal=True, window=window, backend="blockwise")
+            same(actual, exact)
+            for a, b in zip(torch.autograd.grad(actual.square().sum(), leaves), wanted, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 

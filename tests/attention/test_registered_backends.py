@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backend_requests import D, H, ask, tokens
+from backend_requests import D, H, explain_call, tokens
 
 from whence import (
     Alibi,
@@ -46,17 +46,17 @@ def test_a_registered_backend_runs_by_name(registry):
     plain = layer(x)
     layer.backend = "doubled"
     torch.testing.assert_close(layer(x), 2 * plain)
-    explanation = ask(Alibi(H), backend="doubled")
+    explanation = explain_call(Alibi(H), backend="doubled")
     assert (explanation.backend, explanation.why) == ("doubled", "named by the caller")
-    assert dict(ask(Epar(H)).others)["doubled"] == "it does not apply score_scale"
-    assert ask(Alibi(H)).backend == "sdpa"  # of priority 0, auto does not take it
+    assert dict(explain_call(Epar(H)).others)["doubled"] == "it does not apply score_scale"
+    assert explain_call(Alibi(H)).backend == "sdpa"  # of priority 0, auto does not take it
 
 
 def test_a_registered_backend_refuses_what_it_does_not_support(registry):
     register_backend(Doubled())
-    for asked in ({"position": Epar(H)}, {"return_weights": True}):
+    for unsupported in ({"position": Epar(H)}, {"return_weights": True}):
         with pytest.raises(WhenceError, match=r"backend='doubled'.*backend='"):
-            attend(tokens(), tokens(), tokens(), backend="doubled", **asked)
+            attend(tokens(), tokens(), tokens(), backend="doubled", **unsupported)
 
 
 def test_auto_takes_the_highest_priority(registry):
@@ -67,8 +67,8 @@ def test_auto_takes_the_highest_priority(registry):
             return 100
 
     register_backend(First())
-    assert ask(Alibi(H)).backend == "first"
-    assert ask(Epar(H)).backend == "blockwise"  # which it does not support
+    assert explain_call(Alibi(H)).backend == "first"
+    assert explain_call(Epar(H)).backend == "blockwise"  # which it does not support
 
 
 def test_a_backend_that_promises_weights_returns_them(registry):
@@ -160,7 +160,7 @@ def test_a_backend_of_an_installed_package_runs_by_name(registry, tmp_path, monk
     install(tmp_path, monkeypatch, "threefold", "threefold:Threefold")
     q = torch.randn(1, H, 5, D)
     torch.testing.assert_close(attend(q, q, q, backend="threefold"), 3 * q)
-    assert "threefold" in dict(ask().others) and ask().backend == "sdpa"
+    assert "threefold" in dict(explain_call().others) and explain_call().backend == "sdpa"
 
 
 @pytest.mark.parametrize(

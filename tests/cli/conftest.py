@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, whence_here):
+def run_whence(tmp_path, monkeypatch, whence_here):
     """The same in this process and in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return whence_here

@@ -7,19 +7,19 @@ import pytest
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
 
-def test_help_names_every_command_and_has_examples(here):
-    whole = here("--help")
+def test_help_names_every_command_and_has_examples(run_whence):
+    whole = run_whence("--help")
     assert whole.returncode == 0
     for command in ("compare", "studies", "run", "report", "show", "doctor"):
         assert command in whole.stdout
-    assert "Epar(learnable=True)" in here("compare", "--help").stdout
+    assert "Epar(learnable=True)" in run_whence("compare", "--help").stdout
     for command in ("compare", "studies", "run", "report", "show", "doctor", "probe"):
-        said = here(command, "--help").stdout
-        assert "Example" in said and f"whence {command}" in said.split("Example")[1], command
+        message = run_whence(command, "--help").stdout
+        assert "Example" in message and f"whence {command}" in message.split("Example")[1], command
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["compare", "--position", "flurb"], "unknown mechanism flurb"),
         (["compare", "--task", "chess"], "chess"),
@@ -33,9 +33,9 @@ def test_help_names_every_command_and_has_examples(here):
         (["show", "alibi", "--out", "none/alibi.png"], "none/alibi.png"),
     ],
 )
-def test_bad_requests_end_with_one_sentence_and_2(here, tmp_path, arguments, said):
-    done = here(*arguments)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+def test_invalid_requests_print_one_sentence_and_exit_with_2(run_whence, tmp_path, arguments, message):
+    done = run_whence(*arguments)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
@@ -58,23 +58,23 @@ class Failing:
 """
 
 
-def test_an_error_in_the_users_code_is_one_line(here, tmp_path, monkeypatch):
+def test_an_error_in_the_users_code_is_one_line(run_whence, tmp_path, monkeypatch):
     (tmp_path / "faulty.py").write_text(FAULTY)
     order = ["compare", "--task", "retrieval", "--position", "./faulty.py:Faulty", "--seeds", "1", "--steps", "2"]
     for command in (["show", "./faulty.py:Faulty"], [*order, "--jobs", "1"]):
-        done = here(*command)
+        done = run_whence(*command)
         (line,) = [line for line in done.stderr.splitlines() if "faulty.py, line" in line]
         assert done.returncode == 1 and line.startswith("faulty.py, line 8, in bias: RuntimeError: ")
         assert "WHENCE_TRACEBACK=1" in line and "Traceback" not in done.stderr
     order[order.index("./faulty.py:Faulty")] = "none"
-    done = here(*order, "--executor", "./faulty.py:Failing")
+    done = run_whence(*order, "--executor", "./faulty.py:Failing")
     assert done.returncode == 1 and "seed0.json failed: KeyError: 'x'" in done.stderr
     monkeypatch.setenv("WHENCE_TRACEBACK", "1")
     with pytest.raises(RuntimeError):
-        here("show", "./faulty.py:Faulty")
+        run_whence("show", "./faulty.py:Faulty")
 
 
-def test_an_error_of_whence_keeps_its_traceback(here, tmp_path, monkeypatch):
+def test_an_error_of_whence_keeps_its_traceback(run_whence, tmp_path, monkeypatch):
     """Also where the user's context manager encloses it."""
     from whence import plotting
     from whence.cli import app
@@ -93,7 +93,7 @@ def test_an_error_of_whence_keeps_its_traceback(here, tmp_path, monkeypatch):
     assert app.find_user_frame(caught.value) is None
     monkeypatch.setattr(plotting, "show", None)  # called by whence
     with pytest.raises(TypeError):
-        here("show", "alibi")
+        run_whence("show", "alibi")
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_an_error_of_whence_keeps_its_traceback(here, tmp_path, monkeypatch):
         ["show", "alibi", "--out", "/proc/x.png"],
     ],
 )
-def test_an_output_path_that_cannot_be_created_is_one_sentence(here, tmp_path, arguments):
+def test_an_output_path_that_cannot_be_created_is_one_sentence(run_whence, tmp_path, arguments):
     (tmp_path / "rev.csv").write_text("")
-    done = here(*arguments)
+    done = run_whence(*arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert arguments[-1] in done.stderr and "choose another" in done.stderr
 
@@ -130,11 +130,11 @@ def test_a_package_that_fails_to_import_is_not_called_missing(tmp_path, monkeypa
         (["probe", "--quick"], "transformers"),
     ],
 )
-def test_a_missing_package_is_one_line(here, tmp_path, monkeypatch, arguments, package):
+def test_a_missing_package_is_one_line(run_whence, tmp_path, monkeypatch, arguments, package):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    done = here(*arguments)
+    done = run_whence(*arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert package in line and "pip install" in line

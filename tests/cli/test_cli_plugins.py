@@ -52,13 +52,13 @@ class Serial:
 
 
 @pytest.fixture
-def plugins(here, tmp_path):
+def plugins(run_whence, tmp_path):
     for name, source in FILES.items():
         (tmp_path / name).write_text(source)
-    return here
+    return run_whence
 
 
-def test_mechanism_task_and_executor_of_ones_own(plugins, tmp_path):
+def test_custom_mechanism_task_and_executor(plugins, tmp_path):
     """By module and by file, with resume and report."""
     order = [
         "compare", "--task", "./parity.py:Parity(length=8)", "--position", "none", "--position", "./bell.py:Bell(width=3)",
@@ -132,7 +132,7 @@ def test_changed_code_of_the_user_makes_another_study(plugins, tmp_path):
         assert alone.returncode == 0 and "Bell" in (first / "report.html").read_text(), alone.stderr
 
 
-def test_commands_of_other_packages(here, monkeypatch):
+def test_commands_of_other_packages(run_whence, monkeypatch):
     import typer
 
     from whence.cli import app
@@ -148,5 +148,5 @@ def test_commands_of_other_packages(here, monkeypatch):
         app.add_plugin_commands(application)
     assert [command.name for command in application.registered_commands] == ["compare", "broken"]
     monkeypatch.setattr(app, "app", application)
-    done = here("broken", "--id", "x", "word")
+    done = run_whence("broken", "--id", "x", "word")
     assert done.returncode == 2 and "broken is unavailable" in done.stderr and "nonesuch_package" in done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_doctor_knows_what_each_extra_has(here, monkeypatch):
+def test_doctor_knows_what_each_extra_has(run_whence, monkeypatch):
     from whence.cli import doctor
 
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -15,11 +15,11 @@ def test_doctor_knows_what_each_extra_has(here, monkeypatch):
     assert set(declared) - {"dev", "all"} == set(doctor.PURPOSES)
     assert {"accelerate", "datasets", "pooch", "scipy"} <= set(doctor.list_extras()["lab"])
     monkeypatch.setattr(doctor, "_version", lambda package: None if package == "datasets" else "1")
-    said = here("doctor").stdout
-    assert 'studies: missing datasets; run: pip install "whence[lab]"' in said and "models: complete" in said
+    output = run_whence("doctor").stdout
+    assert 'studies: missing datasets; run: pip install "whence[lab]"' in output and "models: complete" in output
 
 
-def test_doctor_and_show(here, tmp_path):
-    assert "extra lab, for tasks, training and studies: " in here("doctor").stdout
-    shown = here("show", "alibi")
-    assert shown.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
+def test_doctor_and_show(run_whence, tmp_path):
+    assert "extra lab, for tasks, training and studies: " in run_whence("doctor").stdout
+    done = run_whence("show", "alibi")
+    assert done.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000

@@ -66,7 +66,7 @@ def test_experiments_in_folders_are_listed_and_run(studies):
     assert (studies / "results/mine/sums.json").exists() and (studies / "results/mine/quick/sums.json").exists()
 
 
-def test_what_does_not_fit_is_refused_in_one_sentence(studies):
+def test_invalid_requests_raise_one_sentence(studies):
     with pytest.raises(WhenceError, match=r"no study sums.*deep/sums"):
         whence("run", "sums")
     with pytest.raises(WhenceError, match="experiments, which run one by one"):
@@ -84,24 +84,24 @@ def test_a_study_has_no_quick_form(studies):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("def studies(:", "mine.py, line 1: invalid syntax"),
         ("\nimport nothing_such", "mine.py, line 2: ModuleNotFoundError"),
         ("def studies():\n    return [1 / 0]", "mine.py, line 2: ZeroDivisionError"),
     ],
 )
-def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(here, tmp_path, text, said):
+def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(run_whence, tmp_path, text, message):
     (tmp_path / "mine.py").write_text(text)
-    done = here("run", "mine.py")
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    done = run_whence("run", "mine.py")
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_study_file_with_several_scales(here, tmp_path):
+def test_a_study_file_with_several_scales(run_whence, tmp_path):
     (tmp_path / "mine.py").write_text(STUDY)
     (tmp_path / "plain.py").write_text(STUDY.replace('scale="small"', "").replace("SCALES[scale]", "1"))
-    for name, said in (("mine.py", "small, large"), ("plain.py", "one only")):
-        refused = here("run", name, "--scale", "moon")
-        assert refused.returncode == 2 and "'moon'" in refused.stderr and said in refused.stderr
-    done = here("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")
+    for name, message in (("mine.py", "small, large"), ("plain.py", "one only")):
+        refused = run_whence("run", name, "--scale", "moon")
+        assert refused.returncode == 2 and "'moon'" in refused.stderr and message in refused.stderr
+    done = run_whence("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")
     assert done.returncode == 0 and (tmp_path / "out" / "report.html").exists(), done.stderr

@@ -62,15 +62,15 @@ def tensors_of(heads, width, value_dim=None, dtype=torch.float64, groups=None):
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
 
 
-def compare(what, found, exact, rough):
+def compare(what, actual, exact, rough):
     """``found`` against ``exact``, allowed some times the error of ``rough``, the plain computation in its dtype."""
-    if found.shape != exact.shape:
-        raise Wrong(f"{what} has shape {list(found.shape)}, not {list(exact.shape)}")
-    if not bool(torch.isfinite(found).all()):
+    if actual.shape != exact.shape:
+        raise Wrong(f"{what} has shape {list(actual.shape)}, not {list(exact.shape)}")
+    if not bool(torch.isfinite(actual).all()):
         raise Wrong(f"{what} is not finite")
-    unit = torch.finfo(found.dtype).eps
+    unit = torch.finfo(actual.dtype).eps
     allowed = 4 * float((rough.double() - exact).abs().max()) + 2e3 * unit * (1 + float(exact.abs().max()))
-    off = float((found.double() - exact).abs().max())
+    off = float((actual.double() - exact).abs().max())
     if off > allowed:
         raise Wrong(f"{what} is off by {off:.2g}, allowed {allowed:.2g}")
 
@@ -114,8 +114,8 @@ def judge_position(position, _):
         if position.embed_dim > 2**14:
             return
         x = torch.randn(1, 3, position.embed_dim)
-        found = position.embed(x, torch.arange(3)[None]) if getattr(position, "max_length", 3) >= 3 else x
-        if not bool(torch.isfinite(found).all()) or found.dtype != x.dtype:
+        actual = position.embed(x, torch.arange(3)[None]) if getattr(position, "max_length", 3) >= 3 else x
+        if not bool(torch.isfinite(actual).all()) or actual.dtype != x.dtype:
             raise Wrong("the embedding is not finite")
         return
     require_finite_far_away(position)
@@ -130,10 +130,10 @@ def judge_position(position, _):
         for backend in ("blockwise", "sdpa", "auto"):
             how["backend"] = backend
             try:
-                found = attend(q, k, v, position=exact_position, **how)
+                actual = attend(q, k, v, position=exact_position, **how)
             except WhenceError:
                 continue
-            compare(f"{backend}, causal={causal}", found, exact, nudged)
+            compare(f"{backend}, causal={causal}", actual, exact, nudged)
             single = attend(*small, position=position, **how)
             compare(f"{backend} in float32, causal={causal}", single, exact, rough)
             learnt = [x for x in position.parameters() if x.requires_grad]

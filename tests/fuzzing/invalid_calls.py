@@ -129,7 +129,7 @@ def run_case(family, number):
     if unknown:
         arguments[draw.choice(["caual", "head", "is_causal"])] = True
     before = state_of(cache)
-    told = f"{family} {number}: {names} = " + ", ".join(show(arguments[name]) for name in names)
+    description = f"{family} {number}: {names} = " + ", ".join(show(arguments[name]) for name in names)
     try:
         try:
             result = make(**arguments)
@@ -144,9 +144,9 @@ def run_case(family, number):
         judge(result, arguments)
         return "accepted"
     except Wrong as wrong:
-        raise Wrong(f"{told}\n    {wrong}") from wrong.__cause__
+        raise Wrong(f"{description}\n    {wrong}") from wrong.__cause__
     except Exception as error:
-        raise Wrong(f"{told}\n    accepted, then {type(error).__name__}: {str(error)[:300]}") from error
+        raise Wrong(f"{description}\n    accepted, then {type(error).__name__}: {str(error)[:300]}") from error
 
 
 def show(value):

@@ -71,19 +71,19 @@ class Row:
         self.layers: list[int] | None = None  # those that attend, where these are not all
 
     def cells(self, compiled: bool = False) -> dict[str, str]:
-        found = {"attach": cell(self.attach)}
-        works = not found["attach"].startswith("refused")
-        found["rotation"] = cell(self.rotation) if works else "n/a"
-        found["capture"] = cell(self.capture)
-        found["probe"] = (
-            "n/a" if "encoder" in found["attach"] or "tokens" in found["attach"] else cell(lambda: self.probe(works))
+        result = {"attach": cell(self.attach)}
+        works = not result["attach"].startswith("refused")
+        result["rotation"] = cell(self.rotation) if works else "n/a"
+        result["capture"] = cell(self.capture)
+        result["probe"] = (
+            "n/a" if "encoder" in result["attach"] or "tokens" in result["attach"] else cell(lambda: self.probe(works))
         )
         rest = {"save": self.save, "dynamic cache": self.dynamic, "static cache": self.static}
-        found |= {name: cell(measure) if works else "n/a" for name, measure in rest.items()}
-        found["sliding cache"] = found["dynamic cache"] if works and self.windowed else "n/a"
+        result |= {name: cell(measure) if works else "n/a" for name, measure in rest.items()}
+        result["sliding cache"] = result["dynamic cache"] if works and self.windowed else "n/a"
         if compiled:
-            found["compile"] = cell(self.compile) if works else "n/a"
-        return found
+            result["compile"] = cell(self.compile) if works else "n/a"
+        return result
 
     def attached(self, position: Any = None) -> Any:
         given = whence.PowerPrior(self.heads, alpha=0.4) if position is None else position
@@ -152,12 +152,15 @@ class Row:
         """Answers that are scored together score as each does alone, without a cache."""
         lm = ProbedModel(self.family.name, self.model, SimpleNamespace(pad_token_id=0, eos_token_id=0))
         text = tuple(self.ids[0, :9].tolist())
-        asked = [likelihood.Branches(text, ((5, 6, 7), (8, 9, 10))), likelihood.Branches(text[:7], ((11, 12), (13, 3)))]
+        branches = [
+            likelihood.Branches(text, ((5, 6, 7), (8, 9, 10))),
+            likelihood.Branches(text[:7], ((11, 12), (13, 3))),
+        ]
         if lm.supports_branching:
-            scores = likelihood.CachedPrompts(lm, asked).scores()
+            scores = likelihood.CachedPrompts(lm, branches).scores()
         else:
-            scores = [likelihood.score_separately(lm, one) for one in asked]
-        for one, got in zip(asked, scores, strict=True):
+            scores = [likelihood.score_separately(lm, one) for one in branches]
+        for one, got in zip(branches, scores, strict=True):
             for end, score in zip(one.ends, got, strict=True):
                 ids = torch.tensor([[*one.shared, *end]])
                 known = self.model(ids, use_cache=False).logits.float().log_softmax(-1)[0]
@@ -244,17 +247,17 @@ def measured(only: str | None = None, compiled: bool = True) -> dict[str, dict[s
     """The rows of all families that the installed transformers has."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    found = {}
+    result = {}
     for family in FAMILIES:
         if family.available and only in (None, family.name):
             try:
                 row = Row(family)
             except Exception as error:  # an older version may take other settings, and refuses in its own way
-                found[family.name] = {"attach": f"not built ({str(error).splitlines()[0]})"}
+                result[family.name] = {"attach": f"not built ({str(error).splitlines()[0]})"}
             else:
-                found[family.name] = row.cells(compiled)
-            print(family.name, {name: text for name, text in found[family.name].items() if text != "yes"}, flush=True)
-    return found
+                result[family.name] = row.cells(compiled)
+            print(family.name, {name: text for name, text in result[family.name].items() if text != "yes"}, flush=True)
+    return result
 
 
 def newest(record: dict[str, Any]) -> dict[str, Any]:
@@ -264,12 +267,12 @@ def newest(record: dict[str, Any]) -> dict[str, Any]:
 
 def differences(run: dict[str, Any], table: dict[str, Any]) -> dict[str, dict[str, str]]:
     """The cells of a run that are not the table's, by family; what it did not measure is left out."""
-    found = {}
+    result = {}
     for name, cells in run["families"].items():
         others = {column: text for column, text in cells.items() if text != table["families"].get(name, {}).get(column)}
         if others:
-            found[name] = others
-    return found
+            result[name] = others
+    return result
 
 
 def about(run: dict[str, Any], table: dict[str, Any]) -> list[str]:

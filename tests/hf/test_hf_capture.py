@@ -182,11 +182,11 @@ class Largest(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, function, types, given=(), named=None):
-        made = function(*given, **(named or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
+        instance = function(*given, **(named or {}))
+        for one in instance if isinstance(instance, tuple | list) else (instance,):
             if isinstance(one, torch.Tensor) and not one._is_view():
                 self.bytes = max(self.bytes, one.untyped_storage().nbytes())
-        return made
+        return instance
 
 
 LONG = 8192

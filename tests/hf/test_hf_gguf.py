@@ -30,24 +30,24 @@ def written(path, model="gpt2", merges=MERGES, **numbers):
 
 
 def test_special_tokens_merges_and_bytes_match_the_file(tmp_path):
-    made = read_tokenizer(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
-    assert (made.bos_token, made.eos_token, made.unk_token, made.pad_token) == (
+    instance = read_tokenizer(written(tmp_path / "m.gguf", bos=1, eos=2, unk=0, pad=2))
+    assert (instance.bos_token, instance.eos_token, instance.unk_token, instance.pad_token) == (
         "<start>",
         "<end>",
         "<unknown>",
         "<end>",
     )
-    assert made("ab ab<end>b é")["input_ids"] == [6, 7, 2, 4, 5, 8, 9]  # the end is one token, é is two bytes
-    assert made.decode([6, 7, 2, 4, 5, 8, 9]) == "ab ab<end>b é" and made.chat_template == "{{ messages }}"
-    made.save_pretrained(tmp_path / "saved")
+    assert instance("ab ab<end>b é")["input_ids"] == [6, 7, 2, 4, 5, 8, 9]  # the end is one token, é is two bytes
+    assert instance.decode([6, 7, 2, 4, 5, 8, 9]) == "ab ab<end>b é" and instance.chat_template == "{{ messages }}"
+    instance.save_pretrained(tmp_path / "saved")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert again.eos_token == "<end>" and again("ab ab")["input_ids"] == [6, 7]
     assert again.decode([3, 5, 6]) == "a ab"
 
 
 def test_special_tokens_absent_from_the_file_are_none(tmp_path):
-    made = read_tokenizer(written(tmp_path / "m.gguf", eos=2))
-    assert made.eos_token == "<end>" and made.pad_token is None and made.bos_token is None
+    instance = read_tokenizer(written(tmp_path / "m.gguf", eos=2))
+    assert instance.eos_token == "<end>" and instance.pad_token is None and instance.bos_token is None
 
 
 def test_special_tokens_of_other_tokenizers_are_checked(tmp_path, monkeypatch):

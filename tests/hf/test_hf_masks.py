@@ -46,16 +46,16 @@ def test_recognized_masks_equal_those_of_transformers(place, window, key_mask):
 def test_packed_segments_are_recognized_by_row():
     numbers = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
     function = masking.and_masks(masking.causal_mask_function, masking.packed_sequence_mask_function(numbers))
-    found = mask_info(mask_function=function)
-    assert torch.equal(found.segment_ids, numbers)
-    assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
+    actual = mask_info(mask_function=function)
+    assert torch.equal(actual.segment_ids, numbers)
+    assert torch.equal(actual.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
 def test_mask_info_keeps_its_offset_when_a_static_cache_changes_it():
     offset = torch.tensor(3)
-    found = mask_info(q_offset=offset, kv_length=12)
+    actual = mask_info(q_offset=offset, kv_length=12)
     offset.add_(5)
-    assert found.q_slots.tolist() == [3, 4, 5, 6, 7]
+    assert actual.q_slots.tolist() == [3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_chunks_are_recognized_with_padding_and_with_a_cache(place, left):
 def test_positions_count_through_chunks():
     """A chunk hides what stands before it; it does not begin a text."""
     chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
-    found = mask_info(mask_function=chunks, local_size=2)
+    actual = mask_info(mask_function=chunks, local_size=2)
     for position in (whence.Alibi(4), whence.Epar(4, length="query")):
-        arguments = found.attend_arguments(position, torch.arange(5)[None])
+        arguments = actual.attend_arguments(position, torch.arange(5)[None])
         assert arguments["q_positions"].tolist() == [0, 1, 2, 3, 4]
         q, k = arguments["segment_ids"]
         assert q.tolist() == k.tolist() == [0, 0, 1, 1, 2]
@@ -110,9 +110,9 @@ def test_packed_segments_and_chunks_are_recognized_together():
     chunks = masking.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.long))
     function = masking.and_masks(chunks, masking.packed_sequence_mask_function(numbers))
     config = SimpleNamespace(attention_chunk_size=2)  # which tells chunks from a window over texts of two tokens
-    found = mask_info(mask_function=function, local_size=2, config=config)
-    assert torch.equal(found.segment_ids, numbers)
-    assert torch.equal(found.visible_keys(torch.arange(5)), dense(mask_function=function))
+    actual = mask_info(mask_function=function, local_size=2, config=config)
+    assert torch.equal(actual.segment_ids, numbers)
+    assert torch.equal(actual.visible_keys(torch.arange(5)), dense(mask_function=function))
 
 
 def test_a_window_of_another_size_raises():
@@ -153,9 +153,9 @@ def test_position_ids_with_gaps_are_used_without_a_cache_and_raise_with_one():
             model(ids[:, 4:], position_ids=skipping[:, 4:], past_key_values=cache)
         falling = torch.tensor([[0, 1, 2, 3, 3, 2, 1, 0]])
         over_a_hole = {"attention_mask": hole, "position_ids": torch.tensor([[0, 5, 0, 2, 6, 7, 8, 9]])}
-        for told in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
+        for masked_inputs in ({"position_ids": falling, "attention_mask": torch.ones_like(ids)}, over_a_hole):
             with pytest.raises(whence.WhenceError, match="ids that do not increase"):
-                model(ids, **told, use_cache=False)
+                model(ids, **masked_inputs, use_cache=False)
     with hf.attach(
         model, whence.NoPosition()
     ):  # nothing depends on distances: the model's own rotation honours any ids
@@ -173,7 +173,7 @@ def test_softcap_and_sinks_do_not_depend_on_position_ids():
             model(ids[:, 3:], position_ids=torch.tensor([[8, 9]]), past_key_values=cache)
 
 
-def test_a_mask_made_elsewhere_raises():
+def test_a_mask_on_another_device_raises():
     model, ids = tiny("llama"), tokens()
     dense = torch.ones(2, 1, 14, 14, dtype=torch.bool).tril()
     with (

@@ -68,22 +68,22 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
         ),
     ],
 )
-def test_the_image_encoder_is_unchanged(family, told):
+def test_the_image_encoder_is_unchanged(family, model_inputs):
     model = multimodal(family)
-    plain = model(**told).logits
-    assert not torch.equal(plain, model(**told | {"pixel_values": -told["pixel_values"]}).logits)
+    plain = model(**model_inputs).logits
+    assert not torch.equal(plain, model(**model_inputs | {"pixel_values": -model_inputs["pixel_values"]}).logits)
     with hf.attach(model, whence.NoPosition()):
-        torch.testing.assert_close(model(**told).logits, plain, atol=1e-4, rtol=0)
+        torch.testing.assert_close(model(**model_inputs).logits, plain, atol=1e-4, rtol=0)
     with hf.attach(model, whence.Alibi(4, scale=9.0)):
-        assert (model(**told).logits - plain).abs().max() > 0.1
+        assert (model(**model_inputs).logits - plain).abs().max() > 0.1
 
 
 def test_unsupported_multimodal_inputs_raise():
     ids = image_in(IDS, slice(2, 6))
-    told = {"input_ids": ids, "pixel_values": torch.ones(1, 3, 8, 8), "token_type_ids": (ids == 60).long()}
+    model_inputs = {"input_ids": ids, "pixel_values": torch.ones(1, 3, 8, 8), "token_type_ids": (ids == 60).long()}
     model = multimodal("gemma3")
     with hf.attach(model, whence.Alibi(4)), pytest.raises(whence.WhenceError, match=r"a mask of gemma3_text"):
-        model(**told)  # the tokens of an image see each other
+        model(**model_inputs)  # the tokens of an image see each other
     with pytest.raises(whence.WhenceError, match=r"mllama.*layers \[1\].*pass layers=\[0\]"):
         hf.attach(cross_attending(), whence.Alibi(4))
     with hf.attach(cross_attending(), whence.Alibi(4), layers=[0]) as attachment:
@@ -124,5 +124,5 @@ def test_the_probe_of_a_multimodal_model():
     assert lm.supports_branching and batch_branches[0] == pytest.approx(
         score_separately(lm, build_branches(lm, [prompt])[0]), abs=1e-4
     )
-    found = analyses.score_split(lm, hidden_states.random_texts(lm, 2, 16))
-    assert [one["layer"] for one in found] == [0, 1] and all(len(one["heads"]) == 4 for one in found)
+    actual = analyses.score_split(lm, hidden_states.random_texts(lm, 2, 16))
+    assert [one["layer"] for one in actual] == [0, 1] and all(len(one["heads"]) == 4 for one in actual)

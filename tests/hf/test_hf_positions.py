@@ -10,7 +10,7 @@ import whence
 from whence import hf
 
 
-def witness(model, ids, score, base=10000.0):
+def model_with_plain_attention(model, ids, score, base=10000.0):
     """A llama in float64, dense and by the book: ``score(layer, heads, scores, distance)`` is what position does to scores."""
     weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
     config, length = model.config, ids.shape[1]
@@ -50,10 +50,15 @@ def witness(model, ids, score, base=10000.0):
 @torch.no_grad()
 def test_a_score_scale_and_a_bias_by_layer_equal_a_dense_computation():
     model, ids = tiny("llama"), tokens(length=23)
-    allowed = 4 * (model(ids).logits - witness(model, ids, lambda layer, scores, distance: scores)).abs().max()
+    allowed = (
+        4
+        * (model(ids).logits - model_with_plain_attention(model, ids, lambda layer, scores, distance: scores))
+        .abs()
+        .max()
+    )
     assert allowed < 1e-4
 
-    def made(layer):
+    def build(layer):
         return whence.PowerPrior(4, alpha=[0.1, 0.2, 0.3, 0.4], beta=0.7) + whence.Epar(4, beta=3.0 + layer, context=16)
 
     def written_out(layer, scores, distance):
@@ -61,9 +66,9 @@ def test_a_score_scale_and_a_bias_by_layer_equal_a_dense_computation():
         factor = (1 + 0.5 * torch.exp(-(3.0 + layer) * distance.abs() / 16)) / 1.5
         return scores * factor - (alpha * distance.abs()) ** 0.7
 
-    wanted = witness(model, ids, written_out)
+    wanted = model_with_plain_attention(model, ids, written_out)
     assert (wanted - model(ids).logits).abs().max() > 100 * allowed
-    with hf.attach(model, made):
+    with hf.attach(model, build):
         assert (model(ids).logits - wanted).abs().max() <= allowed
 
 

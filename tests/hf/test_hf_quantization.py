@@ -86,17 +86,17 @@ def quantised(model, kind):
 @pytest.mark.parametrize("kind", [lambda plain: plain, Packed8, Packed4, WithAdapter])
 def test_the_matrix_of_a_projection_is_what_its_forward_multiplies_by(kind, bias):
     torch.manual_seed(0)
-    made = kind(nn.Linear(600, 12, bias=bias))
-    matrix = projection_matrix(made, torch.float32, CPU)
+    instance = kind(nn.Linear(600, 12, bias=bias))
+    matrix = projection_matrix(instance, torch.float32, CPU)
     x = torch.randn(5, 600)
-    shift = made.base_layer.bias if isinstance(made, WithAdapter) else made.bias
-    wanted = made(x) - (0 if shift is None else shift)
+    shift = instance.base_layer.bias if isinstance(instance, WithAdapter) else instance.bias
+    wanted = instance(x) - (0 if shift is None else shift)
     assert matrix.shape == (12, 600) and matrix.dtype == torch.float32
     assert (x @ matrix.T - wanted).norm() <= 0.02 * wanted.norm()  # 8 bits round the inputs too
-    if isinstance(made, Packed4):
-        torch.testing.assert_close(matrix, made.matrix(), rtol=1e-5, atol=1e-6)
-    elif isinstance(made, Packed8):
-        torch.testing.assert_close(matrix, made.weight.float() * made.scales, rtol=1e-5, atol=1e-6)
+    if isinstance(instance, Packed4):
+        torch.testing.assert_close(matrix, instance.matrix(), rtol=1e-5, atol=1e-6)
+    elif isinstance(instance, Packed8):
+        torch.testing.assert_close(matrix, instance.weight.float() * instance.scales, rtol=1e-5, atol=1e-6)
 
 
 def test_a_nonlinear_projection_raises():
@@ -110,7 +110,7 @@ def test_scores_are_split_by_the_matrices_that_act(kind):
     texts = hidden_states.random_texts(lm, 3, 24)
     torch.manual_seed(0)
     model = quantised(lm.model, kind)
-    found = analyses.score_split(ProbedModel("q", model, lm.tokenizer), texts)
+    actual = analyses.score_split(ProbedModel("q", model, lm.tokenizer), texts)
     for module in list(model.modules()):  # the same model with the matrices themselves
         for name, child in list(module.named_children()):
             if isinstance(child, kind):
@@ -118,8 +118,8 @@ def test_scores_are_split_by_the_matrices_that_act(kind):
                 plain.weight = nn.Parameter(projection_matrix(child, torch.float32, CPU))
                 setattr(module, name, plain)
     wanted = analyses.score_split(ProbedModel("p", model, lm.tokenizer), texts)
-    assert [one["layer"] for one in found] == [0, 1]
-    for one, other in zip(found, wanted, strict=True):
+    assert [one["layer"] for one in actual] == [0, 1]
+    for one, other in zip(actual, wanted, strict=True):
         for head, plain in zip(one["heads"], other["heads"], strict=True):
             assert head == pytest.approx(plain, abs=0.03)
 

@@ -35,10 +35,10 @@ class Named(Bell):
         super().__init__(width=2.0 * reach)
 
 
-def trained(position, family="llama", **told):
+def trained(position, family="llama", **description):
     """A model with a position whose parameters have moved away from their initial values."""
     model = tiny(family)
-    attachment = hf.attach(model, position, **told)
+    attachment = hf.attach(model, position, **description)
     with torch.no_grad():
         for layer, one in attachment.positions.items():
             for weight in one.parameters():
@@ -51,8 +51,8 @@ def logits(model, ids=None):
     return model(input_ids=tokens() if ids is None else ids).logits
 
 
-def saved(tmp_path, position, **told):
-    model = trained(position, **told)
+def saved(tmp_path, position, **description):
+    model = trained(position, **description)
     model.save_pretrained(tmp_path)
     return model
 
@@ -78,9 +78,9 @@ def test_a_saved_model_comes_back_with_its_positions(tmp_path):
 @pytest.mark.parametrize("entry", [e for e in CATALOGUE if "embed" not in e.make(4, 8).effects], ids=lambda e: e.name)
 def test_every_mechanism_is_built_again_from_its_settings(entry):
     position = entry.make(4, 8)
-    told = json.loads(json.dumps(settings.describe(position)))
-    again = settings.build_from_description("test", told)
-    assert type(again) is type(position) and settings.difference(told, settings.describe(again)) is None
+    description = json.loads(json.dumps(settings.describe(position)))
+    again = settings.build_from_description("test", description)
+    assert type(again) is type(position) and settings.difference(description, settings.describe(again)) is None
     again.load_state_dict(position.state_dict())
     assert repr(again) == repr(position)
 
@@ -148,9 +148,9 @@ def test_a_users_class_is_passed(tmp_path):
     model = saved(tmp_path, Bell(2.5))
     with pytest.raises(whence.WhenceError, match=r"class Bell.*classes=\[Bell\]"):
         hf.attach_saved(tiny("llama"), tmp_path)
-    for told in ({"classes": [Bell]}, {"position": Bell(2.5)}, {"position": lambda layer: Bell(2.5)}):
+    for description in ({"classes": [Bell]}, {"position": Bell(2.5)}, {"position": lambda layer: Bell(2.5)}):
         other = tiny("llama")
-        hf.attach_saved(other, tmp_path, **told)
+        hf.attach_saved(other, tmp_path, **description)
         assert torch.equal(logits(other), logits(model))
     other = tiny("llama")
     plain = logits(other)
@@ -177,7 +177,7 @@ def test_save_positions_writes_one_file_atomically(tmp_path, monkeypatch):
     assert torch.equal(logits(other), logits(model))
     good = path.read_bytes()
 
-    def broken(*about, **told):
+    def broken(*about, **description):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", broken)
@@ -221,13 +221,13 @@ def test_damaged_files_are_named(tmp_path):
         ('{"format": 2, "layer": 0, "keep_rotary": true, "position": {"parts": [{}]}}', "damaged"),
     ],
 )
-def test_damaged_settings_are_named(text, told, tmp_path):
+def test_damaged_settings_are_named(text, description, tmp_path):
     saved(tmp_path, whence.Alibi(4))
     state = load_file(tmp_path / "model.safetensors")
     name = "model.layers.1.self_attn.whence._settings_json"
     state[name] = torch.tensor(list(text.encode()), dtype=torch.uint8)
     save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(whence.WhenceError, match=rf"layers\.1\.self_attn\.whence\._settings_json in .*{told}"):
+    with pytest.raises(whence.WhenceError, match=rf"layers\.1\.self_attn\.whence\._settings_json in .*{description}"):
         hf.attach_saved(tiny("llama"), tmp_path)
 
 
@@ -259,13 +259,13 @@ def test_format_1_keeps_its_weights_and_not_its_settings(tmp_path):
 
 def test_names_in_a_file_are_looked_up_and_never_evaluated(tmp_path):
     """A class or setting that a file names is one of the mechanisms, or refused: nothing is imported or called."""
-    told = settings.describe(whence.Alibi(4))
+    description = settings.describe(whence.Alibi(4))
     for name in ("Position.__init__", "os.system", "CATALOGUE", "Linear"):
         with pytest.raises(whence.WhenceError, match="a position of class"):
-            settings.build_from_description("test", told | {"class": name})
+            settings.build_from_description("test", description | {"class": name})
     with pytest.raises(whence.WhenceError, match="a setting of type Popen"):
         settings.build_from_description(
-            "test", told | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}}
+            "test", description | {"settings": {"scale": {"dataclass": "Popen", "fields": {"args": "true"}}}}
         )
 
 

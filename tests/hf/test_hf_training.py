@@ -97,8 +97,8 @@ def test_gradients_match_the_dense_reference():
     )
     learnt = [weight for name, weight in model.named_parameters() if ".whence." in name]
     gradients = []
-    for asked in (False, True):  # the weights are formed by the dense reference alone
-        loss = model(ids, labels=ids, output_attentions=asked, use_cache=False).loss
+    for with_weights in (False, True):  # the weights are formed by the dense reference alone
+        loss = model(ids, labels=ids, output_attentions=with_weights, use_cache=False).loss
         gradients.append(torch.autograd.grad(loss, learnt))
     for fast, dense in zip(*gradients, strict=True):
         assert dense.abs().max() > 0

@@ -19,10 +19,10 @@ class Stopped(Exception):
 
 
 def sharding(budget):
-    made = Accelerator(cpu=True)
-    made.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
-    made.state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-    return made
+    instance = Accelerator(cpu=True)
+    instance.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    instance.state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+    return instance
 
 
 def stop(progress):

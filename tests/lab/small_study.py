@@ -11,8 +11,8 @@ from whence.lab.study import Budget, Decision, Study
 ARMS = (parse_arm("none"), parse_arm("alibi"), Arm("EPAR", "Epar(learnable=True)"))
 
 
-def small(**changes):
-    made = Study(
+def build_study(**changes):
+    instance = Study(
         name="small",
         question="does it run",
         task="retrieval",
@@ -23,24 +23,26 @@ def small(**changes):
         budget=Budget(steps=6, batch_size=8, evaluate_every=2),
         decision=Decision(baseline="none"),
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(instance, **changes)
 
 
-def values(folder):
+def load_results(folder):
     return {
         path.name: json.loads(path.read_text())["result"] for path in sorted(folder.glob("*seed*.json"))
     }  # fmt: skip
 
 
-def same(a, b):
-    """Equal counts and steps, and numbers equal but for their last digits: a sum on this CPU may end differently where
-    memory lies differently, which a process that has run other things before shows now and then."""
+def almost_equal(a, b):
+    """Whether counts and steps are equal, and floats within 1e-5.
+
+    The last digits of a sum may depend on the memory layout, which differs in a process that has run other tests.
+    """
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(almost_equal(a[key], b[key]) for key in a)
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(almost_equal, a, b))
     return a == pytest.approx(b, rel=1e-5) if isinstance(a, float) else a == b
 
 
-def longer():
-    return small(arms=ARMS[::2], budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))
+def build_longer_study():
+    return build_study(arms=ARMS[::2], budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))

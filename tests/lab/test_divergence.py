@@ -2,7 +2,7 @@
 
 import pytest
 from safetensors.torch import load_file
-from small_study import ARMS, small
+from small_study import ARMS, build_study
 
 from whence import records
 from whence.lab import results, runner, training
@@ -10,7 +10,7 @@ from whence.lab.study import Budget
 
 
 @pytest.fixture
-def saving(monkeypatch):
+def save_every_step(monkeypatch):
     """A checkpoint after every step, not every minute."""
     whole = training.train
     monkeypatch.setattr(training, "train", lambda *a: whole(*a, save_every=0.0))
@@ -19,7 +19,7 @@ def saving(monkeypatch):
 def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     original, count = training.compute_loss, iter(range(100))
     monkeypatch.setattr(training, "compute_loss", lambda *a: original(*a) * (float("nan") if next(count) == 3 else 1.0))
-    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
+    outcome = runner.run_study(build_study(arms=ARMS[:1], seeds=(0,)), tmp_path)
     (run,) = outcome.diverged
     record = records.read(outcome.folder / run.file_name)
     assert record["result"]["status"] == "diverged" and record["result"]["step"] == 3
@@ -27,7 +27,7 @@ def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     kept = load_file(outcome.folder / "checkpoints" / record["result"]["last_good_checkpoint"])  # written as it stopped
     assert all(tensor.isfinite().all() for name, tensor in kept.items() if name.startswith("model."))
     assert [row["step"] for row in record["result"]["evaluations"]] == [2] and len(record["result"]["losses"]) == 1
-    again = runner.run_study(small(arms=ARMS[:1], seeds=(0,)), tmp_path)
+    again = runner.run_study(build_study(arms=ARMS[:1], seeds=(0,)), tmp_path)
     assert (
         len(again.diverged) == 1 and not again.completed and not again.existing
     )  # it is said again, and not tried again
@@ -35,9 +35,9 @@ def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):
     assert arm_found["values"] == {} and [row["step"] for row in arm_found["curves"]["0"]["losses"]] == [2]
 
 
-def diverged(tmp_path, **changes):
+def run_until_divergence(tmp_path, **changes):
     """The result of a run that saves after every step and diverges, and its last good weights."""
-    outcome = runner.run_study(small(arms=ARMS[:1], seeds=(0,), **changes), tmp_path)
+    outcome = runner.run_study(build_study(arms=ARMS[:1], seeds=(0,), **changes), tmp_path)
     (run,) = outcome.diverged
     result = records.read(outcome.folder / run.file_name)["result"]
     assert not (outcome.folder / "weights").exists()
@@ -47,24 +47,26 @@ def diverged(tmp_path, **changes):
 @pytest.mark.parametrize("step, kept", [(3, [2]), (4, [2, 4])])
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
-    tmp_path, monkeypatch, saving, step, kept, clip
+    tmp_path, monkeypatch, save_every_step, step, kept, clip
 ):
     """The loss before it was fine, and after the last step there would be no next loss to notice it."""
-    made, count = runner.build_model, iter(range(100))
+    instance, count = runner.build_model, iter(range(100))
 
     def spoiled(run, task):
-        model = made(run, task)
+        model = instance(run, task)
         next(model.parameters()).register_hook(lambda grad: grad * (float("nan") if next(count) == step else 1.0))
         return model
 
     monkeypatch.setattr(runner, "build_model", spoiled)
-    result, good = diverged(tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip))
+    result, good = run_until_divergence(
+        tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip)
+    )
     assert result["step"] == step and result["reason"] == f"the gradient became nan at step {step}"
     assert [row["step"] for row in result["evaluations"]] == kept
     assert all(tensor.isfinite().all() for name, tensor in good.items() if name.startswith("model."))
 
 
-def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, saving):
+def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, save_every_step):
     """A length at which a mechanism breaks down: no record could hold it, and nothing be compared with it."""
     whole, count = training.evaluate, iter(range(100))
 
@@ -74,6 +76,6 @@ def test_an_evaluation_that_is_no_number_stops_it_too(tmp_path, monkeypatch, sav
         )  # of four splits, three times
 
     monkeypatch.setattr(training, "evaluate", broken)
-    result, _ = diverged(tmp_path)
+    result, _ = run_until_divergence(tmp_path)
     assert result["reason"] == "the evaluation on 8x became inf at step 5"
     assert [row["step"] for row in result["evaluations"]] == [2, 4]

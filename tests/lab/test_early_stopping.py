@@ -64,12 +64,12 @@ def test_a_run_that_was_stopped_in_the_middle_keeps_the_same(whole, tmp_path):
         assert torch.allclose(weight, whole[0].state_dict()[name], atol=1e-5)
 
 
-def test_the_end_is_told_once(tmp_path):
+def test_the_end_is_reported_once(tmp_path):
     ends = []
     for name, budget in (("early", BUDGET), ("late", dataclasses.replace(BUDGET, steps=4, patience=2))):
-        told = []
-        trained(tmp_path / name, told.append, budget)
-        ends.append([progress.step for progress in told if progress.step == progress.steps])
+        messages = []
+        trained(tmp_path / name, messages.append, budget)
+        ends.append([progress.step for progress in messages if progress.step == progress.steps])
     assert ends == [[40], [4]]
 
 
@@ -85,13 +85,13 @@ def test_what_cannot_be(tmp_path):
 
 def test_tasks_from_elsewhere():
     assert load("whence.lab.tasks.generated:Copying", string=2).context == 4
-    for name, said in (
+    for name, message in (
         ("os:system", "subclass of whence.lab.tasks.Task"),
         ("whence.lab.tasks:Task", "subclass of whence.lab.tasks.Task"),
         ("no.such.module:Task", "no module no.such.module"),
         ("whence.lab.tasks.generated:Nothing", "no Nothing in whence.lab.tasks.generated"),
     ):
-        with pytest.raises(WhenceError, match=said):
+        with pytest.raises(WhenceError, match=message):
             load(name)
     with pytest.raises(WhenceError, match="the setting pairs"):
         load("whence.lab.tasks.generated:Copying", pairs=2)

@@ -43,27 +43,27 @@ def whence(*arguments, start=("-m",), **settings):
     )
 
 
-def hear_interrupts():
+def restore_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
 
 
 TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-def test_two_processes_that_share_a_run_find_what_one_finds(tmp_path, whence_here):
+def test_two_processes_train_one_run_like_one_process(tmp_path, whence_here):
     (tmp_path / "shared.py").write_text(STUDY)
     order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
     alone = whence_here(*order, tmp_path / "one")
     assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
     process = whence(*order, tmp_path / "two", start=(*TOGETHER, "2", "-m"))
-    said, complained = process.communicate(timeout=240)
-    assert process.returncode == 0, complained
-    assert said.count("report:") == 1  # the first speaks for all
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert output.count("report:") == 1  # the first speaks for all
     require_alike(record_in(tmp_path / "one"), record_in(tmp_path / "two"))
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_and_go_on_where_they_were_stopped_also_with_a_part_of_the_weights_each(tmp_path, processes):
+def test_distributed_runs_resume_with_copied_and_sharded_weights(tmp_path, processes):
     (tmp_path / "shared.py").write_text(STUDY)
     script = Path(__file__).with_name("shared_training.py")
     order = [sys.executable, *TOGETHER, str(processes), str(script), str(tmp_path / "shared.py"), str(tmp_path)]
@@ -96,19 +96,19 @@ def require_alike(alone, together, processes=2):
         assert row["cross_entropy"] == pytest.approx(two["evaluations"][-1]["splits"][split]["cross_entropy"], rel=1e-4)
 
 
-def test_the_parts_of_a_batch_make_the_whole():
+def test_losses_of_shards_add_up_to_the_batch_loss():
     task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
     model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}, parse_arm("none"), 0).eval()
     batch = task.train_batch(3, training.seed_generator(0, 0))
-    asked = training.count_targets(batch)
-    whole = training.compute_loss(task, model, batch, asked)
+    num_targets = training.count_targets(batch)
+    whole = training.compute_loss(task, model, batch, num_targets)
     parts = [
-        training.compute_loss(task, model, training.shard_batch(batch, part, 5), asked) for part in range(5)
+        training.compute_loss(task, model, training.shard_batch(batch, part, 5), num_targets) for part in range(5)
     ]  # two have no rows
     torch.testing.assert_close(sum(parts), whole)
 
 
-def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
+def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     study = Study(
         name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0,), budget=Budget(steps=1),
@@ -118,47 +118,47 @@ def test_side_by_side_is_refused_in_processes_that_share(tmp_path, monkeypatch):
         runner.run_study(study, tmp_path, jobs=2)
 
 
-def comparing(folder):
+def start_comparison(folder):
     """A comparison of four runs, two at a time, that has finished one of them."""
     positions, sizes = ("--position", "none", "--position", "alibi"), ("--seeds", 2, "--steps", 60, "--jobs", 2)
     order = ("compare", "--task", "retrieval", *positions, *sizes, "--out", folder)
-    process = whence(*order, start_new_session=True, preexec_fn=hear_interrupts)
+    process = whence(*order, start_new_session=True, preexec_fn=restore_interrupts)
     deadline = time.monotonic() + 240
     while not list(folder.glob("*/*seed*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     return process
 
 
-def finished_in(folder):
+def read_finished(folder):
     return {path: path.read_bytes() for path in folder.glob("*/*seed*.json")}
 
 
-def test_an_interrupt_leaves_what_is_finished_and_says_how_to_go_on(tmp_path):
-    process = comparing(tmp_path)
+def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(tmp_path):
+    process = start_comparison(tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
-    _, complained = process.communicate(timeout=60)
-    assert process.returncode == 130 and "run the same command to resume" in complained
-    assert "Traceback" not in complained
-    finished = finished_in(tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "run the same command to resume" in errors
+    assert "Traceback" not in errors
+    finished = read_finished(tmp_path)
     assert finished and all(json.loads(text)["result"]["status"] == "done" for text in finished.values())
 
 
-def test_runs_side_by_side_end_with_whoever_started_them(tmp_path):
+def test_parallel_runs_end_with_their_parent(tmp_path):
     """Else the same command would meet them: two at work on one run, and a record that appears meanwhile."""
-    process = comparing(tmp_path)
+    process = start_comparison(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)  # the ends of its pipes that children hold are closed too
-    left = finished_in(tmp_path)
+    left = read_finished(tmp_path)
     deadline = time.monotonic() + 20
-    while alive(process.pid) and time.monotonic() < deadline:
+    while is_alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if alive(process.pid):
+    if is_alive(process.pid):
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("some of them went on")
-    assert 1 <= len(left) < 4 and finished_in(tmp_path) == left
+    assert 1 <= len(left) < 4 and read_finished(tmp_path) == left
 
 
-def alive(group):
+def is_alive(group):
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -207,7 +207,7 @@ def test_a_killed_worker_fails_only_its_own_run(tmp_path):
         decision=Decision(baseline="none"),
     )  # fmt: skip
     executor = executors.LocalExecutor(jobs=2)
-    found = {run.seed: one for run, one in executor.run(KilledOnce(tmp_path), study.runs(), tmp_path, lambda *_: None)}
-    assert set(found) == {0, 1, 2, 3, 4} and isinstance(found[2], BrokenProcessPool)
-    assert sum(isinstance(one, dict) for one in found.values()) >= 3  # a neighbour may run beside it twice
-    assert found[1] == {"seed": 1} or isinstance(found[1], BrokenProcessPool)
+    actual = {run.seed: one for run, one in executor.run(KilledOnce(tmp_path), study.runs(), tmp_path, lambda *_: None)}
+    assert set(actual) == {0, 1, 2, 3, 4} and isinstance(actual[2], BrokenProcessPool)
+    assert sum(isinstance(one, dict) for one in actual.values()) >= 3  # a neighbour may run beside it twice
+    assert actual[1] == {"seed": 1} or isinstance(actual[1], BrokenProcessPool)

@@ -44,9 +44,9 @@ def records_of(folder, precision="no", start=(), env=None):
         env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}), capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found = {path.name: json.loads(path.read_text()) for path in folder.rglob("*seed0.json")}
-    assert len(found) == 6
-    return found, {path.name: load_file(path) for path in folder.rglob("weights/*.safetensors")}
+    actual = {path.name: json.loads(path.read_text()) for path in folder.rglob("*seed0.json")}
+    assert len(actual) == 6
+    return actual, {path.name: load_file(path) for path in folder.rglob("weights/*.safetensors")}
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(folder):
+def findings(folder):
     return results.collect_findings([folder], "little", "whence run little")["studies"][0]
 
 
@@ -39,31 +39,31 @@ def recorded(folder, name):
     return {str(run.seed): records.read(folder / run.file_name) for run in runs}
 
 
-def test_every_value_is_a_records(folder, found):
-    for one in found["arms"]:
-        made = recorded(folder, one["name"])
-        last = {seed: record["result"]["evaluations"][-1]["splits"] for seed, record in made.items()}
+def test_every_value_is_a_records(folder, findings):
+    for one in findings["arms"]:
+        instance = recorded(folder, one["name"])
+        last = {seed: record["result"]["evaluations"][-1]["splits"] for seed, record in instance.items()}
         for split in ("test", "2x", "4x", "8x"):
             assert one["values"][split] == {seed: row[split]["value"] for seed, row in last.items()}
         assert [row["step"] for row in one["curves"]["3"]["evaluations"]] == [2, 4]
-        assert one["curves"]["5"]["losses"] == made["5"]["result"]["losses"]
+        assert one["curves"]["5"]["losses"] == instance["5"]["result"]["losses"]
         assert one["summary"] == summary(list(one["values"]["2x"].values()), 0.9).to_json()
-        assert one["numbers"] == made["3"]["numbers"]
-    assert (found["metric"], found["higher_is_better"]) == ("accuracy", True)
-    assert (found["lengths"], found["trained_length"]) == ({"test": 5, "2x": 9, "4x": 17, "8x": 33}, 5)
+        assert one["numbers"] == instance["3"]["numbers"]
+    assert (findings["metric"], findings["higher_is_better"]) == ("accuracy", True)
+    assert (findings["lengths"], findings["trained_length"]) == ({"test": 5, "2x": 9, "4x": 17, "8x": 33}, 5)
 
 
-def test_the_comparison_is_the_one_announced(found):
-    values = {one["name"]: [100 * value for value in one["values"]["2x"].values()] for one in found["arms"]}
-    assert found["comparison"] == compare(values, "none", 1, True, level=0.9, unit="points").to_json()
+def test_the_comparison_is_the_one_announced(findings):
+    values = {one["name"]: [100 * value for value in one["values"]["2x"].values()] for one in findings["arms"]}
+    assert findings["comparison"] == compare(values, "none", 1, True, level=0.9, unit="points").to_json()
 
 
-def test_maps_and_mass_are_those_of_the_trained_weights(folder, found):
+def test_maps_and_mass_are_those_of_the_trained_weights(folder, findings):
     run = next(run for run in STUDY.runs() if run.arm.name == "alibi" and run.seed == 3)
     task = tasks.load(STUDY.task, **STUDY.task_settings)
     model = runner.build_model(run, task)
     checkpoints.load_weights(observe.weights_path(run, folder), model)
-    seen = found["observations"]["alibi"]
+    seen = findings["observations"]["alibi"]
     assert seen["seed"] == 3 and len(seen["examples"]) == 3
     for example, batch in zip(seen["examples"], task.examples(3), strict=True):
         assert example["tokens"] == task.decode(batch.tokens[0])
@@ -79,12 +79,12 @@ def test_maps_and_mass_are_those_of_the_trained_weights(folder, found):
     assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in seen["mass"]["by_layer"])
 
 
-def test_records_alone_are_enough_for_a_second_report(folder, found, monkeypatch, tmp_path):
+def test_records_alone_are_enough_for_a_second_report(folder, findings, monkeypatch, tmp_path):
     """Weights are not kept with a project, and whoever reads the records may not have the data."""
     for path in folder.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(tasks, "load", lambda *a, **k: pytest.fail("it read the data again"))
-    assert results.collect_study(STUDY, tmp_path) == found
+    assert results.collect_study(STUDY, tmp_path) == findings
     (tmp_path / "observations.json").unlink()
     assert results.collect_study(STUDY, tmp_path)["observations"] is None  # without weights either
 
@@ -101,13 +101,13 @@ def test_a_study_that_is_not_finished_is_looked_at_anew(folder, tmp_path):
     )
 
 
-def test_where_records_were_made(folder, found):
-    assert [(one["runs"], one["environment"]["source_hash"]) for one in found["ran"]] == [(4, records.source_hash())]
-    made = [record for name in ("none", "alibi") for record in recorded(folder, name).values()]
-    assert found["ran"][0]["started"] == min(record["started"] for record in made)
-    made[2] = made[2] | {"environment": {"commit": "other"}, "started": "2001-01-01T00:00:00Z"}
-    assert [(one["runs"], one["started"]) for one in results.group_environments(made)] == [
-        (1, "2001-01-01T00:00:00Z"), (3, found["ran"][0]["started"])
+def test_where_records_were_made(folder, findings):
+    assert [(one["runs"], one["environment"]["source_hash"]) for one in findings["ran"]] == [(4, records.source_hash())]
+    instance = [record for name in ("none", "alibi") for record in recorded(folder, name).values()]
+    assert findings["ran"][0]["started"] == min(record["started"] for record in instance)
+    instance[2] = instance[2] | {"environment": {"commit": "other"}, "started": "2001-01-01T00:00:00Z"}
+    assert [(one["runs"], one["started"]) for one in results.group_environments(instance)] == [
+        (1, "2001-01-01T00:00:00Z"), (3, findings["ran"][0]["started"])
     ]  # fmt: skip
 
 
@@ -139,8 +139,8 @@ def test_records_that_cannot_be_read_are_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / folder.name)
     broken = next((tmp_path / folder.name).glob("*seed3.json"))
     broken.write_text("{")
-    (said,) = results.collect_study(STUDY, tmp_path / folder.name)["problems"]
-    assert broken.name in said and "left alone" in said
+    (output,) = results.collect_study(STUDY, tmp_path / folder.name)["problems"]
+    assert broken.name in output and "left alone" in output
 
 
 def test_a_spec_that_was_changed_is_refused(folder, tmp_path):

@@ -24,7 +24,7 @@ class Numbered:
 
 
 @pytest.mark.parametrize("first", range(10))
-def test_epochs_go_on_with_the_very_next_batch(first):
+def test_a_resumed_epoch_continues_with_the_next_batch(first):
     budget = Budget(epochs=3, batch_size=3)
     schedule = training.Schedule(Numbered(), budget)
     assert (schedule.steps_per_epoch, schedule.steps) == (3, 9)
@@ -55,7 +55,7 @@ def evaluations(values):
         ([0.2, 0.6, 0.5, 0.7], True, 8, False),
     ],
 )
-def test_the_best_evaluation_is_kept_whichever_way_is_better(values, higher, step, made):
+def test_the_best_evaluation_is_saved_for_either_direction(values, higher, step, instance):
     task = SimpleNamespace(higher_is_better=higher, validation="dev", splits=lambda: {"dev": 1, "test": 1})
     budget = Budget(steps=20, evaluate_every=2, patience=2)
     model = torch.nn.Linear(1, 1)
@@ -64,7 +64,7 @@ def test_the_best_evaluation_is_kept_whichever_way_is_better(values, higher, ste
         torch.nn.init.constant_(model.weight, number)
         rows.append(row)
         choice.update(model)
-    assert (choice.best_step, choice.should_stop, choice.splits) == (step, made, ["dev"])
+    assert (choice.best_step, choice.should_stop, choice.splits) == (step, instance, ["dev"])
     assert float(choice.best["weight"]) == step // 2 - 1  # the weights at that evaluation
 
 
@@ -82,9 +82,9 @@ def test_an_evaluation_leaves_the_mode_of_the_model_as_it_was(mode):
         {"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.5}, parse_arm("none"), 0
     )
     model.train(mode)
-    found = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
+    result = [training.evaluate(task, model, task.evaluation("test"), torch.device("cpu")) for _ in range(2)]
     assert model.training is mode
-    assert found[0] == found[1]  # without dropout, whatever the mode was
+    assert result[0] == result[1]  # without dropout, whatever the mode was
 
 
 def test_attention_by_distance_counts_the_rows_of_real_queries():
@@ -135,11 +135,11 @@ def test_names_of_files_and_defaults_that_records_carry():
 
 @pytest.mark.parametrize("metric, unit", [("accuracy", "points"), ("perplexity", "")])
 def test_only_shares_are_compared_in_points(metric, unit, monkeypatch):
-    said = []
+    output = []
     monkeypatch.setattr(
-        results, "compare", lambda *given, **named: said.append(named["unit"]) or SimpleNamespace(to_json=dict)
+        results, "compare", lambda *given, **named: output.append(named["unit"]) or SimpleNamespace(to_json=dict)
     )
     study = default_studies.build_studies()[0]
     arms = [{"name": arm.name, "values": {study.decision.split: dict.fromkeys(study.seeds, 0.5)}} for arm in study.arms]
     results.compare_arms(study, arms, {"metric": metric, "higher_is_better": True})
-    assert said == [unit]
+    assert output == [unit]

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from small_study import ARMS, small
+from small_study import ARMS, build_study
 
 from whence import WhenceError
 from whence.lab import runner
@@ -13,7 +13,7 @@ from whence.position.expression import ModelDims
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, message",
     [
         ({"arms": ()}, "study.arms"),
         ({"seeds": (1, 1)}, "study.seeds"),
@@ -21,30 +21,30 @@ from whence.position.expression import ModelDims
         ({"decision": Decision(baseline="none", comparisons=1)}, "comparisons=2"),
     ],
 )
-def test_a_study_that_cannot_be_is_refused_when_written(changes, said):
-    with pytest.raises(WhenceError, match=said):
-        small(**changes)
+def test_an_invalid_study_raises_at_construction(changes, message):
+    with pytest.raises(WhenceError, match=message):
+        build_study(**changes)
 
 
 def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
-    for study, said in (
-        (small(decision=Decision(baseline="none", split="9x")), "split '9x'"),
-        (small(model={"embed_dim": 15, "heads": 2}), "embed_dim"),
-        (small(model={"widht": 16}), "the setting widht"),
-        (small(task="nothing"), "nothing"),
-        (small(arms=(*ARMS, Arm("twin", "Epar( learnable = True )"))), "'EPAR' and 'twin'"),
+    for study, message in (
+        (build_study(decision=Decision(baseline="none", split="9x")), "split '9x'"),
+        (build_study(model={"embed_dim": 15, "heads": 2}), "embed_dim"),
+        (build_study(model={"widht": 16}), "the setting widht"),
+        (build_study(task="nothing"), "nothing"),
+        (build_study(arms=(*ARMS, Arm("twin", "Epar( learnable = True )"))), "'EPAR' and 'twin'"),
     ):
-        with pytest.raises(WhenceError, match=said):
+        with pytest.raises(WhenceError, match=message):
             runner.run_study(study, tmp_path)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("mine")
     with pytest.raises(WhenceError, match="the file"):
-        runner.run_study(small(), tmp_path / "file")
+        runner.run_study(build_study(), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("given", [{"alpha": 5.0}, {"alpha": 0.0}, {"alpha": "0.05"}, {"metric": "beauty"}])
-def test_decisions_that_cannot_be(given):
+def test_invalid_decisions_raise(given):
     with pytest.raises(WhenceError, match=f"decision.{next(iter(given))}"):
         Decision(baseline="none", **given)
 
@@ -53,23 +53,31 @@ def test_decisions_that_cannot_be(given):
     "given",
     [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "schedule": "linear"}, {"steps": 1, "lr": "x"}],
 )
-def test_budgets_that_cannot_be(given):
+def test_invalid_budgets_raise(given):
     with pytest.raises(WhenceError):
         Budget(**given)
 
 
 def test_the_hash_names_all_that_decides():
-    assert small().hash == small(about="other words").hash
-    assert small().hash == small(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=1)).hash
-    assert small().hash != small(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=2)).hash
-    assert small().hash != small(seeds=(0, 2)).hash != small(seeds=(0, 1), task_settings={}).hash
-    assert Study(**{f.name: getattr(small(), f.name) for f in dataclasses.fields(Study)}).hash == small().hash
+    assert build_study().hash == build_study(about="other words").hash
+    assert (
+        build_study().hash
+        == build_study(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=1)).hash
+    )
+    assert (
+        build_study().hash
+        != build_study(budget=Budget(steps=6, batch_size=8, evaluate_every=2, grad_accum_steps=2)).hash
+    )
+    assert build_study().hash != build_study(seeds=(0, 2)).hash != build_study(seeds=(0, 1), task_settings={}).hash
+    assert (
+        Study(**{f.name: getattr(build_study(), f.name) for f in dataclasses.fields(Study)}).hash == build_study().hash
+    )
 
 
 def test_arms_fit_the_model_they_are_built_for():
     dims = ModelDims(4, 16, 64, 32, causal=False)
     assert parse_arm("alibi").build(dims).form == "symmetric" and parse_arm("t5").build(dims).form == "bidirectional"
     assert parse_arm("epar").build(dims).context == 32 and parse_arm("Epar(context=99)").build(dims).context == 99
-    for text, said in (("flurb", "flurb"), ("Alibi(2)", "name each"), ("Alibi(x=1)", "rename x")):
-        with pytest.raises(WhenceError, match=said):
+    for text, message in (("flurb", "flurb"), ("Alibi(2)", "name each"), ("Alibi(x=1)", "rename x")):
+        with pytest.raises(WhenceError, match=message):
             parse_arm(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_study import ARMS, longer, same, values
+from small_study import ARMS, almost_equal, build_longer_study, load_results
 
 from whence.lab import checkpoints, runner, tasks, training
 from whence.lab.study import Budget
@@ -20,8 +20,8 @@ def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
         chosen = Budget(batch_size=4, **budget)
         source = task if chosen.steps else tasks.load("topics", context=256)
         schedule = training.Schedule(source, chosen)
-        found = training.batches(source, chosen, schedule, seed, first)
-        return [batch.tokens.tolist() for _, batch in zip(range(4), found, strict=False)]
+        result = training.batches(source, chosen, schedule, seed, first)
+        return [batch.tokens.tolist() for _, batch in zip(range(4), result, strict=False)]
 
     steps = tokens(0, steps=4)
     assert steps == tokens(0, steps=4) and len({str(one) for one in [*steps, *tokens(1, steps=4)]}) == 8
@@ -34,7 +34,7 @@ SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from small_study import longer
+from small_study import build_longer_study
 from whence.lab import runner, training
 original = training.train
 def saving(*a, **k):
@@ -44,7 +44,7 @@ runner.training.train = saving
 def attempt(folder):
     child = os.fork()
     if child == 0:
-        runner.run_study(longer(), folder)
+        runner.run_study(build_longer_study(), folder)
         os._exit(0)
     return child
 
@@ -63,18 +63,20 @@ for name, kills in (("whole", 0), ("killed", 2)):
 """
 
 
-def test_a_killed_run_goes_on_to_the_same_records(tmp_path):
+def test_a_killed_run_resumes_to_the_same_records(tmp_path):
     script = SCRIPT.format(tests=str(Path(__file__).parent))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
     assert done.returncode == 0
-    whole, killed = (values(runner.study_folder(longer(), tmp_path / name)) for name in ("whole", "killed"))
-    assert len(whole) == 2 and same(whole, killed)
+    whole, killed = (
+        load_results(runner.study_folder(build_longer_study(), tmp_path / name)) for name in ("whole", "killed")
+    )
+    assert len(whole) == 2 and almost_equal(whole, killed)
     assert not list((tmp_path / "killed").rglob("*.part"))
 
 
 @pytest.mark.parametrize("every", [4, None])
-def test_a_run_stopped_between_two_evaluations_goes_on_from_there(tmp_path, every):
+def test_a_run_stopped_between_two_evaluations_resumes_there(tmp_path, every):
     class Stopped(Exception):
         pass
 
@@ -96,7 +98,7 @@ def test_a_run_stopped_between_two_evaluations_goes_on_from_there(tmp_path, ever
     with pytest.raises(Stopped):
         trained(tmp_path / "parts", stop)
     rest, steps = trained(tmp_path / "parts", lambda progress: None)
-    assert steps == [7, 8, 9, 10] and same(rest, whole)  # the seventh was told of and not yet saved
+    assert steps == [7, 8, 9, 10] and almost_equal(rest, whole)  # the seventh was told of and not yet saved
 
 
 def test_schedules():
@@ -111,19 +113,19 @@ def test_schedules():
 
 
 def test_runs_of_one_process_have_each_their_own_precision(tmp_path):
-    found = {}
+    result = {}
     for precision in ("no", "bf16", "no"):
         task = tasks.load("retrieval", pairs=2, keys=16, values=4, items=16)
         model = task.build_model({"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0}, ARMS[1], 0)
         budget = Budget(steps=2, batch_size=8, mixed_precision=precision)
         loss = training.train(model, task, budget, 0, tmp_path / precision)["losses"][0]["loss"]
-        assert found.setdefault(precision, loss) == pytest.approx(loss, rel=1e-6)
+        assert result.setdefault(precision, loss) == pytest.approx(loss, rel=1e-6)
         assert all(weight.dtype == torch.float32 for weight in model.parameters())
-    assert found["bf16"] != found["no"] and found["bf16"] == pytest.approx(found["no"], rel=1e-2)
+    assert result["bf16"] != result["no"] and result["bf16"] == pytest.approx(result["no"], rel=1e-2)
 
 
 def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):
-    def made():
+    def build():
         torch.manual_seed(0)
         model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 1), "idle": torch.nn.Linear(2, 1)})
         return model, torch.optim.AdamW(model.parameters(), fused=True)
@@ -133,10 +135,10 @@ def test_a_weight_that_nothing_depends_on_is_no_hindrance_to_resuming(tmp_path):
         optimizer.step()
         optimizer.zero_grad()
 
-    model, optimizer = made()
+    model, optimizer = build()
     step(model, optimizer)
     checkpoints.save(tmp_path / "state", model, optimizer, {"step": 1})
-    again, resumed = made()
+    again, resumed = build()
     assert checkpoints.load(tmp_path / "state", again, resumed) == {"step": 1}
     for pair in ((model, optimizer), (again, resumed)):
         step(*pair)

@@ -75,7 +75,7 @@ def test_an_error_inside_the_block_restores_the_model(model):
     assert torch.equal(logits(model), before)
 
 
-def test_a_file_of_ones_own(model, tmp_path, monkeypatch):
+def test_custom_file(model, tmp_path, monkeypatch):
     (tmp_path / "louder.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     before = logits(model)

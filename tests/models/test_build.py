@@ -107,14 +107,14 @@ def test_scaled_initialization():
     assert layer.attention.position.key_table.std() > 0.5  # position keeps its own start
 
 
-def refused(spec, position, **about):
+def assert_error(spec, position, **about):
     with pytest.raises(WhenceError) as error:
         build(spec, position, **about)
     return str(error.value)
 
 
 def test_causal_mechanisms_raise_in_an_encoder():
-    text = refused(encoder_spec(), Alibi(HEADS))
+    text = assert_error(encoder_spec(), Alibi(HEADS))
     assert "position=Alibi" in text and "causal=False" in text and "pass causal=True" in text and "symmetric" in text
     for position in (
         T5Bias(HEADS),
@@ -123,29 +123,29 @@ def test_causal_mechanisms_raise_in_an_encoder():
         StableMask(HEADS, context=64),
         Rotary() + Fire(HEADS),
     ):
-        assert "causal=False" in refused(encoder_spec(), position)
+        assert "causal=False" in assert_error(encoder_spec(), position)
 
 
 def test_a_mechanism_of_other_sizes_raises():
-    text = refused(decoder_spec(), Alibi(4))
+    text = assert_error(decoder_spec(), Alibi(4))
     assert "position=Alibi" in text and "4 heads with 2 in q" in text and "heads=2" in text
-    assert "head_dim 5 with 8 in q" in refused(decoder_spec(), Shaw(5, clip=4))
-    assert "embed_dim=16" in refused(decoder_spec(), Sinusoidal(32))
-    assert "head_dim 5 with 8 in q" in refused(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
+    assert "head_dim 5 with 8 in q" in assert_error(decoder_spec(), Shaw(5, clip=4))
+    assert "embed_dim=16" in assert_error(decoder_spec(), Sinusoidal(32))
+    assert "head_dim 5 with 8 in q" in assert_error(decoder_spec(), lambda layer: Shaw(8 if layer == 0 else 5, clip=4))
 
 
 def test_a_value_that_is_not_a_position_raises():
-    text = refused(decoder_spec(), 3)
+    text = assert_error(decoder_spec(), 3)
     assert "position=..." in text and "got int" in text and "whence.Position" in text
-    text = refused(decoder_spec(), lambda layer: None)
+    text = assert_error(decoder_spec(), lambda layer: None)
     assert "position=make" in text and "NoneType from make(0)" in text and "return one for every layer" in text
-    text = refused(decoder_spec(), lambda layer: Sinusoidal(WIDTH) if layer else NoPosition())
+    text = assert_error(decoder_spec(), lambda layer: Sinusoidal(WIDTH) if layer else NoPosition())
     assert "position=make" in text and "return them for layer 0" in text
     assert "Sinusoidal from make(1) and nothing from make(0)" in text
 
 
 def test_invalid_spec_and_seed_raise():
-    text = refused({"kind": "decoder"}, None)
+    text = assert_error({"kind": "decoder"}, None)
     assert "build(spec)" in text and "got dict" in text and "ModelSpec(**settings)" in text
-    text = refused(decoder_spec(), None, seed=0.5)
+    text = assert_error(decoder_spec(), None, seed=0.5)
     assert "seed=..." in text and "0.5" in text and "pass an integer" in text

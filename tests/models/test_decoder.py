@@ -58,19 +58,19 @@ def test_no_token_sees_the_future():
 def test_greedy_generation_is_the_best_token_each_time(name):
     model = decoder(MECHANISMS[name])
     text = tokens(length=4)
-    made = model.generate(text, 5, temperature=0)
+    instance = model.generate(text, 5, temperature=0)
     model.eval()
     for _ in range(5):
         text = torch.cat([text, model(text)[:, -1:].argmax(-1)], 1)
-    assert torch.equal(made, text)
+    assert torch.equal(instance, text)
 
 
 def test_generation_keeps_the_mode_and_records_no_gradient():
     model = decoder(Rotary())
     model.body.layers[1].eval()
     before = [module.training for module in model.modules()]
-    made = model.generate(tokens(), 2)
-    assert [module.training for module in model.modules()] == before and not made.requires_grad
+    instance = model.generate(tokens(), 2)
+    assert [module.training for module in model.modules()] == before and not instance.requires_grad
 
 
 def test_sampling_uses_the_generator():
@@ -85,10 +85,10 @@ def test_sampling_uses_the_generator():
 def test_samples_follow_the_logits():
     model = decoder(Rotary())
     prompt = tokens(batch=1, length=3).expand(4000, 3)
-    made = model.generate(prompt, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))[:, -1]
+    instance = model.generate(prompt, 1, temperature=0.7, generator=torch.Generator().manual_seed(0))[:, -1]
     model.eval()
     wanted = (model(prompt[:1])[0, -1] / 0.7).softmax(-1).float()
-    assert (made.bincount(minlength=VOCABULARY) / 4000 - wanted).abs().max() < 0.03
+    assert (instance.bincount(minlength=VOCABULARY) / 4000 - wanted).abs().max() < 0.03
 
 
 def test_top_k_and_low_temperatures_restrict_sampling():
@@ -105,10 +105,10 @@ def test_top_k_and_low_temperatures_restrict_sampling():
 def test_an_end_token_ends_a_row_and_all_of_them_end_generation():
     model, script = decoder(), iter(torch.tensor([[5, 2], [7, 3], [7, 5], [7, 7]]))
     model.forward = lambda new, cache: F.one_hot(next(script), VOCABULARY)[:, None]
-    made = model.generate(
+    instance = model.generate(
         torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, eos_token_id=5
     )  # one in the prompt ends nothing
-    assert made.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
+    assert instance.tolist() == [[5, 1, 5, 5, 5], [5, 1, 2, 3, 5]]
 
 
 def test_zero_new_tokens_return_the_prompt():

@@ -30,8 +30,8 @@ from mutation_sites import mutants_of
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.json")
 A, L, S = "attention/", "lab/", "statistics/"
-CORE = ["attention/test_reference.py", "attention/test_hard_cases.py"]
-PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_given_positions.py"]
+CORE = ["attention/test_reference.py", "attention/test_edge_cases.py"]
+PLACES = ["attention/test_packed_rows.py", "attention/test_padding.py", "attention/test_explicit_positions.py"]
 ERRORS = ["attention/test_argument_errors.py", "attention/test_hook_errors.py", "attention/test_cache_errors.py"]
 LOOP = [
     "lab/test_resumed_data.py",
@@ -45,7 +45,7 @@ RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py"]
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
 TESTS = {
-    "position/base": ["position/test_witness.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
+    "position/base": ["position/test_x_transformers.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
     "position/evaluate": ["attention/test_composition_attention.py", *CORE],
     "position/": ["position/test_constructor_arguments.py", "attention/fused/test_parameter_gradients.py"],  # after its own file of the same name
     A + "cache": [*PLACES, "attention/test_cache.py", *ERRORS],
@@ -53,7 +53,7 @@ TESTS = {
     A + "pair_mask": ["attention/test_masks.py", "attention/test_low_masks.py"],
     A + "layout": [*PLACES, "attention/test_cache.py", *ERRORS, *CORE],
     A + "additive": ["attention/test_additive.py"],
-    A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_documents.py"],
+    A + "pointer": ["attention/test_pointer.py", "attention/test_pointer_examples.py"],
     A + "backends": ["attention/test_backends.py", "attention/test_registered_backends.py"],
     A + "call": ["attention/test_backends.py", *ERRORS, *CORE],
     A + "module": ["attention/test_composition_attention.py", *ERRORS, "checks/test_checks.py"],
@@ -96,14 +96,14 @@ NEVER = {
 
 def asked_files(only):
     """Every test file, or those named for the modules at hand."""
-    found = {str(path.relative_to(TEST_FOLDER)) for pattern in ASKED for path in TEST_FOLDER.glob(pattern)} - NEVER
-    return sorted(found.intersection(f for m in modules(only) for f in files_for(m)) if only else found)
+    result = {str(path.relative_to(TEST_FOLDER)) for pattern in ASKED for path in TEST_FOLDER.glob(pattern)} - NEVER
+    return sorted(result.intersection(f for m in modules(only) for f in files_for(m)) if only else result)
 
 
 def modules(only):
-    found = sorted({str(path.relative_to(SOURCES)) for pattern in MODULES for path in SOURCES.glob(pattern)})
-    found = [m for m in found if not m.endswith("__init__.py") and m not in LEFT_OUT]
-    return [m for m in found if not only or any(m.startswith(part) for part in only)]
+    result = sorted({str(path.relative_to(SOURCES)) for pattern in MODULES for path in SOURCES.glob(pattern)})
+    result = [m for m in result if not m.endswith("__init__.py") and m not in LEFT_OUT]
+    return [m for m in result if not only or any(m.startswith(part) for part in only)]
 
 
 def files_for(module):
@@ -142,10 +142,10 @@ def judged(mutant, baseline, outcomes, note):
         if not files and not tests:
             continue
         limit = 60 + 4 * sum(baseline[f]["seconds"] for f in files)
-        found = yield Job(mutant, tests, limit)
-        seconds += found["seconds"]
-        if found["exit"] not in (0, 5):  # 5: no test there
-            outcomes[mutant.id] = about(mutant, "killed", found["by"], seconds)
+        result = yield Job(mutant, tests, limit)
+        seconds += result["seconds"]
+        if result["exit"] not in (0, 5):  # 5: no test there
+            outcomes[mutant.id] = about(mutant, "killed", result["by"], seconds)
             return note(mutant)
     outcomes[mutant.id] = about(mutant, "survived", None, seconds)
     return note(mutant)
@@ -159,16 +159,16 @@ def about(mutant, outcome, by, seconds):
 
 def run_baseline(jobs, files):
     """Every test file on unchanged sources: lines, seconds, and whether it runs here at all."""
-    found = {}
+    result = {}
 
     def task(file):
         outcome = yield Job(None, [file], 900, traced=True)
-        found[file] = outcome
+        result[file] = outcome
         print(f"baseline {file}: exit {outcome['exit']}, {outcome['seconds']} s {outcome['by'] or ''}", file=sys.stderr)
 
     in_parallel([task(file) for file in files], jobs)
-    green = {file: {k: about[k] for k in ("lines", "seconds")} for file, about in found.items() if about["exit"] == 0}
-    return green, {file: about["by"] or f"exit {about['exit']}" for file, about in found.items() if file not in green}
+    green = {file: {k: about[k] for k in ("lines", "seconds")} for file, about in result.items() if about["exit"] == 0}
+    return green, {file: about["by"] or f"exit {about['exit']}" for file, about in result.items() if file not in green}
 
 
 def require_green(mutant, baseline):
@@ -234,9 +234,9 @@ def main():
             outcomes = before["mutants"]
 
     def note(mutant):
-        found = outcomes[mutant.id]
-        print(f"{len(outcomes)}/{len(chosen)} {found['outcome']} {mutant.file}:{mutant.line} {mutant.id} "
-              f"{mutant.original!r} -> {mutant.mutated!r} ({found['by']}, {found['seconds']} s)", file=sys.stderr)  # fmt: skip
+        result = outcomes[mutant.id]
+        print(f"{len(outcomes)}/{len(chosen)} {result['outcome']} {mutant.file}:{mutant.line} {mutant.id} "
+              f"{mutant.original!r} -> {mutant.mutated!r} ({result['by']}, {result['seconds']} s)", file=sys.stderr)  # fmt: skip
         write()
 
     def write():
@@ -312,17 +312,17 @@ def merged(parts, path):
 
 
 def concluded(path):
-    found = json.loads(path.read_text())
-    print(f"{found['killed']} of {found['mutants_tested']} mutants killed, {found['survived']} survived, "
-          f"{found['unexplained']} of them without a reason")  # fmt: skip
-    return 1 if found["unexplained"] else 0
+    result = json.loads(path.read_text())
+    print(f"{result['killed']} of {result['mutants_tested']} mutants killed, {result['survived']} survived, "
+          f"{result['unexplained']} of them without a reason")  # fmt: skip
+    return 1 if result["unexplained"] else 0
 
 
 def by_area(outcomes):
     areas = {}
-    for found in outcomes.values():
-        area = areas.setdefault(found["file"].split("/")[0], {"killed": 0, "survived": 0})
-        area[found["outcome"]] += 1
+    for result in outcomes.values():
+        area = areas.setdefault(result["file"].split("/")[0], {"killed": 0, "survived": 0})
+        area[result["outcome"]] += 1
     return areas
 
 

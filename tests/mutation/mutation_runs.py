@@ -140,11 +140,11 @@ class Job:
         if self.timed_out:
             os.waitpid(self.pid, 0)
         crashed = {"exit": 3, "by": "the process ended", "lines": {}}
-        found = json.loads(self.result.read_text()) if self.result.exists() else crashed
+        actual = json.loads(self.result.read_text()) if self.result.exists() else crashed
         if self.timed_out:
-            found = {"exit": 2, "by": f"no end after {self.limit:.0f} s", "lines": {}}
+            actual = {"exit": 2, "by": f"no end after {self.limit:.0f} s", "lines": {}}
         shutil.rmtree(self.folder, ignore_errors=True)
-        return found | {"seconds": round(time.monotonic() - self.began, 1)}
+        return actual | {"seconds": round(time.monotonic() - self.began, 1)}
 
 
 def in_parallel(tasks, jobs):

@@ -42,6 +42,6 @@ def test_the_record_names_files_that_exist():
 def test_every_equivalent_is_a_mutant_of_the_sources(entry):
     path = SOURCES / entry["file"]
     assert path.is_file()
-    found = {mutant.id: mutant for mutant in mutants_of(entry["file"], path.read_text())}
-    same = [i for i, m in found.items() if all(getattr(m, k) == entry[k] for k in ("function", "original", "mutated"))]
+    result = {mutant.id: mutant for mutant in mutants_of(entry["file"], path.read_text())}
+    same = [i for i, m in result.items() if all(getattr(m, k) == entry[k] for k in ("function", "original", "mutated"))]
     assert entry["id"] in same, f"its id is now one of {same}"

@@ -137,7 +137,7 @@ def test_a_flat_learnable_mechanism_says_so():
     assert "as initialized" in note
 
 
-def test_a_mechanism_of_ones_own():
+def test_a_custom_mechanism():
     class Window(Position):
         def bias(self, distance, length):
             return torch.where(distance.abs() < 4, 0.0, -torch.inf).to(distance.dtype)

@@ -110,6 +110,6 @@ def test_what_it_says_of_itself():
         ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0"),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         Alibi(**arguments)

@@ -166,6 +166,6 @@ def test_what_it_says_of_itself():
         ({"head_dim": 4, "heads": 0}, r"Cope\(heads=...\) got 0"),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         Cope(**arguments)

@@ -53,7 +53,7 @@ def test_float64_and_a_state_dict_round_trip() -> None:
     assert repr(learned) == "Learned(embed_dim=4, max_length=6, learnable)"
 
 
-def test_it_starts_with_the_asked_spread() -> None:
+def test_initial_standard_deviation() -> None:
     torch.manual_seed(0)
     assert Learned(64, 256).table.std().item() == pytest.approx(0.02, rel=0.05)
 
@@ -74,7 +74,7 @@ def test_it_exports_with_a_dynamic_length() -> None:
     torch.testing.assert_close(program.module()(x, positions), model(x, positions))
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^Learned\(max_length=6\) got position 6, but .*; increase max_length, or use a mechanism that extrapolates\.$",

@@ -13,7 +13,7 @@ from whence.position.parameter import BoundedParameter
 
 @settings(max_examples=60, deadline=None)
 @given(value=st.floats(1e-6, 1e6), learnable=st.booleans())
-def test_starts_at_the_value_given(value, learnable):
+def test_initial_value(value, learnable):
     got = BoundedParameter("x", value, heads=None, learnable=learnable)()
     assert got.shape == () and got.item() == pytest.approx(value, rel=1e-5)
 
@@ -110,7 +110,7 @@ def test_above_zero_even_after_one_absurd_step(optimiser, rate):
         ),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         BoundedParameter("x", **arguments)
 

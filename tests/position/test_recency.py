@@ -71,7 +71,7 @@ def test_what_it_says_of_itself():
 
 
 @pytest.mark.parametrize("max_length", (0, 1, 2.5, None))
-def test_refusals(max_length):
+def test_errors(max_length):
     text = r"Recency\(max_length=...\) got .*, but .*; pass the longest history \+ 1\."
     with pytest.raises(WhenceError, match=text):
         Recency(max_length)

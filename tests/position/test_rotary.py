@@ -217,7 +217,7 @@ def test_repr() -> None:
     )
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     q, at = torch.zeros(1, 1, 2, 8), torch.arange(2)[None]
     with pytest.raises(
         WhenceError,

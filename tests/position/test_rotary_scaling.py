@@ -154,7 +154,7 @@ def test_scalings_are_frozen_values() -> None:
         Linear(2.0).factor = 3.0  # type: ignore[misc]
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^Linear\(factor=\.\.\.\) got 0\.5, but .*; pass the new length divided by the trained length\.$",

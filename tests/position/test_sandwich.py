@@ -93,6 +93,6 @@ def test_what_it_says_of_itself():
         ({"heads": 0}, r"Sandwich\(heads=...\) got 0, but"),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         Sandwich(**arguments)

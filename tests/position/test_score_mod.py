@@ -86,7 +86,7 @@ def test_check_takes_the_function_itself():
         whence.check(Alibi)
 
 
-def test_positions_go_on_from_a_cache():
+def test_positions_continue_from_a_cache():
     q, k, v = (x.detach() for x in inputs())
     position, cache = from_score_mod(all_arguments), KVCache()
     whole = attend(q, k, v, position=position, causal=True)

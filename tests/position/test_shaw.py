@@ -129,7 +129,7 @@ def test_state_dict_round_trip_and_repr() -> None:
     assert "value_dim" not in repr(Shaw(4, acts_on="keys", value_dim=6))
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^Shaw\(acts_on=\.\.\.\) got 'both', but .*; choose one of them\.$",
@@ -148,7 +148,7 @@ def test_refusals() -> None:
 
 
 def test_gradients_are_the_same_by_index_and_uses_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    actual = []
     for products in (False, True):
         monkeypatch.setattr(module, "uses_one_hot", lambda x, products=products: products)
         torch.manual_seed(3)
@@ -157,7 +157,7 @@ def test_gradients_are_the_same_by_index_and_uses_one_hot(monkeypatch: pytest.Mo
         content, values = shaw.content_bias(rows), shaw.value_bias(weights, rows)
         assert content is not None and values is not None
         (content.square().sum() + values.square().sum()).backward()
-        found.append([shaw.key_table.grad, shaw.value_table.grad, weights.grad])
-    for by_index, by_product in zip(*found, strict=True):
+        actual.append([shaw.key_table.grad, shaw.value_table.grad, weights.grad])
+    for by_index, by_product in zip(*actual, strict=True):
         assert by_index is not None
         torch.testing.assert_close(by_product, by_index, rtol=1e-12, atol=1e-12)

@@ -79,7 +79,7 @@ def test_what_it_says_of_itself():
         ),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         Sink(**arguments)
 

@@ -82,7 +82,7 @@ def test_it_exports_with_a_dynamic_length() -> None:
     torch.testing.assert_close(program.module()(x, positions), Model()(x, positions))
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^Sinusoidal\(embed_dim=\.\.\.\) got 0, but .*; pass the dimension of the input\.$",

@@ -170,6 +170,6 @@ def test_what_it_says_of_itself():
         ({"heads": 0, "context": 8}, r"StableMask\(heads=...\) got 0, but"),
     ),
 )
-def test_refusals(arguments, text):
+def test_errors(arguments, text):
     with pytest.raises(WhenceError, match=text):
         StableMask(**arguments)

@@ -62,10 +62,10 @@ def test_bias_is_the_buckets_row_for_each_head(form: str) -> None:
     got = t5.bias(distance, None)
     assert got.shape == (3, 250)
     assert got.dtype == torch.float64
-    found = bucket(distance, form)
+    result = bucket(distance, form)
     for n in range(250):
         for h in range(3):
-            assert got[h, n] == t5.table[found[n], h]
+            assert got[h, n] == t5.table[result[n], h]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -122,7 +122,7 @@ def test_it_exports_and_runs_as_onnx(form: str) -> None:
     assert torch.equal(torch.from_numpy(got), model(distance).detach())
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^T5Bias\(form=\.\.\.\) got 'symmetric', but .*; choose one of them\.$",

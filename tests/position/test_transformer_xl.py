@@ -100,7 +100,7 @@ def test_all_parameters_learn_and_travel() -> None:
     assert one.effects == {"content_bias"}
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     with pytest.raises(
         WhenceError,
         match=r"^TransformerXL\(embed_dim=\.\.\.\) got 7, but .*; sines and cosines come in pairs, so pass an even number\.$",

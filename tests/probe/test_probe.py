@@ -18,7 +18,7 @@ from whence.report.probe.figures import explanations_figure
 
 
 def test_every_piece_has_its_record(probed):
-    _, folder, found, said = probed
+    _, folder, result, output = probed
     names = {path.name for path in folder.glob("*.json")}
     assert {
         "plan.json",
@@ -26,8 +26,8 @@ def test_every_piece_has_its_record(probed):
         "key-value-closed-book-0000.json",
         "needle-oracle-0000.json",
     } <= names
-    assert [done for done, _, _, _ in said] == list(range(1, len(found) + 1))
-    places = [words.rpartition(", ")[2] for _, _, words, _ in said if words.startswith("key-value")]
+    assert [done for done, _, _, _ in output] == list(range(1, len(result) + 1))
+    places = [words.rpartition(", ")[2] for _, _, words, _ in output if words.startswith("key-value")]
     assert list(dict.fromkeys(places)) == [*(f"gold in slot {n}" for n in (1, 2, 3)), "closed book", "oracle"]
     record = json.loads((folder / "key-value-002-0000.json").read_text())
     assert [row["item"] for row in record["rows"]] == [0, 1] and record["condition"] == 2
@@ -35,21 +35,23 @@ def test_every_piece_has_its_record(probed):
     assert (len(slots), len(slots[0]), len(slots[0][0])) == (2, 4, 3)
 
 
-def test_a_stopped_probe_goes_on_and_asks_nothing_twice(probed, monkeypatch):
-    base, folder, found, _ = probed
+def test_a_stopped_probe_resumes_without_measuring_twice(probed, monkeypatch):
+    base, folder, result, _ = probed
     gone = folder / "key-value-001-0000.json"
     before = gone.read_text()
     gone.unlink()
-    asked = []
+    computed_files = []
     real = measurement.make_record
-    monkeypatch.setattr(measurement, "make_record", lambda *about: asked.append(about[2].file_name) or real(*about))
-    said = []
-    _, again = measurement.measure(tiny_random_model(layers=2), PLAN, base, lambda *about: said.append(about))
-    assert asked == [gone.name]
-    assert [words for _, _, words, read in said if not read] == ["key-value, 3 keys, gold in slot 2"]
+    monkeypatch.setattr(
+        measurement, "make_record", lambda *about: computed_files.append(about[2].file_name) or real(*about)
+    )
+    output = []
+    _, again = measurement.measure(tiny_random_model(layers=2), PLAN, base, lambda *about: output.append(about))
+    assert computed_files == [gone.name]
+    assert [words for _, _, words, read in output if not read] == ["key-value, 3 keys, gold in slot 2"]
     clock = {"seconds": 0, "started": ""}
     assert {**json.loads(before), **clock} == {**json.loads(gone.read_text()), **clock}
-    assert [{**one, **clock} for one in again] == [{**one, **clock} for one in found]
+    assert [{**one, **clock} for one in again] == [{**one, **clock} for one in result]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -67,10 +69,10 @@ def test_the_time_left_is_that_of_new_work_alone(terminal, monkeypatch, capsys):
         for done, (read, seconds) in enumerate([(True, 0.01), (True, 0.3), (False, 10), (False, 10)], 1):
             now[0] += seconds
             notify(done, 5, f"piece {done}", read)
-    said = capsys.readouterr().err
-    assert "about 10 s left" in said and "about 3 s left" not in said
+    output = capsys.readouterr().err
+    assert "about 10 s left" in output and "about 3 s left" not in output
     if not terminal:
-        assert said.splitlines()[:3] == [
+        assert output.splitlines()[:3] == [
             "1 of 5, piece 1; already measured", "2 of 5, piece 2; already measured",
             "3 of 5, piece 3; about 20 s left",
         ]  # fmt: skip
@@ -89,10 +91,10 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     windowed = ProbedModel("windowed", MistralForCausalLM(config).eval(), tokenizer, about)
     folder, _ = measurement.measure(windowed, PLAN, tmp_path)
     analyses.explain(windowed, PLAN, folder, lambda *about: None)
-    told = findings(folder, "whence probe windowed")
-    assert not told["explanation"].get("mask-or-encoding") and told["explanation"]["geometry"]
-    assert "Does the position of the answer matter?" in page(told)
-    assert explanations_figure(told) is not None
+    report_data = findings(folder, "whence probe windowed")
+    assert not report_data["explanation"].get("mask-or-encoding") and report_data["explanation"]["geometry"]
+    assert "Does the position of the answer matter?" in page(report_data)
+    assert explanations_figure(report_data) is not None
 
 
 def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):
@@ -100,14 +102,14 @@ def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, ca
         app(["probe", "--quick", "--task", "needle", "--out", str(tmp_path), *options], standalone_mode=False)
         return capsys.readouterr()
 
-    said = run("--only", "measure", "--minutes", "0")
+    output = run("--only", "measure", "--minutes", "0")
     [folder] = tmp_path.iterdir()
-    assert "stopped after 0 minutes" in said.out and len(list(folder.glob("needle-*.json"))) == 1
+    assert "stopped after 0 minutes" in output.out and len(list(folder.glob("needle-*.json"))) == 1
     assert "done: measure" in run("--only", "measure").out and len(list(folder.glob("needle-*.json"))) == 5
     assert "done: explain" in run("--only", "explain").out and not (folder / "report.html").exists()
-    made = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    instance = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     assert "report:" in run().out and "Where does the answering token look?" in (folder / "report.html").read_text()
-    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == made
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")} == instance
     with pytest.raises(WhenceError, match=r"guess.*measure, explain"):
         run("--only", "guess")
 
@@ -133,17 +135,20 @@ def test_a_planted_bias_comes_out_as_planted(monkeypatch, tmp_path):
 
     monkeypatch.setattr(measurement, "score_and_attend", score_and_attend)
     plan = Plan("quick", (TaskSpec("key-value", 12, 5, {"pairs": 9}),))
-    _, found = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
-    made = curve(found, "likelihood")
-    assert [point["mean"] for point in made["points"]] == [1, 0, 0, 0, 1]
+    _, result = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
+    instance = curve(result, "likelihood")
+    assert [point["mean"] for point in instance["points"]] == [1, 0, 0, 0, 1]
     assert (
-        made["gap"] == 1 and made["gap_p"] < 0.001 and made["worst"] == 2 and made["baselines"]["oracle"]["mean"] == 1
+        instance["gap"] == 1
+        and instance["gap_p"] < 0.001
+        and instance["worst"] == 2
+        and instance["baselines"]["oracle"]["mean"] == 1
     )
-    wrong = [row for record in found if record["condition"] == 4 for row in record["rows"]]
+    wrong = [row for record in result if record["condition"] == 4 for row in record["rows"]]
     assert all(row["chosen_slot"] != 4 for row in wrong) and all(row["probability"] < 0.1 for row in wrong)
 
 
-def test_explanations_are_made_once_and_belong_to_their_plan(probed, monkeypatch):
+def test_analyses_run_once_and_belong_to_their_plan(probed, monkeypatch):
     _, folder, _, _ = probed
     assert set(load_findings(probed)["explanation"]) == {"attention", *analyses.ANALYSES}
     monkeypatch.setattr(analyses, "ANALYSES", dict.fromkeys(analyses.ANALYSES, lambda *about: 1 / 0))

@@ -67,8 +67,8 @@ def test_untouched_is_the_model_to_the_bit_and_all_is_undone(lm, vectors):
 @pytest.mark.parametrize("arm", ["shuffled", "no moving", "no vector", "no content"])
 def test_a_cache_and_branches_keep_the_positions(lm, vectors, arm):
     """Answers side by side after a cached prompt, against each in a forward of its own that begins at zero."""
-    made = build_task("key-value", 2, pairs=3)
-    prompts = [made.prompt(item, place) for place, item in enumerate(made.items)]
+    instance = build_task("key-value", 2, pairs=3)
+    prompts = [instance.prompt(item, place) for place, item in enumerate(instance.items)]
     with ablation.change_attention_inputs(lm, ablation.ablation_arms(vectors)[arm]):
         got = likelihood.score_choices(lm, prompts)
         wanted = [likelihood.score_separately(lm, one) for one in likelihood.build_branches(lm, prompts)]
@@ -88,8 +88,8 @@ def test_modules_that_are_not_handed_positions_read_the_right_ones(lm):
         torch.manual_seed(0)
         other = ProbedModel("opt", OPTForCausalLM(config).eval(), lm.tokenizer)
     vectors = ablation.mean_attention_inputs(other, hidden_states.plain_texts(other, 3, 600))
-    made = build_task("key-value", 1, pairs=3)
-    prompts = [made.prompt(made.items[0], 1)]
+    instance = build_task("key-value", 1, pairs=3)
+    prompts = [instance.prompt(instance.items[0], 1)]
     with ablation.change_attention_inputs(other, ablation.ablation_arms(vectors)["no moving"]):
         got = likelihood.score_choices(other, prompts)
         wanted = [likelihood.score_separately(other, one) for one in likelihood.build_branches(other, prompts)]
@@ -98,9 +98,9 @@ def test_modules_that_are_not_handed_positions_read_the_right_ones(lm):
 
 def test_every_arm_has_its_curves(lm):
     plan = Plan("quick", (TaskSpec("key-value", 2, 3, {"pairs": 3}),), texts=3, intervention_items=2)
-    found = ablation.run_ablation(lm, plan)
-    assert found["task"] == "key-value" and found["gold_slots"] == [0, 1, 2] and found["items"] == 2
-    for arm in found["arms"].values():
+    actual = ablation.run_ablation(lm, plan)
+    assert actual["task"] == "key-value" and actual["gold_slots"] == [0, 1, 2] and actual["items"] == 2
+    for arm in actual["arms"].values():
         assert len(arm["probability"]) == len(arm["correct"]) == len(arm["gold_attention"]) == 3
         assert all(0 <= value <= 1 for value in arm["probability"] + arm["gold_attention"])
 

@@ -12,21 +12,21 @@ from whence.statistics import proportion
 
 def records(table, name="correct", lines=True):
     """One record for each place and line; ``table[place][item]``."""
-    made = [
+    instance = [
         {"condition": place, "rows": [{"item": i, name: value} for i, value in enumerate(row)]}
         for place, row in table.items()
     ]
     if lines:
-        made += [{"condition": where, "rows": [{"item": 0, name: True}]} for where in ("closed book", "oracle")]
-    return made
+        instance += [{"condition": where, "rows": [{"item": 0, name: True}]} for where in ("closed book", "oracle")]
+    return instance
 
 
 def test_points_are_wilsons_and_the_worst_is_the_lowest():
-    found = curve(records({0: [1, 1, 1, 1], 3: [0, 0, 1, 0], 6: [1, 1, 0, 1]}), "likelihood")
-    assert [point["slot"] for point in found["points"]] == [0, 3, 6]
-    assert found["points"][1]["interval"] == proportion(1, 4).interval.to_json()
-    assert (found["average"], found["gap"], found["worst"], found["best"]) == (pytest.approx(8 / 12), 0.75, 3, 0)
-    assert found["baselines"]["oracle"]["mean"] == 1.0
+    result = curve(records({0: [1, 1, 1, 1], 3: [0, 0, 1, 0], 6: [1, 1, 0, 1]}), "likelihood")
+    assert [point["slot"] for point in result["points"]] == [0, 3, 6]
+    assert result["points"][1]["interval"] == proportion(1, 4).interval.to_json()
+    assert (result["average"], result["gap"], result["worst"], result["best"]) == (pytest.approx(8 / 12), 0.75, 3, 0)
+    assert result["baselines"]["oracle"]["mean"] == 1.0
 
 
 def test_gap_by_chance_is_that_of_all_shuffles():
@@ -36,9 +36,9 @@ def test_gap_by_chance_is_that_of_all_shuffles():
         means = torch.stack([row[list(order)] for row, order in zip(table, orders, strict=True)]).mean(0)
         gaps.append(float(means.max() - means.min()))
     exact = sum(gap >= 1 - 1e-9 for gap in gaps) / len(gaps)
-    found = gap_by_chance(table, 0, draws=4000)
-    assert found["gap_p"] == pytest.approx(exact, abs=0.02)
-    assert found["gap_by_chance"] == pytest.approx(sum(gaps) / len(gaps), abs=0.02)
+    result = gap_by_chance(table, 0, draws=4000)
+    assert result["gap_p"] == pytest.approx(exact, abs=0.02)
+    assert result["gap_by_chance"] == pytest.approx(sum(gaps) / len(gaps), abs=0.02)
 
 
 def test_a_planted_effect_is_seen_and_noise_is_not():
@@ -50,15 +50,15 @@ def test_a_planted_effect_is_seen_and_noise_is_not():
 
 
 def test_shares_have_an_interval_that_holds_their_mean():
-    found = curve(records({0: [0.1, 0.5, 0.9], 1: [0.2, 0.2, 0.3]}, "probability"), "probability")
-    for point in found["points"]:
+    result = curve(records({0: [0.1, 0.5, 0.9], 1: [0.2, 0.2, 0.3]}, "probability"), "probability")
+    for point in result["points"]:
         assert point["interval"]["low"] <= point["mean"] <= point["interval"]["high"]
-    assert found["average_interval"]["low"] < found["average"] < found["average_interval"]["high"]
+    assert result["average_interval"]["low"] < result["average"] < result["average_interval"]["high"]
 
 
 def test_items_without_every_place_are_left_out_and_equal_ones_claim_no_interval():
-    found = curve(records({0: [1, 1, 1], 1: [1, 1]}), "likelihood")
-    assert found["items"] == 2 and found["average_interval"] is None
+    result = curve(records({0: [1, 1, 1], 1: [1, 1]}), "likelihood")
+    assert result["items"] == 2 and result["average_interval"] is None
 
 
 def test_wrong_choices_are_counted_by_slot():

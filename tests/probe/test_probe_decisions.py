@@ -9,7 +9,7 @@ from whence.report.probe.sentences import few_items_note, headline, section_answ
 
 def records(correct, share):
     """Records with right or wrong and a probability; ``table[place][item]``."""
-    made = [
+    instance = [
         {
             "condition": place,
             "rows": [{"item": i, "correct": r, "probability": s} for i, (r, s) in enumerate(zip(*rows, strict=True))],
@@ -17,7 +17,7 @@ def records(correct, share):
         for place, rows in enumerate(zip(correct, share, strict=True))
     ]
     alone = [{"item": i, "correct": True, "probability": 1.0} for i in range(len(correct[0]))]
-    return [*made, {"condition": "closed book", "rows": alone}, {"condition": "oracle", "rows": alone}]
+    return [*instance, {"condition": "closed book", "rows": alone}, {"condition": "oracle", "rows": alone}]
 
 
 def task(name, correct, share):
@@ -38,47 +38,47 @@ SHARE = [[0.90 - 0.01 * i - 0.12 * place for i in range(6)] for place in range(5
 
 def test_the_measure_that_supports_an_effect_leads():
     """The page once said "no effect can be claimed" by right and wrong above a gap of 38 points with p = 0.0005."""
-    found = answered(task("pairs", RIGHT, SHARE))
-    [one] = found["tasks"]
+    result = answered(task("pairs", RIGHT, SHARE))
+    [one] = result["tasks"]
     choice, probability = one["curves"]
     assert choice["corrected_p"] >= ALPHA and probability["corrected_p"] < ALPHA
     assert leading_curve(one)["score"] == "probability" and one["supported"]
-    said = headline(one)
-    assert said.startswith("The probability of the answer is 48 points higher with the gold in slot 1 than in slot 5")
-    assert "95% interval" in said and "p = 0.001" in said
-    assert section_answer(found).startswith("Yes, in pairs: the probability of the answer is 48 points higher")
+    output = headline(one)
+    assert output.startswith("The probability of the answer is 48 points higher with the gold in slot 1 than in slot 5")
+    assert "95% interval" in output and "p = 0.001" in output
+    assert section_answer(result).startswith("Yes, in pairs: the probability of the answer is 48 points higher")
 
 
 def test_the_strongest_task_answers_for_all():
     flat = [[0.5 + 0.01 * ((i * 7 + place * 3) % 5) for i in range(6)] for place in range(5)]
-    found = answered(task("flat", RIGHT, flat), task("steep", RIGHT, SHARE))
-    assert [one["supported"] for one in found["tasks"]] == [False, True]
-    assert section_answer(found).startswith("Yes, in 1 of 2 tasks, most clearly in steep:")
-    assert headline(found["tasks"][0]).startswith("Undecided: the strongest measure, ")
+    result = answered(task("flat", RIGHT, flat), task("steep", RIGHT, SHARE))
+    assert [one["supported"] for one in result["tasks"]] == [False, True]
+    assert section_answer(result).startswith("Yes, in 1 of 2 tasks, most clearly in steep:")
+    assert headline(result["tasks"][0]).startswith("Undecided: the strongest measure, ")
     only = answered(task("flat", RIGHT, flat))
     assert section_answer(only).startswith("Undecided: none of 2 tests supports an effect of position (smallest p = ")
 
 
 def test_the_same_everywhere_is_undecided_and_says_so():
     ones = [[1] * 6] * 5
-    found = answered(task("easy", ones, [[1.0] * 6] * 5))
-    assert headline(found["tasks"][0]) == (
+    result = answered(task("easy", ones, [[1.0] * 6] * 5))
+    assert headline(result["tasks"][0]) == (
         "Undecided: accuracy by choice is 100% in every slot, so the task is too easy to show an effect."
     )
 
 
 def test_a_measure_with_a_gap_leads_one_without_where_no_test_supports_either():
     wrong = [[0] * 2] * 3
-    found = answered(task("hard", wrong, [[0.2, 0.3], [0.3, 0.2], [0.25, 0.26]]))
-    assert all(one["corrected_p"] == 1 for one in found["tasks"][0]["curves"])
-    assert leading_curve(found["tasks"][0])["score"] == "probability"
+    result = answered(task("hard", wrong, [[0.2, 0.3], [0.3, 0.2], [0.25, 0.26]]))
+    assert all(one["corrected_p"] == 1 for one in result["tasks"][0]["curves"])
+    assert leading_curve(result["tasks"][0])["score"] == "probability"
 
 
-def test_a_task_that_is_too_hard_and_a_single_test_are_told():
-    found = answered(task("hard", [[0] * 6] * 5, [[0.0] * 6] * 5), tests=2)
-    assert headline(found["tasks"][0]).endswith("is 0% in every slot, so the task is too hard to show an effect.")
-    found["decision"]["tests"] = 1  # generation alone
-    assert section_answer(found).startswith("Undecided: the only test does not support an effect of position")
+def test_notes_on_a_hard_task_and_on_a_single_test():
+    result = answered(task("hard", [[0] * 6] * 5, [[0.0] * 6] * 5), tests=2)
+    assert headline(result["tasks"][0]).endswith("is 0% in every slot, so the task is too hard to show an effect.")
+    result["decision"]["tests"] = 1  # generation alone
+    assert section_answer(result).startswith("Undecided: the only test does not support an effect of position")
 
 
 def test_the_family_is_the_plans_even_where_tasks_are_missing():
@@ -113,9 +113,9 @@ def test_the_interval_of_the_gap_agrees_with_its_p_and_covers_the_truth():
         effect = torch.tensor([0.3, 0.1, 0.0, 0.2], dtype=torch.float64)
         table = 0.3 + effect + 0.15 * torch.randn(12, 4, generator=generator, dtype=torch.float64)
         means = table.mean(0)
-        found = gap_by_chance(table, number, draws=400)
-        ends = found["gap_interval"]
-        assert (ends["low"] > 0) == (found["gap_p"] <= ALPHA)
+        result = gap_by_chance(table, number, draws=400)
+        ends = result["gap_interval"]
+        assert (ends["low"] > 0) == (result["gap_p"] <= ALPHA)
         true = float(effect[means.argmax()] - effect[means.argmin()])
         covered += ends["low"] <= true <= ends["high"]
     assert covered / drawn >= 0.93

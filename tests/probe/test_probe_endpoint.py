@@ -40,7 +40,7 @@ class Server:
                     return todo(self)
                 return outer.answer(self, body)
 
-            def log_message(self, *said):
+            def log_message(self, *message):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -54,12 +54,12 @@ class Server:
         key = text.rsplit('Key: "', 1)[-1].split('"')[0]
         value = text.split(f'"{key}": "')[1].split('"')[0] if f'"{key}": "' in text else "nothing"
         choice = {"message": {"role": "assistant", "content": value}} if chat else {"text": value}
-        told = {
+        reply = {
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": [choice | {"finish_reason": "stop"}],
         }
-        send(200, json.dumps(told))(handler)
+        send(200, json.dumps(reply))(handler)
 
 
 def send(code, text, **headers):
@@ -75,29 +75,29 @@ def send(code, text, **headers):
 
 @pytest.fixture
 def server():
-    made = Server()
-    yield made
-    made.release.set()
-    made.http.shutdown()
-    made.http.server_close()
+    instance = Server()
+    yield instance
+    instance.release.set()
+    instance.http.shutdown()
+    instance.http.server_close()
 
 
 @pytest.fixture
 def endpoint(server):
     waited = []
-    made = Endpoint("asked-for", server.url, timeout=5.0, workers=2, sleep=waited.append)
-    made.__dict__["waited"] = waited
-    return made
+    instance = Endpoint("asked-for", server.url, timeout=5.0, workers=2, sleep=waited.append)
+    instance.__dict__["waited"] = waited
+    return instance
 
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_answers_are_recorded_with_what_the_server_says_of_itself(server, tmp_path, monkeypatch, chat):
     monkeypatch.setenv("SOME_KEY", KEY)
     lm = Endpoint("asked-for", server.url, chat=chat, key_variable="SOME_KEY")
-    folder, found = measurement.measure(lm, PLAN, tmp_path)
-    rows = [row for record in found for row in record["rows"]]
+    folder, result = measurement.measure(lm, PLAN, tmp_path)
+    rows = [row for record in result for row in record["rows"]]
     assert {(row["served_as"], row["fingerprint"], row["finish"]) for row in rows} == {("served-2026", "fp_1", "stop")}
-    correct = {record["condition"]: record["rows"][0]["generated_correct"] for record in found}
+    correct = {record["condition"]: record["rows"][0]["generated_correct"] for record in result}
     assert correct == {0: True, 1: True, "closed book": False, "oracle": True}
     paths = {path for path, _, _ in server.requests}
     assert paths == {"/v1/chat/completions" if chat else "/v1/completions"}
@@ -146,7 +146,7 @@ def test_waits_grow_and_end(server, endpoint):
 
 
 @pytest.mark.parametrize(
-    "trouble, said",
+    "trouble, message",
     [
         (send(401, "who are you"), "HTTP 401 .*who are you.*environment variable OPENAI_API_KEY"),
         (send(404, "no"), "HTTP 404.*or pass --chat"),
@@ -154,14 +154,14 @@ def test_waits_grow_and_end(server, endpoint):
         (send(302, "", Location="http://127.0.0.1:9/elsewhere"), "HTTP 302.*give the address itself"),
     ],
 )
-def test_a_request_that_is_refused_is_not_tried_again(server, endpoint, trouble, said):
+def test_a_request_that_is_refused_is_not_tried_again(server, endpoint, trouble, message):
     server.before = [trouble]
-    with pytest.raises(WhenceError, match=said):
+    with pytest.raises(WhenceError, match=message):
         endpoint.identity()
     assert len(server.requests) == 1
 
 
-def test_a_stopped_probe_goes_on_with_what_is_missing(server, endpoint, tmp_path):
+def test_a_stopped_probe_resumes_with_the_missing_records(server, endpoint, tmp_path):
     server.before = [None, None, None, *[send(500, "oh")] * 50]  # the first request asks who answers
     with pytest.raises(WhenceError, match="HTTP 500"):
         measurement.measure(endpoint, PLAN, tmp_path)
@@ -169,12 +169,12 @@ def test_a_stopped_probe_goes_on_with_what_is_missing(server, endpoint, tmp_path
     kept_before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert len(kept_before) == 3  # the plan and two records
     server.before, server.requests = [], []
-    again, found = measurement.measure(endpoint, PLAN, tmp_path)
-    assert again == folder and len(found) == 8 and len(server.requests) == 1 + 6
+    again, result = measurement.measure(endpoint, PLAN, tmp_path)
+    assert again == folder and len(result) == 8 and len(server.requests) == 1 + 6
     assert all((folder / name).stat().st_mtime_ns == when for name, when in kept_before.items())
 
 
-def test_a_killed_probe_goes_on_with_the_same_command(server, tmp_path, whence_here):
+def test_a_killed_probe_resumes_with_the_same_command(server, tmp_path, whence_here):
     arguments = [
         "probe",
         "served",
@@ -229,25 +229,25 @@ def test_another_model_behind_the_same_address_is_refused(server, endpoint, tmp_
 
 
 @pytest.mark.parametrize(
-    "url, said",
+    "url, message",
     [
         ("localhost:8000", "http or https"),
         ("ftp://x/v1", "http or https"),
         ("http://me:secret@x/v1", "environment variable"),
     ],
 )
-def test_bad_addresses_are_refused(url, said):
-    with pytest.raises(WhenceError, match=said) as refused:
+def test_bad_addresses_are_refused(url, message):
+    with pytest.raises(WhenceError, match=message) as refused:
         Endpoint("m", url)
     assert "secret" not in str(refused.value)
 
 
 def test_only_generation_comes_over_an_endpoint(whence_here, tmp_path):
-    asked = ("probe", "m", "--endpoint", "http://127.0.0.1:9/v1", "--out", tmp_path)
-    for options, said in (
+    command = ("probe", "m", "--endpoint", "http://127.0.0.1:9/v1", "--out", tmp_path)
+    for options, message in (
         (("--score", "likelihood"), "--score generation alone"),
         (("--layers", "1"), "answers only"),
     ):
-        done = whence_here(*asked, *options)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        done = whence_here(*command, *options)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -25,20 +25,20 @@ def test_regions_are_a_whole_row():
     assert torch.allclose(sum(parts.values()), torch.ones(2, 3, **F64))
     planted = torch.zeros(1, 1, 41)
     planted[..., 0], planted[..., 3], planted[..., 40] = 0.5, 0.2, 0.3
-    found = {name: round(float(value), 6) for name, value in attention_rows.regions(planted).items()}
-    assert found == {"sink": 0.5, "primacy": 0.2, "middle": 0.0, "recency": 0.3}
+    actual = {name: round(float(value), 6) for name, value in attention_rows.regions(planted).items()}
+    assert actual == {"sink": 0.5, "primacy": 0.2, "middle": 0.0, "recency": 0.3}
 
 
 def test_without_positions_attention_by_distance_is_the_masks_alone():
     lm = tiny_random_model(layers=2)
     plan = Plan("quick", (TaskSpec("needle", 2, 2, {"pieces": 2, "words": 5}),), texts=2, tokens=32)
-    found = analyses.by_distance(lm, plan)
+    actual = analyses.by_distance(lm, plan)
     with torch.no_grad():  # a model whose rotation turns nothing looks the same with its positions as without
         lm.model.model.rotary_emb.inv_freq.zero_()
     still = analyses.by_distance(lm, plan)
-    for one, other in ((found["one_position"], still["attention"]), (still["one_position"], still["attention"])):
+    for one, other in ((actual["one_position"], still["attention"]), (still["one_position"], still["attention"])):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
-    assert not torch.allclose(torch.tensor(found["attention"]), torch.tensor(found["one_position"]), atol=1e-4)
+    assert not torch.allclose(torch.tensor(actual["attention"]), torch.tensor(actual["one_position"]), atol=1e-4)
 
 
 def test_attention_by_distance_finds_a_planted_decay():
@@ -85,9 +85,9 @@ def test_decomposition_is_whole_orthogonal_and_finds_what_was_planted():
 
 
 def test_position_beyond_chance_is_zero_in_noise():
-    found = [geometry.decompose(normal(5, 30, 8, seed=seed)) for seed in range(20)]
-    assert abs(sum(parts.position_beyond_chance for parts in found) / 20) < 0.01
-    assert min(parts.shares["position"] for parts in found) > 0.15  # which the plain share does not know
+    actual = [geometry.decompose(normal(5, 30, 8, seed=seed)) for seed in range(20)]
+    assert abs(sum(parts.position_beyond_chance for parts in actual) / 20) < 0.01
+    assert min(parts.shares["position"] for parts in actual) > 0.15  # which the plain share does not know
 
 
 def test_scores_are_the_sum_of_their_parts():
@@ -108,29 +108,29 @@ def test_outlier_channels_are_named():
 
 def test_positional_vectors_have_no_rest():
     states = normal(4, 2, 16, 6) + torch.linspace(0, 1, 16, **F64)[:, None]
-    found = geometry.positional_vectors(states)
-    assert float(found.content.mean(0).abs().max()) < 1e-12 and float(found.moving.mean(1).abs().max()) < 1e-12
-    assert torch.allclose(found.base + found.moving + found.content, states)
-    assert torch.allclose(geometry.remove_part(states, found, "content"), found.vector.expand_as(states))
+    actual = geometry.positional_vectors(states)
+    assert float(actual.content.mean(0).abs().max()) < 1e-12 and float(actual.moving.mean(1).abs().max()) < 1e-12
+    assert torch.allclose(actual.base + actual.moving + actual.content, states)
+    assert torch.allclose(geometry.remove_part(states, actual, "content"), actual.vector.expand_as(states))
     one = states[:, 0]
-    assert torch.allclose(geometry.replace_positional_vectors(one, found.vector[0]), one)
-    moved = geometry.replace_positional_vectors(one, found.vector[0], ratio=2.0)
+    assert torch.allclose(geometry.replace_positional_vectors(one, actual.vector[0]), one)
+    moved = geometry.replace_positional_vectors(one, actual.vector[0], ratio=2.0)
     assert torch.equal(moved[:, :4], one[:, :4])
-    expected = one[:, 9] - found.vector[0, 9] + (found.vector[0, 4] + found.vector[0, 5]) / 2
+    expected = one[:, 9] - actual.vector[0, 9] + (actual.vector[0, 4] + actual.vector[0, 5]) / 2
     assert torch.allclose(moved[:, 9], expected)
     circle = torch.stack([torch.arange(8, **F64).cos(), torch.arange(8, **F64).sin()], -1).repeat(2, 1)
     assert torch.allclose(geometry.nearest_inside(circle, 8), torch.ones(8, **F64))
 
 
 @pytest.mark.parametrize("fit", channels.FITS)
-def test_a_planted_channel_is_found_by_each_fit(fit):
+def test_each_fit_detects_a_planted_channel(fit):
     tokens, width = 300, 12
     means = 0.3 * normal(8, tokens, width)
     means[..., 5] += torch.linspace(0, 1, tokens, **F64).sqrt() * 40
     means[..., 7] -= torch.linspace(0, 1, tokens, **F64) * 40
     means[..., 2] += torch.sin(torch.linspace(0, 9, tokens, **F64)) * 40  # smooth, but turns
-    found = {one.channel: one for one in channels.positional_channels(means, fit, most=None)}
-    assert found[5].direction == 1 and found[7].direction == -1 and 2 not in found
+    actual = {one.channel: one for one in channels.positional_channels(means, fit, most=None)}
+    assert actual[5].direction == 1 and actual[7].direction == -1 and 2 not in actual
     assert {one.channel for one in channels.positional_channels(means, fit, most=2)} == {5, 7}
 
 
@@ -139,7 +139,7 @@ def test_a_straight_line_through_noise_passes_by_chance_and_the_count_says_so():
     assert channels.by_chance(means, "segmented") > 10 and channels.by_chance(means, "window") == 0
 
 
-def test_flat_curves_run_no_way():
+def test_a_flat_curve_has_no_direction():
     assert channels.direction(torch.zeros(64, 3), "cubic").tolist() == [0, 0, 0]
     assert float(channels.roughness(torch.linspace(0, 1, 64, **F64)[:, None])) < 1e-20
 
@@ -148,7 +148,7 @@ def test_segments_are_the_best_of_all_partitions(monkeypatch):
     points = 9
     monkeypatch.setattr(channels, "POINTS", points)
     curve = torch.tensor([0, 1, 2, 3, 3, 3.1, 1, 0.5, 0.4], **F64)[:, None] + 0.05 * normal(points, 3)
-    made = channels._fit_segments(curve)
+    instance = channels._fit_segments(curve)
     noise = (curve.diff(dim=0).square().mean(0) / 2).clamp_min(1e-12)
     price = channels.PENALTY * noise * np.log(points)
     for column in range(3):
@@ -160,13 +160,15 @@ def test_segments_are_the_best_of_all_partitions(monkeypatch):
                 line = np.polyval(np.polyfit(x, y, 1), x) if b - a > 1 else y
                 cost += float(((y - line) ** 2).sum()) + float(price[column])
             best = min(best, cost)
-        pieces = 1 + int(((made[1:-1, column] - (made[:-2, column] + made[2:, column]) / 2).abs() > 1e-9).sum())
-        missed = float((curve[:, column] - made[:, column]).square().sum())
+        pieces = 1 + int(
+            ((instance[1:-1, column] - (instance[:-2, column] + instance[2:, column]) / 2).abs() > 1e-9).sum()
+        )
+        missed = float((curve[:, column] - instance[:, column]).square().sum())
         assert missed <= best <= missed + pieces * float(price[column]) + 1e-9
 
 
 def test_wrong_shapes_are_refused():
-    for call, said in (
+    for call, message in (
         (lambda: geometry.decompose(torch.ones(3, 4)), "two or more contexts"),
         (lambda: channels.fit_curves(torch.ones(64, 1), "spline"), "the fits are"),
         (lambda: channels.fit_curves(torch.ones(6, 1), "cubic"), "use longer texts"),
@@ -176,7 +178,7 @@ def test_wrong_shapes_are_refused():
         (lambda: attention_rows.regions(torch.ones(1, 1, 2)), "two ends and a middle"),
         (lambda: attention_rows.gold_and_profile(torch.ones(1, 1, 1, 3), [0]), "measure at two or more places"),
     ):
-        with pytest.raises(WhenceError, match=said):
+        with pytest.raises(WhenceError, match=message):
             call()
 
 
@@ -212,8 +214,8 @@ def test_two_halves_tell_the_rank_of_position_from_noise():
     position = 4 * waves(1, 2)
     states = position + normal(16, 64, 24) * 2
     assert geometry.rank(geometry.spectrum(geometry.decompose(states).position)) > 4  # the noise of sixteen texts
-    found = geometry.in_both_halves(states, 4)
-    assert found["rank"] <= 3 and found["low_frequencies"] == pytest.approx(1, abs=0.05)
+    actual = geometry.in_both_halves(states, 4)
+    assert actual["rank"] <= 3 and actual["low_frequencies"] == pytest.approx(1, abs=0.05)
     exact = geometry.in_both_halves(position.expand(4, 64, 24), 4)
     assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
     high = geometry.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
@@ -225,5 +227,5 @@ def test_two_halves_tell_the_rank_of_position_from_noise():
 def test_texts_without_position_have_none_in_both_halves():
     """Neighbouring tokens are alike in every text, which makes a smooth mean of few; only its place in the text is chance."""
     smooth = normal(40, 12, 70, 6, seed=3).unfold(2, 7, 1).mean(-1)
-    found = [geometry.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
-    assert sum(one is not None for one in found) <= 6  # one in twenty is expected of forty
+    actual = [geometry.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
+    assert sum(one is not None for one in actual) <= 6  # one in twenty is expected of forty

@@ -21,8 +21,8 @@ PLAN = Plan(
 )
 
 
-def shares(found):
-    return [row["probability"] for record in found for row in record["rows"]]
+def shares(actual):
+    return [row["probability"] for record in actual for row in record["rows"]]
 
 
 def test_a_changed_checkpoint_under_the_same_path_gets_numbers_of_its_own(tmp_path):
@@ -130,7 +130,7 @@ def test_settings_numbers_and_code_of_attached_positions_show():
     class Own(Alibi):
         pass
 
-    found = [plain]
+    actual = [plain]
     for position in (
         Alibi(heads=4),
         Alibi(heads=4, scale=2.0),
@@ -138,19 +138,19 @@ def test_settings_numbers_and_code_of_attached_positions_show():
         Own(heads=4),
     ):
         with hf.attach(lm.model, position):
-            found.append(identify(lm))
+            actual.append(identify(lm))
     with hf.attach(lm.model, PowerPrior(heads=4, alpha=0.1, learnable=True)) as attachment:
-        found.append(identify(lm))
+        actual.append(identify(lm))
         with torch.no_grad():
             next(attachment.positions[1].parameters()).add_(1e-3)
-        found.append(identify(lm))
+        actual.append(identify(lm))
     with hf.attach(lm.model, Alibi(heads=4), keep_rotary=False):
-        found.append(identify(lm))
-    assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
-    assert {one["weights"]["sha256"] for one in found} == {plain["weights"]["sha256"]}
-    assert [one["layers"] for one in found[1]["attached"]] == [[0, 1]]  # layers with the same position stand together
-    assert [one["layers"] for one in found[6]["attached"]] == [[0], [1]]
-    assert "code" in found[4]["attached"][0]["parts"][0] and found[-1]["attached"][0]["own_rotation"] == "removed"
+        actual.append(identify(lm))
+    assert len({json.dumps(one, sort_keys=True) for one in actual}) == len(actual)
+    assert {one["weights"]["sha256"] for one in actual} == {plain["weights"]["sha256"]}
+    assert [one["layers"] for one in actual[1]["attached"]] == [[0, 1]]  # layers with the same position stand together
+    assert [one["layers"] for one in actual[6]["attached"]] == [[0], [1]]
+    assert "code" in actual[4]["attached"][0]["parts"][0] and actual[-1]["attached"][0]["own_rotation"] == "removed"
     with scale_channel(lm, 3, 0.5, range(1)):
         assert identify(lm)["hooks"] == [
             "whence.probe.ablation._wrap_forward.<locals>.call(channel=3, factor=0.5) on 1 modules"
@@ -159,13 +159,13 @@ def test_settings_numbers_and_code_of_attached_positions_show():
 
 
 @pytest.fixture
-def few_ways(monkeypatch):
+def few_analyses(monkeypatch):
     """Two of the explanations: one that captures attention, and one that reads hidden states."""
     kept_ways = {name: way for name, way in analyses.ANALYSES.items() if name in ("content-free", "geometry")}
     monkeypatch.setattr(analyses, "ANALYSES", kept_ways)
 
 
-def test_a_probe_leaves_the_identity_as_it_was(few_ways, tmp_path):
+def test_a_probe_leaves_the_identity_as_it_was(few_analyses, tmp_path):
     lm = tiny_random_model(layers=2)
     before = identify(lm)
     plan = replace(PLAN, scores=("likelihood", "generation"))
@@ -174,11 +174,11 @@ def test_a_probe_leaves_the_identity_as_it_was(few_ways, tmp_path):
     assert identify(lm) == before
 
 
-def test_the_copy_that_is_looked_into_may_have_other_precision_and_nothing_else(few_ways, tmp_path):
+def test_the_copy_that_is_looked_into_may_have_other_precision_and_nothing_else(few_analyses, tmp_path):
     lm = tiny_random_model(layers=2)
-    asked = replace(lm, model=tiny_random_model(layers=2).model.to(torch.bfloat16))
+    queried_model = replace(lm, model=tiny_random_model(layers=2).model.to(torch.bfloat16))
     plan = replace(PLAN, dtype="bfloat16")
-    folder, _ = measurement.measure(asked, plan, tmp_path)
+    folder, _ = measurement.measure(queried_model, plan, tmp_path)
     analyses.explain(lm, plan, folder, lambda *about: None)
     record = json.loads((folder / "explain-geometry.json").read_text())
     assert record["identity"]["dtype"] == "float32" and run_folder.load_plan(folder)[0].identity["dtype"] == "bfloat16"
@@ -238,7 +238,7 @@ def test_weights_that_are_not_there_are_named_and_offloaded_ones_are_read():
     held = ProbedModel("offloaded", offloaded, lm.tokenizer, lm.about)
     assert held.device.type == "cpu" and identify(held)["weights"]["sha256"] == whole["sha256"]
     lm.model.lm_head = torch.nn.Linear(32, len(lm.tokenizer), bias=False, device="meta")
-    found = identify(lm)
-    assert found["weights"]["unread"] == ["lm_head.weight"] and "1 of" in describe_identity(found)
+    actual = identify(lm)
+    assert actual["weights"]["unread"] == ["lm_head.weight"] and "1 of" in describe_identity(actual)
     with pytest.raises(WhenceError, match="without data in its weights"):
         identify(ProbedModel("meta", tiny_random_model(layers=1).model.to("meta"), byte_tokenizer()))

@@ -35,19 +35,19 @@ def test_with_no_source_of_order_states_do_not_know_theirs(lm, text):
 
 
 def test_untouched_is_the_model_as_it_is_and_shifts_reach_the_span(lm, text):
-    made = ablation.arms(40, (16, 24), 8)
+    instance = ablation.arms(40, (16, 24), 8)
     plain = next(hidden_states.iterate_states(lm, text))
-    found = {
-        name: next(hidden_states.iterate_states(lm, text, positions=p, visible=v)) for name, (p, v) in made.items()
+    result = {
+        name: next(hidden_states.iterate_states(lm, text, positions=p, visible=v)) for name, (p, v) in instance.items()
     }
-    assert torch.allclose(found["untouched"], plain, atol=1e-5)
+    assert torch.allclose(result["untouched"], plain, atol=1e-5)
     # positions that go back are no packed texts: before the span nothing may change, in it something must
     for name in ("shifted encoding", "cropped mask"):
-        assert torch.allclose(found[name][:, :16], plain[:, :16], atol=1e-5)
-        assert not torch.allclose(found[name][1, 16:24], plain[1, 16:24], atol=1e-3)
-    assert made["cropped mask"][1].sum(1)[20] == 20 + 1 - 8
-    alone = next(hidden_states.iterate_states(lm, text, positions=made["shifted encoding"][0]))
-    assert torch.equal(alone, found["shifted encoding"])
+        assert torch.allclose(result[name][:, :16], plain[:, :16], atol=1e-5)
+        assert not torch.allclose(result[name][1, 16:24], plain[1, 16:24], atol=1e-3)
+    assert instance["cropped mask"][1].sum(1)[20] == 20 + 1 - 8
+    alone = next(hidden_states.iterate_states(lm, text, positions=instance["shifted encoding"][0]))
+    assert torch.equal(alone, result["shifted encoding"])
     assert torch.equal(hidden_states.mean_states(lm, text), plain.double())
 
 
@@ -57,30 +57,30 @@ def test_all_positions_moved_together_change_nothing_in_a_rotary_model(lm, text)
 
 
 def test_scaling_by_one_is_the_model_to_the_bit_and_all_is_undone(lm):
-    made = build_task("key-value", 1, pairs=2)
-    made = build_branches(lm, [made.prompt(made.items[0], 1)])
-    plain = CachedPrompts(lm, made).scores()
+    instance = build_task("key-value", 1, pairs=2)
+    instance = build_branches(lm, [instance.prompt(instance.items[0], 1)])
+    plain = CachedPrompts(lm, instance).scores()
     with scale_channel(lm, 3, 1.0, [0, 1]):
-        assert CachedPrompts(lm, made).scores() == plain
+        assert CachedPrompts(lm, instance).scores() == plain
     with scale_channel(lm, 3, -1.0, [0, 1]):
-        assert CachedPrompts(lm, made).scores() != plain
-    assert CachedPrompts(lm, made).scores() == plain
+        assert CachedPrompts(lm, instance).scores() != plain
+    assert CachedPrompts(lm, instance).scores() == plain
     with scale_channel(lm, 3, -1.0, []):
-        assert CachedPrompts(lm, made).scores() == plain
+        assert CachedPrompts(lm, instance).scores() == plain
 
 
 def test_scaled_keys_have_the_rank_one_form_and_the_prompt_is_read_unchanged(lm):
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    made = build_task("key-value", 1, pairs=2)
-    made = build_branches(lm, [made.prompt(made.items[0], 1)])
-    plain = CachedPrompts(lm, made).cache.layers
+    instance = build_task("key-value", 1, pairs=2)
+    instance = build_branches(lm, [instance.prompt(instance.items[0], 1)])
+    plain = CachedPrompts(lm, instance).cache.layers
     layer = lm.model.model.layers[1]
     with hidden_states.attention_inputs(lm, [1]) as seen:
-        CachedPrompts(lm, made)
+        CachedPrompts(lm, instance)
     x = seen[1]  # the second layer's input is the same with and without, because rows of the prompt are
     with scale_channel(lm, 5, -0.5, [0, 1]):
-        changed = CachedPrompts(lm, made).cache.layers
+        changed = CachedPrompts(lm, instance).cache.layers
     heads, width = 2, layer.self_attn.head_dim
     extra = (-0.5 - 1) * x[..., 5:6] * layer.self_attn.k_proj.weight.detach()[:, 5]
     extra = extra.reshape(1, -1, heads, width).transpose(1, 2)
@@ -103,23 +103,23 @@ def test_bad_channels_and_forwards_without_a_cache_are_refused(lm, text):
 def test_the_answer_of_a_model_that_copies_follows_the_attention():
     rows = [{"before": 0.1, "after": 0.4, "won_before": False, "won_after": True},
             {"before": 0.5, "after": 0.4, "won_before": True, "won_after": True}]  # fmt: skip
-    found = ablation.summarize_emphasis(rows)
-    assert found == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
+    result = ablation.summarize_emphasis(rows)
+    assert result == {"gained": 0.5, "mean_gain": pytest.approx(0.1), "won_before": 0.5, "won_after": 1.0}
     looks = [{"attention_before": 0.3, "attention_after": after} for after in (0.4, 0.2)]  # as the answers went
     looked = ablation.summarize_emphasis([{**row, **look} for row, look in zip(rows, looks, strict=True)])
-    assert looked == found | {"attention_rose": 0.5, "same_direction": 1.0}
+    assert looked == result | {"attention_rose": 0.5, "same_direction": 1.0}
 
 
 def test_every_slot_is_emphasized_in_turn(lm):
-    made = build_task("key-value", 1, pairs=3)
-    found = ablation.emphasize_slots(lm, made, 1, factor=4.0)
-    assert [row["slot"] for row in found["rows"]] == [0, 1, 2] and found["gold_slot"] == 1
-    assert sum(row["before"] for row in found["rows"]) == pytest.approx(1)  # each slot owns one answer
-    assert all(row["before"] != row["after"] for row in found["rows"])
-    assert found["quantity"] == "weight" and "attention_after" not in found["rows"][0]
-    by_score = ablation.emphasize_slots(lm, made, 1, "score", factor=4.0)
-    assert by_score["quantity"] == "score" and by_score["rows"] != found["rows"]
-    for row, other in zip(by_score["rows"], found["rows"], strict=True):
+    instance = build_task("key-value", 1, pairs=3)
+    result = ablation.emphasize_slots(lm, instance, 1, factor=4.0)
+    assert [row["slot"] for row in result["rows"]] == [0, 1, 2] and result["gold_slot"] == 1
+    assert sum(row["before"] for row in result["rows"]) == pytest.approx(1)  # each slot owns one answer
+    assert all(row["before"] != row["after"] for row in result["rows"])
+    assert result["quantity"] == "weight" and "attention_after" not in result["rows"][0]
+    by_score = ablation.emphasize_slots(lm, instance, 1, "score", factor=4.0)
+    assert by_score["quantity"] == "score" and by_score["rows"] != result["rows"]
+    for row, other in zip(by_score["rows"], result["rows"], strict=True):
         assert row["before"] == other["before"] and row["after"] != other["after"]
         assert 0 < row["attention_before"] < 1 and row["attention_before"] != row["attention_after"]
     with pytest.raises(WhenceError, match="use the task key-value"):

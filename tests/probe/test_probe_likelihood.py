@@ -28,48 +28,48 @@ def lm():
 
 @pytest.fixture(scope="module")
 def prompt():
-    made = build_task("key-value", 1, pairs=3)
-    return made.prompt(made.items[0], 1)
+    instance = build_task("key-value", 1, pairs=3)
+    return instance.prompt(instance.items[0], 1)
 
 
 def by_hand(lm, prompt, scored):
     """Every answer in a forward of its own, in float64."""
     model = tiny_random_model(layers=2).model.double()
-    found = []
+    actual = []
     for end in (prompt.answer, *prompt.rivals):
         whole, before = lm.tokens(prompt.text + end), len(build_branches(lm, [prompt], scored)[0].shared)
         known = model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
         after = whole[before : before + scored]
-        found.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
-    return found
+        actual.append(sum(float(known[before + i - 1, token]) for i, token in enumerate(after)))
+    return actual
 
 
 def test_branches_give_what_separate_forwards_give(lm, prompt):
     expected = by_hand(lm, prompt, 5)
-    [made] = build_branches(lm, [prompt], 5)
-    reading = CachedPrompts(lm, [made])
+    [instance] = build_branches(lm, [prompt], 5)
+    reading = CachedPrompts(lm, [instance])
     assert reading.scores()[0] == pytest.approx(expected, abs=2e-4)
-    assert score_separately(lm, made) == pytest.approx(expected, abs=2e-4)
+    assert score_separately(lm, instance) == pytest.approx(expected, abs=2e-4)
     assert reading.scores() == reading.scores()  # what was fed leaves the cache again
     assert len({round(score, 3) for score in expected}) > 1
 
 
 def test_branches_share_the_longest_beginning(lm, prompt):
-    [made] = build_branches(lm, [prompt], 4)
-    assert lm.tokenizer.decode(list(made.shared)).endswith('Corresponding value: "')
-    assert all(len(end) == 4 for end in made.ends) and len(made.inputs) == 1 + 3 * 3
+    [instance] = build_branches(lm, [prompt], 4)
+    assert lm.tokenizer.decode(list(instance.shared)).endswith('Corresponding value: "')
+    assert all(len(end) == 4 for end in instance.ends) and len(instance.inputs) == 1 + 3 * 3
 
 
 def test_the_row_is_that_of_eager_attention(lm, prompt):
-    [made] = build_branches(lm, [prompt])
-    row = CachedPrompts(lm, [made]).rows()[0]
+    [instance] = build_branches(lm, [prompt])
+    row = CachedPrompts(lm, [instance]).rows()[0]
     eager = tiny_random_model(layers=2).model
     eager.set_attn_implementation("eager")
     with torch.no_grad():
-        weights = eager(torch.tensor([made.shared]), output_attentions=True).attentions
+        weights = eager(torch.tensor([instance.shared]), output_attentions=True).attentions
     expected = torch.stack(weights)[:, 0, :, -1]
     assert torch.allclose(row, expected, atol=1e-6) and torch.allclose(
-        last_attention_row(lm, made.shared), expected, atol=1e-6
+        last_attention_row(lm, instance.shared), expected, atol=1e-6
     )
     assert lm.model.config._attn_implementation != "whence"
 
@@ -106,16 +106,16 @@ SEEN = []
 def test_emphasis_is_that_of_dense_attention(lm, prompt, kind, change, factor):
     from transformers import AttentionInterface
 
-    [made] = build_branches(lm, [prompt])
-    span, last = lm.token_spans(prompt.text, prompt.slots)[2], len(made.shared) - 1
+    [instance] = build_branches(lm, [prompt])
+    span, last = lm.token_spans(prompt.text, prompt.slots)[2], len(instance.shared) - 1
     model = tiny_random_model(layers=2).model.double()
     AttentionInterface.register("dense-emphasis", dense(last, span, lambda scores: change(scores, factor)))
     model.set_attn_implementation("dense-emphasis")
     expected = []
-    for end in made.ends:
-        known = model(torch.tensor([[*made.shared, *end]])).logits[0].log_softmax(-1).detach()
+    for end in instance.ends:
+        known = model(torch.tensor([[*instance.shared, *end]])).logits[0].log_softmax(-1).detach()
         expected.append(sum(float(known[last + place, token]) for place, token in enumerate(end)))
-    reading = CachedPrompts(lm, [made])
+    reading = CachedPrompts(lm, [instance])
     plain = reading.scores()
     assert reading.scores([kind(span, factor)])[0] == pytest.approx(expected, abs=1e-3)
     assert plain[0] != pytest.approx(expected, abs=1e-2)
@@ -137,7 +137,7 @@ def test_what_emphasis_cannot_be_is_refused():
     assert ScaledScore((0, 1), -1.0).factor == -1.0
 
 
-def test_a_model_with_windows_is_asked_row_by_row(prompt):
+def test_a_model_with_windows_is_measured_row_by_row(prompt):
     from transformers import MistralConfig, MistralForCausalLM
 
     tokenizer = byte_tokenizer()
@@ -148,16 +148,16 @@ def test_a_model_with_windows_is_asked_row_by_row(prompt):
     )  # fmt: skip
     windowed = ProbedModel("windowed", MistralForCausalLM(config).eval(), tokenizer)
     assert not windowed.supports_branching
-    [made] = build_branches(windowed, [prompt], 3)
-    one = score_separately(windowed, made)
+    [instance] = build_branches(windowed, [prompt], 3)
+    one = score_separately(windowed, instance)
     assert score_choices(windowed, [prompt], 3)[0] == pytest.approx(one)
     with pytest.raises(WhenceError, match="use score_choices"):
-        CachedPrompts(windowed, [made])
+        CachedPrompts(windowed, [instance])
 
 
 def test_padding_on_the_left_changes_no_written_answer(lm):
-    made = build_task("needle", 2, pieces=2, words=4)
-    prompts = [made.prompt(made.items[0], 0), made.closed_book(made.items[1])]
+    instance = build_task("needle", 2, pieces=2, words=4)
+    prompts = [instance.prompt(instance.items[0], 0), instance.closed_book(instance.items[1])]
     batched = generate_answers(lm, prompts, "value")
     assert batched == [generate_answers(lm, [prompt], "value")[0] for prompt in prompts]
 
@@ -165,9 +165,9 @@ def test_padding_on_the_left_changes_no_written_answer(lm):
 def test_a_prompt_that_is_too_long_is_refused():
     small = tiny_random_model(layers=1)
     small.model.config.max_position_embeddings = 64
-    made = build_task("key-value", 1, pairs=3)
+    instance = build_task("key-value", 1, pairs=3)
     with pytest.raises(WhenceError, match="quick has 64 positions"):
-        score_choices(small, [made.prompt(made.items[0], 0)])
+        score_choices(small, [instance.prompt(instance.items[0], 0)])
 
 
 def test_spans_of_tokens_and_shares():
@@ -178,8 +178,12 @@ def test_spans_of_tokens_and_shares():
 
 
 def test_prompts_read_together_are_answered_as_alone(lm):
-    made = build_task("key-value", 2, pairs=4)
-    prompts = [made.prompt(made.items[0], 1), made.oracle(made.items[1]), made.prompt(made.items[1], 3)]
+    instance = build_task("key-value", 2, pairs=4)
+    prompts = [
+        instance.prompt(instance.items[0], 1),
+        instance.oracle(instance.items[1]),
+        instance.prompt(instance.items[1], 3),
+    ]
     every = build_branches(lm, prompts)
     alone = [CachedPrompts(lm, [one]) for one in every]
     reading = CachedPrompts(lm, every)
@@ -209,10 +213,10 @@ def test_the_last_line_alone_gives_the_tokens_of_the_whole_text(lm):
     for tokenizer in tokenizers:
         reader = ProbedModel("reader", lm.model, tokenizer)
         for name, settings in (("key-value", {"pairs": 5}), ("needle", {"pieces": 3, "words": 9})):
-            made = build_task(name, 2, **settings)
-            prompts = [made.at(item, where) for item in made.items for where in (0, 2, "closed book", "oracle")]
-            for prompt, found in zip(prompts, _tokenize(reader, prompts), strict=True):
-                assert found == [reader.tokens(prompt.text + end) for end in (prompt.answer, *prompt.rivals)]
+            instance = build_task(name, 2, **settings)
+            prompts = [instance.at(item, where) for item in instance.items for where in (0, 2, "closed book", "oracle")]
+            for prompt, actual in zip(prompts, _tokenize(reader, prompts), strict=True):
+                assert actual == [reader.tokens(prompt.text + end) for end in (prompt.answer, *prompt.rivals)]
 
 
 def test_a_tokenizer_that_begins_every_text_anew_reads_whole_texts(prompt):
@@ -234,8 +238,8 @@ def test_neighbours_are_run_together_as_long_as_they_fit(lm):
 
 def test_an_answer_of_one_line_ends_with_it(lm):
     assert [token for token in range(len(lm.tokenizer)) if lm.newline_tokens[token]] == lm.tokens("\n")
-    made = build_task("needle", 3, pieces=2, words=4)
-    prompts = [made.closed_book(item) for item in made.items]
+    instance = build_task("needle", 3, pieces=2, words=4)
+    prompts = [instance.closed_book(item) for item in instance.items]
     long = generate_answers(lm, prompts, "value")
     first = generate_answers(lm, prompts, "subspan")
     for text, line in zip(long, first, strict=True):

@@ -37,9 +37,9 @@ def test_a_probe_on_the_gpu_says_what_one_on_the_cpu_says(tmp_path):
     assert set(here) == set(there)
     for way in analyses.ANALYSES:
         assert set(here[analyses.file_name(way)]["result"]) == set(there[analyses.file_name(way)]["result"])
-    assert torch.allclose(*(_shares(found) for found in (here, there)), atol=1e-3)
+    assert torch.allclose(*(_shares(result) for result in (here, there)), atol=1e-3)
 
 
-def _shares(found: dict[str, dict]) -> torch.Tensor:
-    rows = [row for name in sorted(found) if name.startswith("key-value") for row in found[name]["rows"]]
+def _shares(result: dict[str, dict]) -> torch.Tensor:
+    rows = [row for name in sorted(result) if name.startswith("key-value") for row in result[name]["rows"]]
     return torch.tensor([row["probability"] for row in rows])

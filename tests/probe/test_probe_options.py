@@ -35,8 +35,8 @@ def chatting(**changed):
 
 
 def test_a_prompt_stands_in_the_chat_template_and_its_slots_move_along():
-    lm, made = chatting(), build_task("key-value", 1, pairs=3)
-    raw = made.prompt(made.items[0], 1)
+    lm, instance = chatting(), build_task("key-value", 1, pairs=3)
+    raw = instance.prompt(instance.items[0], 1)
     apply_template = lm.apply_template(raw)
     assert apply_template.text == f"<|user|>{raw.text}<end><|assistant|>" and apply_template.gold == 1
     assert [apply_template.text[a:b] for a, b in apply_template.slots] == [raw.text[a:b] for a, b in raw.slots]
@@ -62,8 +62,8 @@ def test_special_tokens_of_a_template_are_not_put_in_twice():
 
 
 def test_answers_in_a_chat_are_scored_as_a_whole_text_would_be(tmp_path):
-    lm, made = chatting(), build_task("key-value", 2, pairs=2)
-    prompt = lm.apply_template(made.prompt(made.items[0], 0))
+    lm, instance = chatting(), build_task("key-value", 2, pairs=2)
+    prompt = lm.apply_template(instance.prompt(instance.items[0], 0))
     tokens = lm.tokens(prompt.text + prompt.answer)
     shared = len(lm.tokens(prompt.text))
     with torch.inference_mode():
@@ -73,8 +73,10 @@ def test_answers_in_a_chat_are_scored_as_a_whole_text_would_be(tmp_path):
     skipped = len(rivals.shared) - shared  # what all answers begin with is not scored
     expected = sum(float(known[at - 1, tokens[at]]) for at in range(shared + skipped, shared + skipped + 8))
     assert likelihood.score_choices(lm, [prompt])[0][0] == pytest.approx(expected, abs=1e-4)
-    folder, found = measurement.measure(lm, replace(PLAN, chat=True), tmp_path)
-    assert found[0]["identity"]["chat"] == ["<|user|>", "<end><|assistant|>"] and found[0]["identity"]["chat_template"]
+    folder, actual = measurement.measure(lm, replace(PLAN, chat=True), tmp_path)
+    assert (
+        actual[0]["identity"]["chat"] == ["<|user|>", "<end><|assistant|>"] and actual[0]["identity"]["chat_template"]
+    )
     raw, _ = measurement.measure(replace(lm, chat=False), PLAN, tmp_path)
     assert raw != folder and json.loads((raw / "key-value-000-0000.json").read_text())["identity"]["chat"] is None
 
@@ -124,10 +126,10 @@ def test_families_without_the_interface_are_measured_by_their_curves(name, tmp_p
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mamba", "lfm2"])
 def test_their_scores_are_those_of_whole_texts_one_by_one(name):
-    model, made = tiny(name), build_task("key-value", 2, pairs=2)
+    model, instance = tiny(name), build_task("key-value", 2, pairs=2)
     lm = ProbedModel(name, model, byte_tokenizer(), {})
     assert not lm.supports_branching
-    prompts = [made.prompt(item, 1) for item in made.items]
+    prompts = [instance.prompt(item, 1) for item in instance.items]
     for prompt, scores in zip(prompts, likelihood.score_choices(lm, prompts), strict=True):
         [one] = likelihood.build_branches(lm, [prompt])
         for end, score in zip(one.ends, scores, strict=True):
@@ -145,9 +147,9 @@ def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     done = whence_here("probe", path, *SMALL, "--layers", "1", "--out", tmp_path / "out")
     assert done.returncode == 0 and "curves only" not in done.stderr
     [folder] = (tmp_path / "out").iterdir()
-    told = findings(folder, "")
-    attention = told["explanation"]["attention"]["key-value-of-2"]
-    assert attention["layers"] == [1] and len(attention["gold"]) == 1 and told["explanation"]["geometry"]
+    report_data = findings(folder, "")
+    attention = report_data["explanation"]["attention"]["key-value-of-2"]
+    assert attention["layers"] == [1] and len(attention["gold"]) == 1 and report_data["explanation"]["geometry"]
     assert "layers 1 downwards" in (folder / "report.html").read_text()
     plan = run_folder.load_plan(folder)[0]
     assert plan.layers == (1,) and "--layers 1" in rerun_command(plan, "cpu")
@@ -169,7 +171,7 @@ def test_layers_of_a_model_without_the_interface_are_refused(tmp_path):
         load(saved(tmp_path / "bloom", tiny("bloom")), layers=[1])
 
 
-def test_the_quick_model_has_the_dtype_asked_for_and_a_missing_device_is_named():
+def test_the_quick_model_has_the_requested_dtype_and_a_missing_device_is_named():
     assert load("quick", dtype="bfloat16").model.dtype == torch.bfloat16
     for device in ("cuda:99", "gpu"):
         with pytest.raises(WhenceError, match=f"--device got '{device}'"):
@@ -192,12 +194,12 @@ def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):
 
 
 def test_a_plan_names_the_options_that_make_it():
-    made, _ = plan_from_options(
+    instance, _ = plan_from_options(
         "some/model", False, False, ["needle"], None, None, "bfloat16", None, slots="1,4", chat=True, layers=(1, 3),
         revision="v2",
     )  # fmt: skip
-    said = rerun_command(made, "cpu")
-    assert said == (
+    output = rerun_command(instance, "cpu")
+    assert output == (
         "whence probe some/model --task needle --slots 1,4 --dtype bfloat16 --chat --layers 1,3 --revision v2"
     )
     served, _ = plan_from_options("m", False, False, ["needle"], 9, None, endpoint="http://x/v1/", chat=True)
@@ -220,17 +222,17 @@ def test_a_missing_extra_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, output",
     [(b"", "empty"), (b"\xff\xfe{", "not UTF-8"), (b"{}", "of another plan"), (b"[]", "with a list")],
 )
-def test_a_corrupt_record_is_named(tmp_path, content, said):
+def test_a_corrupt_record_is_named(tmp_path, content, output):
     lm = tiny_random_model(layers=1)
-    folder, found = measurement.measure(lm, PLAN, tmp_path)
+    folder, actual = measurement.measure(lm, PLAN, tmp_path)
     path = folder / "key-value-000-0000.json"
     whole = path.read_bytes()
     path.write_bytes(content)
     for read in (lambda: measurement.measure(lm, PLAN, tmp_path), lambda: findings(folder, "")):
-        with pytest.raises(WhenceError, match=rf"key-value-000-0000\.json.*{said}"):
+        with pytest.raises(WhenceError, match=rf"key-value-000-0000\.json.*{output}"):
             read()
     cut = json.loads(whole)
     cut["rows"] = cut["rows"][:1]
@@ -239,7 +241,7 @@ def test_a_corrupt_record_is_named(tmp_path, content, said):
         measurement.measure(lm, PLAN, tmp_path)
     path.unlink()
     again = measurement.measure(lm, PLAN, tmp_path)[1]
-    assert [one["rows"] for one in again] == [one["rows"] for one in found]
+    assert [one["rows"] for one in again] == [one["rows"] for one in actual]
 
 
 def test_a_model_of_one_layer_is_explained_too(tmp_path):

@@ -27,12 +27,14 @@ def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
 
     monkeypatch.setenv("COLUMNS", "80")
     print_table(load_findings(probed))
-    said = capsys.readouterr().out
-    assert "…" not in said and all(len(line.rstrip()) <= 80 for line in said.splitlines())
-    rows = [line.split()[:2] for line in said.splitlines()]
+    output = capsys.readouterr().out
+    assert "…" not in output and all(len(line.rstrip()) <= 80 for line in output.splitlines())
+    rows = [line.split()[:2] for line in output.splitlines()]
     assert ["key-value", "choice"] in rows and any(row[:1] == ["probability"] for row in rows)  # both measures
     assert (
-        "% by slot" in said and "1:" in said and "Few items: 3 items per slot, fewer than 20." in " ".join(said.split())
+        "% by slot" in output
+        and "1:" in output
+        and "Few items: 3 items per slot, fewer than 20." in " ".join(output.split())
     )
 
 
@@ -44,9 +46,9 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     with pytest.raises(WhenceError, match=r"needle.* with other items.*run: whence report"):
         measurement.measure(tiny_random_model(layers=2), PLAN, probed[0])
     app(["report", str(copy.parent)], standalone_mode=False)
-    said = capsys.readouterr().out
-    assert f"report: {copy / 'report.html'}" in said and f"curves: {copy / 'curves.png'}" in said
-    assert f"explanations: {copy / 'explanations.png'}" in said
+    output = capsys.readouterr().out
+    assert f"report: {copy / 'report.html'}" in output and f"curves: {copy / 'curves.png'}" in output
+    assert f"explanations: {copy / 'explanations.png'}" in output
     assert all((copy / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("curves", "explanations"))
     assert "needle, 10 words" in (copy / "report.html").read_text()
     (copy / "needle-oracle-0000.json").unlink()
@@ -61,7 +63,7 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
         app(["report", str(copy)], standalone_mode=False)
 
 
-def test_records_of_several_machines_are_told_apart(probed, tmp_path):
+def test_records_of_several_machines_are_listed_separately(probed, tmp_path):
     copy = shutil.copytree(probed[1], tmp_path / "copy")
     path = copy / "needle-oracle-0000.json"
     record = json.loads(path.read_text())
@@ -75,9 +77,9 @@ def test_records_of_several_machines_are_told_apart(probed, tmp_path):
 def test_several_lengths_stand_side_by_side(probed, tmp_path):
     plan = Plan("quick", at_lengths([TaskSpec("key-value", 3, 3)], (2, 4)), texts=3, tokens=48, items_per_record=3)
     folder, _ = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
-    found = findings(folder, "")
-    assert [(task["task"], task["slots"]) for task in found["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
-    text = page(found)
+    result = findings(folder, "")
+    assert [(task["task"], task["slots"]) for task in result["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
+    text = page(result)
     assert "key-value: by depth and length" in text and "4 slots, gold in slot 4: " in text
     assert "by depth and length" not in page(load_findings(probed))
     with pytest.raises(WhenceError, match="key-value-75, but those of key-value, documents, needle can be chosen"):
@@ -131,34 +133,34 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
 
 
 def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed):
-    found = load_findings(probed)
-    found["identity"] = {
+    result = load_findings(probed)
+    result["identity"] = {
         "kind": "weights", "weights": {"sha256": "abc" * 9, "tensors": 9, "unread": ["a"]}, "revision": "main<", "dtype": "float32",
         "device": "cpu", "chat": ["a", "b"], "chat_template": "456" * 9, "tokenizer": "123" * 9, "attached": [],
     }  # fmt: skip
-    for task in found["tasks"]:
+    for task in result["tasks"]:
         task["source"] = "generated & drawn"
-    words = " ".join(" ".join(Document(page(found)).words).split())
+    words = " ".join(" ".join(Document(page(result)).words).split())
     assert "SHA-256 abcabcabcabc (1 of 9 tensors were not read)" in words and "revision main<" in words
     assert "tokenizer 123123123123" in words and "prompts chat template" in words and "attached nothing" in words
     assert "Data: generated & drawn." in words and "unknown (older record)" not in words
     served = {"kind": "endpoint", "served_as": "m", "url": "u", "fingerprint": "f"}
-    words = " ".join(" ".join(Document(page({**found, "identity": served})).words).split())
+    words = " ".join(" ".join(Document(page({**result, "identity": served})).words).split())
     assert "served as m endpoint u fingerprint f" in words
-    for task in found["tasks"]:
+    for task in result["tasks"]:
         del task["source"]
-    words = " ".join(Document(page({**found, "identity": None})).words)
+    words = " ".join(Document(page({**result, "identity": None})).words)
     assert "identity unknown (older record)" in words and "source unknown (older record)" in words
 
 
 def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
-    found = load_findings(probed)
-    drawn = curves_figure(found)
+    result = load_findings(probed)
+    drawn = curves_figure(result)
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [
         "key-value, 3 keys, 3 items (few)",
         "needle, 10 words, 2 items (few)",
     ]
-    [curve] = [one for one in found["tasks"][0]["curves"] if one["score"] == "likelihood"]
+    [curve] = [one for one in result["tasks"][0]["curves"] if one["score"] == "likelihood"]
     plotted = drawn.axes[0].containers[0].lines[0].get_ydata().tolist()
     assert plotted == [100 * point["mean"] for point in curve["points"]]
     names = {line.get_label() for line in drawn.axes[0].lines}
@@ -166,11 +168,11 @@ def test_the_picture_has_a_panel_for_each_task_with_its_numbers(probed):
 
 
 def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(probed):
-    found = load_findings(probed)
-    drawn = explanations_figure(found)
+    result = load_findings(probed)
+    drawn = explanations_figure(result)
     panels = {axes.get_title(loc="left")[3:]: axes for axes in drawn.axes if axes.get_title(loc="left")}
     assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghi"[: len(panels)])
-    parts = found["explanation"]
+    parts = result["explanation"]
     task = parts["attention"]["key-value"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in panels["attention to the gold as it moves"].lines}
     gold = [1000 * sum(row[i] for layer in task["gold"] for row in layer) / 8 for i in range(len(task["gold_slots"]))]
@@ -192,11 +194,11 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     told_below = " ".join(below.split())
     assert "3 plain texts" in told_below and "key-value, 3 keys, 1 item, the gold in slot 2" in told_below
     del parts["geometry"], parts["emphasis-score"]
-    fewer = explanations_figure(found)
+    fewer = explanations_figure(result)
     assert len(fewer.axes) == len(drawn.axes) - 1
     assert not any("score" in line.get_label() for line in fewer.axes[-1].lines)
     with pytest.raises(WhenceError, match="a figure needs at least one"):
-        explanations_figure({**found, "explanation": {"attention": {}}})
+        explanations_figure({**result, "explanation": {"attention": {}}})
 
 
 def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
@@ -221,10 +223,10 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
 
 
 def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
-    found = load_findings(probed)
-    text = page(found)
+    result = load_findings(probed)
+    text = page(result)
     charts = re.findall(r'<svg class="chart".*?</svg>', text, re.S)
-    assert page(found) == text and len(charts) > 12
+    assert page(result) == text and len(charts) > 12
     ids = re.findall(r'\bid="([^"]+)"', "".join(charts))
     assert len(ids) == len(set(ids))
     for chart in charts:
@@ -236,10 +238,10 @@ def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
 
 def test_without_matplotlib_the_page_has_the_numbers_as_tables(probed, monkeypatch):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    found = load_findings(probed)
-    text = page(found)
+    result = load_findings(probed)
+    text = page(result)
     words = " ".join(" ".join(Document(text).words).split())
     assert "<svg" not in text and words.count(figures.NO_FIGURES) == 1 and "whence[plot]" in words
-    for task in found["tasks"]:
+    for task in result["tasks"]:
         for point in task["curves"][0]["points"]:
             assert f"slot {point['slot'] + 1} {100 * point['mean']:.0f}% (" in words

@@ -41,27 +41,27 @@ def changed(plain, tmp_path):
     return copy
 
 
-def test_a_planted_difference_is_found_in_its_slot(plain, changed):
-    found = compare_probes(plain, changed, ("before", "after"))
-    pairs, needle = found["tasks"]
+def test_a_planted_difference_is_detected_in_its_slot(plain, changed):
+    result = compare_probes(plain, changed, ("before", "after"))
+    pairs, needle = result["tasks"]
     assert pairs["lead"] == "probability"
     [measure] = [one for one in pairs["measures"] if one["score"] == "probability"]
     assert [round(cell["difference"], 2) for cell in measure["slots"]] == [0, 0.31, -0.19]
     assert [cell["p"] < 0.05 for cell in measure["slots"]] == [False, True, True]
     assert all(cell["interval"]["low"] < cell["difference"] < cell["interval"]["high"] for cell in measure["slots"][1:])
-    said = task_answer(pairs, found)
-    assert "after is better with the gold in slot 2; before is better with the gold in slot 3" in said
-    assert "the probability of the answer is 31 points higher for after than for before in slot 2" in said
-    assert task_answer(needle, found) == "No difference: both have the same results in every slot."
-    assert overall(found).startswith("1 of 2 tasks differ, most clearly key-value, 3 keys: after is better")
+    message = task_answer(pairs, result)
+    assert "after is better with the gold in slot 2; before is better with the gold in slot 3" in message
+    assert "the probability of the answer is 31 points higher for after than for before in slot 2" in message
+    assert task_answer(needle, result) == "No difference: both have the same results in every slot."
+    assert overall(result).startswith("1 of 2 tasks differ, most clearly key-value, 3 keys: after is better")
 
 
-def test_the_other_way_round_the_signs_turn(plain, changed):
-    found, turned = compare_probes(plain, changed, ("a", "b")), compare_probes(changed, plain, ("b", "a"))
-    for one, other in zip(found["tasks"][0]["measures"], turned["tasks"][0]["measures"], strict=True):
+def test_swapping_the_arms_flips_the_signs(plain, changed):
+    result, turned = compare_probes(plain, changed, ("a", "b")), compare_probes(changed, plain, ("b", "a"))
+    for one, other in zip(result["tasks"][0]["measures"], turned["tasks"][0]["measures"], strict=True):
         for cell, mirror in zip(one["slots"], other["slots"], strict=True):
             assert cell["difference"] == -mirror["difference"] and cell["p"] == mirror["p"]
-    assert "b is better with the gold in slot 2; a is better" in task_answer(found["tasks"][0], found)
+    assert "b is better with the gold in slot 2; a is better" in task_answer(result["tasks"][0], result)
     assert "a is better with the gold in slot 3; b is better" in task_answer(turned["tasks"][0], turned)
 
 
@@ -70,8 +70,8 @@ def test_without_a_decision_the_sentence_says_undecided(plain, changed):
     record = json.loads(path.read_text())
     record["rows"][0]["probability"] += 0.1
     path.write_text(json.dumps(record))
-    found = compare_probes(plain, changed, ("before", "after"))
-    assert task_answer(found["tasks"][1], found).startswith("Undecided: the probability of the answer is ")
+    result = compare_probes(plain, changed, ("before", "after"))
+    assert task_answer(result["tasks"][1], result).startswith("Undecided: the probability of the answer is ")
 
 
 def test_p_is_that_of_all_sign_flips():
@@ -124,7 +124,7 @@ def test_four_items_are_too_few_for_an_interval():
 
 
 @pytest.mark.parametrize(
-    "other, said",
+    "other, message",
     [
         ({"task": "needle"}, r"key-value only in a; needle only in b"),
         ({"hash": "y"}, r"got key-value with different items, but two probes are compared on the same tasks"),
@@ -132,10 +132,10 @@ def test_four_items_are_too_few_for_an_interval():
         ({"items": 9, "hash": "y"}, r"key-value with different numbers of items \(12 and 9\)"),
     ],
 )
-def test_other_tasks_items_or_slots_are_refused_by_name(other, said):
+def test_other_tasks_items_or_slots_are_refused_by_name(other, message):
     one = {"task": "key-value", "items": 12, "hash": "x", "gold_slots": [0, 1, 2]}
     require_same_items(Path("a"), Path("b"), [one], [dict(one)])
-    with pytest.raises(WhenceError, match=said):
+    with pytest.raises(WhenceError, match=message):
         require_same_items(Path("a"), Path("b"), [one], [one | other])
 
 
@@ -161,8 +161,8 @@ def test_the_command_writes_the_page(plain, changed, tmp_path, capsys):
     out = tmp_path / "page.html"
     options = ["--label", "before", "--label", "a <b>"]
     app(["report", str(plain), str(changed), "--out", str(out), *options], standalone_mode=False)
-    said, text = capsys.readouterr().out, out.read_text()
-    assert "key-value: a <b> is better with the gold in slot 2" in said and f"report: {out}" in said
+    message, text = capsys.readouterr().out, out.read_text()
+    assert "key-value: a <b> is better with the gold in slot 2" in message and f"report: {out}" in message
     assert "<b>" not in text and "a &lt;b&gt; is better with the gold in slot 2" in text
     assert text.count('<svg class="chart"') == 4
     assert (
@@ -189,14 +189,14 @@ def test_labels_tell_the_two_apart():
 
 
 def test_the_page_shows_what_the_records_say_of_the_model(plain, changed):
-    found = compare_probes(plain, changed)
-    found["sides"][1]["identity"] = {
+    result = compare_probes(plain, changed)
+    result["sides"][1]["identity"] = {
         "kind": "weights", "weights": {"sha256": "abc" * 9, "tensors": 3}, "revision": "fed" * 9, "dtype": "float32",
         "device": "cpu", "chat": None, "tokenizer": "123" * 9, "attached": [{"position": "Alibi()", "layers": [0, 1]}],
     }  # fmt: skip
-    found["sides"][0]["identity"] = None
-    found["tasks"][0]["source"] = "generated <keys>"
-    text = comparison_page(found)
+    result["sides"][0]["identity"] = None
+    result["tasks"][0]["source"] = "generated <keys>"
+    text = comparison_page(result)
     assert "identity unknown (older record)" in text
     assert "SHA-256 <code>abcabcabcabc</code>" in text and "Alibi() in 2 layers" in text and "raw text" in text
     assert "Data: generated &lt;keys&gt;." in text

@@ -10,14 +10,14 @@ from whence.probe.plan import Plan, TaskSpec, default_plan, full_plan, quick_pla
 NAMED = ("task", "items", "score", "dtype", "length")
 
 
-def test_the_default_needle_can_be_asked_at_every_length():
+def test_the_default_needle_exists_at_every_length():
     """With as many distractors at each, so that chance is the same."""
-    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [2, 10, 20])
-    names = [one.build().name for one in made.tasks]
+    instance, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [2, 10, 20])
+    names = [one.build().name for one in instance.tasks]
     assert [name.partition(", ")[2] for name in names] == [
         "24 words, 1 distractor", "120 words, 1 distractor", "240 words, 1 distractor",
     ]  # fmt: skip
-    assert "--length 2 --length 10 --length 20" in rerun_command(made, "cpu")
+    assert "--length 2 --length 10 --length 20" in rerun_command(instance, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,20 @@ def test_the_default_needle_can_be_asked_at_every_length():
     ],
 )
 def test_a_plan_names_the_command_that_makes_it(options):
-    made, _ = plan_from_options(*options)
-    said = rerun_command(made, "cpu").split()
-    assert said[:2] == ["whence", "probe"]
-    several = {name: [said[i + 1] for i, word in enumerate(said) if word == f"--{name}"] for name in NAMED}
+    instance, _ = plan_from_options(*options)
+    message = rerun_command(instance, "cpu").split()
+    assert message[:2] == ["whence", "probe"]
+    several = {name: [message[i + 1] for i, word in enumerate(message) if word == f"--{name}"] for name in NAMED}
     again = plan_from_options(
-        "" if options[1] else said[2], "--quick" in said, "--full" in said, several["task"],
+        "" if options[1] else message[2], "--quick" in message, "--full" in message, several["task"],
         int(several["items"][0]) if several["items"] else None, several["score"],
         several["dtype"][0] if several["dtype"] else None, [int(one) for one in several["length"]],
     )  # fmt: skip
-    assert again[0] == made
-    assert rerun_command(made, "cuda").endswith(" --device cuda")
+    assert again[0] == instance
+    assert rerun_command(instance, "cuda").endswith(" --device cuda")
 
 
-def test_a_plan_of_ones_own_has_no_command():
+def test_a_custom_plan_has_no_command():
     assert rerun_command(PLAN, "cpu") == ""
 
 
@@ -56,12 +56,12 @@ def test_plans_are_what_they_say():
         != default_plan("smollm2", False).hash
     )
     assert min(asked.items for asked in full_plan("m").tasks) == 400  # Wilson: at most 4.9 points to each side
-    made, size = plan_from_options("", True, False, ["needle"], 1, ["likelihood"])
-    assert [one.task for one in made.tasks] == ["needle"] and made.tasks[0].items == 1 and size == "quick"
+    instance, size = plan_from_options("", True, False, ["needle"], 1, ["likelihood"])
+    assert [one.task for one in instance.tasks] == ["needle"] and instance.tasks[0].items == 1 and size == "quick"
 
 
 @pytest.mark.parametrize(
-    "call, said",
+    "call, message",
     [
         (lambda: plan_from_options("", False, False, None, None, None), "whence probe got no model"),
         (lambda: plan_from_options("m", True, False, None, None, None), "it has its own"),
@@ -73,6 +73,6 @@ def test_plans_are_what_they_say():
         (lambda: Plan("m", (TaskSpec("needle", 1),), dtype="int8"), "dtype int8"),
     ],
 )
-def test_bad_plans_are_refused(call, said):
-    with pytest.raises(WhenceError, match=said):
+def test_bad_plans_are_refused(call, message):
+    with pytest.raises(WhenceError, match=message):
         call()

@@ -103,8 +103,8 @@ def test_code_of_the_user_acts_and_is_part_of_the_identity(
     (tmp_path / file).unlink()
     capsys.readouterr()
     app(["report", str(changed)], standalone_mode=False)
-    said = capsys.readouterr().out
-    assert "report:" in said and name.split("(")[0].lower() in (changed / "report.html").read_text().lower()
+    output = capsys.readouterr().out
+    assert "report:" in output and name.split("(")[0].lower() in (changed / "report.html").read_text().lower()
     assert text.split("(")[0] in (changed / "report.html").read_text()  # in the command that runs it again
 
 

@@ -37,25 +37,25 @@ def every_task():
     ]
 
 
-@pytest.mark.parametrize("made", every_task(), ids=lambda made: made.name)
-def test_the_gold_moves_and_all_else_stays(made):
-    for item in made.items:
+@pytest.mark.parametrize("instance", every_task(), ids=lambda instance: instance.name)
+def test_the_gold_moves_and_all_else_stays(instance):
+    for item in instance.items:
         texts = {}
-        for place in range(made.slots):
-            prompt = made.prompt(item, place)
+        for place in range(instance.slots):
+            prompt = instance.prompt(item, place)
             pieces = [prompt.text[start:end] for start, end in prompt.slots]
             assert prompt.gold == place and item.gold in pieces[place]
             around = pieces[:place] + pieces[place + 1 :]
             assert all(piece.endswith(other) for other, piece in zip(item.others, around, strict=True))
             assert prompt.owners[0] == place and len(prompt.owners) == 1 + len(prompt.rivals)
-            if made.paired:  # each rival stands in the slot that is said to own it
+            if instance.paired:  # each rival stands in the slot that is said to own it
                 for rival, owner in zip(item.rivals, prompt.owners[1:], strict=True):
                     assert rival in pieces[owner] and owner != place
             texts[place] = prompt
         tails = {prompt.text[prompt.slots[-1][1] :] for prompt in texts.values()}
         assert len(tails) == 1 and item.question in tails.pop()
-        assert item.gold not in made.closed_book(item).text and made.closed_book(item).slots == ()
-        assert made.oracle(item).text.count(item.gold) == 1 and len(made.oracle(item).slots) == 1
+        assert item.gold not in instance.closed_book(item).text and instance.closed_book(item).slots == ()
+        assert instance.oracle(item).text.count(item.gold) == 1 and len(instance.oracle(item).slots) == 1
 
 
 def test_the_same_seed_asks_the_same_and_another_does_not():
@@ -75,23 +75,23 @@ def test_distractors_are_needles_of_other_names():
     assert hard.hash != plain.hash and hard.paired and not plain.paired
     for item in hard.items:
         assert len(item.rivals) == 4 and item.answers[0] not in item.rivals
-        told = [re.search(r"The gate code of (\w+) is (\d{5})\.$", other).groups() for other in item.others]
-        assert [number for _, number in told] == list(item.rivals)
-        assert len({item.question, *(name for name, _ in told)}) == 5
+        facts = [re.search(r"The gate code of (\w+) is (\d{5})\.$", other).groups() for other in item.others]
+        assert [number for _, number in facts] == list(item.rivals)
+        assert len({item.question, *(name for name, _ in facts)}) == 5
     some = build_task("needle", 4, pieces=5, words=9, distractors=2)
     assert not some.paired and all(sum("gate code" in other for other in item.others) == 2 for item in some.items)
 
 
 def test_content_free_slots_differ_in_nothing():
-    made = build_task("needle", 1, pieces=5, words=6)
-    prompt = made.content_free("same words")
+    instance = build_task("needle", 1, pieces=5, words=6)
+    prompt = instance.content_free("same words")
     assert {prompt.text[start:end] for start, end in prompt.slots} == {"same words"} and len(prompt.slots) == 5
 
 
 def test_key_value_prompt_is_the_published_one():
-    made = build_task("key-value", 1, pairs=2)
-    item = made.items[0]
-    prompt = made.prompt(item, 0)
+    instance = build_task("key-value", 1, pairs=2)
+    item = instance.items[0]
+    prompt = instance.prompt(item, 0)
     lines = prompt.text.split("\n")
     assert lines[0].startswith("Extract the value") and lines[2] == "JSON data:"
     assert lines[3] == "{" + item.gold + "," and lines[4] == " " + item.others[0] + "}"
@@ -113,9 +113,9 @@ def test_no_distractor_holds_an_answer():
 def test_published_files_have_what_is_known_of_them():
     pairs = build_task("key-value-75", 2)
     assert pairs.slots == 75 and pairs.items[0].question == "2a8d601d-1d69-4e64-9f90-8ad825a74195"
-    asked = build_task("documents", 5, count=4)
-    assert asked.slots == 4 and asked.settings["file"] == FILE
-    prompt = asked.prompt(asked.items[0], 1)
+    documents = build_task("documents", 5, count=4)
+    assert documents.slots == 4 and documents.settings["file"] == FILE
+    prompt = documents.prompt(documents.items[0], 1)
     assert [prompt.text[start:end][:12] for start, end in prompt.slots] == [f"Document [{n}]" for n in (1, 2, 3, 4)]
 
 
@@ -128,7 +128,7 @@ def test_places_are_spread_to_both_ends():
 
 
 @pytest.mark.parametrize(
-    "call, said",
+    "call, message",
     [
         (lambda: build_task("nonsense", 1), "task got 'nonsense', but the tasks are key-value"),
         (lambda: build_task("key-value", 0), "0 items"),
@@ -146,19 +146,19 @@ def test_places_are_spread_to_both_ends():
         (lambda: is_correct("bleu", "", []), "the metrics are value, subspan"),
     ],
 )
-def test_bad_requests_are_refused_in_one_sentence(call, said):
-    with pytest.raises(WhenceError, match=re.escape(said)):
+def test_invalid_options_raise_one_sentence(call, message):
+    with pytest.raises(WhenceError, match=re.escape(message)):
         call()
 
 
-def test_without_the_data_folder_the_way_out_is_said(monkeypatch, tmp_path):
+def test_without_the_data_folder_the_error_names_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
     with pytest.raises(WhenceError, match=r"put kv-retrieval-75_keys\.jsonl\.gz"):
         build_task("key-value-75", 1)
 
 
 @pytest.mark.parametrize(
-    "output, answers, found",
+    "output, answers, result",
     [
         ("  The Answer is: Menorca!", ["menorca"], True),
         ("\nMenorca", ["Menorca"], False),  # the first line is empty
@@ -168,5 +168,5 @@ def test_without_the_data_folder_the_way_out_is_said(monkeypatch, tmp_path):
         ("U.S.A.", ["USA"], True),
     ],
 )
-def test_best_subspan_is_the_published_metric(output, answers, found):
-    assert best_subspan(output, answers) is found
+def test_best_subspan_is_the_published_metric(output, answers, result):
+    assert best_subspan(output, answers) is result

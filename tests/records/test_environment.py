@@ -55,11 +55,11 @@ def project(tmp_path):
 
 
 def test_a_checkout_of_this_project_has_its_commit(project):
-    found = described(project / "src")
-    assert found["commit"] == git(project, "rev-parse", "HEAD") and found["uncommitted_changes"] is False
+    result = described(project / "src")
+    assert result["commit"] == git(project, "rev-parse", "HEAD") and result["uncommitted_changes"] is False
     (project / "src/whence/errors.py").write_text("# changed\n" + (project / "src/whence/errors.py").read_text())
     changed = described(project / "src")
-    assert changed["uncommitted_changes"] is True and changed["source_hash"] != found["source_hash"]
+    assert changed["uncommitted_changes"] is True and changed["source_hash"] != result["source_hash"]
 
 
 @pytest.mark.parametrize("place", ["site-packages", "src"])
@@ -69,8 +69,8 @@ def test_an_environment_inside_another_repository_has_no_commit(tmp_path, place)
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "all")
-    found = described(tmp_path / place)
-    assert (found["commit"], found["uncommitted_changes"]) == (None, None) and len(found["source_hash"]) == 64
+    result = described(tmp_path / place)
+    assert (result["commit"], result["uncommitted_changes"]) == (None, None) and len(result["source_hash"]) == 64
 
 
 def test_unpacked_sources_inside_another_repository_have_no_commit(project):
@@ -80,8 +80,8 @@ def test_unpacked_sources_inside_another_repository_have_no_commit(project):
 
 
 def test_the_commit_can_be_handed_over(project):
-    found = described(project / "src", WHENCE_COMMIT="abc123-dirty")
-    assert (found["commit"], found["uncommitted_changes"]) == ("abc123", True)
+    result = described(project / "src", WHENCE_COMMIT="abc123-dirty")
+    assert (result["commit"], result["uncommitted_changes"]) == ("abc123", True)
     assert described(project / "src", WHENCE_COMMIT="abc123")["uncommitted_changes"] is False
 
 
@@ -98,14 +98,14 @@ def test_the_hash_is_of_the_imported_package_wherever_it_is(project, tmp_path):
 def test_modules_outside_the_package_are_hashed_too(tmp_path, monkeypatch):
     (tmp_path / "my_task.py").write_text("A = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = records.describe_environment(sources=["my_task", "whence.lab.tasks", "my_task.inner"])
-    assert found["other_source_hashes"] == {"my_task": hashlib.sha256(b"my_task.py\0A = 1\n\0").hexdigest()}
+    result = records.describe_environment(sources=["my_task", "whence.lab.tasks", "my_task.inner"])
+    assert result["other_source_hashes"] == {"my_task": hashlib.sha256(b"my_task.py\0A = 1\n\0").hexdigest()}
     assert "other_source_hashes" not in records.describe_environment(sources=["whence.lab.tasks"])
 
 
 def test_versions_of_what_is_not_installed_are_left_out():
-    found = records.describe_environment(("torch", "no-such-package"), accelerator="Some GPU")
-    assert set(found["packages"]) == {"whence", "torch"} and found["machine"]["accelerator"] == "Some GPU"
+    result = records.describe_environment(("torch", "no-such-package"), accelerator="Some GPU")
+    assert set(result["packages"]) == {"whence", "torch"} and result["machine"]["accelerator"] == "Some GPU"
 
 
 def test_only_a_package_below_src_can_be_a_checkout(tmp_path):

@@ -17,16 +17,16 @@ def drawn(groups=60, seed=0):
 
 def test_the_interval_is_that_of_resampled_groups():
     right, subject = drawn()
-    found = cluster_proportion(right.tolist(), subject.tolist())
+    result = cluster_proportion(right.tolist(), subject.tolist())
     random = numpy.random.default_rng(1)
     rows = random.integers(0, len(subject), (20_000, len(subject)))
     shares = right[rows].sum(1) / subject[rows].sum(1)
-    assert found.mean == pytest.approx(right.sum() / subject.sum())
-    assert found.interval.low == pytest.approx(numpy.quantile(shares, 0.025), abs=0.006)
-    assert found.interval.high == pytest.approx(numpy.quantile(shares, 0.975), abs=0.006)
+    assert result.mean == pytest.approx(right.sum() / subject.sum())
+    assert result.interval.low == pytest.approx(numpy.quantile(shares, 0.025), abs=0.006)
+    assert result.interval.high == pytest.approx(numpy.quantile(shares, 0.975), abs=0.006)
     # questions of one group are alike: taken for independent they would claim far too much
     alone = proportion(int(right.sum()), int(subject.sum())).interval
-    assert found.interval.high - found.interval.low > 3 * (alone.high - alone.low)
+    assert result.interval.high - result.interval.low > 3 * (alone.high - alone.low)
 
 
 def test_it_covers_what_it_says():
@@ -43,9 +43,9 @@ def test_it_covers_what_it_says():
 
 def test_groups_of_one_size_are_a_mean():
     right = [3.0, 7.0, 4.0, 9.0, 2.5]
-    found, plain = cluster_proportion(right, [10.0] * 5), summary([value / 10 for value in right])
-    assert found.mean == pytest.approx(plain.mean) and found.deviation == pytest.approx(plain.deviation)
-    assert found.interval.low == pytest.approx(plain.interval.low)
+    result, plain = cluster_proportion(right, [10.0] * 5), summary([value / 10 for value in right])
+    assert result.mean == pytest.approx(plain.mean) and result.deviation == pytest.approx(plain.deviation)
+    assert result.interval.low == pytest.approx(plain.interval.low)
 
 
 def test_what_has_no_interval_and_what_is_refused():

@@ -32,17 +32,17 @@ def verdict(arm, base=BASE, m=5, higher=True, **terms):
 
 
 def test_every_number_is_that_of_its_own_function():
-    found = compare({"a": BETTER, "base": BASE, "b": SAME}, "base", 4, True, level=0.9)
-    assert list(found.arms) == ["a", "b"] and found.baseline_summary == summary(BASE, 0.9)
+    result = compare({"a": BETTER, "base": BASE, "b": SAME}, "base", 4, True, level=0.9)
+    assert list(result.arms) == ["a", "b"] and result.baseline_summary == summary(BASE, 0.9)
     for name, own in (("a", BETTER), ("b", SAME)):
-        arm = found.arms[name]
+        arm = result.arms[name]
         assert arm.summary == summary(own, 0.9) and arm.test == welch(own, BASE, 0.9)
         assert arm.difference == arm.test.difference and arm.corrected_p == min(1, 4 * arm.test.p)
         assert arm.permutation == permutation_test(own, BASE) and arm.smallest_p == 2 / 252
         assert arm.corrected_permutation_p == min(1, 4 * arm.permutation.p)
         assert arm.effect == cohen_d(own, BASE, 0.9)
         assert arm.corrected_interval == welch(own, BASE, 0.975).interval
-    assert found.decides == (
+    assert result.decides == (
         "the Welch test after Bonferroni's correction for m = 4; "
         "nothing is claimed where the permutation test cannot reach 0.1 / 4"
     )
@@ -51,11 +51,11 @@ def test_every_number_is_that_of_its_own_function():
 def test_paired_seeds():
     base = [float(x) for x in range(8)]
     arm = [x + 0.5 + 0.1 * (-1) ** i for i, x in enumerate(base)]
-    found = compare({"base": base, "arm": arm}, "base", 1, True, paired=True).arms["arm"]
-    assert found.test == paired_t(arm, base) and found.permutation == sign_flip_test(arm, base)
-    assert found.smallest_p == 2 / 256 and found.effect.d == cohen_d(arm, base).d
-    assert found.effect.interval is None and found.effect.note == "its interval is not known for paired seeds"
-    assert found.verdict == "better than base by 0.5 (p < 0.0001 after correction for 1 comparison)"
+    result = compare({"base": base, "arm": arm}, "base", 1, True, paired=True).arms["arm"]
+    assert result.test == paired_t(arm, base) and result.permutation == sign_flip_test(arm, base)
+    assert result.smallest_p == 2 / 256 and result.effect.d == cohen_d(arm, base).d
+    assert result.effect.interval is None and result.effect.note == "its interval is not known for paired seeds"
+    assert result.verdict == "better than base by 0.5 (p < 0.0001 after correction for 1 comparison)"
     assert "no significant difference" in verdict(arm, base, m=1)  # unpaired, the seeds hide it
 
 
@@ -87,7 +87,7 @@ def test_verdicts_where_the_seeds_are_too_few():
     assert "(at least 6 paired seeds)" in verdict(BETTER, m=1, paired=True)
 
 
-def test_where_nothing_may_be_claimed_what_is_seen_is_said():
+def test_an_undecided_comparison_describes_the_data():
     assert verdict(BETTER, m=7).endswith(
         "(at least 6 per arm); so far every seed is better, by 2.1 on average (t-test alone: p = 0.0042 after correction)"
     )
@@ -131,8 +131,8 @@ def test_a_p_beside_alpha_is_written_so_that_its_side_is_seen():
 
 
 def test_text_prints_the_floor_beside_the_verdict():
-    found = compare({"none": BASE, "rotary": BETTER, "alibi": SAME}, "none", 5, True)
-    assert found.text().splitlines() == [
+    result = compare({"none": BASE, "rotary": BETTER, "alibi": SAME}, "none", 5, True)
+    assert result.text().splitlines() == [
         "rotary: better than none by 2.1 (p = 0.003 after correction for 5 comparisons) "
         "[uncorrected permutation p = 0.0079; these seeds cannot give less than 0.0079]",
         "alibi: no significant difference from none with 5 seeds (p = 1 after correction for 5 comparisons) "
@@ -157,10 +157,10 @@ def test_verdict_interval_and_direction_agree(a, b, shift, higher):
 
 
 def test_json():
-    found = compare({"none": BASE, "one": [1.0], "flat": [1.0] * 5, "rotary": BETTER}, "none", 3, True)
-    plain = found.to_json()
+    result = compare({"none": BASE, "one": [1.0], "flat": [1.0] * 5, "rotary": BETTER}, "none", 3, True)
+    plain = result.to_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert plain["arms"]["rotary"]["test"]["p"] == found.arms["rotary"].test.p
+    assert plain["arms"]["rotary"]["test"]["p"] == result.arms["rotary"].test.p
 
 
 @settings(deadline=None, derandomize=True)
@@ -235,19 +235,19 @@ def test_holm_of_a_known_case():
         ),
     ],
 )
-def test_refusals(call, text):
+def test_errors(call, text):
     with pytest.raises(WhenceError) as caught:
         call()
     # the argument, the value and the remedy; the rule between them may be worded otherwise
-    said = str(caught.value)
-    assert said.partition(", but ")[0] == text.partition(", but ")[0]
-    assert said.rpartition("; ")[2] == text.rpartition("; ")[2]
+    output = str(caught.value)
+    assert output.partition(", but ")[0] == text.partition(", but ")[0]
+    assert output.rpartition("; ")[2] == text.rpartition("; ")[2]
 
 
 def claims(studies, m, **terms):
     """For each study, of which the first arm is the baseline, whether each other arm was claimed to differ."""
-    found = [compare(dict(enumerate(arms)), 0, m, True, **terms) for arms in studies.tolist()]
-    return np.array([[a.verdict.startswith(("better", "worse")) for a in study.arms.values()] for study in found])
+    result = [compare(dict(enumerate(arms)), 0, m, True, **terms) for arms in studies.tolist()]
+    return np.array([[a.verdict.startswith(("better", "worse")) for a in study.arms.values()] for study in result])
 
 
 def test_studies_of_nothing_claim_something_no_more_often_than_alpha():
@@ -265,7 +265,7 @@ def test_one_comparison_of_nothing_is_claimed_as_often_as_alpha():
     assert abs(claims(seeds, 1, paired=True).mean() - 0.05) < 3 * (0.05 * 0.95 / 2000) ** 0.5
 
 
-def test_a_large_difference_is_found():
+def test_a_large_difference_is_detected():
     studies = np.random.default_rng(9).normal(size=(200, 2, 5))
     studies[:, 1] += 5.0
     assert claims(studies, 5).mean() > 0.95

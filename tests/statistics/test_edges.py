@@ -12,7 +12,7 @@ OTHERS = [float(5 * i % 19) + 1 for i in range(14)]
 
 
 @pytest.mark.parametrize("test", [permutation_test, sign_flip_test])
-def test_drawn_arrangements_are_those_of_seed_zero_unless_told(test):
+def test_the_default_seed_of_drawn_permutations_is_zero(test):
     few = {"most": 10, "draws": 200}
     assert test(MANY, OTHERS, **few) == test(MANY, OTHERS, **few, seed=0) != test(MANY, OTHERS, **few, seed=1)
 
@@ -26,10 +26,10 @@ def test_a_comparison_draws_by_the_seed_it_is_given():
 
 def test_the_fewest_seeds_that_could_claim_something():
     """Two each can reach 1/3, three 1/10, four 1/35; two pairs 1/2, six 1/32."""
-    said = {
+    output = {
         level: compare({"a": [1.0], "b": [2.0]}, "a", 1, True, level).arms["b"].verdict for level in (0.6, 0.9, 0.95)
     }
-    assert "2 per arm" in said[0.6] and "3 per arm" in said[0.9] and "4 per arm" in said[0.95]
+    assert "2 per arm" in output[0.6] and "3 per arm" in output[0.9] and "4 per arm" in output[0.95]
     pairs = compare({"a": [1.0], "b": [2.0]}, "a", 1, True, 0.4, paired=True).arms["b"].verdict
     assert "2 paired seeds" in pairs
 
@@ -46,5 +46,5 @@ def test_sums_count_as_equal_within_the_rounding_of_the_values_and_no_more():
 
 
 def test_groups_with_one_share_keep_their_number_and_their_share():
-    found = cluster_proportion([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
-    assert (found.n, found.mean, found.deviation, found.interval) == (3, 0.5, 0.0, None)
+    result = cluster_proportion([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert (result.n, result.mean, result.deviation, result.interval) == (3, 0.5, 0.0, None)

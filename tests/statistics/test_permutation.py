@@ -134,10 +134,10 @@ def test_json():
         ),
     ],
 )
-def test_refusals(call, text):
+def test_errors(call, text):
     with pytest.raises(WhenceError) as caught:
         call()
     # the argument, the value and the remedy; the rule between them may be worded otherwise
-    said = str(caught.value)
-    assert said.partition(", but ")[0] == text.partition(", but ")[0]
-    assert said.rpartition("; ")[2] == text.rpartition("; ")[2]
+    output = str(caught.value)
+    assert output.partition(", but ")[0] == text.partition(", but ")[0]
+    assert output.rpartition("; ")[2] == text.rpartition("; ")[2]

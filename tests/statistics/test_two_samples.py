@@ -133,7 +133,7 @@ def test_effect_of_constants_and_json():
 
 
 @pytest.mark.parametrize("test", [welch, paired_t, cohen_d])
-def test_refusals(test):
+def test_errors(test):
     with pytest.raises(WhenceError) as caught:
         test([1.0], [1.0, 2.0])
     assert (

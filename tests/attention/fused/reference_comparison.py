@@ -46,8 +46,8 @@ def run(position, tensors, grad_out, options, *, view=identity, backend):
 def gradients(out, leaves, position, grad_out):
     parameters = [] if position is None else [p for p in position.parameters() if p.requires_grad]
     wanted = [*leaves, *parameters]
-    found = torch.autograd.grad(out, wanted, grad_out.to(out.dtype), allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+    result = torch.autograd.grad(out, wanted, grad_out.to(out.dtype), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, result, strict=True)]
 
 
 def eager(position, tensors, grad_out, options, *, view=identity):
@@ -80,20 +80,20 @@ def eager(position, tensors, grad_out, options, *, view=identity):
     return [out.detach(), *gradients(out, leaves, position, grad_out)]
 
 
-def relative_error(found, exact, floor):
+def relative_error(result, exact, floor):
     """Root mean square of the difference, relative to that of the exact result or to a floor.
 
     Inputs have unit size, so terms of size 1 cancel in a gradient that comes out smaller than the floor.
     """
-    assert torch.isfinite(found).all()
+    assert torch.isfinite(result).all()
     size = exact.square().mean().sqrt().clamp(min=floor)
-    return float((found.double() - exact).square().mean().sqrt() / size)
+    return float((result.double() - exact).square().mean().sqrt() / size)
 
 
-def assert_within_budget(found, exact, plain, dtype, tensors=3, slack=1):
+def assert_within_budget(result, exact, plain, dtype, tensors=3, slack=1):
     """Budget: four times the error of eager float32, or twice that of eager half precision, plus a few roundings."""
     times, roundings = (4 * slack, 16) if dtype == torch.float32 else (2 * slack, 2)
-    for i, (f, x, p) in enumerate(zip(found, exact, plain, strict=True)):
+    for i, (f, x, p) in enumerate(zip(result, exact, plain, strict=True)):
         floor = (
             0.1 if i <= tensors else 1.0
         )  # a parameter gradient sums thousands of terms of unit size, which may cancel
@@ -114,6 +114,6 @@ def reference_and_eager(position, tensors, grad_out, options, *, view=identity):
 def check_against_reference(position, tensors, grad_out, options, *, view=identity, slack=1):
     """Run the kernels, compare every result with the reference, and return the results."""
     exact, plain = reference_and_eager(position, tensors, grad_out, options, view=view)
-    found = run(position, tensors, grad_out, options, view=view, backend="triton")
-    assert_within_budget(found, exact, plain, tensors[0].dtype, len(tensors), slack)
-    return found
+    result = run(position, tensors, grad_out, options, view=view, backend="triton")
+    assert_within_budget(result, exact, plain, tensors[0].dtype, len(tensors), slack)
+    return result

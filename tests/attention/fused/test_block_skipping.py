@@ -29,7 +29,7 @@ def recorded_distances(monkeypatch):
     """How far each call found that its heads must look; the heads behind it are in that order."""
     from whence.attention.fused import block_skipping
 
-    found, original = [], block_skipping.max_distances
+    actual, original = [], block_skipping.max_distances
 
     def max_distances(call):
         result = original(call)
@@ -37,11 +37,11 @@ def recorded_distances(monkeypatch):
             distances, order = result[:-1].view(2, -1).tolist()
             assert [distances[head] for head in order] == sorted(distances, reverse=True)
             assert sorted(order) == list(range(len(distances)))
-            found.append(torch.tensor(distances))
+            actual.append(torch.tensor(distances))
         return result
 
     monkeypatch.setattr(block_skipping, "max_distances", max_distances)
-    return found
+    return actual
 
 
 def small(dtype, length=150, keys=None):
@@ -54,11 +54,11 @@ def small(dtype, length=150, keys=None):
 def test_skipping_does_not_change_the_result(mechanism, dtype, recorded_distances):
     tensors, grad_out = small(dtype)
     position = STEEP[mechanism]()
-    found = check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": True})
+    actual = check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": True})
     assert len(recorded_distances) == 1 and int(recorded_distances[0].min()) < 100  # something was left out
     everything = run(position, tensors, grad_out, {"causal": True, "skip_blocks": False}, backend="triton")
     assert len(recorded_distances) == 1
-    for a, b in zip(found, everything, strict=True):
+    for a, b in zip(actual, everything, strict=True):
         # the same sums in the same blocks, less what is below the last digit
         torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
@@ -110,8 +110,8 @@ def test_no_skipping_if_a_query_does_not_see_its_own_key(dtype):
     options = {"causal": True, "q_positions": torch.arange(260), "k_positions": torch.arange(260)}
     options["segment_ids"] = ((torch.arange(260) >= 130).long(), (torch.arange(260) < 100).long())
     # a slope's gradient weighs what rounding leaves of a row by its distances, all of which are large here
-    found = check_against_reference(STEEP["Alibi"](), tensors, grad_out, options, slack=4)
-    assert (found[0][:, :, 130:] != 0).any(-1).all()
+    actual = check_against_reference(STEEP["Alibi"](), tensors, grad_out, options, slack=4)
+    assert (actual[0][:, :, 130:] != 0).any(-1).all()
 
 
 def test_no_skipping_if_the_own_key_has_an_infinite_bias():
@@ -123,5 +123,5 @@ def test_no_skipping_if_the_own_key_has_an_infinite_bias():
         bias_slope = Position.bias_slope
 
     tensors, grad_out = small(torch.float32)
-    found = check_against_reference(Blind(2, slope=[1.2, 0.7], learnable=True), tensors, grad_out, {"causal": True})
-    assert (found[0][:, :, 80:] != 0).any(-1).all()
+    actual = check_against_reference(Blind(2, slope=[1.2, 0.7], learnable=True), tensors, grad_out, {"causal": True})
+    assert (actual[0][:, :, 80:] != 0).any(-1).all()

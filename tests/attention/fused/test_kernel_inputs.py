@@ -81,10 +81,10 @@ def test_subset_of_gradients(wanted):
     exact, plain = reference_and_eager(position, tensors, grad_out, {"causal": True})
     leaves = [x.clone().requires_grad_(name == wanted) for name, x in zip("qkv", tensors, strict=True)]
     out = attend(*leaves, position=position, causal=True, backend="triton")
-    asked = list(position.parameters()) if wanted == "parameters" else [leaves["qkv".index(wanted)]]
-    found = torch.autograd.grad(out, asked, grad_out)
+    requested_leaves = list(position.parameters()) if wanted == "parameters" else [leaves["qkv".index(wanted)]]
+    actual = torch.autograd.grad(out, requested_leaves, grad_out)
     kept = slice(4, None) if wanted == "parameters" else slice("qkv".index(wanted) + 1, "qkv".index(wanted) + 2)
-    assert_within_budget([out.detach(), *found], [exact[0], *exact[kept]], [plain[0], *plain[kept]], torch.float32, 1)
+    assert_within_budget([out.detach(), *actual], [exact[0], *exact[kept]], [plain[0], *plain[kept]], torch.float32, 1)
 
 
 def test_result_without_gradients():
@@ -107,10 +107,10 @@ def draw_dropout_mask(position, q, k, options):
     """The mask that the kernels draw from the current seed: with the unit vectors as values, the output is the weights."""
     units = torch.eye(k.shape[2], dtype=q.dtype).expand(*k.shape[:2], -1, -1)
     with torch.no_grad():
-        shown = attend(q, k, units, position=position, backend="triton", dropout=SHARE, **options)
+        mask_output = attend(q, k, units, position=position, backend="triton", dropout=SHARE, **options)
         whole = attend(q, k, units, position=position, backend="triton", **options)
-    kept = shown != 0
-    torch.testing.assert_close(shown, torch.where(kept, whole / (1 - SHARE), 0.0), rtol=1e-5, atol=1e-7)
+    kept = mask_output != 0
+    torch.testing.assert_close(mask_output, torch.where(kept, whole / (1 - SHARE), 0.0), rtol=1e-5, atol=1e-7)
     return kept, whole != 0
 
 
@@ -150,8 +150,8 @@ def test_backward_uses_the_dropout_mask_of_forward(mechanism, mask, queries, ord
     exact = by_hand(copy.deepcopy(position).double() if position is not None else None, torch.float64)
     plain = by_hand(position, torch.float32)
     torch.manual_seed(7)
-    found = run(position, tensors, grad_out, options | {"dropout": SHARE}, backend="triton")
-    assert_within_budget(found, exact, plain, torch.float32)
+    actual = run(position, tensors, grad_out, options | {"dropout": SHARE}, backend="triton")
+    assert_within_budget(actual, exact, plain, torch.float32)
 
 
 def test_dropout_rate_and_new_mask_per_call():

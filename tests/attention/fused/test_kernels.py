@@ -260,8 +260,8 @@ def test_infinite_bias_at_some_distances(queries, dtype):
 @pytest.mark.parametrize("queries", [3, 70])
 def test_rows_with_only_infinite_biases(queries):
     *tensors, grad_out = random_inputs(1, 2, 1, queries, 70, 16, 16)
-    found = check_against_reference(Gap(lambda d: d < 200), tensors, grad_out, masks("both sides", 1, queries, 70))
-    assert not any(x.any() for x in found)
+    actual = check_against_reference(Gap(lambda d: d < 200), tensors, grad_out, masks("both sides", 1, queries, 70))
+    assert not any(x.any() for x in actual)
 
 
 NO_VISIBLE_KEYS = {
@@ -284,8 +284,8 @@ def test_rows_without_visible_keys(case, sink):
     position = Epar(2, context=40, learnable=True) + T5Bias(2, form="bidirectional", std=1.0)
     position = perturb(position + Sink(2) if sink else position)
     *tensors, grad_out = random_inputs(2, 2, 1, 70, 70, 16, 16)
-    found = check_against_reference(position, tensors, grad_out, NO_VISIBLE_KEYS[case])
-    assert (found[0] == 0).all(-1).any()  # there is such a row
+    actual = check_against_reference(position, tensors, grad_out, NO_VISIBLE_KEYS[case])
+    assert (actual[0] == 0).all(-1).any()  # there is such a row
 
 
 FAR_APART = {
@@ -303,10 +303,10 @@ def test_queries_far_from_all_keys(case, queries):
     options, q_from, k_from = FAR_APART[case]
     where = {"q_positions": torch.arange(queries) + q_from, "k_positions": torch.arange(70) + k_from}
     *tensors, grad_out = random_inputs(1, 1, 1, queries, 70, 16, 16)
-    found = check_against_reference(
+    actual = check_against_reference(
         perturb(T5Bias(1, form="bidirectional", std=1.0)), tensors, grad_out, options | where
     )
-    assert not any(x.any() for x in found)
+    assert not any(x.any() for x in actual)
 
 
 def test_keys_far_behind_the_last_query():
@@ -326,5 +326,5 @@ def test_sequence_of_padding_with_a_window():
     # nothing to walk over, so nothing may be added to a table either, however far the rows are from it
     *tensors, grad_out = random_inputs(1, 1, 1, 700, 700, 16, 16)
     options = {"causal": True, "window": 9, "lengths": torch.tensor([0])}
-    found = check_against_reference(perturb(T5Bias(1, std=1.0)), tensors, grad_out, options)
-    assert not any(x.any() for x in found)
+    actual = check_against_reference(perturb(T5Bias(1, std=1.0)), tensors, grad_out, options)
+    assert not any(x.any() for x in actual)

@@ -216,8 +216,8 @@ def test_query_and_gradient_offsets_beyond_32_bits():
         Alibi(1, slope=slope).double().to(DEVICE), [x.double() for x in last[:3]], last[3].double(),
         {"causal": True, "window": window}, backend="reference",
     )  # fmt: skip
-    for found, expected in zip((out, *grads), exact, strict=True):
-        ours = found.detach()[:, -1:, -tail + window :].double()
+    for actual, expected in zip((out, *grads), exact, strict=True):
+        ours = actual.detach()[:, -1:, -tail + window :].double()
         torch.testing.assert_close(ours, expected[:, :, window:], rtol=2**-5, atol=2**-5)
 
 
@@ -324,9 +324,9 @@ def test_skipping_does_not_change_the_result(mechanism, dtype):
     *tensors, grad_out = random_inputs(1, 2, 1, 2048, 2048, 64, 64, dtype=dtype, device=DEVICE)
     position = STEEP[mechanism]().to(DEVICE)
     poison()
-    found = check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": True})
+    actual = check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": True})
     everything = run(position, tensors, grad_out, {"causal": True, "skip_blocks": False}, backend="triton")
-    for a, b in zip(found, everything, strict=True):
+    for a, b in zip(actual, everything, strict=True):
         size = b.double().square().mean().sqrt()
         assert (a.double() - b.double()).square().mean().sqrt() <= 16 * torch.finfo(torch.float32).eps * size
 

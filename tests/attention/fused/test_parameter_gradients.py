@@ -31,9 +31,9 @@ def mechanisms():
 
 
 def overriding(hook):
-    found = {name: p for name, p in mechanisms() if getattr(type(p), hook) is not getattr(Position, hook)}
-    assert found
-    return found
+    actual = {name: p for name, p in mechanisms() if getattr(type(p), hook) is not getattr(Position, hook)}
+    assert actual
+    return actual
 
 
 DISTANCES = torch.cat([torch.arange(-70, 71), torch.tensor([1000, 5000])]).double()
@@ -62,9 +62,9 @@ def test_tables_with_derivatives_equal_the_hooks(name, stir):
     position = prepare_position(name, stir)
     for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         distance, length = distances(position).to(dtype), length_of(position)
-        found = position.to(dtype).parameter_gradients(distance, length)
+        actual = position.to(dtype).parameter_gradients(distance, length)
         for hook in ("score_scale", "bias"):
-            answer, expected = getattr(found, hook), getattr(position, hook)(distance, length)
+            answer, expected = getattr(actual, hook), getattr(position, hook)(distance, length)
             assert (answer is None) == (expected is None)
             if answer is not None:
                 assert answer.shape == expected.shape and answer.dtype == expected.dtype
@@ -105,9 +105,9 @@ def test_derivatives_equal_autograd(name, stir):
 def jacobian(answer, wanted):
     """Of every number of the answer by every parameter, the answer's numbers first."""
     each = torch.eye(answer.numel(), dtype=answer.dtype).view(-1, *answer.shape)
-    found = torch.autograd.grad(answer, wanted, each, retain_graph=True, allow_unused=True, is_grads_batched=True)
+    actual = torch.autograd.grad(answer, wanted, each, retain_graph=True, allow_unused=True, is_grads_batched=True)
     none = [torch.zeros(answer.numel(), *p.shape, dtype=p.dtype) for p in wanted]
-    return [empty if g is None else g for g, empty in zip(found, none, strict=True)]
+    return [empty if g is None else g for g, empty in zip(actual, none, strict=True)]
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -150,8 +150,8 @@ def test_decay_equals_score_scale(name):
     position = perturb(overriding("score_scale_decay")[name].double())
     distance = DISTANCES[DISTANCES >= 0]
     floor, span, fall = position.score_scale_decay(length_of(position))
-    found = floor + span * torch.exp(-fall * distance)
-    torch.testing.assert_close(found, position.score_scale(distance, length_of(position)), rtol=1e-12, atol=0)
+    actual = floor + span * torch.exp(-fall * distance)
+    torch.testing.assert_close(actual, position.score_scale(distance, length_of(position)), rtol=1e-12, atol=0)
     assert (fall >= 0).all()
 
 
@@ -166,8 +166,8 @@ def test_check_reports_a_wrong_decay():
             floor, span, fall = super().score_scale_decay(length)
             return floor, span, -fall
 
-    for kind, said in ((Wrong, "score_scale_decay"), (Growing, "decay below 0")):
-        assert re.search(said, find_wrong_derivative(kind(HEADS).double(), DISTANCES))
+    for kind, output in ((Wrong, "score_scale_decay"), (Growing, "decay below 0")):
+        assert re.search(output, find_wrong_derivative(kind(HEADS).double(), DISTANCES))
 
 
 def test_decay_is_used_only_as_the_whole_effect():
@@ -280,12 +280,12 @@ class DoubledEpar(Epar):
 )
 def test_parameter_added_by_a_subclass_gets_a_gradient(make, dtype):
     q, k, v = (torch.randn(1, HEADS, 9, 16, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3))
-    found = {}
+    actual = {}
     for name in ("reference", "blockwise", "triton"):
         position = make()
         attend(q, k, v, position=position, causal=True, backend=name).float().square().sum().backward()
-        found[name] = {n: p.grad for n, p in position.named_parameters()}
-    for name, gradient in found["reference"].items():
+        actual[name] = {n: p.grad for n, p in position.named_parameters()}
+    for name, gradient in actual["reference"].items():
         assert gradient is not None and gradient.abs().max() > 0
         for fast in ("blockwise", "triton"):
-            torch.testing.assert_close(found[fast][name], gradient, rtol=0.02, atol=1e-3)
+            torch.testing.assert_close(actual[fast][name], gradient, rtol=0.02, atol=1e-3)

@@ -24,8 +24,8 @@ def both(*tensors, **options):
     return attend(*tensors, backend="triton", **options), exact
 
 
-def close(found, exact, allowed=1e-5):
-    assert (found.double() - exact).norm() <= allowed * exact.norm()
+def close(actual, exact, allowed=1e-5):
+    assert (actual.double() - exact).norm() <= allowed * exact.norm()
 
 
 def test_views_of_one_storage():
@@ -82,12 +82,12 @@ def test_gradient_of_a_table_from_an_external_tensor():
     options = Given(heads=2)
     options.slopes = source * 2
     q, k, v = (torch.randn(1, 2, 30, 16) for _ in range(3))
-    found = []
+    actual = []
     for backend in ("triton", "reference"):
         options.slopes = source * 2
         out = attend(q, k, v, position=options + Alibi(2, learnable=True), causal=True, backend=backend)
-        found.append(torch.autograd.grad(out.square().sum(), source)[0])
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+        actual.append(torch.autograd.grad(out.square().sum(), source)[0])
+    torch.testing.assert_close(*actual, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("slope", [1e3, 1e6, 1e37])

@@ -38,9 +38,9 @@ def test_retrieval_has_one_right_answer_at_the_last_place():
 def test_retrieval_asks_at_every_depth_and_for_every_value():
     batch = load("retrieval", pairs=4, keys=32, values=4).train_batch(2000, seeded(2))
     places = (batch.tokens[:, :-1] == batch.tokens[:, -1:]).nonzero()[:, 1]
-    for found, expected in ((places.bincount()[0::2], 500), (batch.targets[:, -1].bincount()[32:], 500)):
-        assert len(found) == 4
-        assert (found - expected).abs().max() < 100  # five standard deviations
+    for actual, expected in ((places.bincount()[0::2], 500), (batch.targets[:, -1].bincount()[32:], 500)):
+        assert len(actual) == 4
+        assert (actual - expected).abs().max() < 100  # five standard deviations
 
 
 def test_copy_asks_for_the_string_from_the_separator_on():
@@ -87,7 +87,7 @@ def test_settings_that_make_no_task(name, settings, parts):
     assert all(part in str(error.value) for part in (f'load("{name}")', *parts))
 
 
-def test_made_up_tasks_have_no_epochs():
+def test_generated_tasks_have_no_epochs():
     with pytest.raises(WhenceError) as error:
         load("copy").epoch(4, seeded(0))
     assert "copy.epoch" in str(error.value) and "train_batch" in str(error.value)

@@ -55,10 +55,10 @@ def test_the_same_tokens_are_scored_at_every_length(task):
     for split, length in task.splits().items():
         batches = task.evaluation(split)
         for batch in batches:
-            asked = batch.targets != IGNORE_INDEX
-            assert (asked.sum(1) == task.context).all()
-            assert asked[:, -task.context :].all()
-            assert torch.equal(batch.targets[asked], batch.tokens[asked] + 1)
+            is_target = batch.targets != IGNORE_INDEX
+            assert (is_target.sum(1) == task.context).all()
+            assert is_target[:, -task.context :].all()
+            assert torch.equal(batch.targets[is_target], batch.tokens[is_target] + 1)
             # a longer input is the same text with more before it, and nothing missing in between
             assert torch.equal(batch.tokens, batch.tokens[:, :1] + torch.arange(length))
         scored[split] = torch.cat([batch.targets[batch.targets != IGNORE_INDEX] for batch in batches]).tolist()
@@ -151,7 +151,7 @@ def test_sources_share_almost_no_snippet(sources):
     assert shared <= 0.01 * len(sources.tests["test"].labels)
 
 
-def test_sources_can_be_told_apart_by_counting_words(sources):
+def test_word_counts_separate_the_sources(sources):
     """Naive Bayes on single words: far better than chance, so the labels belong to the texts."""
     counts = torch.ones(3, sources.vocab_size)
     for label in range(3):

@@ -20,19 +20,19 @@ def test_t5(form):
     length = 90
     here = torch.arange(length)
     distance = (here[:, None] - here[None, :]).flatten().float()
-    found = ours.bias(distance, None).view(3, length, length)
+    actual = ours.bias(distance, None).view(3, length, length)
     expected = theirs(length, length)
     if form == "causal":  # what a mask hides may differ
         past = torch.ones(length, length, dtype=torch.bool).tril()
-        found, expected = found * past, expected * past
-    torch.testing.assert_close(found, expected)
+        actual, expected = actual * past, expected * past
+    torch.testing.assert_close(actual, expected)
 
 
 def test_sinusoids():
     theirs = xt.ScaledSinusoidalEmbedding(32)
     expected = theirs(torch.zeros(1, 40, 32)) / theirs.scale
-    found = sinusoid(torch.arange(40.0), 32, 10000.0, "concatenated")
-    torch.testing.assert_close(found, expected.reshape(40, 32), rtol=1e-4, atol=1e-5)
+    actual = sinusoid(torch.arange(40.0), 32, 10000.0, "concatenated")
+    torch.testing.assert_close(actual, expected.reshape(40, 32), rtol=1e-4, atol=1e-5)
 
 
 def test_learned():
@@ -52,5 +52,5 @@ def test_sink():
         theirs.head_attn_sink.copy_(values)
     q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
     expected = theirs(q, k, v)[0]
-    found = whence.attend(q, k, v, position=whence.Sink(2, value=values.tolist()), causal=True)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    actual = whence.attend(q, k, v, position=whence.Sink(2, value=values.tolist()), causal=True)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)

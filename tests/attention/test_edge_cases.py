@@ -16,7 +16,7 @@ def inputs(length, batch=1, dtype=torch.float64, seed=0):
 
 
 @pytest.mark.parametrize("position", [whence.Rotary(), whence.Alibi(H), whence.Epar(H, length="query")], ids=repr)
-def test_decoding_goes_on_from_each_rows_last_real_token_after_right_padding(position):
+def test_decoding_continues_from_each_rows_last_real_token_after_right_padding(position):
     torch.manual_seed(0)
     layer = whence.Attention(16, H, position, causal=True).double()
     x, rest = torch.randn(2, 7, 16, dtype=torch.float64), torch.randn(2, 3, 16, dtype=torch.float64)
@@ -24,10 +24,10 @@ def test_decoding_goes_on_from_each_rows_last_real_token_after_right_padding(pos
     with torch.no_grad():
         cache = whence.KVCache()
         layer(x, lengths=lengths, cache=cache)
-        found = torch.cat([layer(rest[:, i : i + 1], cache=cache) for i in range(3)], 1)
+        actual = torch.cat([layer(rest[:, i : i + 1], cache=cache) for i in range(3)], 1)
         for row, length in enumerate(lengths.tolist()):
             alone = layer(torch.cat([x[row : row + 1, :length], rest[row : row + 1]], 1))[:, length:]
-            torch.testing.assert_close(found[row : row + 1], alone, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(actual[row : row + 1], alone, rtol=1e-10, atol=1e-10)
 
 
 def test_a_sliding_cache_refuses_what_would_push_out_keys_that_count():
@@ -64,8 +64,8 @@ def test_a_large_bias_in_half_precision(dtype, backend):
     where = {"q_positions": torch.arange(3000, 3006), "k_positions": torch.arange(6), "causal": True}
     exact = whence.attend(*(x.double() for x in (q, k, v)), position=position.double(), backend="reference", **where)
     with torch.no_grad():
-        found = whence.attend(q, k, v, position=position.float(), backend=backend, **where)
-    assert (found.double() - exact).abs().max() < 8 * torch.finfo(dtype).eps
+        actual = whence.attend(q, k, v, position=position.float(), backend=backend, **where)
+    assert (actual.double() - exact).abs().max() < 8 * torch.finfo(dtype).eps
     if backend == "auto":
         assert whence.explain(q, k, v, position=position, **where).backend == "blockwise"
 
@@ -89,7 +89,7 @@ class OnlyPast(whence.Position):
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-def test_hidden_distances_are_never_asked_about(backend):
+def test_hooks_never_receive_hidden_distances(backend):
     q, k, v = inputs(1024)
     position = Growing().double()
     out = whence.attend(q, k, v, position=position, causal=True, backend=backend)
@@ -160,7 +160,7 @@ def test_impossible_at_construction(build, named):
         build()
 
 
-def test_a_memory_of_other_tokens_has_no_order_unless_it_is_said():
+def test_a_memory_of_other_tokens_needs_explicit_positions():
     x, memory = torch.randn(1, 3, 16), torch.randn(1, 3, 16)
     with pytest.raises(whence.WhenceError, match=r"causal=True.*memory"):
         whence.Attention(16, H, causal=True)(x, memory)

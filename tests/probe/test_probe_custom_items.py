@@ -55,24 +55,28 @@ def mine(tmp_path):
 
 
 def test_items_become_a_task_with_rivals_from_other_lines(mine):
-    made = load_items(None, str(mine))
-    assert len(made.items) == 5 and made.slots == 5 and made.source == "own items from mine.jsonl"
-    for item in made.items:
+    instance = load_items(None, str(mine))
+    assert len(instance.items) == 5 and instance.slots == 5 and instance.source == "own items from mine.jsonl"
+    for item in instance.items:
         assert len(item.rivals) == 4 and item.answers[0] not in item.rivals
-    assert not made.paired and "published" not in made.source + made.name + made.about
+    assert not instance.paired and "published" not in instance.source + instance.name + instance.about
     assert load_items(2, str(mine), slots=3).slots == 3 and len(load_items(2, str(mine)).items) == 2
-    prompt = made.prompt(made.items[1], 2)
+    prompt = instance.prompt(instance.items[1], 2)
     assert [prompt.text[a:b] for a, b in prompt.slots][2] == "Text [3]: Ben built house 1."
 
 
 def test_given_rivals_that_stand_in_the_other_texts_pair_up(tmp_path):
     rows = [row(n, rivals=[other for other in NAMES if other != NAMES[n]]) for n in range(2)]
-    made = load_items(None, str(written(tmp_path / "a.jsonl", rows)), slots=3)
-    assert made.paired and made.items[0].rivals == ("Ben", "Cy") and made.prompt(made.items[0], 1).owners == (1, 0, 2)
+    instance = load_items(None, str(written(tmp_path / "a.jsonl", rows)), slots=3)
+    assert (
+        instance.paired
+        and instance.items[0].rivals == ("Ben", "Cy")
+        and instance.prompt(instance.items[0], 1).owners == (1, 0, 2)
+    )
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("{", r"mine\.jsonl, line 2, got broken JSON at column 2"),
         ("[1]", r"line 2, got a list"),
@@ -89,9 +93,9 @@ def test_given_rivals_that_stand_in_the_other_texts_pair_up(tmp_path):
         (row(1, rivals=["the ben of"]), r"line 2, got the rival 'the ben of' beside the answer 'Ben'"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, line, said):
+def test_a_wrong_line_is_named(tmp_path, line, message):
     path = written(tmp_path / "mine.jsonl", [row(0), line])
-    with pytest.raises(WhenceError, match=said):
+    with pytest.raises(WhenceError, match=message):
         load_items(None, str(path))
 
 
@@ -133,7 +137,7 @@ def run(*options):
     app(["probe", *map(str, options)], standalone_mode=False)
 
 
-def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys):
+def test_items_are_measured_and_reported_without_their_file(mine, tmp_path, capsys):
     out = tmp_path / "out"
     options = ("--quick", "--items", mine, "--items", "3", "--slots", "1,3,5", "--score", "likelihood", "--out", out)
     run(*options, "--only", "measure")
@@ -142,8 +146,8 @@ def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys)
     assert record["source"] == "own items from mine.jsonl" and [one["item"] for one in record["rows"]] == [0, 1, 2]
     plan, about = run_folder.load_plan(folder)
     assert about["tasks"][0]["gold_slots"] == [0, 2, 4] and about["tasks"][0]["source"] == record["source"]
-    made = rerun_command(plan, "cpu")
-    assert made == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
+    instance = rerun_command(plan, "cpu")
+    assert instance == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
     written(mine, [row(0, question="Who?"), *(row(n) for n in range(1, 5))])
     run(*options, "--only", "measure")
     assert len(list(out.iterdir())) == 2  # other questions, another plan
@@ -153,7 +157,7 @@ def test_items_are_asked_and_reported_without_their_file(mine, tmp_path, capsys)
     assert "report:" in capsys.readouterr().out and "mine, 5 texts" in (folder / "report.html").read_text()
 
 
-def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeypatch, capsys):
+def test_custom_tasks_are_measured_and_reported_without_their_module(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_tasks_here.py").write_text(OWN)
     for name in ("my_tasks_here:MyTask(words=3)", "./my_tasks_here.py:MyTask(words=3)"):
@@ -172,7 +176,7 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    "name, message",
     [
         ("own_here.py:MyTask(words=open('x'))", r"words=open\('x'\).*literal values"),
         ("own_here.py:MyTask(3)", "name each of them"),
@@ -191,12 +195,12 @@ def test_own_tasks_are_asked_and_reported_without_their_module(tmp_path, monkeyp
         ("needs_here:MyTask", "needs_here, which needs not_installed_here"),
     ],
 )
-def test_what_is_wrong_with_an_own_task_is_said(tmp_path, monkeypatch, name, said):
+def test_errors_of_a_custom_task(tmp_path, monkeypatch, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_here.py").write_text(OWN)
     (tmp_path / "bad_here.py").write_text("def (")
     (tmp_path / "needs_here.py").write_text("import not_installed_here")
-    with pytest.raises(WhenceError, match=said):
+    with pytest.raises(WhenceError, match=message):
         load_task(name, 2)
 
 
@@ -214,17 +218,19 @@ def test_items_without_rivals_are_for_generation(tmp_path):
 
 
 def test_lengths_and_slots_by_option(mine):
-    made, _ = plan_from_options("m", False, False, None, None, None, None, [2, 4], files=[str(mine)])
-    assert [(one.label, one.build().slots) for one in made.tasks] == [("mine-of-2", 2), ("mine-of-4", 4)]
-    assert all(one.items_hash for one in made.tasks) and made.tasks[0].items_hash != made.tasks[1].items_hash
-    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, None, slots="3")
-    assert made.tasks[0].select_slots(needle := made.tasks[0].build()) == spread_slots(needle.slots, 3)
-    made, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [4, 16])
-    needles = build_tasks(made)
+    instance, _ = plan_from_options("m", False, False, None, None, None, None, [2, 4], files=[str(mine)])
+    assert [(one.label, one.build().slots) for one in instance.tasks] == [("mine-of-2", 2), ("mine-of-4", 4)]
+    assert (
+        all(one.items_hash for one in instance.tasks) and instance.tasks[0].items_hash != instance.tasks[1].items_hash
+    )
+    instance, _ = plan_from_options("m", False, False, ["needle"], None, None, None, None, slots="3")
+    assert instance.tasks[0].select_slots(needle := instance.tasks[0].build()) == spread_slots(needle.slots, 3)
+    instance, _ = plan_from_options("m", False, False, ["needle"], None, None, None, [4, 16])
+    needles = build_tasks(instance)
     assert [one.slots for one in needles] == [4, 16] and {len(one.items[0].rivals) for one in needles} == {3}
-    assert rerun_command(made, "cpu") == "whence probe m --task needle --length 4 --length 16"
-    for slots, said in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
-        with pytest.raises(WhenceError, match=said):
+    assert rerun_command(instance, "cpu") == "whence probe m --task needle --length 4 --length 16"
+    for slots, message in (("1", "at least two"), ("0,2", "from 1 on"), ("2,2", "each once"), ("a", "whole numbers")):
+        with pytest.raises(WhenceError, match=message):
             plan_from_options("m", False, False, ["needle"], None, None, slots=slots)
     beyond = plan_from_options("m", False, False, None, None, None, files=[str(mine)], slots="1,9")[0]
     with pytest.raises(WhenceError, match="slot 9, but it has the slots 1 to 5"):

@@ -34,16 +34,16 @@ def test_narrow_types_in_a_cache():
         tensors = [x[:, :, part] for x in (Q, K, V)]
         wanted = attend(*tensors, position=whence.Rotary(), causal=True, q_positions=PLACES[part], cache=cache)
         bytes_ = PLACES[part].to(torch.uint8)
-        found = attend(*tensors, position=whence.Rotary(), causal=True, q_positions=bytes_, cache=byte_cache)
-        torch.testing.assert_close(found, wanted)
+        actual = attend(*tensors, position=whence.Rotary(), causal=True, q_positions=bytes_, cache=byte_cache)
+        torch.testing.assert_close(actual, wanted)
 
 
 def test_documents_and_lengths_of_any_whole_type():
     segment_ids = torch.tensor([0, 0, 1, 1, 2, 2])
     for dtype in (torch.uint8, torch.int16, torch.uint16, torch.uint64):
-        found = attend(Q, K, V, causal=True, segment_ids=segment_ids.to(dtype), position=whence.Rotary())
+        actual = attend(Q, K, V, causal=True, segment_ids=segment_ids.to(dtype), position=whence.Rotary())
         torch.testing.assert_close(
-            found, attend(Q, K, V, causal=True, segment_ids=segment_ids, position=whence.Rotary())
+            actual, attend(Q, K, V, causal=True, segment_ids=segment_ids, position=whence.Rotary())
         )
         lengths = torch.tensor([3, 6])
         torch.testing.assert_close(
@@ -93,7 +93,7 @@ SCALES = [(-0.5, 1.0), (0.0, 1.0), (0.5, 1e10), (None, 1e8), (-3.0, 1e-3), (1e6,
 @pytest.mark.parametrize("scale, temperature", SCALES)
 def test_scale_and_temperature_of_any_sign_and_size(scale, temperature, dtype):
     """Torch's kernel masks with -inf before it scales: a scale of 0 or below must not reach it."""
-    told = {"scale": scale, "temperature": temperature}
+    options = {"scale": scale, "temperature": temperature}
     masks = [
         {"causal": True},
         {},
@@ -105,13 +105,13 @@ def test_scale_and_temperature_of_any_sign_and_size(scale, temperature, dtype):
             inputs = [x.to(dtype) for x in (Q, K, V)]
             exact = [x.double() for x in inputs]
             wide = None if position is None else whence.Alibi(2, form="symmetric").double()
-            wanted = attend(*exact, position=wide, backend="reference", **told, **mask)
+            wanted = attend(*exact, position=wide, backend="reference", **options, **mask)
             for backend in ("auto", "sdpa", "blockwise"):
-                found = attend(*inputs, position=position, backend=backend, **told, **mask)
+                actual = attend(*inputs, position=position, backend=backend, **options, **mask)
                 # a huge scale makes the weights steep in the scores, whose own rounding it magnifies
                 steep = min(1.0, torch.finfo(dtype).eps * max(1.0, abs(scale or 1) / temperature))
                 room = 8 * torch.finfo(dtype).eps + (0 if dtype == torch.float16 else 8 * steep)
-                assert (found.double() - wanted).abs().max() <= room, (backend, mask)
+                assert (actual.double() - wanted).abs().max() <= room, (backend, mask)
 
 
 def test_gradients_where_the_scale_is_negative_or_zero():
