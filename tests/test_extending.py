@@ -1,4 +1,4 @@
-"""A stranger's exercise: the package of docs/extending.md, outside the repository, from the command line and from Python."""
+"""The package of docs/extending.md, outside the repository, from the command line and from Python."""
 
 import os
 import re
@@ -70,7 +70,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def run(installed_package, code, text=""):
-    """Run code in a process of its own, which sees the stranger's package and not this test's folder."""
+    """Run code in a process of its own, which sees the installed package and not this test's folder."""
     path = os.pathsep.join([str(installed_package), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=installed_package / "work", capture_output=True, text=True, input=text,

@@ -1,4 +1,4 @@
-"""A witness for additive attention, the pointer and the mixture: loops over Python's floats, no tensor anywhere."""
+"""Independent implementation of additive attention, the pointer and the mixture: loops over Python floats, no tensors."""
 
 import math
 

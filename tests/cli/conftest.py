@@ -5,6 +5,6 @@ import pytest
 
 @pytest.fixture
 def run_whence(tmp_path, monkeypatch, whence_here):
-    """The same in this process and in an empty folder."""
+    """Run a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return whence_here

@@ -58,7 +58,7 @@ def test_a_small_comparison_and_its_page(run_whence, tmp_path):
 
 
 def test_progress_bars_on_a_terminal(tmp_path):
-    # a terminal takes another way than a pipe, and users have terminals
+    # output to a terminal is a separate code path
     code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
     run = [sys.executable, "-c", "from whence.cli import main; main()", "compare", *SMALL, "--jobs", "1"]
     done = subprocess.run([sys.executable, "-c", code, *run], capture_output=True, text=True, cwd=tmp_path, timeout=300)

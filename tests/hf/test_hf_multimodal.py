@@ -54,7 +54,7 @@ def test_positions_act_in_the_language_model_and_are_saved(family, tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("family", "told"),
+    ("family", "model_inputs"),
     [
         ("llava", {"input_ids": image_in(IDS, slice(2, 6)), "pixel_values": torch.ones(1, 3, 8, 8)}),
         (

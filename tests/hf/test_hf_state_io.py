@@ -35,10 +35,10 @@ class Named(Bell):
         super().__init__(width=2.0 * reach)
 
 
-def trained(position, family="llama", **description):
+def trained(position, family="llama", **options):
     """A model with a position whose parameters have moved away from their initial values."""
     model = tiny(family)
-    attachment = hf.attach(model, position, **description)
+    attachment = hf.attach(model, position, **options)
     with torch.no_grad():
         for layer, one in attachment.positions.items():
             for weight in one.parameters():
@@ -51,8 +51,8 @@ def logits(model, ids=None):
     return model(input_ids=tokens() if ids is None else ids).logits
 
 
-def saved(tmp_path, position, **description):
-    model = trained(position, **description)
+def saved(tmp_path, position, **options):
+    model = trained(position, **options)
     model.save_pretrained(tmp_path)
     return model
 
@@ -148,9 +148,9 @@ def test_a_users_class_is_passed(tmp_path):
     model = saved(tmp_path, Bell(2.5))
     with pytest.raises(whence.WhenceError, match=r"class Bell.*classes=\[Bell\]"):
         hf.attach_saved(tiny("llama"), tmp_path)
-    for description in ({"classes": [Bell]}, {"position": Bell(2.5)}, {"position": lambda layer: Bell(2.5)}):
+    for options in ({"classes": [Bell]}, {"position": Bell(2.5)}, {"position": lambda layer: Bell(2.5)}):
         other = tiny("llama")
-        hf.attach_saved(other, tmp_path, **description)
+        hf.attach_saved(other, tmp_path, **options)
         assert torch.equal(logits(other), logits(model))
     other = tiny("llama")
     plain = logits(other)
@@ -177,7 +177,7 @@ def test_save_positions_writes_one_file_atomically(tmp_path, monkeypatch):
     assert torch.equal(logits(other), logits(model))
     good = path.read_bytes()
 
-    def broken(*about, **description):
+    def broken(*about, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", broken)
@@ -213,7 +213,7 @@ def test_damaged_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "description"),
     [
         ("{", "damaged"),
         ("[]", "damaged"),

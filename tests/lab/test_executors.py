@@ -44,7 +44,7 @@ def whence(*arguments, start=("-m",), **settings):
 
 
 def restore_interrupts():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs these tests in the background may have turned it off
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job may start with interrupts ignored
 
 
 TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")

@@ -45,7 +45,7 @@ def evaluations(values):
 
 
 @pytest.mark.parametrize(
-    ("values", "higher", "step", "made"),
+    ("values", "higher", "step", "stops"),
     [
         ([9.0, 5.0, 6.0], False, 4, False),  # perplexity: the least is best
         ([9.0, 5.0, 6.0, 7.0], False, 4, True),
@@ -55,7 +55,7 @@ def evaluations(values):
         ([0.2, 0.6, 0.5, 0.7], True, 8, False),
     ],
 )
-def test_the_best_evaluation_is_saved_for_either_direction(values, higher, step, instance):
+def test_the_best_evaluation_is_saved_for_either_direction(values, higher, step, stops):
     task = SimpleNamespace(higher_is_better=higher, validation="dev", splits=lambda: {"dev": 1, "test": 1})
     budget = Budget(steps=20, evaluate_every=2, patience=2)
     model = torch.nn.Linear(1, 1)
@@ -64,7 +64,7 @@ def test_the_best_evaluation_is_saved_for_either_direction(values, higher, step,
         torch.nn.init.constant_(model.weight, number)
         rows.append(row)
         choice.update(model)
-    assert (choice.best_step, choice.should_stop, choice.splits) == (step, instance, ["dev"])
+    assert (choice.best_step, choice.should_stop, choice.splits) == (step, stops, ["dev"])
     assert float(choice.best["weight"]) == step // 2 - 1  # the weights at that evaluation
 
 

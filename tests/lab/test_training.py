@@ -25,7 +25,7 @@ def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
 
     steps = tokens(0, steps=4)
     assert steps == tokens(0, steps=4) and len({str(one) for one in [*steps, *tokens(1, steps=4)]}) == 8
-    assert tokens(0, 2, steps=4) == steps[2:]  # whoever goes on in the middle sees what was left
+    assert tokens(0, 2, steps=4) == steps[2:]  # a resumed run sees the remaining batches
     assert tokens(0, 2, epochs=1)[:2] == tokens(0, epochs=1)[2:]
 
 

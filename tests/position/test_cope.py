@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from x_transformers.x_transformers import CoPE as Witness
+from x_transformers.x_transformers import CoPE as ExternalCope
 
 from whence.errors import WhenceError
 from whence.position.base import Rows
@@ -56,11 +56,11 @@ def test_loops(heads, positions, batch_positions):
 
 @pytest.mark.parametrize("positions", (3, 64))
 def test_against_x_transformers(positions):
-    cope, witness = Cope(D, positions=positions).double(), Witness(dim=D, heads=H, max_pos=positions).double()
+    cope, external = Cope(D, positions=positions).double(), ExternalCope(dim=D, heads=H, max_pos=positions).double()
     rows = make_rows(3)
     with torch.no_grad():
-        witness.pos_emb.copy_(cope.e)
-    theirs = witness(rows.q, rows.scores.masked_fill(~rows.visible, -torch.finfo(torch.float64).max))
+        external.pos_emb.copy_(cope.e)
+    theirs = external(rows.q, rows.scores.masked_fill(~rows.visible, -torch.finfo(torch.float64).max))
     torch.testing.assert_close(cope.content_bias(rows), theirs, rtol=1e-12, atol=1e-13)
 
 

@@ -1,4 +1,4 @@
-"""An outside witness, x-transformers, for mechanisms that it has too (rotary, ALiBi and CoPE stand in their own tests)."""
+"""Comparison with x-transformers. Rotary, ALiBi and CoPE are compared in their own test files."""
 
 import pytest
 import torch
