@@ -169,14 +169,16 @@ def test_the_tiled_operator_draws_the_same_dropout_for_its_gradient():
 @pytest.mark.parametrize("layout", ["contiguous", "heads last", "stretched"])
 def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
-    made = arguments()
-    q, k, v = made[:3]
+    instance = arguments()
+    q, k, v = instance[:3]
     if layout == "heads last":
         q, k, v = (t.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for t in (q, k, v))
-    score_scale, bias, sink = made[3:6]
+    score_scale, bias, sink = instance[3:6]
     if layout == "stretched":
         score_scale, bias = (t.detach()[:1].clone().requires_grad_().expand(4, -1) for t in (score_scale, bias))
-    given = [t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, score_scale, bias, sink, *made[6:])]
+    given = [
+        t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, v, score_scale, bias, sink, *instance[6:])
+    ]
     out, tops, totals = torch.ops.whence.tiled_attention(*given)
     given = [torch.ones_like(out), out, tops, totals, *given]
     real = torch.ops.whence.tiled_attention_backward(*given, [True] * 3)
@@ -225,8 +227,8 @@ def test_every_mechanism_exports_and_runs_in_onnx_runtime_at_any_length(tmp_path
     session = runtime.InferenceSession(str(tmp_path / "chain.onnx"), options, providers=["CPUExecutionProvider"])
     for n in (2, 6, 11, 40):
         x = torch.randn(1, n, 8)
-        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), model(x), rtol=1e-5, atol=1e-5)
+        (actual,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(actual), model(x), rtol=1e-5, atol=1e-5)
 
 
 def test_an_export_takes_lengths_and_positions():
