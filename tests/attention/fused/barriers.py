@@ -6,6 +6,8 @@ from reference_comparison import check_against_reference, random_inputs
 from whence import Position
 
 VALUES = {"-1e4": -1e4, "-1e9": -1e9, "finfo.min": torch.finfo(torch.float32).min}
+# the kernels store other numbers for rows beyond 512 bits, which are 354.9 nats
+NEAR_LIMIT = {"-354": -354.0, "-356": -356.0}
 BARRED = {
     "everywhere": lambda distance, head: torch.ones_like(distance + head, dtype=torch.bool),
     "near": lambda distance, head: (distance.abs() <= 20) | (head < 0),
@@ -18,7 +20,7 @@ class Barrier(Position):
 
     def __init__(self, heads, value, barred, learnable=True):
         super().__init__()
-        self.value = torch.nn.Parameter(torch.full((heads, 1), VALUES[value]))
+        self.value = torch.nn.Parameter(torch.full((heads, 1), (VALUES | NEAR_LIMIT)[value]))
         self.slope = torch.nn.Parameter(torch.linspace(-0.3, -0.1, heads)[:, None])
         self.barred = BARRED[barred]
         self.requires_grad_(learnable)

@@ -50,6 +50,17 @@ def gradients(out, leaves, position, grad_out):
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, result, strict=True)]
 
 
+def to_dtype(x, dtype):
+    """x in a dtype, with the gradient of a cast. Finite numbers stay finite.
+
+    In bfloat16, ``finfo.min`` of float32 would become -inf. That hides the key: eager results would be 0, which makes the
+    budget of the output too large and that of the bias, whose gradient is 0 too, too small.
+    """
+    largest = torch.finfo(dtype).max
+    excess = torch.where(torch.isfinite(x), x.clamp(-largest, largest) - x, 0.0).detach()
+    return (x + excess).to(dtype)
+
+
 def eager(position, tensors, grad_out, options, *, view=identity):
     """The same attention in eager torch, with every operation in the dtype of the inputs."""
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
@@ -67,7 +78,7 @@ def eager(position, tensors, grad_out, options, *, view=identity):
         for hook, distance in places.items():
             effect = evaluate(position, hook, distance, heads, layout.length_of)
             if effect is not None:
-                effect = effect.transpose(0, 1).to(dtype)
+                effect = to_dtype(effect.transpose(0, 1), dtype)
                 scores = scores * effect if hook == "score_scale" else scores + effect
         sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     scores = scores.masked_fill(~layout.visible(), -torch.inf)

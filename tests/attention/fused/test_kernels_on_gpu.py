@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from barriers import BARRED, VALUES, Barrier, check_barrier
+from barriers import BARRED, NEAR_LIMIT, VALUES, Barrier, check_barrier
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 import whence
@@ -357,7 +357,7 @@ def test_output_dtypes():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mask", ["causal", "both sides", "segment_ids", "later queries"])
 @pytest.mark.parametrize("barred", BARRED)
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", VALUES | NEAR_LIMIT)
 def test_huge_finite_biases(value, barred, mask, dtype):
     shape = (2, HEADS, 2, 150 if mask == "later queries" else 333, 333, WIDTH, WIDTH)
     for learnable in (True, False):

@@ -15,9 +15,7 @@ import triton.language as tl
 from whence.attention.fused.diagonals import TABLE_PADDING
 from whence.attention.fused.tile_ops import (
     compute_logits,
-    compute_weights,
     dropout_multiplier,
-    load_log_sum_exp,
     load_tile,
     query_bounds,
     store_tile,
@@ -44,8 +42,7 @@ def dkdv_step(
     offs_n = tl.arange(0, BLOCK_N)
     q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
     grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
-    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-    lse, lost = load_log_sum_exp(LSE + row_stats * LSE_PARTS + start_m + offs_m, lse_stride, HAS_BIAS)
+    lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
     qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     distance = distance0 + offs_m[None, :] - offs_n[:, None]
@@ -68,7 +65,7 @@ def dkdv_step(
         logits, score_scale = compute_logits(
             qk, table, qk_scale, slope_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY
         )
-    p = compute_weights(logits, lse, lost, 0, HAS_BIAS)
+    p = tl.exp2(logits - lse[None, :])
     if MASKED:
         q_segment = 0
         if HAS_SEGMENTS:

@@ -8,6 +8,8 @@ row (the dk/dv kernel reads it later), dq and, depending on the compile-time fla
   table in registers. An amplitude, which multiplies the whole score scale, needs no table: its gradient is ``q . dq``
   divided by the amplitude. The derivative table of a slope is the distance itself;
 * dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics.
+
+With a bias table, ``scale_rows_kernel`` runs first: it multiplies grad_out by the factors of the rows.
 """
 
 from __future__ import annotations
@@ -24,21 +26,35 @@ from whence.attention.fused.diagonals import (
 )
 from whence.attention.fused.tile_ops import (
     compute_logits,
-    compute_weights,
     dropout_multiplier,
     key_bounds,
-    load_log_sum_exp,
     load_tile,
     store_tile,
     visible,
 )
 
 
+@triton.jit(do_not_specialize=["heads", "q_len", "lse_stride"])
+def scale_rows_kernel(
+    X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
+):  # fmt: skip
+    """Multiply a block of rows of one head by their factors ``[B, H, padded_length]``."""
+    blocks = tl.cdiv(q_len, BLOCK_M)
+    batch_head = tl.program_id(0) // blocks
+    b = batch_head // heads
+    h = batch_head % heads
+    start_m = tl.program_id(0) % blocks * BLOCK_M
+    factor = tl.load(FACTOR + batch_head.to(tl.int64) * lse_stride + start_m + tl.arange(0, BLOCK_M))
+    x = load_tile(X, b, h, start_m, BLOCK_M, BLOCK_DV)
+    scaled = x.to(tl.float32) * factor[:, None]
+    store_tile(SCALED, b, h, start_m, scaled.to(SCALED.dtype), BLOCK_M, BLOCK_DV)
+
+
 @triton.jit
 def dq_step(
     q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv, batch_head,
     start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad, qk_scale,
-    slope, lse, lost, delta, q_segment, dropout, seed,
+    slope, lse, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
@@ -71,7 +87,7 @@ def dq_step(
         HAS_BIAS,
         HAS_SLOPE,
     )
-    p = compute_weights(logits, lse, lost, 1, HAS_BIAS)
+    p = tl.exp2(logits - lse[:, None])
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)
         k_segment = 0
@@ -173,8 +189,7 @@ def backward_dq_kernel(
     out = load_tile(OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
-    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-    lse, lost = load_log_sum_exp(LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS)
+    lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
@@ -224,7 +239,7 @@ def backward_dq_kernel(
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
                 SLOPE_GRAD, True,
@@ -234,7 +249,7 @@ def backward_dq_kernel(
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
                 SLOPE_GRAD, False,
@@ -245,7 +260,7 @@ def backward_dq_kernel(
         acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
             q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
             batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-            bias_table_grad, qk_scale, slope, lse, lost, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
             DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip

@@ -16,14 +16,7 @@ from whence.attention.fused import tile_configs
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, diagonal_offsets, diagonal_sums
 from whence.attention.fused.packing import ceil_div, num_multiprocessors
-from whence.attention.fused.tile_ops import (
-    compute_logits,
-    compute_weights,
-    dropout_multiplier,
-    load_log_sum_exp,
-    load_tile,
-    visible,
-)
+from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, load_tile, visible
 
 
 @triton.jit(
@@ -84,11 +77,10 @@ def table_gradient_kernel(
         grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
         v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
-        LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-        lse, lost = load_log_sum_exp(LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m, lse_stride, HAS_BIAS)
+        lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)
         logits, _ = compute_logits(qk, table, qk_scale, 0.0, BLOCK_M, BLOCK_N, 1, HAS_SCORE_SCALE, HAS_BIAS, False)
-        p = compute_weights(logits, lse, lost, 1, HAS_BIAS)
+        p = tl.exp2(logits - lse[:, None])
         if PADDED_TILES or HAS_SEGMENTS:
             q_segment = 0
             k_segment = 0

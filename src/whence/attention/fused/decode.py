@@ -156,10 +156,10 @@ def combine_kernel(
     sees_nothing = row_sum == 0.0
     out = tl.sum(partial_out * weight[:, None], 0) / tl.where(sees_nothing, 1.0, row_sum)
     tl.store(OUT + b * o_b + h * o_h + query * o_t + offs_dv, out.to(OUT.dtype.element_ty), mask=offs_dv < head_dim)
-    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-    lse_pointer = LSE + index // q_len * LSE_PARTS * lse_stride + query
+    lse_pointer = LSE + index // q_len * lse_stride + query
+    factor_offset = (tl.num_programs(0) // q_len).to(tl.int64) * lse_stride
     lse = row_max + tl.log2(row_sum)
-    store_log_sum_exp(lse_pointer, lse_stride, row_max, row_sum, lse, sees_nothing, HAS_BIAS)
+    store_log_sum_exp(lse_pointer, factor_offset, row_max, row_sum, lse, sees_nothing, HAS_BIAS)
 
 
 def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:

@@ -198,8 +198,8 @@ def forward_kernel(
     lse = row_max + tl.log2(row_sum)
     if HAS_SLOPE:
         lse = lse + slope * offs_m.to(tl.float32)
-    LSE_PARTS: tl.constexpr = 2 if HAS_BIAS else 1
-    lse_pointers = LSE + batch_head * LSE_PARTS * lse_stride + start_m + offs_m
-    store_log_sum_exp(lse_pointers, lse_stride, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS)
+    lse_pointers = LSE + batch_head * lse_stride + start_m + offs_m
+    factor_offset = (batch * heads).to(tl.int64) * lse_stride
+    store_log_sum_exp(lse_pointers, factor_offset, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS)
     out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
     store_tile(OUT, b, h, start_m, out.to(OUT.dtype), BLOCK_M, BLOCK_DV)

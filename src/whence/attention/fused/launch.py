@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.attention.fused import backward_tables, block_skipping, decode, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
-from whence.attention.fused.backward_dq import backward_dq_kernel
+from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.fused_call import EffectGradients
@@ -26,6 +26,7 @@ from whence.attention.fused.packing import (
 #: a slope is split into query and key weights if it changes the logits by at most this many bits across a block of
 #: keys, so that the weights neither overflow nor underflow
 SPLIT_SLOPE_BITS = {torch.bfloat16: 160, torch.float16: 8}
+SCALED_ROWS = 64  # per program of scale_rows_kernel
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
     out = empty_output(call.q, call.v)
     lse = call.q.new_empty(lse_shape(call.q, call.effects.has_bias), dtype=torch.float32)
     if call.has_padding_rows:
-        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
+        lse[0].fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128:
         decode.decode(call, out, lse)
         return out, lse, call.q.new_empty(0, dtype=torch.int32)
@@ -83,7 +84,13 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, and the table's gradient."""
+    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, and the table's gradient.
+
+    Delta includes the factors of the rows.
+    """
+    if call.effects.has_bias:
+        grad_out = scale_rows(call, grad_out, lse[1])
+    lse = lse[0]
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
     dq, delta, partial_sums, table_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
@@ -109,6 +116,20 @@ def _pack_gradients(call: DeviceCall, columns: list[Tensor], dense: tuple[bool, 
     return packed
 
 
+def scale_rows(call: DeviceCall, grad_out: Tensor, factor: Tensor) -> Tensor:
+    """grad_out with each row multiplied by its factor, which is 1 except in rows beyond ``tile_ops.MAX_LSE``.
+
+    The other kernels compute such a row's weights without the division by their sum. All its gradients are products of
+    weights and grad_out, so the factor may multiply either one.
+    """
+    scaled = torch.empty_like(grad_out)
+    scale_rows_kernel[(ceil_div(call.q_len, SCALED_ROWS) * call.batch * call.heads,)](
+        call.describe(grad_out, SCALED_ROWS, call.block_dv), call.describe(scaled, SCALED_ROWS, call.block_dv), factor,
+        call.heads, call.q_len, padded_length(call.q_len), BLOCK_M=SCALED_ROWS, BLOCK_DV=call.block_dv,
+    )  # fmt: skip
+    return scaled
+
+
 def backward_dq(
     call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -118,9 +139,7 @@ def backward_dq(
     )
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
-    delta = lse.new_empty(call.batch, call.heads, padded_length(call.q_len))
-    if call.has_padding_rows:
-        delta.zero_()
+    delta = torch.zeros_like(lse) if call.has_padding_rows else torch.empty_like(lse)
     partial_sums = lse.new_empty(call.batch, call.heads, blocks, NUM_SLOTS) if needed.any_parameter else None
     table_sums = None
     if any(needed.dense):

@@ -47,7 +47,7 @@ def fused_attention(call: FusedCall) -> Tensor:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; the base-2 log-sum-exp of each row (see ``lse_shape``); the largest distance each head needs (empty: all distances)."""
+    """The output; the base-2 log-sum-exp (see ``lse_shape``); the largest distance per head (empty: all distances)."""
     from whence.attention.fused import launch
 
     call = FusedCall.unflatten(arguments)
@@ -77,8 +77,8 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     sink, temperature = call.effects.sink, call.softmax.temperature
     if needed[2] and sink is not None:
         rows = slice(sink.shape[2])
-        exponent = sink * (LOG2E / temperature) - lse[:, :, 0, rows]
-        probability = torch.exp2(exponent - lse[:, :, 1, rows] if call.effects.has_bias else exponent)
+        # beyond tile_ops.MAX_LSE, the division by the sum of the weights is in delta
+        probability = torch.exp2(sink * (LOG2E / temperature) - lse[0, :, :, rows])
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else _copy_into(torch.empty_like(x), d) for d, used, x in three)

@@ -59,8 +59,11 @@ def padded_length(q_len: int) -> int:
 
 
 def lse_shape(q: Tensor, has_bias: bool) -> tuple[int, ...]:
-    """The shape of the log-sum-exp tensor, ``[B, H, 1 or 2, padded_length]``: with a bias it also holds what rounding lost."""
-    return q.shape[0], q.shape[1], 2 if has_bias else 1, padded_length(q.shape[2])
+    """The shape ``[1 or 2, B, H, padded_length]`` of the log-sum-exp tensor.
+
+    With a bias table, it also holds the factors of the rows (see ``tile_ops.store_log_sum_exp``).
+    """
+    return 2 if has_bias else 1, q.shape[0], q.shape[1], padded_length(q.shape[2])
 
 
 def limit_finite(bias: Tensor, factor: float) -> Tensor:

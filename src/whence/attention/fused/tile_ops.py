@@ -7,6 +7,10 @@ import triton.language as tl
 
 from whence.attention.fused.diagonals import load_table_tiles
 
+#: in bits. Rounding changes an lse by at most |lse| * 2 ** -24, here by 2 ** -15 bits: 0.002 % of a weight, the error that
+#: the rounding of the logits themselves causes. Scores rarely exceed it, so that ordinary rows keep their factor of 1
+MAX_LSE = tl.constexpr(512.0)
+
 
 @triton.jit
 def load_tile(descriptor, b, h, start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
@@ -43,34 +47,20 @@ def compute_logits(
 
 
 @triton.jit
-def store_log_sum_exp(pointers, lse_stride, row_max, row_sum, lse, hides, HAS_BIAS: tl.constexpr):
-    """Store the log-sum-exp of rows for the backward pass and, with a bias, what its rounding lost.
+def store_log_sum_exp(pointers, factor_offset, row_max, row_sum, lse, hides, HAS_BIAS: tl.constexpr):
+    """Store for the backward pass the log-sum-exp of rows and, with a bias table, their factors ``factor_offset`` later.
 
-    A huge bias such as -1e9 at every key of a row absorbs ``log2(row_sum)`` in the rounding of ``row_max +
-    log2(row_sum)``. ``hides`` marks rows without visible keys and padding rows: infinity gives them p = 0.
+    The backward pass computes the weights ``exp2(logits - lse)``. Beyond MAX_LSE, for example in a row with a bias of
+    -1e9 at every key, rounding would lose ``log2(row_sum)``. There lse is the largest logit alone, which gives the
+    weights before the division by ``row_sum``, and the factor ``1 / row_sum`` multiplies the gradient of the row's
+    output. ``hides`` marks rows without visible keys and padding rows: lse = inf gives them p = 0.
     """
+    if HAS_BIAS:
+        is_beyond = (tl.abs(row_max) > MAX_LSE) & ~hides
+        lse = tl.where(is_beyond, row_max, lse)
+        factor = tl.where(is_beyond, 1.0 / tl.where(is_beyond, row_sum, 1.0), 1.0)  # exactly 1 in all other rows
+        tl.store(pointers + factor_offset, factor)
     tl.store(pointers, tl.where(hides, float("inf"), lse))
-    if HAS_BIAS:
-        tl.store(pointers + lse_stride, tl.where(hides, 0.0, tl.log2(row_sum) - (lse - row_max)))
-
-
-@triton.jit
-def load_log_sum_exp(pointers, lse_stride, HAS_BIAS: tl.constexpr):
-    """The log-sum-exp of rows, and the part of it that rounding lost (0 without a bias)."""
-    lse = tl.load(pointers)
-    lost = 0.0
-    if HAS_BIAS:
-        lost = tl.load(pointers + lse_stride)
-    return lse, lost
-
-
-@triton.jit
-def compute_weights(logits, lse, lost, AXIS: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """Softmax weights; the queries lie along the axis other than AXIS."""
-    exponents = logits - tl.expand_dims(lse, AXIS)
-    if HAS_BIAS:
-        exponents = exponents - tl.expand_dims(lost, AXIS)
-    return tl.exp2(exponents)
 
 
 @triton.jit
