@@ -62,7 +62,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
     out = empty_output(call.q, call.v)
     lse = call.q.new_empty(lse_shape(call.q, call.effects.has_bias), dtype=torch.float32)
     if call.has_padding_rows:
-        lse[0].fill_(torch.inf)  # padding rows have p = 0 in the backward pass
+        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128:
         decode.decode(call, out, lse)
         return out, lse, call.q.new_empty(0, dtype=torch.int32)
