@@ -35,16 +35,15 @@ from whence.attention.fused.tile_ops import (
 
 
 @triton.jit(do_not_specialize=["heads", "q_len", "lse_stride"])
-def scale_rows_kernel(
-    X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
-):  # fmt: skip
+def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr):
     """Multiply a block of rows of one head by their factors ``[B, H, padded_length]``."""
     blocks = tl.cdiv(q_len, BLOCK_M)
     batch_head = tl.program_id(0) // blocks
     b = batch_head // heads
     h = batch_head % heads
     start_m = tl.program_id(0) % blocks * BLOCK_M
-    factor = tl.load(FACTOR + batch_head.to(tl.int64) * lse_stride + start_m + tl.arange(0, BLOCK_M))
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    factor = tl.load(FACTOR + batch_head.to(tl.int64) * lse_stride + offs_m, mask=offs_m < q_len, other=1.0)
     x = load_tile(X, b, h, start_m, BLOCK_M, BLOCK_DV)
     scaled = x.to(tl.float32) * factor[:, None]
     store_tile(SCALED, b, h, start_m, scaled.to(SCALED.dtype), BLOCK_M, BLOCK_DV)
