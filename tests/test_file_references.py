@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import os
+import sys
 
 import pytest
 import torch
@@ -124,6 +125,20 @@ def test_modules_beside_a_file_are_part_of_its_hash(folder):
     assert hash_source_file(factory) == before
     (folder / "second_helper_of_bell.py").write_text("x = 2\n")
     assert hash_source_file(factory) != before
+
+
+def test_modules_of_the_same_name_in_two_folders_are_an_error(folder):
+    for name, text in (("first", "x = 1\n"), ("second", "x = 2\n")):
+        (folder / name).mkdir()
+        (folder / name / "bell.py").write_text("import random\nfrom shared_name_of_bells import x\n" + BELL)
+        (folder / name / "shared_name_of_bells.py").write_text(text)
+        (folder / name / "random.py").write_text("")  # the installed module wins, which is no error
+    try:
+        assert parse_position("./first/bell.py:Bell") == parse_position("./first/bell.py:Bell")
+        with pytest.raises(WhenceError, match=r"second/bell.py.*shared_name_of_bells.*rename one of the two"):
+            parse_position("./second/bell.py:Bell")
+    finally:
+        sys.modules.pop("shared_name_of_bells", None)
 
 
 # --- names -------------------------------------------------------------------------------------------------------------

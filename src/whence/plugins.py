@@ -24,6 +24,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -282,7 +283,7 @@ def load_module(module: str, subject: str) -> ModuleType:
         raise usage_error(subject, f"no file {path}", "the path must lead to a Python file", "check the path")
     with _import_path(path.resolve().parent if is_file else Path.cwd()):
         try:
-            return _load_file(path.resolve()) if is_file else importlib.import_module(module)
+            return _load_file(path.resolve(), subject) if is_file else importlib.import_module(module)
         except WhenceError:
             raise
         except ModuleNotFoundError as error:
@@ -314,12 +315,13 @@ def _import_path(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _load_file(path: Path) -> ModuleType:
+def _load_file(path: Path, subject: str) -> ModuleType:
     """Run a file as a module, once for each path and content, so that its classes are the same at every load."""
     digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
     name = f"{FILE_MODULE}{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
+    _require_own_siblings(path, subject)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -330,6 +332,34 @@ def _load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _require_own_siblings(path: Path, subject: str) -> None:
+    """Raise if a file imports a module beside it, and a module of the same name from another folder is already loaded.
+
+    The file would get that other module, because a process has one module of a name. Installed modules are excepted: a name
+    such as ``random`` means the installed one.
+    """
+    if (path.parent / "__init__.py").is_file():  # its modules have the package's name before their own
+        return
+    for sibling in find_sibling_modules(path):
+        name = sibling.relative_to(path.parent).with_suffix("").parts[0]
+        loaded_file = getattr(sys.modules.get(name), "__file__", None)
+        if loaded_file is None or is_installed(loaded := Path(loaded_file).resolve()):
+            continue
+        if path.parent not in loaded.parents:
+            raise usage_error(
+                subject,
+                f"{path.name}, which imports {name} from {sibling}",
+                f"{loaded} is already loaded as {name}, and a process has one module of a name",
+                f"rename one of the two {name} modules",
+            )
+
+
+def is_installed(path: Path) -> bool:
+    """Whether a file belongs to Python's library or to an installed package."""
+    library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    return bool({"site-packages", "dist-packages"} & set(path.parts) or library & set(path.parents))
 
 
 def hash_source_file(definition: Any) -> str | None:

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -50,6 +51,27 @@ def test_a_missing_model_names_the_command(folder):
         hf.load("./nothing/here")
     with pytest.raises(whence.WhenceError, match="no such file"):
         hf.load("absent.gguf")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_a_network_a_name_is_read_from_the_cache_or_fails_at_once(tmp_path, monkeypatch, offline):
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    began = time.monotonic()
+    with pytest.raises(whence.WhenceError, match=r'load\("some/model"\).*folder written by save_pre.*HF_HUB_OFFLINE=1'):
+        hf.load("some/model")
+    with pytest.raises(whence.WhenceError, match=r'load\("a/b/c"\)'):  # a folder that does not exist
+        hf.load("a/b/c")
+    assert time.monotonic() - began < 20
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    stored = tmp_path / "models--some--model"
+    save(stored / "snapshots" / commit)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text(commit)
+    assert hf.load("some/model").model.config._commit_hash == commit  # which a record names
+    assert hf.load("some/model", revision=commit).model.config.vocab_size == tiny("llama").config.vocab_size
 
 
 def test_a_folder_is_written_completely_or_not_at_all(folder):

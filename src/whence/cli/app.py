@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable
@@ -24,7 +23,7 @@ import whence
 from whence.cli import compare, doctor, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
-from whence.plugins import COMMANDS, entry_points
+from whence.plugins import COMMANDS, entry_points, is_installed
 
 EXAMPLES = """Examples:
 
@@ -119,13 +118,11 @@ def find_user_frame(error: Exception) -> traceback.FrameSummary | None:
     the user's, as in the body of an intervention's context manager; the error is then one of whence.
     """
     package = Path(whence.__file__).parent
-    library = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if package in path.parents:
             return None
-        installed = {"site-packages", "dist-packages"} & set(path.parts) or library & set(path.parents)
-        if path.is_file() and not installed:  # generated code has no file
+        if path.is_file() and not is_installed(path):  # generated code has no file
             return frame
     return None
 

@@ -110,7 +110,9 @@ def probe(
     from whence.probe.probed_model import ProbedModel
     from whence.probe.tasks import ITEMS
     from whence.probe.tasks.user_tasks import describe_suspect_items
+    from whence.records import require_output_folder
 
+    require_output_folder("whence probe --out", out)
     count, files = split_items_option(items)
     plan, _ = plan_from_options(
         model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,

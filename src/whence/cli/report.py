@@ -51,9 +51,9 @@ def report_folder(folder: Path, out: Path | None) -> None:
     if not folders and not probes:
         raise usage_error(
             "whence report",
-            f"no study.json and no plan.json in {folder}",
-            "a study has the first, a probe the second",
-            "run a study or a probe first",
+            f"no study.json and no plan.json in {folder}" if folder.exists() else f"no folder {folder}",
+            "a study has a file study.json, a probe plan.json",
+            "name a folder of records, or run a study or a probe first",
         )
     if out is not None and len(probes) + bool(folders) > 1:
         raise usage_error(

@@ -37,7 +37,7 @@ def run(
     study: Annotated[str, typer.Argument(help="Name from `whence studies`, or a file.")],
     jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores.", min=1)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
-    folder: Annotated[Path, typer.Option(help="Folder with study files.")] = Path("studies"),
+    folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test of an experiment, in seconds.")] = False,
     scale: Annotated[str | None, typer.Option(help="Size of a study that has several, such as cpu or gpu.")] = None,
     executor: Annotated[
@@ -46,9 +46,12 @@ def run(
 ) -> None:
     from whence.lab.experiment import Experiment
     from whence.lab.study import Study
-    from whence.lab.study_files import find_study_file, load_study_file
+    from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file
 
-    path = find_study_file(study, folder)
+    if folder is not None:
+        records.require_folder("whence run --folder", folder, "study files")
+    records.require_output_folder("whence run --out", out)
+    path = find_study_file(study, folder or STUDIES_FOLDER)
     loaded = load_study_file(path, scale)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:

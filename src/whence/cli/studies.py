@@ -17,14 +17,22 @@ whence studies
 whence studies --folder my_studies"""
 
 
-def studies(folder: Annotated[Path, typer.Option(help="Folder with study files.")] = Path("studies")) -> None:
+def studies(
+    folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
+) -> None:
     from whence.lab.study import Study
-    from whence.lab.study_files import list_study_files, load_study_file
+    from whence.lab.study_files import STUDIES_FOLDER, list_study_files, load_study_file
+    from whence.records import require_folder
 
-    files = list_study_files(folder)
+    if folder is not None:
+        require_folder("whence studies --folder", folder, "study files")
+    files = list_study_files(folder or STUDIES_FOLDER)
     if not files:
         raise usage_error(
-            "whence studies", f"no Python file in {folder}", "studies are files in a folder", "name it with --folder"
+            "whence studies",
+            f"no Python file in {folder or STUDIES_FOLDER}",
+            "studies are files in a folder",
+            "name it with --folder",
         )
     for name, path in files.items():
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from whence.errors import require_package, usage_error
+from whence.errors import WhenceError, require_package, usage_error
 from whence.hf.gguf import CHECKSUMS, FETCH_SMOLLM2, convert, smollm2_folder, verify_folder
 from whence.hf.state_io import saved_position_names
+
+#: of a model, or of an adapter of peft
+CONFIG_FILES = ("config.json", "adapter_config.json")
+#: seconds to wait for the hub; after that only the local cache is used
+HUB_TIMEOUT = 5.0
 
 
 class LoadedModel(NamedTuple):
@@ -47,7 +53,8 @@ def load(
 
     Args:
         name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache that ``make smollm2`` fills), a folder written by
-            ``save_pretrained``, a GGUF file (converted once into the cache), or a name on the Hugging Face hub.
+            ``save_pretrained``, a GGUF file (converted once into the cache), or a name on the Hugging Face hub. If the
+            hub cannot be reached within seconds, or with ``HF_HUB_OFFLINE=1``, only the hub's local cache is used.
         dtype: of the weights.
         device: of the weights.
         revision: a branch, tag or commit on the hub.
@@ -57,10 +64,14 @@ def load(
     transformers = require_package("transformers", subject, "hf")
     source = _resolve_source(subject, name)
     hub_options: dict[str, Any] = {}
+    commit: str | None = None
     if revision is not None:
         if Path(source).exists():
             raise usage_error(subject, f"revision={revision}", "local files have no revisions", "omit revision")
         hub_options["revision"] = revision
+    if not Path(source).exists() and (reason := _why_offline()):
+        source, hub_options = _find_cached_folder(subject, source, revision, reason), {}
+        commit = Path(source).name
     device_options: dict[str, Any] = {}
     if device_map is not None:
         require_package("accelerate", f"{subject} with a device map", "hf")
@@ -71,13 +82,17 @@ def load(
             source, dtype=dtype, output_loading_info=True, **hub_options, **device_options
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **hub_options)
-    except OSError as error:  # transformers raises it for an unknown name and for an unreachable hub
+    except WhenceError:
+        raise
+    except (OSError, ValueError) as error:  # an unknown name, missing files, or a config that transformers cannot use
         raise usage_error(
             subject,
             str(error).splitlines()[0].rstrip("."),
             "a model is smollm2, a folder written by save_pretrained, a GGUF file or a name on the hub",
             "pass one of these",
         ) from error
+    if commit is not None:
+        model.config._commit_hash = commit  # transformers sets it only for a name; records contain it
     if missing := sorted(loading_info["missing_keys"]):
         raise usage_error(
             subject,
@@ -92,6 +107,44 @@ def load(
             stacklevel=2,
         )
     return LoadedModel((model if device_map is not None else model.to(device)).eval(), tokenizer)
+
+
+def _why_offline() -> str | None:
+    """Why only the local cache of the hub can be used; None if the hub answers within ``HUB_TIMEOUT`` seconds."""
+    import huggingface_hub
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    address = huggingface_hub.constants.ENDPOINT
+    responses: list[object] = []
+
+    def request() -> None:
+        try:
+            responses.append(huggingface_hub.utils.get_session().head(address, timeout=HUB_TIMEOUT))
+        except Exception:  # the HTTP library of huggingface_hub, and with it its errors, depends on the version
+            return
+
+    # A thread, because the timeout of a request does not cover the lookup of the host name.
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(HUB_TIMEOUT)
+    return None if responses else f"{address} cannot be reached"
+
+
+def _find_cached_folder(subject: str, name: str, revision: str | None, reason: str) -> str:
+    """The folder of a model in the local cache of the hub. transformers retries each request for half a minute without it."""
+    import huggingface_hub
+
+    try:
+        return huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True)
+    except (OSError, ValueError) as error:  # not in the cache; not a name that the hub can have
+        raise usage_error(
+            subject,
+            f"no folder and no cached model of this name, and {reason}",
+            "a name on the hub needs a network or a copy in the local cache",
+            "pass the path of a folder written by save_pretrained, or load it once with a network; "
+            "with HF_HUB_OFFLINE=1 the cache is used at once",
+        ) from error
 
 
 def _model_class(subject: str, transformers: Any, source: str, **hub_options: Any) -> Any:
@@ -122,7 +175,13 @@ def _resolve_source(subject: str, name: str | Path) -> str:
                 subject, f"no folder {path}", "SmolLM2 must be downloaded and converted once", FETCH_SMOLLM2
             )
     if path.suffix == ".gguf":
+        if not path.is_file():
+            raise usage_error(subject, "no such file", "it must be a GGUF file", "check the path")
         path = convert(path)
+    if path.is_file() or (path.is_dir() and not any((path / name).is_file() for name in CONFIG_FILES)):
+        got = "a file that is not a GGUF file" if path.is_file() else f"a folder without {CONFIG_FILES[0]}"
+        rule = "a local model is a folder written by save_pretrained, or a GGUF file"
+        raise usage_error(subject, got, rule, "check the path")
     if not path.exists() and (isinstance(name, Path) or str(name).startswith((".", "/", "~"))):
         raise usage_error(
             subject, "no such folder", "a path must lead to an existing folder or GGUF file", "check the path"

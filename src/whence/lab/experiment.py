@@ -110,7 +110,7 @@ def check_record(record: Results, path: Path, spec: dict[str, Any], fingerprints
         )
     else:
         return
-    raise usage_error("run", got, rule, "move the file away or choose another --out to compute it again")
+    raise usage_error("whence run", got, rule, "move the file away or choose another --out to compute it again")
 
 
 def fingerprint(results: Results) -> str:

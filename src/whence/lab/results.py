@@ -28,7 +28,7 @@ def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     )  # fmt: skip
     if study.hash != stored["hash"]:
         raise usage_error(
-            "report",
+            "whence report",
             f"{folder.name}/study.json, whose spec does not match its hash",
             "a spec must not change after a run",
             "restore the file, or run the study again",

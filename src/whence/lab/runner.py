@@ -92,13 +92,12 @@ def run_study(
     """
     if jobs > 1 and world_size() > 1:
         raise usage_error(
-            "run_study",
+            "--jobs",
             f"jobs={jobs} in {world_size()} distributed processes",
             "distributed processes train one run at a time",
-            "leave out jobs",
+            "leave out --jobs",
         )
-    if base.exists() and not base.is_dir():
-        raise usage_error("run_study", f"the file {base}", "records are written to a folder", "name a folder")
+    records.require_output_folder("--out", base)
     study = pin_sources(study)
     folder = study_folder(study, base)
     chosen = load_executor(executor, jobs)
@@ -142,7 +141,7 @@ def validate_study(study: Study) -> tasks.Task:
     task = load_task(study)
     if study.decision.split not in task.splits():
         raise usage_error(
-            "study.decision",
+            "Study(decision=...)",
             f"split {study.decision.split!r}",
             f"{study.task} has {', '.join(task.splits())}",
             "choose one of them",
@@ -150,14 +149,16 @@ def validate_study(study: Study) -> tasks.Task:
     if study.budget.patience is not None and task.validation is None:
         got = f"patience={study.budget.patience} on {study.task}"
         raise usage_error(
-            "study.budget", got, "early stopping needs a task with a validation split", "leave out patience"
+            "Study(budget=...)", got, "early stopping needs a task with a validation split", "leave out patience"
         )
     seen: dict[str, str] = {}
     for arm in study.arms:
         key = json.dumps([parse_position(arm.position).normal_form, dict(arm.model)], sort_keys=True)
         if key in seen:
             got = f"{seen[key]!r} and {arm.name!r}, which are the same"
-            raise usage_error("study.arms", got, "each arm must differ in its position or model", "remove one of them")
+            raise usage_error(
+                "Study(arms=...)", got, "each arm must differ in its position or model", "remove one of them"
+            )
         seen[key] = arm.name
     for run in study.runs()[: len(study.arms)]:
         build_model(run, task)
@@ -181,7 +182,7 @@ def write_spec(study: Study, folder: Path) -> None:
         records.write(path, about)
     elif records.read(path).get("hash") != study.hash:
         raise usage_error(
-            "run",
+            f"the study {study.name}",
             f"{path.parent.name}/study.json of another study",
             "a folder contains one study",
             "choose another --out or move the folder",
@@ -219,7 +220,7 @@ def load_task(study: Study) -> tasks.Task:
     metric = study.decision.metric or task.metric
     if metric != task.metric and type(task).metric_accumulator is not tasks.Task.metric_accumulator:
         raise usage_error(
-            "study.decision",
+            "Study(decision=...)",
             f"metric {metric!r}",
             f"{study.task} computes {task.metric} itself",
             "leave out metric",
@@ -242,7 +243,7 @@ def execute_run(
     """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now."""
     if run.study.sources and not has_same_sources(run.study):
         raise usage_error(
-            "run",
+            f"the study {run.study.name}",
             f"changed code of {', '.join(run.study.sources)}",
             "all runs of a study use the same code",
             "run the command again: it starts a new study",
@@ -281,7 +282,7 @@ def execute_run(
         if find_record_problem(path, run) is None:  # another process finished this run first
             return records.read(path)
         raise usage_error(
-            "run",
+            f"the study {run.study.name}",
             f"{path.name}, which appeared during the run and is not a record of it",
             "a record is written once",
             "move that file and run again",

@@ -39,7 +39,7 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise usage_error(
-                "budget",
+                "Budget(steps=..., epochs=...)",
                 f"steps={self.steps}, epochs={self.epochs}",
                 "exactly one of steps and epochs must be set",
                 "set one of them",
@@ -50,17 +50,17 @@ class Budget:
         for name, value in counts.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise usage_error(
-                    f"budget.{name}", repr(value), "it must be a whole number of at least 1", "set another value"
+                    f"Budget({name}=...)", repr(value), "it must be a whole number of at least 1", "set another value"
                 )
         for name in ("lr", "weight_decay", "max_grad_norm"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) or (name == "max_grad_norm" and value is None)) or isinstance(
                 value, bool
             ):
-                raise usage_error(f"budget.{name}", repr(value), "it must be a number", "set another value")
+                raise usage_error(f"Budget({name}=...)", repr(value), "it must be a number", "set another value")
         if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
             raise usage_error(
-                "budget.warmup_steps",
+                "Budget(warmup_steps=...)",
                 repr(self.warmup_steps),
                 "it must be a whole number of at least 0",
                 "set another value",
@@ -68,15 +68,17 @@ class Budget:
         if not self.lr > 0 or self.weight_decay < 0 or (self.max_grad_norm is not None and not self.max_grad_norm > 0):
             got = f"lr={self.lr}, weight_decay={self.weight_decay}, max_grad_norm={self.max_grad_norm}"
             raise usage_error(
-                "budget", got, "lr and max_grad_norm must be above 0, weight_decay at least 0", "correct them"
+                "Budget(...)", got, "lr and max_grad_norm must be above 0, weight_decay at least 0", "correct them"
             )
         if self.patience is not None and self.evaluate_every is None:
             got = f"patience={self.patience} without evaluate_every"
-            raise usage_error("budget", got, "patience counts evaluations during training", "set evaluate_every")
+            raise usage_error(
+                "Budget(patience=...)", got, "patience counts evaluations during training", "set evaluate_every"
+            )
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("mixed_precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise usage_error(
-                    f"budget.{name}",
+                    f"Budget({name}=...)",
                     repr(getattr(self, name)),
                     f"it must be one of {', '.join(known)}",
                     "choose one of them",
@@ -96,11 +98,14 @@ class Decision:
     def __post_init__(self) -> None:
         if not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
             raise usage_error(
-                "decision.alpha", repr(self.alpha), "it must be a level between 0 and 1", "use 0.05, for example"
+                "Decision(alpha=...)", repr(self.alpha), "it must be a level between 0 and 1", "use 0.05, for example"
             )
         if self.metric not in ("", *METRICS):
             raise usage_error(
-                "decision.metric", repr(self.metric), f"it must be one of {', '.join(METRICS)}", "choose one of them"
+                "Decision(metric=...)",
+                repr(self.metric),
+                f"it must be one of {', '.join(METRICS)}",
+                "choose one of them",
             )
 
 
@@ -123,16 +128,16 @@ class Study:
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
         if not names or len(set(names)) < len(names):
-            raise usage_error("study.arms", repr(names), "a study needs arms with different names", "rename one")
+            raise usage_error("Study(arms=...)", repr(names), "a study needs arms with different names", "rename one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise usage_error("study.seeds", repr(self.seeds), "a study needs different seeds", "change them")
+            raise usage_error("Study(seeds=...)", repr(self.seeds), "a study needs different seeds", "change them")
         if self.decision.baseline not in names:
             got = f"baseline {self.decision.baseline!r} with arms {', '.join(names)}"
-            raise usage_error("study.decision", got, "the baseline must be one of the arms", "name one of them")
+            raise usage_error("Study(decision=...)", got, "the baseline must be one of the arms", "name one of them")
         if self.decision.comparisons is not None and self.decision.comparisons < len(names) - 1:
             got = f"{self.decision.comparisons} comparisons with {len(names)} arms"
             raise usage_error(
-                "study.decision",
+                "Study(decision=...)",
                 got,
                 "every arm is compared with the baseline",
                 f"set comparisons={len(names) - 1} or more",

@@ -21,6 +21,9 @@ from whence.lab.experiment import Experiment
 from whence.lab.study import Study
 from whence.plugins import STUDIES, did_you_mean, entry_points
 
+#: where study files are looked for by name
+STUDIES_FOLDER = Path("studies")
+
 
 def list_study_files(folder: Path) -> dict[str, Path]:
     """Study files by name: those of installed packages (entry point group ``whence.studies``) and those in a folder."""
@@ -60,8 +63,8 @@ def load_study_file(path: Path, scale: str | None = None) -> list[Study | Experi
     function, scales = _find_function(path)
     if scale is not None and scale not in scales:
         got = f"{scale!r} for {path.name}"
-        listed = ", ".join(scales) or "one only"
-        raise usage_error("whence run --scale", got, f"its scales are: {listed}", "choose one of them")
+        rule = f"its scales are {', '.join(scales)}" if scales else "it has no scales"
+        raise usage_error("whence run --scale", got, rule, "choose one of them" if scales else "leave out --scale")
     with _explain_errors(path):
         return list(function() if scale is None else function(scale))
 

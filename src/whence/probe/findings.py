@@ -46,7 +46,7 @@ def findings(folder: Path, command: str) -> dict[str, Any]:
         )
     if not tasks:
         raise usage_error(
-            "report",
+            "whence report",
             f"{folder.name}, which has no complete task",
             "a curve needs the records of every slot",
             "run the same probe again to resume it",
@@ -96,13 +96,13 @@ NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # fields of a plan that
 def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
     """The content of the page about two probes, as plain JSON, from their records alone. A difference is second minus first."""
     if first.resolve() == second.resolve():
-        raise usage_error("report", f"{first} twice", "a comparison needs two probes", "name two folders")
+        raise usage_error("whence report", f"{first} twice", "a comparison needs two probes", "name two folders")
     sides = [run_folder.load_plan(folder) for folder in (first, second)]
     require_same_items(first, second, *(about["tasks"] for _, about in sides))
     shared = [one for one in measures(sides[0][0].scores) if one in measures(sides[1][0].scores)]
     if not shared:
         raise usage_error(
-            "report",
+            "whence report",
             f"{first.name} by {', '.join(sides[0][0].scores)} and {second.name} by {', '.join(sides[1][0].scores)}",
             "a comparison needs a score that both have",
             "probe both with the same --score",
@@ -113,7 +113,7 @@ def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), comman
         for folder, task_records in zip((first, second), pair, strict=True):
             if task_records is None:
                 raise usage_error(
-                    "report",
+                    "whence report",
                     f"{folder.name}, which lacks records of {task['task']}",
                     "both probes are complete",
                     "run the probe again to resume it",
@@ -164,7 +164,7 @@ def require_same_items(
                 break
     if wrong:
         raise usage_error(
-            "report",
+            "whence report",
             "; ".join(wrong),
             "two probes are compared on the same tasks, items and slots",
             "probe both models with the same options",

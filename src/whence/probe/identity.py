@@ -9,7 +9,6 @@ The checksum of the weights is SHA-256 over names, shapes, dtypes and bytes; it 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import warnings
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.plugins import display_name
+from whence.plugins import display_name, hash_source_file
 from whence.position.base import Position
 from whence.probe.endpoint import Endpoint
 from whence.probe.probed_model import ProbedModel
@@ -47,7 +46,10 @@ def identify(lm: ProbedModel | Endpoint) -> dict[str, Any]:
     weights = weights_checksum(model, lambda name: KEY in name.split("."))
     if len(weights.get("unread", ())) == weights["tensors"]:
         raise usage_error(
-            "a probe", "a model without data in its weights", "the weights are read for their checksum", "load it"
+            "whence probe",
+            "a model without data in its weights (meta device)",
+            "the weights are read for their checksum",
+            "load the weights before probing",
         )
     settings = config.to_diff_dict()
     quantization = settings.get("quantization_config")
@@ -182,19 +184,11 @@ def _part(part: Position) -> dict[str, Any]:
     state = (*part.named_parameters(), *part.named_buffers())
     numbers = checksum((key, value) for key, value in state if key not in NOT_NUMBERS)
     parts: dict[str, Any] = {"class": name, "settings": plain, "sha256": numbers["sha256"]}
-    return parts if name.startswith("whence.") else parts | {"code": _code(kind)}
+    return parts if name.startswith("whence.") else parts | {"code": hash_source_file(kind)}
 
 
 def _is_setting(name: str, value: object) -> bool:
     return not name.startswith("_") and name != "training" and " at 0x" not in repr(value)
-
-
-def _code(kind: type) -> str | None:
-    """A checksum of the source of a user's mechanism, because its formula can change without its name or settings."""
-    try:
-        return text_checksum(inspect.getsource(kind))
-    except (OSError, TypeError):  # typed at a prompt
-        return None
 
 
 def _adapters(model: Any) -> dict[str, Any] | None:

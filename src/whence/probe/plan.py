@@ -95,26 +95,35 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not self.tasks:
-            raise usage_error("a plan", "no tasks", "a probe has at least one task", f"name one of {', '.join(TASKS)}")
+            raise usage_error(
+                "Plan(tasks=...)", "no tasks", "a probe has at least one task", f"name one of {', '.join(TASKS)}"
+            )
         unknown = [score for score in self.scores if score not in SCORES]
         if not self.scores or unknown:
             raise usage_error(
-                "a plan", f"scores {unknown}" if unknown else "no scores", f"they are {', '.join(SCORES)}", "name some"
+                "Plan(scores=...)",
+                f"scores {unknown}" if unknown else "no scores",
+                f"they are {', '.join(SCORES)}",
+                "name some",
             )
         if self.dtype not in DTYPES:
-            raise usage_error("a plan", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "choose one of them")
+            raise usage_error(
+                "Plan(dtype=...)", f"dtype {self.dtype}", f"they are {', '.join(DTYPES)}", "choose one of them"
+            )
         if len({one.label for one in self.tasks}) < len(self.tasks):
             raise usage_error(
-                "a plan",
+                "Plan(tasks=...)",
                 "a task twice",
                 "records are stored under the name of their task",
                 "pass it once, or use --length",
             )
         if any(len(one.gold_slots) == 1 or len(set(one.gold_slots)) < len(one.gold_slots) for one in self.tasks):
-            raise usage_error("a plan", "one slot, or one twice", "a curve needs at least two", "choose more slots")
+            raise usage_error(
+                "Plan(tasks=...)", "one slot, or one twice", "a curve needs at least two", "choose more slots"
+            )
         if self.endpoint is not None and self.scores != ("generation",):
             raise usage_error(
-                "a plan with an endpoint",
+                "Plan(scores=...)",
                 f"scores {', '.join(self.scores)}",
                 "an endpoint returns generated answers and no likelihoods",
                 "pass --score generation alone",
@@ -122,7 +131,7 @@ class Plan:
         minimum_one = {"items_per_record": self.items_per_record, "scored_tokens": self.scored_tokens}
         too_low = [f"{name}={value}" for name, value in minimum_one.items() if value < 1]
         if too_low:
-            raise usage_error("a plan", ", ".join(too_low), "these are at least 1", "raise them")
+            raise usage_error("Plan(...)", ", ".join(too_low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
         """All fields; optional ones only if they are set, so that new options do not change the hashes of other plans."""
@@ -161,7 +170,7 @@ def at_lengths(tasks: Sequence[TaskSpec], lengths: Sequence[int]) -> tuple[TaskS
     if fixed:
         supported = ", ".join(name for name in LENGTHS if name in TASKS)
         raise usage_error(
-            "a plan with lengths", ", ".join(fixed), f"those of {supported} can be chosen", "leave it out"
+            "at_lengths(tasks, lengths)", ", ".join(fixed), f"those of {supported} can be chosen", "leave it out"
         )
     return tuple(
         dataclasses.replace(

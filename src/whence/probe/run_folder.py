@@ -48,7 +48,9 @@ def open_folder(lm: ProbedModel | Endpoint, plan: Plan, base: Path, tasks: Seque
             path, {"plan": plan_json(plan), "hash": plan.hash, "model": model, "tasks": about, "command": command}
         )
     elif records.read(path).get("plan") != plan_json(plan):
-        raise usage_error("a probe", f"another plan in {folder.name}", "a folder has one plan", "use another folder")
+        raise usage_error(
+            "whence probe", f"another plan in {folder.name}", "a folder has one plan", "use another folder"
+        )
     return folder
 
 
@@ -56,7 +58,7 @@ def with_identity(plan: Plan, identity: dict[str, Any]) -> Plan:
     """The plan with the identity of its model. A plan with another identity is an error."""
     if plan.identity is not None and plan.identity != identity:
         raise usage_error(
-            "a probe",
+            "whence probe",
             f"{plan.model} with {difference(plan.identity, identity)}",
             "a plan belongs to one model",
             "make a new plan; the other model's records stay in their folder",
@@ -68,7 +70,9 @@ def load_matching_plan(folder: Path, plan: Plan, identity: dict[str, Any]) -> Pl
     """The plan in a folder to which records are added. It must have the same tasks and the same model."""
     stored_plan = require_identity(folder, identity)
     if plan_json(dataclasses.replace(stored_plan, identity=plan.identity)) != plan_json(plan):
-        raise usage_error("a probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "use another")
+        raise usage_error(
+            "whence probe", f"a folder of another plan, {folder.name}", "a folder has one plan", "use another"
+        )
     return stored_plan
 
 
@@ -77,14 +81,14 @@ def require_identity(folder: Path, identity: dict[str, Any]) -> Plan:
     stored_plan = load_plan(folder)[0]
     if stored_plan.identity is None:
         raise usage_error(
-            "a probe",
+            "whence probe",
             f"{folder.name}, whose model's identity is unknown",
             "older records without an identity are read-only",
             "run the probe again; the new records get another folder",
         )
     if not same_model(stored_plan.identity, identity):
         raise usage_error(
-            "a probe",
+            "whence probe",
             f"{folder.name} for a model with {difference(stored_plan.identity, identity)}",
             "a folder holds the records of one model",
             "use another folder",
@@ -122,7 +126,7 @@ def load_plan(folder: Path) -> tuple[Plan, dict[str, Any]]:
         matches = False
     if not matches:
         raise usage_error(
-            "report",
+            "whence report",
             f"{folder.name}/{PLAN}, which is not a plan with its own hash and tasks",
             "it is written by the probe and never changed",
             "restore it, or run the probe again",
@@ -151,11 +155,11 @@ def require_plan_hash(record: dict[str, Any], plan: Plan, path: Path) -> dict[st
     """The record itself, if it belongs to the plan and its model; otherwise an error that names the file."""
     if record.get("plan") != plan.hash:
         raise usage_error(
-            "a probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
+            "whence probe", f"{path.name} of another plan", "a record belongs to its plan", "delete it, or restore it"
         )
     if plan.identity is not None and not same_model(record.get("identity") or {}, plan.identity):
         raise usage_error(
-            "a probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
+            "whence probe", f"{path.name} of another model", "a folder holds one model", "delete it, or restore it"
         )
     return record
 

@@ -10,7 +10,15 @@ The lab, the probe and the papers all write and read through this package::
 """
 
 from whence.records.environment import describe_environment, rerun_command, source_hash
-from whence.records.files import make_folder, replace_file, write, write_bytes, write_text
+from whence.records.files import (
+    make_folder,
+    replace_file,
+    require_folder,
+    require_output_folder,
+    write,
+    write_bytes,
+    write_text,
+)
 from whence.records.folder import RecordFolder, RecordReader, exists, find_folders, read
 
 __all__ = [
@@ -22,6 +30,8 @@ __all__ = [
     "make_folder",
     "read",
     "replace_file",
+    "require_folder",
+    "require_output_folder",
     "rerun_command",
     "source_hash",
     "write",

@@ -104,6 +104,19 @@ def parse_record(content: bytes, name: str, remedy: str) -> dict[str, Any]:
     return record
 
 
+def require_output_folder(option: str, path: Path) -> None:
+    """Raise if the folder that an option names for output is a file. It does not have to exist."""
+    if path.exists() and not path.is_dir():
+        raise usage_error(option, f"the file {path}", "records are written to a folder", "name a folder")
+
+
+def require_folder(option: str, path: Path, content: str) -> None:
+    """Raise if the folder that an option names does not exist or is empty. ``content`` says what belongs there."""
+    if not path.is_dir() or next(path.iterdir(), None) is None:
+        got = f"the empty folder {path}" if path.is_dir() else f"no folder {path}"
+        raise usage_error(option, got, f"it must be a folder with {content}", "check the path")
+
+
 def _explain_write_error(path: Path, error: Exception) -> WhenceError | None:
     """The error for a path that cannot be written, such as one on a full disk; None if the cause is something else."""
     number = error.errno if isinstance(error, OSError) else None

@@ -52,10 +52,13 @@ def claims(
 
     whence claims --update
     """
+    from whence.records import require_folder
     from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
     from whence_papers.ledger.evidence import KNOWN_NAMES
     from whence_papers.ledger.page import add_provenance
 
+    require_folder("whence claims --folder", folder, "claims")
+    require_folder("whence claims --results", results, "records of studies")
     sources = load_sources(folder, KNOWN_NAMES)
     selected_sources = select_claims(sources, source or [], id_ or [])
     folders = LedgerFolders(folder, results)

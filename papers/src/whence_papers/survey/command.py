@@ -30,6 +30,7 @@ def hypotheses(
     """
     from whence.cli.progress import OutOfTime, probe_progress
     from whence.probe import probed_model
+    from whence.records import require_output_folder
     from whence_papers.survey import hypotheses as experiments
     from whence_papers.survey.record import describe_result
 
@@ -40,6 +41,7 @@ def hypotheses(
             "exactly one of them is needed",
             "pass a model or --quick",
         )
+    require_output_folder("whence hypotheses --out", out)
     subject = probed_model.load(model, device) if model else probed_model.tiny_random_model()
     size = "quick" if quick else "full" if full else "usual"
     try:

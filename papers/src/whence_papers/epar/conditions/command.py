@@ -23,8 +23,9 @@ def conditions(
     whence conditions results/epar_when
     """
     from whence.lab.results import collect_findings
-    from whence.records import find_folders
+    from whence.records import find_folders, require_folder
 
+    require_folder("whence conditions", folder, "studies")
     write_conditions(collect_findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
 
 
@@ -32,11 +33,14 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
     """Write conditions.csv and conditions.png."""
     from whence import records
     from whence_papers.epar import conditions as drawing
+    from whence_papers.epar.conditions.figure import MIN_STUDIES
 
     if not drawing.are_comparable(studies):
         raise usage_error(
             "whence conditions",
-            f"{len(studies)} studies with different arms, baselines or metrics, or too few",
+            f"{len(studies)} comparable studies"
+            if len(studies) < MIN_STUDIES
+            else f"{len(studies)} studies with different arms, baselines or metrics",
             "a figure needs three or more studies that have the same arms, baseline and metric",
             "name a folder of comparable studies",
         )

@@ -1,0 +1,49 @@
+"""Every command with a wrong folder, an empty folder, a wrong name or a missing file: one line and exit code 2."""
+
+import shlex
+import sys
+
+import pytest
+
+from whence.cli import app
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        ("show nonesuch", ["position 'nonesuch'", "./file.py:Name"]),
+        ("show ./nonesuch.py:Bell", ["./nonesuch.py:Bell", "check the path"]),
+        ("show alibi --out empty", ["--out", "png"]),
+        ("compare --task nonesuch", ["task 'nonesuch'", "module:Class"]),
+        ("compare --data nonesuch.csv", ["--data", "nonesuch.csv", "check the path"]),
+        ("compare --config nonesuch.toml", ["--config", "nonesuch.toml", "check the path"]),
+        ("compare --baseline nonesuch", ["--baseline", "'nonesuch'", "--position"]),
+        ("compare --out file.txt --task copy", ["--out", "file.txt", "name a folder"]),
+        ("run nonesuch.py", ["whence run", "nonesuch.py", "name a file.py"]),
+        ("run nonesuch --folder nonesuch", ["--folder", "nonesuch", "check the path"]),
+        ("run mine --folder studies --out file.txt", ["--out", "file.txt", "name a folder"]),
+        ("run mine --folder studies --scale big", ["--scale", "'big'", "leave out --scale"]),
+        ("studies --folder nonesuch", ["--folder", "nonesuch", "check the path"]),
+        ("studies --folder empty", ["--folder", "empty", "check the path"]),
+        ("report nonesuch", ["whence report", "no folder nonesuch", "name a folder"]),
+        ("report empty", ["whence report", "empty", "name a folder"]),
+        ("report empty nonesuch", ["whence report", "empty", "plan.json"]),
+        ("probe empty", ['load("empty")', "config.json", "check the path"]),
+        ("probe file.txt", ['load("file.txt")', "GGUF", "check the path"]),
+        ("probe nonesuch.gguf", ['load("nonesuch.gguf")', "no such file", "check the path"]),
+        ("probe --quick --out file.txt", ["--out", "file.txt", "name a folder"]),
+        ("probe --quick --items nonesuch.jsonl", ["--items nonesuch.jsonl", "check the path"]),
+    ],
+)
+def test_wrong_paths_and_names_give_one_line(command, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mine.py").write_text("def studies():\n    return []\n")
+    (tmp_path / "file.txt").write_text("text\n")
+    monkeypatch.setattr(sys, "argv", ["whence", *shlex.split(command)])
+    with pytest.raises(SystemExit) as end:
+        app.run()
+    printed = capsys.readouterr()
+    assert end.value.code == 2 and printed.out == "" and len(printed.err.splitlines()) == 1
+    assert [word for word in words if word not in printed.err] == []
