@@ -23,11 +23,11 @@ def test_help_names_every_command_and_has_examples(run_whence):
     [
         (["compare", "--position", "flurb"], "unknown mechanism flurb"),
         (["compare", "--task", "chess"], "chess"),
-        (["compare", "--baseline", "rotary", "--position", "none"], "the baseline must be one of the arms"),
+        (["compare", "--baseline", "rotary", "--position", "none"], "--baseline got 'rotary'"),
         (["compare", "--config", "none.toml"], "no file none.toml"),
         (["compare", "--seeds", "0"], "greater than or equal to 1"),
         (["run", "nothing"], "no study nothing"),
-        (["report", "nowhere"], "no study.json"),
+        (["report", "nowhere"], "no folder nowhere"),
         (["show", "Alibi(x=1)"], "x"),
         (["show", "alibi", "--out", "alibi.doc"], "alibi.doc"),
         (["show", "alibi", "--out", "none/alibi.png"], "none/alibi.png"),

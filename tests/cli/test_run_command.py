@@ -100,7 +100,7 @@ def test_a_fault_in_a_study_file_is_one_sentence_with_its_line(run_whence, tmp_p
 def test_a_study_file_with_several_scales(run_whence, tmp_path):
     (tmp_path / "mine.py").write_text(STUDY)
     (tmp_path / "plain.py").write_text(STUDY.replace('scale="small"', "").replace("SCALES[scale]", "1"))
-    for name, message in (("mine.py", "small, large"), ("plain.py", "one only")):
+    for name, message in (("mine.py", "small, large"), ("plain.py", "leave out --scale")):
         refused = run_whence("run", name, "--scale", "moon")
         assert refused.returncode == 2 and "'moon'" in refused.stderr and message in refused.stderr
     done = run_whence("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")

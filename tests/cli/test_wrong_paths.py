@@ -11,7 +11,7 @@ from whence.cli import app
 @pytest.mark.parametrize(
     "command, words",
     [
-        ("show nonesuch", ["position 'nonesuch'", "./file.py:Name"]),
+        ("show nonesuch", ["position 'nonesuch'", "did you mean"]),
         ("show ./nonesuch.py:Bell", ["./nonesuch.py:Bell", "check the path"]),
         ("show alibi --out empty", ["--out", "png"]),
         ("compare --task nonesuch", ["task 'nonesuch'", "module:Class"]),

@@ -102,7 +102,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def nasty(draw, name, kind):
+def draw_invalid_value(draw, name, kind):
     """Something for an argument: of any type, or of the right type and all the same likely to be wrong."""
     pools = [SCALARS, SCALARS, OBJECTS, tensors(*SHAPES.get(name, ()))]
     if draw.random() < 0.4:
@@ -112,10 +112,10 @@ def nasty(draw, name, kind):
     return draw.choice(draw.choice(pools) or SCALARS)()
 
 
-def spoiled(draw, arguments, kinds):
+def replace_arguments(draw, arguments, kinds):
     """The arguments with one or two of them replaced; their names, and whether each may have what it got."""
     names = draw.sample(sorted(kinds), min(len(kinds), draw.choice([1, 1, 1, 2])))
-    changed = {name: nasty(draw, name, kinds[name]) for name in names}
+    changed = {name: draw_invalid_value(draw, name, kinds[name]) for name in names}
     return {**arguments, **changed}, names, all(may_be(kinds[name], changed[name]) for name in names)
 
 
@@ -124,7 +124,7 @@ def run_case(family, number):
     draw = random.Random(f"{family} {number}")
     torch.manual_seed(number)
     make, arguments, kinds, judge, cache = FAMILIES[family](draw)
-    arguments, names, typed = spoiled(draw, arguments, kinds)
+    arguments, names, typed = replace_arguments(draw, arguments, kinds)
     unknown = draw.random() < 0.02
     if unknown:
         arguments[draw.choice(["caual", "head", "is_causal"])] = True

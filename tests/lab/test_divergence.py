@@ -52,12 +52,12 @@ def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
     """The loss before it was fine, and after the last step there would be no next loss to notice it."""
     instance, count = runner.build_model, iter(range(100))
 
-    def spoiled(run, task):
+    def build_diverging(run, task):
         model = instance(run, task)
         next(model.parameters()).register_hook(lambda grad: grad * (float("nan") if next(count) == step else 1.0))
         return model
 
-    monkeypatch.setattr(runner, "build_model", spoiled)
+    monkeypatch.setattr(runner, "build_model", build_diverging)
     result, good = run_until_divergence(
         tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip)
     )

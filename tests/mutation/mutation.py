@@ -70,7 +70,7 @@ TESTS = {
     "plugins": ["test_plugins.py", "cli/test_cli_plugins.py", "test_extending.py"],
     "mend/": ["mend/test_mend_protocol.py", "probe/test_probe_plugins.py"],
     "checks/": ["checks/test_checks.py"],
-    "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_own_questions.py", "probe/test_probe_plugins.py"],
+    "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_custom_items.py", "probe/test_probe_plugins.py"],
     "probe/arrays/": ["probe/test_probe_explanations.py", "probe/test_probe_ablation.py"],
     "probe/": ["probe/test_probe.py", "probe/test_probe_decisions.py"],
     S: ["statistics/test_edges.py", "statistics/test_comparison.py"],
@@ -94,7 +94,7 @@ NEVER = {
 }  # fmt: skip
 
 
-def asked_files(only):
+def select_files(only):
     """Every test file, or those named for the modules at hand."""
     result = {str(path.relative_to(TEST_FOLDER)) for pattern in ASKED for path in TEST_FOLDER.glob(pattern)} - NEVER
     return sorted(result.intersection(f for m in modules(only) for f in files_for(m)) if only else result)
@@ -220,7 +220,7 @@ def main():
         kept = json.loads(given.baseline.read_text())
         baseline, left_out = kept["green"], kept["left_out"]
     else:
-        baseline, left_out = run_baseline(given.jobs, asked_files(given.only))
+        baseline, left_out = run_baseline(given.jobs, select_files(given.only))
         if given.baseline:
             given.baseline.write_text(json.dumps({"green": baseline, "left_out": left_out}))
     chosen, lines = sample(baseline, given.only, given.mutants, given.seed)
@@ -255,7 +255,7 @@ def main():
 
     in_parallel([judged(m, baseline, outcomes, note) for m in chosen if m.id not in outcomes], given.jobs)
     write()
-    return concluded(given.out)
+    return print_conclusion(given.out)
 
 
 def try_again(before, jobs, path):
@@ -274,7 +274,7 @@ def try_again(before, jobs, path):
     for outcome in outcomes.values():
         outcome["again"] = now
     record(path, before, before["mutants"] | outcomes)
-    return concluded(path)
+    return print_conclusion(path)
 
 
 def measured_commit():
@@ -308,10 +308,10 @@ def merged(parts, path):
     """One record of several runs, each of its own modules."""
     facts = {"parts": [{k: v for k, v in part.items() if k not in ("mutants", "survivors")} for part in parts]}
     record(path, facts, {i: outcome for part in parts for i, outcome in part["mutants"].items()})
-    return concluded(path)
+    return print_conclusion(path)
 
 
-def concluded(path):
+def print_conclusion(path):
     result = json.loads(path.read_text())
     print(f"{result['killed']} of {result['mutants_tested']} mutants killed, {result['survived']} survived, "
           f"{result['unexplained']} of them without a reason")  # fmt: skip

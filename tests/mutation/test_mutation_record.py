@@ -26,8 +26,8 @@ def test_every_pattern_names_modules_and_tests():
 def test_every_module_has_tests_named_for_it():
     modules = mutation.modules([])
     assert {"plugins.py", "mend/protocol.py", "checks/hooks.py", "records/folder.py", "probe/plan.py"} <= set(modules)
-    asked = set(mutation.asked_files([]))
-    assert [module for module in modules if not asked.intersection(mutation.files_for(module))] == []
+    selected = set(mutation.select_files([]))
+    assert [module for module in modules if not selected.intersection(mutation.files_for(module))] == []
 
 
 def test_the_record_names_files_that_exist():

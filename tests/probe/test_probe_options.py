@@ -1,4 +1,4 @@
-"""Options of a probe: chat templates, layers of hybrids, placing, batches; families that are measured by curves alone."""
+"""Options of a probe: chat templates, layers of hybrids, devices, batches; families that are measured by curves alone."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def test_a_tokenizer_without_a_usable_template_is_refused(whence_here, tmp_path)
         lm.apply_template(build_task("needle", 1).oracle(build_task("needle", 1).items[0]))
 
 
-def saved(folder, model, tokenizer=None):
+def save_model(folder, model, tokenizer=None):
     model.save_pretrained(folder)
     (tokenizer or byte_tokenizer()).save_pretrained(folder)
     return str(folder)
@@ -115,7 +115,7 @@ def tiny(name):
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mamba"])
 def test_families_without_the_interface_are_measured_by_their_curves(name, tmp_path, whence_here):
-    path = saved(tmp_path / name, tiny(name))
+    path = save_model(tmp_path / name, tiny(name))
     done = whence_here("probe", path, *SMALL, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert f"({name})" in done.stderr and "curves only, no explanations" in done.stderr
@@ -141,7 +141,7 @@ def test_their_scores_are_those_of_whole_texts_one_by_one(name):
 
 
 def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
-    path = saved(tmp_path / "lfm2", tiny("lfm2"))
+    path = save_model(tmp_path / "lfm2", tiny("lfm2"))
     done = whence_here("probe", path, *SMALL, "--only", "measure", "--only", "explain", "--out", tmp_path / "plain")
     assert done.returncode == 0 and "pass --layers 1" in done.stderr
     done = whence_here("probe", path, *SMALL, "--layers", "1", "--out", tmp_path / "out")
@@ -161,14 +161,14 @@ def test_an_encoder_is_refused_although_transformers_loads_it_as_a_causal_model(
     import transformers as t
 
     size = {"vocab_size": len(byte_tokenizer()), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    path = saved(tmp_path / "bert", t.BertLMHeadModel(t.BertConfig(**size, intermediate_size=16)))
+    path = save_model(tmp_path / "bert", t.BertLMHeadModel(t.BertConfig(**size, intermediate_size=16)))
     with pytest.raises(WhenceError, match=r"BertLMHeadModel \(bert\).*encoders and encoder-decoders are not"):
         load(path)
 
 
 def test_layers_of_a_model_without_the_interface_are_refused(tmp_path):
     with pytest.raises(WhenceError, match=r"--layers got a bloom model.*leave --layers out"):
-        load(saved(tmp_path / "bloom", tiny("bloom")), layers=[1])
+        load(save_model(tmp_path / "bloom", tiny("bloom")), layers=[1])
 
 
 def test_the_quick_model_has_the_requested_dtype_and_a_missing_device_is_named():
@@ -182,7 +182,7 @@ def test_batches_and_places_do_not_change_the_model(tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     import transformers
 
-    path = saved(tmp_path / "model", tiny_random_model(layers=1).model)
+    path = save_model(tmp_path / "model", tiny_random_model(layers=1).model)
     real, given = transformers.AutoModelForCausalLM.from_pretrained, []
     note = staticmethod(lambda *about, **named: given.append(named) or real(*about, **named))
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", note)

@@ -11,7 +11,7 @@ import pytest
 from whence.report.html_page import read_asset
 
 # Machado, Oliveira and Fernandes 2009, full severity, on linear RGB
-SIGHTS = {
+COLOR_VISION = {
     "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
     "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
@@ -46,10 +46,10 @@ def palettes() -> dict[str, tuple[list[str], str]]:
 def test_arm_colors_are_distinct_and_readable(scheme: str) -> None:
     hues, page = palettes()[scheme]
     assert len(hues) == len(set(hues)) == 7
-    for sight, matrix in SIGHTS.items():
+    for vision, matrix in COLOR_VISION.items():
         seen = [lab(times(matrix, linear(hue))) for hue in hues]
         nearest = min(math.dist(a, b) for a, b in itertools.combinations(seen, 2))
-        assert nearest > 15, f"{sight}: two arms are {nearest:.1f} apart"
+        assert nearest > 15, f"{vision}: two arms are {nearest:.1f} apart"
     for hue in hues:
         light, dark = sorted((times((LAB[1],), linear(one))[0] for one in (hue, page)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 3  # what WCAG 2.1 asks of graphics

@@ -95,10 +95,10 @@ def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
     factors = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
     ratios = [float(near / far) for near, far in factors]
-    still = theory.factor(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
+    without_decay = theory.factor(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
     return {
         "change_of_near_over_far": max(ratios) - min(ratios),
-        "factor_without_decay": float(still[0]),  # with beta = 0 there is no position, and alpha still acts
+        "factor_without_decay": float(without_decay[0]),  # with beta = 0 there is no position, and alpha still acts
         "words": "Alpha multiplies every score alike: it is an inverse temperature, not a strength of position.",
     }
 
