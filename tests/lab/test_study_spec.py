@@ -15,8 +15,8 @@ from whence.position.expression import ModelDims
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"arms": ()}, "study.arms"),
-        ({"seeds": (1, 1)}, "study.seeds"),
+        ({"arms": ()}, r"Study\(arms"),
+        ({"seeds": (1, 1)}, r"Study\(seeds"),
         ({"decision": Decision(baseline="rotary")}, "baseline 'rotary'"),
         ({"decision": Decision(baseline="none", comparisons=1)}, "comparisons=2"),
     ],
@@ -45,7 +45,7 @@ def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
 
 @pytest.mark.parametrize("given", [{"alpha": 5.0}, {"alpha": 0.0}, {"alpha": "0.05"}, {"metric": "beauty"}])
 def test_invalid_decisions_raise(given):
-    with pytest.raises(WhenceError, match=f"decision.{next(iter(given))}"):
+    with pytest.raises(WhenceError, match=rf"Decision\({next(iter(given))}"):
         Decision(baseline="none", **given)
 
 

@@ -63,7 +63,7 @@ def test_update_computes_what_was_deleted(here, capsys):
         ({"source": ["007"]}, "the sources are epar (000), prior (001)"),
         ({"verdict": ["maybe"]}, "the verdicts are reproduced, not reproduced"),
         ({"id_": ["epar-retention-ration"]}, "did you mean epar-retention-ratio"),
-        ({"folder": Path("nowhere")}, "no .toml file in nowhere"),
+        ({"folder": Path("nowhere")}, "no folder nowhere"),
     ],
 )
 def test_bad_requests_are_one_sentence(here, options, expected_text):
