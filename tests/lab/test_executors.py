@@ -33,6 +33,8 @@ def studies():
         decision=Decision(baseline="epar"),
     )]
 """
+#: four runs, each of a second or two: long enough to stop them midway
+FOUR_RUNS = STUDY.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace("steps=4", "steps=150").replace("every=2", "every=150")
 
 
 def whence(*arguments, start=("-m",), **settings):
@@ -118,23 +120,23 @@ def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
         runner.run_study(study, tmp_path, jobs=2)
 
 
-def start_comparison(folder):
-    """A comparison of four runs, two at a time, that has finished one of them."""
-    positions, sizes = ("--position", "none", "--position", "alibi"), ("--seeds", 2, "--steps", 60, "--jobs", 2)
-    order = ("compare", "--task", "retrieval", *positions, *sizes, "--out", folder)
+def start_four_runs(folder):
+    """Four runs, two at a time, of which at least one is finished."""
+    (folder / "four.py").write_text(FOUR_RUNS)
+    order = ("run", folder / "four.py", "--jobs", 2, "--out", folder)
     process = whence(*order, start_new_session=True, preexec_fn=restore_interrupts)
     deadline = time.monotonic() + 240
-    while not list(folder.glob("*/*seed*.json")) and time.monotonic() < deadline:
+    while not read_finished(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
     return process
 
 
 def read_finished(folder):
-    return {path: path.read_bytes() for path in folder.glob("*/*seed*.json")}
+    return {path: path.read_bytes() for path in folder.rglob("*seed*.json")}
 
 
 def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(tmp_path):
-    process = start_comparison(tmp_path)
+    process = start_four_runs(tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "run the same command to resume" in errors
@@ -145,7 +147,7 @@ def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(tmp_path):
 
 def test_parallel_runs_end_with_their_parent(tmp_path):
     """Else the same command would meet them: two at work on one run, and a record that appears meanwhile."""
-    process = start_comparison(tmp_path)
+    process = start_four_runs(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)  # the ends of its pipes that children hold are closed too
     left = read_finished(tmp_path)

@@ -15,6 +15,7 @@ from whence.lab.study import Budget, Decision, Study
 from whence_papers.epar import conditions
 
 SEEDS = tuple(range(7))
+ENVIRONMENT = records.describe_environment()  # asks git: once, not for each record
 QUESTIONS = ("Length: short", "Noise: none", "Length: long")
 STUDIES = [
     Study(
@@ -36,7 +37,7 @@ def write_study(study, base, means):
             folder / run.file_name,
             {
                 "hash": study.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 10, "wall_seconds": 1.0,
-                "started": "2026-01-01T00:00:00+00:00", "environment": records.describe_environment(),
+                "started": "2026-01-01T00:00:00+00:00", "environment": ENVIRONMENT,
                 "numbers": {"before": {}, "after": {}},
                 "result": {
                     "status": "done", "losses": [],
