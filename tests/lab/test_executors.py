@@ -34,7 +34,9 @@ def studies():
     )]
 """
 #: four runs, each of a second or two: long enough to stop them midway
-FOUR_RUNS = STUDY.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace("steps=4", "steps=150").replace("every=2", "every=150")
+FOUR_RUNS = (
+    STUDY.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace("steps=4", "steps=150").replace("every=2", "every=150")
+)
 
 
 def whence(*arguments, start=("-m",), **settings):
