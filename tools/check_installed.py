@@ -15,23 +15,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BELL = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+#: commands of one line share a folder and run in order; the lines run side by side
 COMMANDS = (
-    "whence doctor",
-    "whence show alibi --out alibi.png",
-    "whence show ./bell.py:Bell --out bell.png",
-    "whence compare --task retrieval --position rotary --position ./bell.py:Bell --steps 2 --seeds 1 --jobs 1 --out compare",
-    "whence report compare",
-    "whence probe --quick --out probe",
-    "whence report probe",
-    "whence studies",
-    "whence run coverage --quick --out results",
-    "whence claims --source pointer",
-    "whence hypotheses --quick --out hypotheses",
+    ("whence probe --quick --out probe", "whence report probe"),
+    (
+        "whence compare --task retrieval --position rotary --position ./bell.py:Bell --steps 2 --seeds 1 --jobs 1 --out compare",
+        "whence report compare",
+    ),
+    ("whence hypotheses --quick --out hypotheses",),
+    ("whence run coverage --quick --out results",),
+    ("whence doctor",),
+    ("whence show alibi --out alibi.png",),
+    ("whence show ./bell.py:Bell --out bell.png",),
+    ("whence studies",),
+    ("whence claims --source pointer",),
 )
+PARALLEL = os.cpu_count() or 1
 
 
 def main() -> None:
@@ -40,12 +44,16 @@ def main() -> None:
         folder = Path(temporary)
         dist, work, venv = folder / "dist", folder / "work", folder / "venv"
         work.mkdir()
-        for project in (ROOT, ROOT / "papers"):
-            run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, project], ROOT)
+        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist]
+        with ThreadPoolExecutor() as pool:
+            first = [pool.submit(run, [*build, project], ROOT) for project in (ROOT, ROOT / "papers")]
+            first.append(pool.submit(run, [sys.executable, "-m", "venv", venv], work))
+        for future in first:
+            future.result()
         library, papers = next(dist.glob("whence-*.whl")), next(dist.glob("whence_papers-*.whl"))
-        run([sys.executable, "-m", "venv", venv], work)
         install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        install += ["--constraint", ROOT / "constraints.txt"]
+        # --no-compile: the commands import a small part of the packages, and compile that themselves
+        install += ["--no-compile", "--constraint", ROOT / "constraints.txt"]
         run([*install, library], work)
         run([venv / "bin/python", "-c", "import whence; print(whence.__file__)"], work)
         refused = run([venv / "bin/whence", "compare"], work, check=False)
@@ -56,12 +64,18 @@ def main() -> None:
         (work / "bell.py").write_text(BELL.partition("\nposition = ")[0])
         (work / "readme.py").write_text(BELL)
         run([venv / "bin/python", "readme.py"], work)
-        for command in COMMANDS:
-            before = time.monotonic()
-            words = command.split()
-            run([venv / "bin" / words[0], *words[1:]], work)
-            print(f"{time.monotonic() - before:5.1f} s  {command}", flush=True)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            for future in [pool.submit(run_commands, line, venv, work) for line in COMMANDS]:
+                future.result()
     print(f"installed wheels work ({time.monotonic() - started:.0f} s)")
+
+
+def run_commands(commands: tuple[str, ...], venv: Path, work: Path) -> None:
+    for command in commands:
+        before = time.monotonic()
+        words = command.split()
+        run([venv / "bin" / words[0], *words[1:]], work)
+        print(f"{time.monotonic() - before:5.1f} s  {command}", flush=True)
 
 
 def run(command: list[object], folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -69,6 +83,7 @@ def run(command: list[object], folder: Path, check: bool = True) -> subprocess.C
     environment = {
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "WHENCE_DATA", "WHENCE_COMMIT")
     }
+    environment.setdefault("OMP_NUM_THREADS", "1")  # commands run side by side
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
