@@ -27,7 +27,7 @@ def request(*effects, **facts):
         "return_weights": False, "learnable": False, "device": torch.device("cpu"), "dtype": torch.float32,
         "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "pair_mask": None, "no_table": None,
         "dropout": False, "grouped_heads": False,
-        "compiling": False, "exporting": False, "transformed": False,
+        "compiling": False, "exporting": False, "transforming": False,
     }  # fmt: skip
     return Request(effects=frozenset(effects), **(usual | facts))
 

@@ -387,5 +387,5 @@ def test_arguments_of_a_hook_may_have_any_names():
 
 
 def test_a_mechanism_that_was_not_built_is_refused():
-    with pytest.raises(whence.WhenceError, match=r"call super\(\).__init__\(\) in NotBuilt.__init__"):
+    with pytest.raises(whence.WhenceError, match=r"NotBuilt.__init__ with super\(\).__init__\(\)"):
         whence.check(NotBuilt(2))

@@ -11,6 +11,7 @@ from torch import Tensor
 import whence
 from whence import KVCache, WhenceError, attend
 from whence import position as p
+from whence.errors import UnknownArgument
 
 B, H, G, T, D = 2, 2, 1, 5, 8  # batch, heads, key heads, tokens and head width of the calls
 
@@ -20,6 +21,10 @@ class Wrong(Exception):
 
 
 def judge_refusal(error, names, unknown):
+    if unknown and isinstance(error, UnknownArgument):
+        if not re.match(r"^[^\n]+ got [^\n]+, but there is no argument [^\n]+; [^\n]+[.?]$", str(error)):
+            raise Wrong(f"an unknown argument without a remedy: {error}")
+        return
     if isinstance(error, TypeError) and not isinstance(error, WhenceError):
         if unknown and "unexpected keyword argument" in str(error):
             return

@@ -99,10 +99,10 @@ def may_be(kind, value):
         "number": lambda: is_number(value),
         "numbers": lambda: (
             is_number(value)
-            or (isinstance(value, list | tuple) and all(map(is_number, value)))
+            or (isinstance(value, list | tuple | range) and all(map(is_number, value)))
             or (plain and not value.is_meta and not value.is_complex() and value.dtype != torch.bool)
         ),
-        "tuple": lambda: isinstance(value, list | tuple) and all(map(is_number, value)),
+        "tuple": lambda: isinstance(value, list | tuple | range) and all(map(is_number, value)),
         "string": lambda: isinstance(value, str),
         "tensor": lambda: plain and not value.is_complex() and not value.is_meta,
         "pair mask": lambda: (

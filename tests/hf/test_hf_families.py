@@ -114,7 +114,7 @@ def test_invalid_arguments_of_attach_raise_before_anything_changes():
         ({"position": whence.Sinusoidal(32)}, "Sinusoidal.*embeddings"),
         ({"position": whence.Epar(4, length="sequence")}, "length='sequence'"),
         ({"position": whence.Alibi(8)}, "8 heads with 4 in q"),
-        ({"position": lambda layer: layer}, "got int.*function"),
+        ({"position": lambda layer: layer}, "function that returned 0.*return a Position"),
         (
             {"position": whence.NoPosition(), "layers": [2]},
             r"attach\(layers=...\) got \[2\].*layers 0 to 1",

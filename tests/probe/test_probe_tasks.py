@@ -130,7 +130,7 @@ def test_places_are_spread_to_both_ends():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: build_task("nonsense", 1), "task got 'nonsense', but the tasks are key-value"),
+        (lambda: build_task("nonsense", 1), "task 'nonsense' got an unknown name, but the tasks are key-value"),
         (lambda: build_task("key-value", 0), "0 items"),
         (lambda: build_task("key-value", 1, pairs=1), "pass at least 2"),
         (lambda: build_task("needle", 1, pieces=1), "1 pieces"),

@@ -28,7 +28,7 @@ def test_missing_data_says_what_to_run(folder, name, path):
     with pytest.raises(WhenceError) as error:
         load(TASK, data=name)
     assert str(error.value) == (
-        f'load("next_place") got no mobility/{path} in {folder}, but WHENCE_DATA must name the folder that contains it; run: '
+        f"task 'next_place' got no mobility/{path} in {folder}, but WHENCE_DATA must name the folder that contains it; run: "
         f"python -m whence_papers.downloads {name}."
     )
 

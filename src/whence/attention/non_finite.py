@@ -46,7 +46,8 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
         if values is not None and bad is not None and bool(bad.any()):
             place = places.expand(values.shape[1:]).expand_as(values)[bad][0].item()
             kind = "position" if hook == "sink" else "distance"
-            raise _non_finite(part, hook, f"{values[bad][0].item()} for {kind} {place:g}")
+            future = kind == "distance" and place < 0
+            raise _non_finite(part, hook, f"{values[bad][0].item()} for {kind} {place:g}", future=future)
     if not part.effects & {"content_bias", "value_bias"}:
         return
     q, k = call.q[:, :, rows].to(dtype), call.k.to(dtype).repeat_interleave(heads // call.k.shape[1], 1)
@@ -62,11 +63,14 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
         raise _non_finite(part, "value_bias", "an output term that is NaN or infinite")
 
 
-def _non_finite(part: Position, hook: str, got: str) -> WhenceError:
+def _non_finite(part: Position, hook: str, got: str, future: bool = False) -> WhenceError:
+    remedy = "look for a division by 0, a logarithm of 0 or an overflow; whence.check(position) tests every hook"
+    if future:
+        remedy = f"set causal_only = True if it is defined for past distances alone; otherwise {remedy}"
     return usage_error(
         f"{type(part).__name__}.{hook}",
         got,
         "a hook must return finite numbers for every distance and position it receives",
-        "look for a division by 0, a logarithm of 0 or an overflow; whence.check(position) tests every hook",
+        remedy,
         kind=NonFiniteHook,
     )

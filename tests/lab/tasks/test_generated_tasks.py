@@ -84,7 +84,7 @@ def test_tokens_by_name():
 def test_settings_that_make_no_task(name, settings, parts):
     with pytest.raises(WhenceError) as error:
         load(name, **settings)
-    assert all(part in str(error.value) for part in (f'load("{name}")', *parts))
+    assert all(part in str(error.value) for part in (f"task '{name}'", *parts))
 
 
 def test_generated_tasks_have_no_epochs():

@@ -173,18 +173,18 @@ def test_an_epoch_of_sources_is_the_training_set(sources):
     [
         (
             lambda: load("topics", units="letters"),
-            "load(\"topics\") got units='letters', but it is one of 'bytes', 'words'; give one of them.",
+            "task 'topics' got units='letters', but it is one of 'bytes', 'words'; give one of them.",
         ),
         (
             lambda: load("topics", context=100_000),
-            'load("topics") got {test} tokens of test text, but a context of 100000 needs 800001; '
+            "task 'topics' got {test} tokens of test text, but a context of 100000 needs 800001; "
             "give a smaller context or more text.",
         ),
-        (lambda: Counting(train=8), 'load("counting") got 8 tokens of training text, but a context of 8 needs 9; '
+        (lambda: Counting(train=8), "task 'counting' got 8 tokens of training text, but a context of 8 needs 9; "
          "give a smaller context or more text."),
         (
             lambda: load("sources", context=50_000),
-            'load("sources") got context=50000, but every source needs a text 8 times as long; give a smaller one.',
+            "task 'sources' got context=50000, but every source needs a text 8 times as long; give a smaller one.",
         ),
     ],
 )  # fmt: skip
