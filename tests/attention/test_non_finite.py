@@ -57,6 +57,16 @@ def test_the_hook_is_named(position, text, backend):
         whence.attend(Q, Q, Q, position=whence.Alibi(4) + position, causal=True, backend=backend)
 
 
+class NoSink(whence.Position):
+    def sink(self, position, length):
+        return torch.full_like(position, -torch.inf)
+
+
+def test_a_sink_of_minus_infinity_is_no_fault():
+    with pytest.raises(NonFiniteHook, match=r"Reciprocal\.bias"):
+        whence.attend(Q, Q, Q, position=NoSink() + Reciprocal(), causal=True)
+
+
 def test_inputs_that_are_not_finite_are_no_fault_of_a_hook():
     bad = Q.clone()
     bad[0, 0, 0, 0] = torch.nan

@@ -9,6 +9,7 @@ from whence import (
     Attention,
     Backend,
     Epar,
+    KVCache,
     WhenceError,
     attend,
     register_backend,
@@ -78,6 +79,10 @@ def test_a_backend_that_promises_weights_returns_them(registry):
     register_backend(Promising())
     with pytest.raises(WhenceError, match=r"promising.*return_weights"):
         attend(tokens(), tokens(), tokens(), backend="promising", return_weights=True)
+    cache = KVCache()
+    with pytest.raises(WhenceError, match=r"promising.*return_weights"):
+        attend(tokens(), tokens(), tokens(), causal=True, backend="promising", return_weights=True, cache=cache)
+    assert len(cache) == 0  # a call that raises leaves no tokens behind
 
 
 def test_what_a_registered_backend_returns_is_checked(registry):

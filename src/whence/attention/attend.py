@@ -158,17 +158,17 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
             out, weights = require_result(backend, backend.run(call), call)
         inputs = (arguments.q, arguments.k, call.v)
         require_finite_hooks(call, inputs, out, always=arguments.check_finite)
+        if call.return_weights and weights is None:
+            raise usage_error(
+                f"attend(backend={backend.name!r}, return_weights=True)",
+                "no weights",
+                "a backend with returns_weights=True returns them from run",
+                "return (output, weights) there, or set returns_weights = False",
+            )
     except Exception:
         if isinstance(cache, KVCache) and state is not None:
             cache.undo(state)  # a call that raises leaves no tokens behind
         raise
-    if call.return_weights and weights is None:
-        raise usage_error(
-            f"attend(backend={backend.name!r}, return_weights=True)",
-            "no weights",
-            "a backend with returns_weights=True returns them from run",
-            "return (output, weights) there, or set returns_weights = False",
-        )
     dtype = arguments.q.dtype
     return out.to(dtype), None if weights is None else weights.to(dtype)
 

@@ -42,8 +42,10 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
         ("sink", layout.q_positions[:, rows].to(dtype)[..., None]),
     ):
         values = evaluate(part, hook, places, heads, lambda one: layout.length_of(one, rows))
-        bad = None if values is None else ~torch.isfinite(values)
-        if values is not None and bad is not None and bool(bad.any()):
+        if values is None:
+            continue
+        bad = values.isnan() | values.isposinf() if hook == "sink" else ~torch.isfinite(values)  # -inf: no sink
+        if bool(bad.any()):
             place = places.expand(values.shape[1:]).expand_as(values)[bad][0].item()
             kind = "position" if hook == "sink" else "distance"
             future = kind == "distance" and place < 0

@@ -194,6 +194,8 @@ def train(
                 with accelerator.autocast():
                     loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets)
             except NonFiniteHook as error:  # it names the mechanism
+                if processes > 1:  # another process may have no such error, and saving needs all of them
+                    raise
                 save_checkpoint(step)
                 raise DivergenceError(step, first_clause(error), curves) from error
             accelerator.backward(loss * processes)  # gradients are averaged over processes
