@@ -15,7 +15,7 @@ from whence.lab import tasks
 from whence.lab.executors import load_executor
 from whence.lab.study_files import find_study_file
 from whence.mend.protocol import load_intervention
-from whence.plugins import find_sibling_modules, hash_source_file
+from whence.plugin_sources import find_sibling_modules, hash_source_file
 from whence.position.expression import ModelDims, build_position, parse_position, rebase_position
 from whence.probe.tasks import build_task
 

@@ -16,6 +16,7 @@ from whence.lab.executors import LocalExecutor, load_executor
 from whence.lab.study_files import find_study_file, list_study_files, load_study_file
 from whence.lab.tasks import find_task_class, load
 from whence.mend import load_intervention
+from whence.plugin_sources import hash_source_file
 from whence.position.expression import ModelDims, build_position, hash_position_sources, parse_position
 from whence.probe.tasks import build_task, is_installed
 
@@ -69,6 +70,14 @@ class Plain(Backend):
 
     def run(self, call):
         return call.v, None
+
+
+class Scaled(Plain):
+    def __init__(self, by=2): self.by = by
+    def run(self, call): return self.by * call.v, None
+
+
+plain = Plain()
 
 
 class Serial:
@@ -213,6 +222,72 @@ def test_backends_run_by_the_name_of_their_entry_point(outsider):
         whence.attend(q, q, q, backend="broken")
 
 
+def test_backends_by_module_and_file_with_arguments(outsider, monkeypatch):
+    q = torch.randn(1, 2, 3, 4)
+    monkeypatch.chdir(outsider)
+    for text, factor in {
+        "outsider.parts:Plain": 1, "outsider.parts:plain": 1, "outsider.parts:Scaled": 2, "./parts.py:Scaled": 2,
+        f"{outsider / 'parts.py'}:Scaled(by=3)": 3,
+    }.items():  # fmt: skip
+        for _ in range(2):
+            assert torch.equal(whence.attend(q, q, q, backend=text), factor * q)
+        assert text not in backends.BACKENDS
+    layer = whence.Attention(8, 2, backend="outsider.parts:Scaled")
+    plain = whence.Attention(8, 2, backend="outsider.parts:Plain")
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 3, 8)
+    assert not torch.allclose(layer(x), plain(x))
+    explanation = whence.explain(q, q, q, backend="outsider.parts:Scaled")
+    assert explanation.why == "named by the caller" and "outsider.parts:Scaled" not in dict(explanation.others)
+    for text, message in {
+        "outsider.parts:Nonesuch": r"attend\(backend='outsider\.parts:Nonesuch'\).*Plain",
+        "absent_module:Thing": "no module absent_module",
+        "./absent.py:Thing": r"no file.*absent\.py",
+        "outsider.parts:Louder": r"Louder.*subclass whence\.Backend",
+        "outsider.parts:Scaled(size=3)": r"Scaled\(size=3\).*size.*correct them",
+        "outsider.parts:plain(by=3)": r"plain\(by=3\).*leave them out",
+        "outsider.parts:Scaled(3)": r"Scaled\(3\).*name each of them",
+    }.items():
+        with pytest.raises(WhenceError, match=message):
+            whence.attend(q, q, q, backend=text)
+        assert text not in backends.INSTALLED
+
+
+@pytest.fixture
+def second(outsider):
+    """Another installed package, which registers the names of ``outsider`` for other objects."""
+    metadata = outsider.parent / "second-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: second\nVersion: 1.0\n")
+    lines = [f"[{group}]\n{line.replace('outsider.', 'second.')}\n" for group, line in GROUPS.items()]
+    (metadata / "entry_points.txt").write_text("".join(lines))
+
+
+BOTH = r"outsider\.{0} and second\.{0}.*uninstall one of the packages"
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_a_name_of_two_packages_is_an_error(registry, second):
+    name, reference, use, *_ = REGISTRIES[registry]
+    with pytest.raises(WhenceError, match=rf"{name}.*{BOTH.format(reference.partition('.')[2])}"):
+        use(name)
+
+
+def test_a_backend_a_command_or_studies_of_two_packages_are_an_error(second, outsider, tmp_path):
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(WhenceError, match=rf"plain.*{BOTH.format('parts:Plain')}"):
+        whence.attend(q, q, q, backend="plain")
+    application = typer.Typer()
+    add_plugin_commands(application)
+    (command,) = [command for command in application.registered_commands if command.name == "greet"]
+    with pytest.raises(WhenceError, match=rf"whence greet .*{BOTH.format('parts:greet')}"):
+        command.callback()
+    with pytest.raises(WhenceError, match=rf"outsider.*{BOTH.format('studies')}"):
+        find_study_file("mine", tmp_path / "own")
+    mine = outsider / "studies" / "mine.py"
+    assert find_study_file(str(mine), tmp_path / "own") == mine  # a path needs no name
+
+
 def test_studies_of_packages_and_of_a_folder(outsider, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "other.py").write_text(STUDY)
@@ -331,4 +406,4 @@ def test_the_source_of_a_users_class_is_hashed(outsider):
         "outsider.parts:Hill": digest,
         "hill": digest,
     }
-    assert plugins.hash_source_file(len) is None and plugins.hash_source_file(3) is None
+    assert hash_source_file(len) is None and hash_source_file(3) is None

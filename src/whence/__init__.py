@@ -22,7 +22,7 @@ from whence.attention import (
     register_backend,
     without_embedding,
 )
-from whence.errors import MissingExtra, WhenceError
+from whence.errors import MissingExtra, NonFiniteHook, UnknownArgument, WhenceError
 from whence.position import Position, Rows, Sum, catalogue, from_score_mod
 from whence.position.catalogue import *  # noqa: F403
 
@@ -53,7 +53,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Attention", "Backend", "CheckFailed", "Explanation", "KVCache", "MissingExtra", "Position", "Report", "Rows", "Sum",
-    "WhenceError", "attend", "check", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
+    "Attention", "Backend", "CheckFailed", "Explanation", "KVCache", "MissingExtra", "NonFiniteHook", "Position", "Report",
+    "Rows", "Sum", "UnknownArgument", "WhenceError", "attend", "check", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
 ]  # fmt: skip
 __all__ += catalogue.__all__

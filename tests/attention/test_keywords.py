@@ -42,6 +42,9 @@ def test_attend_names_the_argument_to_pass_instead(function, keyword, value, rem
         ("is_causal", r"Attention\(\.\.\., causal=True\)"),
         ("need_weights", "return_weights=True"),
         ("position_ids", "positions"),
+        ("score_mod", r"Attention\(\.\.\., position=whence\.from_score_mod\(score_mod\)\)"),
+        ("attn_bias", "pass a float attn_mask, which is added to the logits\\.$"),
+        ("bias", "pass a float attn_mask, which is added to the logits\\.$"),
     ],
 )
 def test_a_layer_names_the_argument_to_pass_instead(keyword, remedy):

@@ -1,5 +1,6 @@
 """Help texts, exit codes and one-line errors of every command."""
 
+import runpy
 import sys
 
 import pytest
@@ -120,6 +121,14 @@ def test_a_package_that_fails_to_import_is_not_called_missing(tmp_path, monkeypa
     for package, reason in (("half_installed", "nonesuch_package"), ("old_package", "nothing_such")):
         with pytest.raises(MissingExtra, match=rf"installed {package} fails to import.*{reason}.*pip install"):
             require_package(package, "drawing", "plot")
+
+
+def test_python_m_whence_names_the_missing_extra(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "whence.cli.app", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("whence", run_name="__main__")
+    assert stopped.value.code == 2 and 'pip install "whence[cli]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

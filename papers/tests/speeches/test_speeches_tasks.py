@@ -1,12 +1,13 @@
 """The speeches, as the study they come from had them. Needs the data folder."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from whence import WhenceError
+from whence import MissingExtra, WhenceError
 from whence_papers.speeches import data
 from whence_papers.speeches.tasks import SpeechesClassify, SpeechesLm
 
@@ -22,6 +23,12 @@ def present(path):
 
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
+
+
+def test_a_missing_nltk_names_the_package_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(MissingExtra, match=r"speeches.*no package nltk.*pip install whence-papers"):
+        data.load_tokenizer("load('speeches')")
 
 
 @pytest.fixture(scope="module")

@@ -201,6 +201,6 @@ def explain(
     others = tuple(
         (name, other.supports(request) or f"supported; memory {other.memory}")
         for name, other in {**BACKENDS, **INSTALLED}.items()
-        if name != backend.name
+        if name != backend.name and other is not backend
     )
     return Explanation(backend.name, why, others)

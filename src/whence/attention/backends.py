@@ -1,10 +1,13 @@
 """``Backend``: the interface of an implementation of attention, and the registry of all backends.
 
 The built-in backends register themselves. A user's backend is registered with ``register_backend`` or by the entry-point
-group ``whence.backends`` of an installed package, and is then used by name: ``attend(..., backend="mine")``.
+group ``whence.backends`` of an installed package, and is then used by name: ``attend(..., backend="mine")``. A backend of a
+module or a file needs no registration: ``backend="my_module:Mine"``, ``backend="./file.py:Mine(size=3)"``.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor
 
@@ -148,26 +151,43 @@ def require_result(backend: Backend, result: object, call: Call) -> tuple[Tensor
 
 
 def require_backend_name(owner: str, name: str) -> None:
-    """Refuse a name that is neither ``auto`` nor a registered or installed backend."""
+    """Refuse a name that is neither ``auto`` nor a registered or installed backend, nor a backend of a module or a file."""
     if isinstance(name, str) and (name == "auto" or name in BACKENDS or name in INSTALLED):
+        return
+    if isinstance(name, str) and plugins.is_reference(name):
+        subject = f"{owner}(backend={name!r})"
+        reference = plugins.parse_reference(name, f"{owner} backend")
+        INSTALLED[name] = _build_backend(subject, plugins.load_reference(reference, subject), reference.arguments)
         return
     points = plugins.entry_points(ENTRY_POINTS)
     if isinstance(name, str) and name in points:
         subject = f"the entry point {name!r} of {ENTRY_POINTS}"
         plugins.require_unique(ENTRY_POINTS, name, f"{owner}(backend={name!r})")
-        loaded = plugins.load_entry_point(points[name], subject)
-        backend = loaded() if isinstance(loaded, type) else loaded
-        require_backend_object(subject, backend)
+        backend = _build_backend(subject, plugins.load_entry_point(points[name], subject), {})
         if backend.name != name:
             rule = "a backend is called by the name of its entry point"
             raise usage_error(subject, f"a backend named {backend.name!r}", rule, f"set name = {name!r} in its class")
         INSTALLED[name] = backend
         return
     known = tuple(dict.fromkeys(("auto", *BACKENDS, *INSTALLED, *points)))
-    remedy = "choose one of them, or call whence.register_backend first"
+    remedy = "choose one of them, write my_module:Name or ./file.py:Name, or call whence.register_backend first"
     if isinstance(name, str):
         remedy = plugins.did_you_mean(name, known, remedy)
     require_choice(owner, "backend", name, known, remedy=remedy)
+
+
+def _build_backend(subject: str, loaded: Any, arguments: dict[str, Any]) -> Backend:
+    """The backend that a class with its arguments makes; an instance as it is."""
+    if isinstance(loaded, type):
+        try:
+            loaded = loaded(**arguments)
+        except TypeError as error:
+            raise usage_error(subject, str(error), "its arguments must fit the class", "correct them") from error
+    elif arguments:
+        got = f"arguments for {format_value(loaded)}"
+        raise usage_error(subject, got, "only a class takes arguments", "leave them out, or name the class")
+    require_backend_object(subject, loaded)
+    return loaded
 
 
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:

@@ -23,7 +23,7 @@ import whence
 from whence.cli import compare, doctor, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
-from whence.plugins import COMMANDS, entry_points, is_installed
+from whence.plugins import COMMANDS, entry_points, is_installed, require_unique
 
 EXAMPLES = """Examples:
 
@@ -53,7 +53,7 @@ app.command("doctor", help=doctor.HELP, epilog=doctor.EXAMPLES)(doctor.doctor)
 
 
 def add_plugin_commands(application: typer.Typer) -> None:
-    """Add the commands of other packages. A command that cannot be imported says why when it is called.
+    """Add the commands of other packages. A command that cannot be imported, or that two packages register, says so when it is called.
 
     A command with the name of a built-in one is ignored with a warning.
     """
@@ -68,6 +68,7 @@ def add_plugin_commands(application: typer.Typer) -> None:
             continue
         settings = {}
         try:
+            require_unique(COMMANDS, name, f"whence {name}")
             function = point.load()
         except Exception as error:
             function = _unavailable(name, error)

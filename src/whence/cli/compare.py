@@ -96,7 +96,7 @@ def compare(
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores.", min=1)] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs execute: local, the name of a plug-in, or module:Class.")
+        str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
     config: Annotated[

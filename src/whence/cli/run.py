@@ -21,12 +21,6 @@ EXAMPLES = """Examples:
 
 whence run my_study.py --jobs 2 --out results
 
-whence run speeches_encoder
-
-whence run epar/all --quick --out build/epar
-
-whence run epar/protocol --scale gpu
-
 accelerate launch --num_processes 4 -m whence run my_study.py
 
 A study file defines a function studies() that returns whence.lab.study.Study objects, or a function experiments() that
@@ -41,7 +35,7 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test of an experiment, in seconds.")] = False,
     scale: Annotated[str | None, typer.Option(help="Size of a study that has several, such as cpu or gpu.")] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs execute: local, the name of a plug-in, or module:Class.")
+        str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
 ) -> None:
     from whence.lab.experiment import Experiment

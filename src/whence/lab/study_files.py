@@ -19,7 +19,7 @@ from pathlib import Path
 from whence.errors import WhenceError, usage_error
 from whence.lab.experiment import Experiment
 from whence.lab.study import Study
-from whence.plugins import STUDIES, did_you_mean, entry_points
+from whence.plugins import STUDIES, did_you_mean, entry_points, require_unique
 
 #: where study files are looked for by name
 STUDIES_FOLDER = Path("studies")
@@ -29,6 +29,7 @@ def list_study_files(folder: Path) -> dict[str, Path]:
     """Study files by name: those of installed packages (entry point group ``whence.studies``) and those in a folder."""
     files: dict[str, Path] = {}
     for point in entry_points(STUDIES).values():
+        require_unique(STUDIES, point.name, "whence studies")
         try:
             spec = importlib.util.find_spec(point.value)
         except ImportError as error:  # one broken package must not hide the studies of the others
@@ -45,8 +46,10 @@ def list_study_files(folder: Path) -> dict[str, Path]:
 
 def find_study_file(name: str, folder: Path) -> Path:
     """A study file by name or path."""
+    if name.endswith(".py") and Path(name).exists():
+        return Path(name)
     known = list_study_files(folder)
-    path = Path(name) if name.endswith(".py") else known.get(name)
+    path = None if name.endswith(".py") else known.get(name)
     if path is None or not path.exists():
         names = ", ".join(known) or "none; the package whence-papers has some"
         raise usage_error(

@@ -28,11 +28,11 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from whence.errors import WhenceError, usage_error
+from whence.plugin_sources import hash_source_file
 from whence.plugins import (
     INTERVENTIONS,
     did_you_mean,
     entry_points,
-    hash_source_file,
     is_reference,
     load_entry_point,
     load_reference,

@@ -30,6 +30,7 @@ from typing import Any
 
 from whence import plugins
 from whence.errors import WhenceError, usage_error
+from whence.plugin_sources import hash_source_file
 from whence.position import catalogue
 from whence.position.base import Position, Sum
 from whence.position.score_mod import from_score_mod
@@ -110,7 +111,7 @@ class PositionExpression:
     def hash_sources(self) -> dict[str, str | None]:
         """SHA-256 of the source file of each class or function from outside whence, by its name in the expression."""
         return {
-            term.name: plugins.hash_source_file(term.factory)
+            term.name: hash_source_file(term.factory)
             for term in self.terms
             if term.factory.__module__.partition(".")[0] != "whence"
         }

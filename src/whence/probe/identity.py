@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.plugins import display_name, hash_source_file
+from whence.plugin_sources import hash_source_file
+from whence.plugins import display_name
 from whence.position.base import Position
 from whence.probe.endpoint import Endpoint
 from whence.probe.probed_model import ProbedModel

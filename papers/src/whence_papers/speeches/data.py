@@ -6,10 +6,11 @@ later 5639 or 5634. Results are comparable with the source only at 5755, so a ta
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whence.errors import require_package, usage_error
+from whence.errors import MissingExtra, usage_error
 from whence.lab.data.corpora import content_hash, data_file, data_folder
 from whence.lab.data.tokenizers import WordTokenizer
 from whence_papers.downloads import ORIGINS
@@ -28,7 +29,13 @@ class NltkTokenizer:
 
 def load_tokenizer(subject: str) -> NltkTokenizer:
     """Load nltk's word_tokenize with sentence parameters from the data folder. Nothing is downloaded."""
-    nltk = require_package("nltk", subject, "lab")
+    try:
+        nltk = importlib.import_module("nltk")
+    except ModuleNotFoundError as error:
+        rule = "the speeches are tokenized with the package nltk"
+        raise usage_error(
+            subject, f"no package {error.name}", rule, "run: pip install whence-papers", kind=MissingExtra
+        ) from None
     data_file(subject, ORIGINS["nltk_data"], "nltk_data/tokenizers/punkt_tab/english/abbrev_types.txt")
     folder = str(data_folder(subject) / "nltk_data")
     if folder not in nltk.data.path:
