@@ -29,6 +29,7 @@ q = k = v = torch.randn(1, 4, 6, 8)
 slow, fast = (whence.attend(q, k, v, causal=True, backend=name) for name in ("slow", "reference"))
 assert slow.shape == fast.shape and torch.allclose(slow, fast, atol=1e-5)
 assert "slow" in str(whence.explain(q, k, v))
+assert torch.equal(slow, whence.attend(q, k, v, causal=True, backend="my_ideas.slow:Slow"))
 dims = ModelDims(heads=2, head_dim=8, embed_dim=16, context=32, causal=True)
 assert isinstance(build_position("bell", dims), Bell) and len(build_position("rotary + my_ideas.bell:Bell", dims).parts) == 2
 assert load("my_ideas.parity:Parity", length=4).context == 4
