@@ -111,7 +111,7 @@ def main() -> int:
         "length": args.length,
         "threads": torch.get_num_threads(),
         "limit_bytes": MAX_EXTRA_BYTES,
-        "ways": VARIANTS,
+        "variants": VARIANTS,
     }
     environment = records.describe_environment(("torch", "transformers"))
     results: dict[str, dict[str, float]] = {}

@@ -145,7 +145,7 @@ def measure(lengths: list[int], rounds: int) -> list[dict[str, object]]:
         for variant in variants:
             rows.append(
                 {
-                    "mechanism": name, "length": length, "passes": passes, "way": variant,
+                    "mechanism": name, "length": length, "passes": passes, "variant": variant,
                     "seconds": seconds.get(variant), "extra_megabytes": memory.get(variant),
                     "left_out": "not enough memory for a dense matrix" if variant in skipped else None,
                 }
@@ -173,14 +173,14 @@ def time_interleaved(steps: dict[str, Callable[[], None]], rounds: int) -> dict[
 
 def format_table(rows: list[dict[str, object]]) -> str:
     """The measurements as a text table with ratios to the baseline."""
-    floor = {(r["mechanism"], r["length"], r["passes"]): r for r in rows if r["way"] == "floor"}
+    floor = {(r["mechanism"], r["length"], r["passes"]): r for r in rows if r["variant"] == "floor"}
     lines = [
         f"{'mechanism':10}{'tokens':>7}  {'passes':8} {'variant':20}{'seconds':>9}{'/SDPA':>8}{'extra MB':>10}{'/dense':>8}"
     ]
-    dense = {(r["mechanism"], r["length"], r["passes"]): r for r in rows if r["way"] == "dense"}
+    dense = {(r["mechanism"], r["length"], r["passes"]): r for r in rows if r["variant"] == "dense"}
     for r in rows:
         key = (r["mechanism"], r["length"], r["passes"])
-        start = f"{r['mechanism']:10}{r['length']:>7}  {r['passes']:8} {LABELS[str(r['way'])]:20}"
+        start = f"{r['mechanism']:10}{r['length']:>7}  {r['passes']:8} {LABELS[str(r['variant'])]:20}"
         if r["seconds"] is None:
             lines.append(start + f"  {r['left_out']}")
             continue
@@ -201,8 +201,8 @@ def main() -> None:
     )
     args = parser.parse_args()
     spec = {
-        "batch": 1, "heads": HEADS, "width": HEAD_DIM, "dtype": "float32", "causal": True, "lengths": args.lengths,
-        "rounds": args.rounds, "threads": torch.get_num_threads(), "ways": LABELS,
+        "batch": 1, "heads": HEADS, "head_dim": HEAD_DIM, "dtype": "float32", "causal": True, "lengths": args.lengths,
+        "rounds": args.rounds, "threads": torch.get_num_threads(), "variants": LABELS,
     }  # fmt: skip
     environment = records.describe_environment()
     rows = measure(args.lengths, args.rounds)

@@ -67,7 +67,7 @@ def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
 def check_variant(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
     """Compare a variant with float64, in a worker process. This also compiles its kernels."""
     name, shape = job
-    row: dict[str, Any] = {"way": name, "shape": list(shape)}
+    row: dict[str, Any] = {"variant": name, "shape": list(shape)}
     batch, heads, _, length, _ = shape
     if name == "eager" and batch * heads * length**2 * 2 * 6 > MAX_DENSE_BYTES:
         return row | {"left_out": "a dense matrix of scores would not fit"}
@@ -92,7 +92,7 @@ def check_variant(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
 
 def prepare_variant(row: dict[str, Any], budget: float) -> dict[str, Callable[[], None]]:
     """Write memory and eager times of a checked variant into its row; return its passes as CUDA graphs."""
-    name, shape = row["way"], tuple(row["shape"])
+    name, shape = row["variant"], tuple(row["shape"])
     length = shape[3]
     torch.manual_seed(0)
     run, parameters, _ = make_variant(name, shape, length)
@@ -130,7 +130,7 @@ def measure(rows: list[dict[str, Any]], budget: float, report_progress: Callable
     for number, row in enumerate(rows):
         if "left_out" in row:
             continue
-        report_progress(f"{row['way']}, {row['shape']}")
+        report_progress(f"{row['variant']}, {row['shape']}")
         try:
             graphs |= {(number, passes): graph for passes, graph in prepare_variant(row, budget).items()}
         except Exception as error:
@@ -152,7 +152,7 @@ def median_milliseconds(row: dict[str, Any], passes: str) -> float:
 def format_table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for shape in dict.fromkeys(tuple(row["shape"]) for row in rows):
-        of_shape = {row["way"]: row for row in rows if tuple(row["shape"]) == shape}
+        of_shape = {row["variant"]: row for row in rows if tuple(row["shape"]) == shape}
         flash, cudnn = (of_shape.get(name) for name in ("flash", "cudnn"))
         batch, heads, kv_heads, length, head_dim = shape
         lines.append(
@@ -212,7 +212,7 @@ def main() -> None:
         "causal": True,
         "checked_on": CHECKED_TOKENS,
         "allowed_error": MAX_ERROR,
-        "ways": LABELS,
+        "variants": LABELS,
     }
     record = {
         "command": rerun_command(args.shapes, args.variants, args.budget),

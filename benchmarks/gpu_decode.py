@@ -30,7 +30,7 @@ def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
             lambda: torch.bitwise_or(k.view(torch.int16), 0, out=destination.view(torch.int16))
         ),
     }
-    rows: list[dict[str, Any]] = [{"way": name, "bytes": 2 * k.nbytes} for name in copies]
+    rows: list[dict[str, Any]] = [{"variant": name, "bytes": 2 * k.nbytes} for name in copies]
     steps: dict[str, Callable[[], object]] = {name: step for name, step in copies.items() if step is not None}
     for name in ("none", "alibi", "epar", "t5"):
         mechanism = POSITIONS[name](heads, kv_len)
@@ -57,7 +57,7 @@ def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
             k_positions=positions, backend="reference",
         )  # fmt: skip
         row = {
-            "way": name,
+            "variant": name,
             "bytes": k.nbytes + v.nbytes,
             "error": ((out[:1].double() - exact).norm() / exact.norm()).item(),
         }
@@ -71,7 +71,7 @@ def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
             steps[name] = graph
         rows.append(row)
     for name, times in time_interleaved(steps, budget).items():
-        next(row for row in rows if row["way"] == name)["milliseconds"] = times
+        next(row for row in rows if row["variant"] == name)["milliseconds"] = times
     return rows
 
 
@@ -79,20 +79,20 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     copy_bandwidth = best_copy_bandwidth(rows)
     lines = [f"\ndecoding, batch 8, heads 32/8, 65536 keys, head_dim 128; a copy moves {copy_bandwidth:.2f} TB/s"]
     for row in rows:
-        if row["way"].startswith("copy"):
+        if row["variant"].startswith("copy"):
             continue
         if "left_out" in row:
-            lines.append(f"{LABELS[row['way']]:48}  {row['left_out']}")
+            lines.append(f"{LABELS[row['variant']]:48}  {row['left_out']}")
             continue
         milliseconds = statistics.median(row["milliseconds"])
         bandwidth = row["bytes"] / milliseconds / 1e9
         lines.append(
-            f"{LABELS[row['way']]:48}{milliseconds:>9.3f} ms{bandwidth:>7.2f} TB/s{bandwidth / copy_bandwidth:>7.0%} of the copy"
+            f"{LABELS[row['variant']]:48}{milliseconds:>9.3f} ms{bandwidth:>7.2f} TB/s{bandwidth / copy_bandwidth:>7.0%} of the copy"
         )
     return "\n".join(lines)
 
 
 def best_copy_bandwidth(rows: list[dict[str, Any]]) -> float:
     """Terabytes per second of the fastest copy, reads plus writes."""
-    copies = [row for row in rows if row["way"].startswith("copy") and row.get("milliseconds")]
+    copies = [row for row in rows if row["variant"].startswith("copy") and row.get("milliseconds")]
     return max(row["bytes"] / statistics.median(row["milliseconds"]) / 1e9 for row in copies)

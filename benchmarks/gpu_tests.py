@@ -71,9 +71,9 @@ def run_sanitizer(sanitizer: str) -> dict[str, Any]:
     try:
         process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
-        return {"exit_code": None, "said": f"{sanitizer} not found"}
+        return {"exit_code": None, "message": f"{sanitizer} not found"}
     lines = (process.stdout + process.stderr).strip().splitlines()
-    return {"exit_code": process.returncode, "said": lines[-1].strip("= ") if lines else ""}
+    return {"exit_code": process.returncode, "message": lines[-1].strip("= ") if lines else ""}
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
     environment = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
     tests, memory = run_tests(args.jobs), run_sanitizer(args.sanitizer)
     records.write(args.out, {"command": "make gpu-test", "environment": environment, "tests": tests, "memory": memory})
-    print(f"{tests['passed']} passed, {len(tests['failed'])} failed; {memory['said']}")
+    print(f"{tests['passed']} passed, {len(tests['failed'])} failed; {memory['message']}")
     if tests["exit_code"] or memory["exit_code"]:
         raise SystemExit(1)
 

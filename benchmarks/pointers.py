@@ -65,7 +65,7 @@ def main() -> int:
             times[name].append(1e3 * (time.process_time() - start))
     for name, row in times.items():
         print(f"{name}: {median(row):.2f} ms")
-    about = {"batch": BATCH, "visits": VISITS, "width": EMBED_DIM, "turns": args.rounds, "threads": 1}
+    about = {"batch": BATCH, "visits": VISITS, "embed_dim": EMBED_DIM, "turns": args.rounds, "threads": 1}
     results = {name: {"milliseconds": [round(value, 4) for value in row]} for name, row in times.items()}
     environment = records.describe_environment(("torch",))
     command = f"python benchmarks/pointers.py --rounds {args.rounds}"

@@ -136,7 +136,7 @@ def measure(shape: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = []
     for name, run in variants(shape).items():
         kind = name.split()[0]
-        row: dict[str, Any] = {"way": kind, "tile": name[len(kind) + 1 :] or None, "shape": list(shape)}
+        row: dict[str, Any] = {"variant": kind, "tile": name[len(kind) + 1 :] or None, "shape": list(shape)}
         rows.append(row)
         try:
             with torch.no_grad():
@@ -167,9 +167,9 @@ def main() -> None:
     for shape in SHAPES:
         print("batch {}, heads {}, {} tokens, head_dim {}; forward".format(*shape))
         for kind, text in LABELS.items():
-            timed = [r for r in rows if r["way"] == kind and tuple(r["shape"]) == shape and r.get("milliseconds")]
+            timed = [r for r in rows if r["variant"] == kind and tuple(r["shape"]) == shape and r.get("milliseconds")]
             if not timed:
-                print(f"  {text:44}{next(r.get('left_out', '?') for r in rows if r['way'] == kind)}")
+                print(f"  {text:44}{next(r.get('left_out', '?') for r in rows if r['variant'] == kind)}")
                 continue
             best = min(timed, key=lambda r: statistics.median(r["milliseconds"]))
             print(f"  {text:44}{statistics.median(best['milliseconds']):8.3f} ms  {best['tile'] or ''}")

@@ -159,7 +159,7 @@ def measure(variant: str, steps: int, barrier: Any, device_lock: Any) -> dict[st
         row, step = prepare(variant)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        row, step = {"way": variant, "left_out": f"failed: {reason}"}, None
+        row, step = {"variant": variant, "left_out": f"failed: {reason}"}, None
     torch.cuda.empty_cache()
     print(f"  {VARIANTS[variant]}: ready", file=sys.stderr, flush=True)
     barrier.wait(timeout=500)
@@ -184,7 +184,7 @@ def measure(variant: str, steps: int, barrier: Any, device_lock: Any) -> dict[st
 def prepare(variant: str) -> tuple[dict[str, Any], Callable[[], Tensor] | None]:
     backend = {"flash": "stock", "cudnn": "stock", "rotary": "sdpa"}.get(variant, "triton")
     choose_kernel(variant)
-    row: dict[str, Any] = {"way": variant, "gradient_error": gradient_error(variant, backend)}
+    row: dict[str, Any] = {"variant": variant, "gradient_error": gradient_error(variant, backend)}
     if not row["gradient_error"] < 0.15:
         row["gradient_error"] = str(row["gradient_error"])
         return row | {"left_out": "wrong: gradients differ from the reference"}, None
@@ -210,7 +210,7 @@ def worker(variant: str, steps: int, barrier: Any, device_lock: Any, results: An
     try:
         row = measure(variant, steps, barrier, device_lock)
     except Exception as error:  # keep the rows of the other variants
-        row = {"way": variant, "left_out": f"failed: {error!r}"[:300]}
+        row = {"variant": variant, "left_out": f"failed: {error!r}"[:300]}
     results.put(row)
 
 
@@ -220,16 +220,16 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         if "left_out" in row:
-            lines.append(f"{VARIANTS[row['way']]:36}  {row['left_out']}")
+            lines.append(f"{VARIANTS[row['variant']]:36}  {row['left_out']}")
             continue
-        plain, graph = (format_ratios(row["way"], rows, kind) for kind in ("milliseconds", "captured_milliseconds"))
-        lines.append(f"{VARIANTS[row['way']]:36}{plain:>26}{graph:>28}{row['peak_megabytes']:>9.0f}")
+        plain, graph = (format_ratios(row["variant"], rows, kind) for kind in ("milliseconds", "captured_milliseconds"))
+        lines.append(f"{VARIANTS[row['variant']]:36}{plain:>26}{graph:>28}{row['peak_megabytes']:>9.0f}")
     return "\n".join(lines)
 
 
 def format_ratios(variant: str, rows: list[dict[str, Any]], kind: str) -> str:
     """The median time of a variant and its ratios to the SDPA baselines."""
-    medians = {row["way"]: statistics.median(row[kind]) for row in rows if row.get(kind)}
+    medians = {row["variant"]: statistics.median(row[kind]) for row in rows if row.get(kind)}
     if variant not in medians:
         return "not captured"
     ratios = "".join(
@@ -262,13 +262,13 @@ def main() -> None:
     ]
     for process in workers:
         process.start()
-    by_variant = {row["way"]: row for row in (results.get(timeout=580) for _ in workers)}
+    by_variant = {row["variant"]: row for row in (results.get(timeout=580) for _ in workers)}
     for process in workers:
         process.join()
     rows = [by_variant[variant] for variant in args.variants]
     spec = {
-        "layers": LAYERS, "width": EMBED_DIM, "heads": HEADS, "tokens": TOKENS, "batch": BATCH, "vocabulary": VOCAB_SIZE,
-        "dtype": "bfloat16", "optimizer": "AdamW, fused", "ways": VARIANTS,
+        "layers": LAYERS, "embed_dim": EMBED_DIM, "heads": HEADS, "tokens": TOKENS, "batch": BATCH, "vocabulary": VOCAB_SIZE,
+        "dtype": "bfloat16", "optimizer": "AdamW, fused", "variants": VARIANTS,
     }  # fmt: skip
     record = {
         "command": f"python benchmarks/train_step.py --steps {args.steps}",

@@ -116,17 +116,17 @@ def speed(record: dict[str, Any]) -> str:
     both = [r for r in record["rows"] if r["passes"] == "both"]
     for length in spec["lengths"]:
         for name in ("Epar", "Alibi"):
-            found = {r["way"]: r for r in both if r["length"] == length and r["mechanism"] == name}
+            found = {r["variant"]: r for r in both if r["length"] == length and r["mechanism"] == name}
             floor = statistics.median(found["floor"]["seconds"])
             cells = [f"{name}, learnable", str(length), f"{floor:.2f} s"]
-            for way in ("whence", "dense", "sdpa"):
-                cells.append(_ratio(found.get(way), floor))
-            cells += [_megabytes(found.get(way)) for way in ("whence", "dense", "sdpa")]
+            for variant in ("whence", "dense", "sdpa"):
+                cells.append(_ratio(found.get(variant), floor))
+            cells += [_megabytes(found.get(variant)) for variant in ("whence", "dense", "sdpa")]
             rows.append(cells)
     head = ["forward + backward", "tokens", "SDPA, no position", "whence", "plain torch", "SDPA, dense bias"]
     head += ["whence, extra memory", "plain torch", "SDPA, dense bias"]
     note = (
-        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of head_dim {spec['width']}, batch "
+        f"Times are multiples of position-free SDPA in the same run: {spec['heads']} heads of head_dim {spec['head_dim']}, batch "
         f"{spec['batch']}, causal, {spec['dtype']}, median of up to {spec['rounds']} rounds on {spec['threads']} cores "
         f"({where['machine']['processor']}, torch {where['packages']['torch']}). An SDPA mask cannot express a `score_scale`. "
         f"Record: `benchmarks/records/cpu.json`; run `make bench` to repeat."
@@ -136,7 +136,7 @@ def speed(record: dict[str, Any]) -> str:
 
 def capture_memory(record: dict[str, Any]) -> str:
     """Memory of capture, from the committed record: the forward pass alone, with one recorder, with all."""
-    sizes = {way: f"{found['bytes'] / 1e9:.1f}" for way, found in record["results"].items()}
+    sizes = {variant: f"{found['bytes'] / 1e9:.1f}" for variant, found in record["results"].items()}
     alone, everything = sizes.pop("plain"), sizes.pop("everything")
     return (
         f"On a CPU a forward pass of {record['about']['length']} tokens of SmolLM2 takes {alone} GB beyond the model; "
@@ -146,7 +146,7 @@ def capture_memory(record: dict[str, Any]) -> str:
     )
 
 
-def fused() -> str:
+def gpu_tables() -> str:
     """The GPU's tables, from two committed records."""
     folder = ROOT / "benchmarks" / "records"
     attention, training = records.read(folder / "gpu.json"), records.read(folder / "train_step.json")
@@ -168,13 +168,13 @@ def _megabytes(row: dict[str, Any] | None) -> str:
     return "-" if row is None else "no room" if row["extra_megabytes"] is None else f"{row['extra_megabytes']:.0f} MB"
 
 
-def generated() -> dict[str, dict[str, Callable[[], str]]]:
+def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
     folder = ROOT / "benchmarks" / "records"
     performance = {
         "speed": lambda: speed(records.read(folder / "cpu.json")),
         "capture": lambda: capture_memory(records.read(folder / "capture.json")),
-        "gpu": fused,
+        "gpu": gpu_tables,
     }
     return {
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
@@ -256,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="Write nothing; fail if a page is out of date.")
     check = parser.parse_args().check
-    for page, parts in generated().items():
+    for page, parts in generated_parts().items():
         path = ROOT / "docs" / page
         text = path.read_text()
         new = render(text, parts)

@@ -29,7 +29,7 @@ def shape_text(shape: list[int]) -> str:
 
 def by_shape(record: dict[str, Any]) -> list[tuple[list[int], dict[str, dict[str, Any]]]]:
     shapes = [list(s) for s in dict.fromkeys(tuple(row["shape"]) for row in record["rows"])]
-    return [(shape, {row["way"]: row for row in record["rows"] if row["shape"] == shape}) for shape in shapes]
+    return [(shape, {row["variant"]: row for row in record["rows"] if row["shape"] == shape}) for shape in shapes]
 
 
 def attention_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -38,7 +38,7 @@ def attention_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     head = ["forward + backward, times SDPA flash", *(shape_text(shape) for shape, _ in shapes)]
     rows = [["SDPA flash, no position", *(f"{median_milliseconds(here['flash']):.2f} ms" for _, here in shapes)]]
     for name in ("cudnn", "none", *ORDER, *OTHERS):
-        cells = [record["spec"]["ways"][name]]
+        cells = [record["spec"]["variants"][name]]
         for _, here in shapes:
             cells.append(_cell(here.get(name), median_milliseconds(here["flash"])))
         rows.append(cells)
@@ -56,7 +56,7 @@ def launched_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = [["SDPA flash, no position", *(f"{eager_milliseconds(here['flash']):.2f} ms" for _, here in shapes)]]
     for name in ("cudnn", "none", *ORDER):
         ratios = [eager_milliseconds(here[name]) / eager_milliseconds(here["flash"]) for _, here in shapes]
-        rows.append([record["spec"]["ways"][name], *(f"{ratio:.2f}x" for ratio in ratios)])
+        rows.append([record["spec"]["variants"][name], *(f"{ratio:.2f}x" for ratio in ratios)])
     return head, rows
 
 
@@ -74,7 +74,7 @@ def memory_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     head = ["peak extra memory", *(shape_text(shape) for shape, _ in shapes)]
     rows = []
     for name in ("flash", "epar", "function", "flex, fixed", "eager"):
-        cells = [record["spec"]["ways"][name]]
+        cells = [record["spec"]["variants"][name]]
         for _, here in shapes:
             found = here.get(name, {}).get("extra_megabytes")
             cells.append("-" if found is None else f"{found:.0f} MB")
@@ -84,26 +84,26 @@ def memory_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def decode_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     measured = [row for row in record["decode"] if row.get("milliseconds")]
-    speeds = {row["way"]: row["bytes"] / statistics.median(row["milliseconds"]) / 1e9 for row in measured}
+    speeds = {row["variant"]: row["bytes"] / statistics.median(row["milliseconds"]) / 1e9 for row in measured}
     copying = max(speed for name, speed in speeds.items() if name.startswith("copy"))
     head = ["one query per head over 65536 keys (batch 8, 32/8 heads, head dim 128)", "ms", "of copy bandwidth"]
     rows = [["fastest of three plain copies", "", f"{copying:.2f} TB/s"]]
     for row in measured:
-        name = row["way"]
+        name = row["variant"]
         if not name.startswith("copy"):
             took = statistics.median(row["milliseconds"])
-            rows.append([record["spec"]["ways"][name], f"{took:.2f}", f"{speeds[name] / copying:.0%}"])
+            rows.append([record["spec"]["variants"][name], f"{took:.2f}", f"{speeds[name] / copying:.0%}"])
     return head, rows
 
 
 def training_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Eager training steps, and CUDA graphs where the record has them for every variant."""
-    known = {row["way"]: row for row in record["rows"] if "milliseconds" in row}
+    known = {row["variant"]: row for row in record["rows"] if "milliseconds" in row}
     spec = record["spec"]
     head = [
-        f"one step of a decoder: {spec['layers']} layers, embed dim {spec['width']}, {spec['batch']} x {spec['tokens']} tokens"
+        f"one step of a decoder: {spec['layers']} layers, embed dim {spec['embed_dim']}, {spec['batch']} x {spec['tokens']} tokens"
     ]
-    rows = [[spec["ways"][name]] for name in known]
+    rows = [[spec["variants"][name]] for name in known]
     for kind, title in (("milliseconds", "ms"), ("captured_milliseconds", "ms as a CUDA graph")):
         if not all(row.get(kind) for row in known.values()):
             continue
@@ -120,7 +120,7 @@ def describe_tests(record: dict[str, Any]) -> str:
     tests, where = record["tests"], record["environment"]
     return (
         f"GPU tests, which compare outputs and gradients with float64: {tests['passed']} passed, {len(tests['failed'])} failed; "
-        f"compute-sanitizer on a small case of every kernel: {record['memory']['said'].lower()}. Record: "
+        f"compute-sanitizer on a small case of every kernel: {record['memory']['message'].lower()}. Record: "
         f"`benchmarks/records/gpu_tests.json` (commit {str(where['commit'])[:9]}); run `{record['command']}` to repeat."
     )
 
@@ -173,7 +173,7 @@ def draw(record: dict[str, Any], out: Path) -> None:
         axis.axvline(median_milliseconds(here["cudnn"]) / flash, color="#6a6a6a", linewidth=1.2, linestyle="--")
         axis.set_title(shape_text(shape).replace(" heads, ", " heads\n"), fontsize=9)
         axis.set_xlim(0, max(1.35, 1.2 * max(lengths)))
-        axis.set_yticks(range(len(names)), [record["spec"]["ways"][n] for n in names], fontsize=9)
+        axis.set_yticks(range(len(names)), [record["spec"]["variants"][n] for n in names], fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(axis="x", labelsize=8)
     figure.supxlabel(

@@ -127,7 +127,7 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             "attend(v)",
             f"{format_count(v.shape[1], 'head')} with {k.shape[1]} in k",
             "keys and values must have the same number of heads",
-            mend_by_transpose("v")
+            transpose_remedy("v")
             if v.shape[1:3] == (k.shape[2], k.shape[1])
             else "project both to the same number of heads",
         )
@@ -143,15 +143,15 @@ def require_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
             "attend(q)",
             f"{format_count(q.shape[1], 'head')} for {format_count(k.shape[1], 'key head')}",
             "the number of query heads must be a multiple of the number of key heads",
-            mend_by_transpose("q")
+            transpose_remedy("q")
             if q.shape[1:3] == (k.shape[2], k.shape[1])
-            else mend_by_transpose("q", "k", "v")
+            else transpose_remedy("q", "k", "v")
             if q.shape[2] % k.shape[2] == 0
             else "change one of the two numbers",
         )
 
 
-def mend_by_transpose(*names: str) -> str:
+def transpose_remedy(*names: str) -> str:
     """The remedy for tensors that are probably ``[batch, length, heads, head_dim]``."""
     calls = ", ".join(f"{name}.transpose(1, 2)" for name in names)
     return f"if the axes are [batch, length, heads, head_dim], pass {calls}"
@@ -226,7 +226,7 @@ def validate_key_mask(value: Tensor, batch: int, length: int, device: torch.devi
         elif fits:
             remedy = "convert it with key_mask.bool()"
         elif dense and heads is not None and tuple(value.shape) == (batch, heads):
-            remedy = mend_by_transpose("q", "k", "v")
+            remedy = transpose_remedy("q", "k", "v")
         elif dense and value.ndim > 2:
             remedy = "pass a mask over pairs of queries and keys as attn_mask"
         else:

@@ -276,7 +276,7 @@ def fractional_positions_after_whole_ones(mechanism):
     return result, full(layer, x, positions=torch.cat([whole, later]))
 
 
-def grouped_key_heads(mechanism):
+def grouped_kv_heads(mechanism):
     layer, x = build(mechanism, num_kv_heads=2), tokens()
     return feed(layer, x, KVCache(), [3, 1, 8]), full(layer, x)
 
@@ -343,7 +343,7 @@ MODES = {
         right_padded_prefill_then_positions, packed_prefill_then_its_last_document,
         packed_prefill_then_tokens_without_a_number, a_document_begins_while_decoding,
         left_padding_before_packed_documents, explicit_consecutive_positions, explicit_positions_with_gaps,
-        fractional_positions_after_whole_ones, grouped_key_heads, one_key_head_in_a_ring, blockwise_in_chunks,
+        fractional_positions_after_whole_ones, grouped_kv_heads, one_key_head_in_a_ring, blockwise_in_chunks,
         blockwise_ring_with_groups, blockwise_left_padded, blockwise_packed, the_backend_of_its_own_choice,
         reset_and_reuse, reset_of_a_ring_for_another_batch,
     )

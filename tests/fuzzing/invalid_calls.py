@@ -98,7 +98,7 @@ SHAPES = {
 class Outcome:
     """What came of some calls."""
 
-    tally: Counter = field(default_factory=Counter)
+    counts: Counter = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -164,9 +164,9 @@ def run_cases(family, count):
         warnings.simplefilter("ignore")
         for number in range(count):
             try:
-                outcome.tally[run_case(family, number)] += 1
+                outcome.counts[run_case(family, number)] += 1
             except Wrong as wrong:
-                outcome.tally["wrong"] += 1
+                outcome.counts["wrong"] += 1
                 outcome.wrong.append(str(wrong))
     return outcome
 

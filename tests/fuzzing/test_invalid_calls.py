@@ -21,10 +21,10 @@ def test_every_family_has_its_share():
 def test_an_invalid_call_raises_or_equals_the_reference(family, request, record_property):
     cases = request.config.getoption("--cases") or CASES
     outcome = run_cases(family, round(cases * SHARES[family] / 10))
-    record_property("tally", dict(outcome.tally))
-    print(family, dict(outcome.tally))
-    assert not outcome.wrong, f"{len(outcome.wrong)} of {outcome.tally.total()}:\n" + "\n".join(outcome.wrong[:10])
-    assert outcome.tally["refused"] and outcome.tally["accepted"]  # a fuzzer that sees only one of them is broken
+    record_property("counts", dict(outcome.counts))
+    print(family, dict(outcome.counts))
+    assert not outcome.wrong, f"{len(outcome.wrong)} of {outcome.counts.total()}:\n" + "\n".join(outcome.wrong[:10])
+    assert outcome.counts["refused"] and outcome.counts["accepted"]  # a fuzzer that sees only one of them is broken
 
 
 def assert_error(make, *words):

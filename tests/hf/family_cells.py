@@ -56,7 +56,7 @@ def cell(measure: Callable[[], str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """A refusal by its short reason; any other text unchanged."""
+    """An error by its short reason; any other text unchanged."""
     for reason, words in REASONS.items():
         if text.startswith("refused: ") and words in text:
             return f"refused ({reason})"
@@ -102,7 +102,7 @@ class Row:
                 hf.attach(self.model, whence.NoPosition())
             except whence.WhenceError as error:
                 if f"pass layers={every}" not in str(error):
-                    return f"the refusal does not name the layers {every}: {error}"
+                    return f"the error does not name the layers {every}: {error}"
             self.layers = every
         padded = left_padded(self.ids, (5, 0))
         real = padded["attention_mask"].bool()

@@ -111,7 +111,7 @@ def test_where_records_were_made(folder, findings):
     ]  # fmt: skip
 
 
-def test_a_task_shows_its_exhibits_from_the_records_and_the_simple_rules(folder, monkeypatch):
+def test_a_task_shows_its_panels_from_the_records_and_the_simple_rules(folder, monkeypatch):
     given = []
     kind = SimpleNamespace(panels=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
     monkeypatch.setattr(results.tasks, "find_task_class", lambda task: kind)

@@ -3,8 +3,8 @@
     python tests/mutation/mutation.py --jobs 2 --out mutation.json                    # 200 mutants, evenly over all modules
     python tests/mutation/mutation.py --jobs 2 --out part.json --only attention/cache # of some modules
 
-Not part of ``make test``; the record of the last run is ``tests/mutation/record.json``. The working tree is never
-changed: every mutant is a forked child with a copy of ``src/whence``. Torch is loaded once, in the parent.
+Not part of ``make test``. A run takes minutes and prints the outcome of every mutant. The working tree is never changed:
+every mutant is a forked child with a copy of ``src/whence``. Torch is loaded once, in the parent.
 
 First every test file runs on unchanged sources. That tells which lines it executes, how long it takes, and whether it
 runs here at all; one that fails is left out and named in the record. A mutant is then given to the doctests of its

@@ -124,7 +124,7 @@ def test_refuses_two_sinks():
         Sink(2) + Alibi(2) + StableMask(2, context=8)
 
 
-def test_refuses_two_head_widths():
+def test_refuses_two_head_dims():
     text = r"Cope \+ Affine got Cope with head_dim=8 and Affine with head_dim=4, but .*; build them with one head_dim\."
     with pytest.raises(WhenceError, match=text):
         Cope(8) + Affine(1.0, 0.0, head_dim=4)

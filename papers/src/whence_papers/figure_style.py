@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
+class SeriesStyle:
     colour: str
     marker: str
     dash: str | tuple[int, tuple[int, ...]]
@@ -40,18 +40,18 @@ class Look:
 
 
 NONE, BASIC, ENHANCED = "0.55", "#08519c", "#e07b1a"
-LOOKS = {
-    "none": Look(NONE, "o", (0, (1, 1))),
-    "basic": Look(BASIC, "s", (0, (5, 2))),
-    "enhanced": Look(ENHANCED, "^", "-"),
-    "learned": Look("#1b7837", "D", (0, (5, 1, 1, 1))),
+SERIES_STYLES = {
+    "none": SeriesStyle(NONE, "o", (0, (1, 1))),
+    "basic": SeriesStyle(BASIC, "s", (0, (5, 2))),
+    "enhanced": SeriesStyle(ENHANCED, "^", "-"),
+    "learned": SeriesStyle("#1b7837", "D", (0, (5, 1, 1, 1))),
 }
-TRUTH = Look("black", "*", (0, (3, 2)))
+TRUTH = SeriesStyle("black", "*", (0, (3, 2)))
 
 
-def hollow(look: Look) -> Look:
+def hollow(style: SeriesStyle) -> SeriesStyle:
     """The same style with hollow markers, for untrained weights."""
-    return Look(look.colour, look.marker, look.dash, filled=False)
+    return SeriesStyle(style.colour, style.marker, style.dash, filled=False)
 
 
 def sheet(rows: int, columns: int, width: float = 9.0, height: float = 3.2, **kwargs: Any) -> tuple[Figure, list[Axes]]:
@@ -92,30 +92,30 @@ def legend_above(figure: Figure, panels: Axes, columns: int) -> None:
 
 
 def point(
-    axes: Axes, x: float, values: Sequence[float], look: Look, name: str | None = None, within: Range = ANYWHERE
+    axes: Axes, x: float, values: Sequence[float], style: SeriesStyle, name: str | None = None, within: Range = ANYWHERE
 ) -> None:
     """Plot the mean over heads with its interval, clipped to the range of the measure, and each head as a faint dot."""
     mean, low, high = mean_and_interval(values, within)
-    axes.plot([x] * len(values), values, linestyle="none", marker=".", markersize=4, color=look.colour, alpha=0.4,
+    axes.plot([x] * len(values), values, linestyle="none", marker=".", markersize=4, color=style.colour, alpha=0.4,
               markeredgewidth=0, zorder=2)  # fmt: skip
-    axes.plot([x, x], [low, high], color=look.colour, linewidth=1.3, marker="_", markersize=5, zorder=2)
-    axes.plot([x], [mean], linestyle="none", label=name, zorder=3, **look.points())
+    axes.plot([x, x], [low, high], color=style.colour, linewidth=1.3, marker="_", markersize=5, zorder=2)
+    axes.plot([x], [mean], linestyle="none", label=name, zorder=3, **style.points())
 
 
 def band(
     axes: Axes,
     x: Sequence[float],
     by_head: Sequence[Sequence[float]],
-    look: Look,
+    style: SeriesStyle,
     name: str | None = None,
     within: Range = ANYWHERE,
 ) -> None:
     """Plot the mean curve over heads ``[head][x]`` and its interval as a band; with markers if there are few points."""
     ends = [mean_and_interval(column, within) for column in zip(*by_head, strict=True)]
-    points = look.points(4) if len(x) < 20 else {}
-    axes.plot(x, [mean for mean, _, _ in ends], **look.line() | points, label=name, zorder=3)
+    points = style.points(4) if len(x) < 20 else {}
+    axes.plot(x, [mean for mean, _, _ in ends], **style.line() | points, label=name, zorder=3)
     axes.fill_between(
-        x, [low for _, low, _ in ends], [high for _, _, high in ends], color=look.colour, alpha=0.18, linewidth=0
+        x, [low for _, low, _ in ends], [high for _, _, high in ends], color=style.colour, alpha=0.18, linewidth=0
     )
 
 

@@ -12,7 +12,6 @@ from whence_papers.epar.theory import (
     attention_weights,
     build_epar,
     entropy,
-    factor,
     factor_at,
     gold_nll,
     gradients_match_differences,
@@ -23,6 +22,7 @@ from whence_papers.epar.theory import (
     optimum_is_inside,
     position_values,
     profile_error,
+    score_scale,
     sensitivity,
 )
 
@@ -31,7 +31,7 @@ D = torch.arange(48.0)
 
 def test_both_searches_recover_known_parameters():
     true = Setting(1.3, 2.5, 1.7)
-    measure = profile_error(D, factor(D, 48, true), 48)
+    measure = profile_error(D, score_scale(D, 48, true), 48)
     grid, gradient = minimize_by_grid(measure), minimize_by_gradient(measure, starts=3)
     for check, digits in ((grid, 1e-3), (gradient, 1e-6)):
         assert check.setting.to_tensor().tolist() == pytest.approx(true.to_tensor().tolist(), rel=digits)
@@ -52,7 +52,7 @@ def test_both_searches_agree_on_an_attention():
 
 
 def test_disagreement_is_evidence_too():
-    measure = profile_error(D, factor(D, 48, Setting(form="basic")), 48, "basic")
+    measure = profile_error(D, score_scale(D, 48, Setting(form="basic")), 48, "basic")
     coarse, fine = (
         minimize_by_grid(measure, "basic", points=3, rounds=1),
         minimize_by_gradient(measure, "basic", starts=1),
@@ -62,7 +62,7 @@ def test_disagreement_is_evidence_too():
 
 
 def test_an_optimum_beyond_the_bounds_is_named():
-    measure = profile_error(D, factor(D, 48, Setting(beta=3.0, form="basic")), 48, "basic")
+    measure = profile_error(D, score_scale(D, 48, Setting(beta=3.0, form="basic")), 48, "basic")
     bounds = {"alpha": (0.5, 2.0), "beta": (0.1, 1.0)}
     assert minimize_by_grid(measure, "basic", bounds=bounds).at_bounds == ("beta",)
     assert minimize_by_gradient(measure, "basic", bounds=bounds, starts=1).at_bounds == ("beta",)
@@ -105,7 +105,7 @@ def test_an_optimum_on_a_bound_estimates_the_decrease_beyond():
     wider = {"alpha": (0.1, 4.0), "beta": (0.01, 8.0), "gamma": (0.01, 80.0)}
     assert minimize_by_gradient(measure, bounds=wider, starts=2, steps=60).loss < best.loss  # and it does lie there
     level = profile_error(
-        D, factor(D, 48, Setting(gamma=8.0)), 48
+        D, score_scale(D, 48, Setting(gamma=8.0)), 48
     )  # the optimum is on the bound, and nothing beyond is better
     met = minimize_by_gradient(level, starts=4)
     assert optimum_is_inside(level, met).holds and met.setting.gamma == pytest.approx(8.0, abs=0.05)
@@ -133,7 +133,7 @@ def test_gold_nll_by_hand():
     got = float(gold_nll(p.q, p.k, p.gold, temperature=0.8)(setting.to_tensor()[None])[0])
     total = 0.0
     for b in range(5):
-        logits = (p.k[b] @ p.q[b, -1]).numpy() / 4 * factor(19 - torch.arange(20.0), 20, setting).numpy() / 0.8
+        logits = (p.k[b] @ p.q[b, -1]).numpy() / 4 * score_scale(19 - torch.arange(20.0), 20, setting).numpy() / 0.8
         total -= logits[int(p.gold[b, -1])] - np.log(np.exp(logits).sum())
     assert got == pytest.approx(total / 5, rel=1e-12)
 
@@ -175,7 +175,7 @@ def test_entropy_is_scipys():
     p = make_retrieval_problem(2, 12, 5)
     got = entropy(p.q, p.k)(Setting().to_tensor()[None])
     d = torch.arange(12.0)[:, None] - torch.arange(12.0)
-    weights = ((p.q @ p.k.mT) / 4 * factor(d, 12, Setting())).softmax(-1)
+    weights = ((p.q @ p.k.mT) / 4 * score_scale(d, 12, Setting())).softmax(-1)
     assert float(got[0]) == pytest.approx(stats.entropy(weights.numpy(), axis=-1).mean(), rel=1e-12)
 
 

@@ -21,11 +21,11 @@ from whence_papers.epar.theory import (
     continuity,
     differentiability,
     enhanced_retains_more,
-    factor,
     factor_monotonicity,
     gamma_for_retention,
     retention,
     retention_figures_agree,
+    score_scale,
     slope,
 )
 
@@ -43,7 +43,7 @@ def by_hand(setting, d, length):
 def test_factor_has_all_digits(setting):
     d = torch.tensor([[-70.0, 0.0], [1.0, 64.0]], dtype=torch.float64)
     want = torch.tensor([[by_hand(setting, x, 64) for x in row] for row in d.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(factor(d, 64, setting), want, rtol=1e-15, atol=0)
+    torch.testing.assert_close(score_scale(d, 64, setting), want, rtol=1e-15, atol=0)
 
 
 def test_a_grid_of_settings_is_heads():

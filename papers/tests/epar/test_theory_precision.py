@@ -41,7 +41,7 @@ CALLS = {
     "doubling_identity": (lambda q, k: theory.doubling_identity(q[None], k[None], k[None], SETTING, LENGTH), Q, K),
     "entropy": (lambda q, k, n: theory.entropy(q, k)(n), Q, K, NUMBERS),
     "build_epar": (lambda n: theory.build_epar(n, LENGTH).score_scale(torch.arange(4.0).double(), LENGTH), NUMBERS),
-    "factor": (lambda x: theory.factor(x, LENGTH, SETTING), IMPORTANCE),
+    "score_scale": (lambda x: theory.score_scale(x, LENGTH, SETTING), IMPORTANCE),
     "factor_at": (lambda x, n: theory.factor_at(x, LENGTH)(n), IMPORTANCE[0], NUMBERS),
     "reversal_region": (lambda x: theory.reversal_region(SETTING, 1, 5, x), IMPORTANCE[0]),
     "gold_nll": (lambda q, k, n: theory.gold_nll(q, k, GOLD)(n), Q, K, NUMBERS),

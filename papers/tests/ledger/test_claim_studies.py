@@ -226,7 +226,7 @@ def test_the_time_of_a_step(tmp_path):
     with pytest.raises(MissingEvidence, match="make gpu-bench"):
         reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
     record = {
-        "rows": [{"way": "flash", "milliseconds": [10.0, 11.0, 10.0]}, {"way": "epar", "milliseconds": [10.2, 10.2, 30.0]}],
+        "rows": [{"variant": "flash", "milliseconds": [10.0, 11.0, 10.0]}, {"variant": "epar", "milliseconds": [10.2, 10.2, 30.0]}],
         "spec": {"tokens": 4096}, "environment": {"machine": {"accelerator": "a GPU"}},
     }  # fmt: skip
     records.write(tmp_path / "train_step.json", record)

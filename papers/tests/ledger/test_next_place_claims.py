@@ -189,7 +189,7 @@ def test_times(tmp_path, additive, expected):
     times = {"additive": [additive, 90.0, additive], "dot product, Recency": [10.0, 10.0, 99.0]}
     record = {
         "results": {name: {"milliseconds": row} for name, row in times.items()},
-        "about": {"turns": 3, "batch": 2, "visits": 5, "width": 4}, "environment": {"machine": {"processor": "a CPU"}},
+        "about": {"turns": 3, "batch": 2, "visits": 5, "embed_dim": 4}, "environment": {"machine": {"processor": "a CPU"}},
     }  # fmt: skip
     records.write(tmp_path / "pointers.json", record)
     judgement = verdict("pointer-efficient", tmp_path, tmp_path)

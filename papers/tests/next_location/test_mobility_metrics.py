@@ -86,7 +86,7 @@ def test_four_countings():
         )
 
 
-def test_a_tally_adds_batches_up():
+def test_an_accumulator_adds_batches_up():
     scores, targets, users = drawn(seed=7)
     whole, parts = RankAccumulator(), RankAccumulator()
     tokens = torch.zeros(len(targets), 1).long()

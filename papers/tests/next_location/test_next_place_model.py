@@ -72,7 +72,7 @@ def test_the_mixture_is_what_its_parts_say():
     tokens, key_mask, _ = inputs
     model = build_model()
     answer = predict(model, inputs)
-    encoded = model.encoded(*inputs)
+    encoded = model.encode(*inputs)
     last = encoded[torch.arange(3), key_mask.sum(1) - 1]
     scores = model.generator(last)
     scores[:, 0] = -torch.inf  # padding is no place
@@ -140,10 +140,10 @@ def test_ablations_take_away_what_they_say():
     swapped = (inputs[0].flip(1), inputs[1].flip(1), {n: x if n == "user" else x.flip(1) for n, x in inputs[2].items()})
     bag = build_model(NONE, reads=("user",), answers="copy")
     rows = [2]  # without anything that tells order, the encoder sees a bag of visits: reversed, only the query moves
-    same = torch.allclose(bag.encoded(*inputs)[rows], bag.encoded(*swapped)[rows].flip(1), atol=1e-5)
+    same = torch.allclose(bag.encode(*inputs)[rows], bag.encode(*swapped)[rows].flip(1), atol=1e-5)
     assert same
     ordered = build_model(NONE, reads=("user", "from_end"), answers="copy")
-    assert not torch.allclose(ordered.encoded(*inputs)[rows], ordered.encoded(*swapped)[rows].flip(1), atol=1e-3)
+    assert not torch.allclose(ordered.encode(*inputs)[rows], ordered.encode(*swapped)[rows].flip(1), atol=1e-3)
 
 
 def test_arms_of_a_seed_share_their_start():

@@ -214,7 +214,7 @@ def visits(user="person 1", last="place 4"):
 
 def test_predictions_are_those_of_the_model(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    (prediction,) = predictor.predict(visits(), most=100)
+    (prediction,) = predictor.predict(visits(), top_k=100)
     assert prediction.known and len(prediction.history) + prediction.before == 51
     assert min(visit.day for visit in prediction.history) == 12 - 7
     assert sum(share for _, share in prediction.places) == pytest.approx(1, abs=1e-5)
@@ -236,7 +236,7 @@ def test_predictions_are_those_of_the_model(folder):
 
 def test_places_of_ones_own_are_named_and_strangers_said(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
-    (prediction,) = predictor.predict(sort_by_time(visits("eve", "the gym")), most=100)
+    (prediction,) = predictor.predict(sort_by_time(visits("eve", "the gym")), top_k=100)
     shares = dict(prediction.places)
     assert not prediction.known and shares["the gym"] == pytest.approx(
         (1 - prediction.generated_share) * prediction.weights[-1], rel=1e-4

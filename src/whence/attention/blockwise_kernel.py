@@ -236,7 +236,7 @@ def backward(
     work = Work(q, k, span, tables, settings, buffers=2 if tables.score_scale is None else 3)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     dq = torch.zeros_like(q)
-    d_factor = None if tables.score_scale is None or not needed[0] else torch.zeros_like(tables.score_scale)
+    d_score_scale = None if tables.score_scale is None or not needed[0] else torch.zeros_like(tables.score_scale)
     d_bias = None if tables.bias is None or not needed[1] else torch.zeros_like(tables.bias)
     # tiles hold weights times their row's total, so the upstream gradient of the row is divided by it
     delta = (grad * out).sum(-1).div_(totals)
@@ -250,7 +250,9 @@ def backward(
     dk_across, dv_across = torch.zeros_like(keys_across), torch.zeros_like(values_across)
     for groups in work.plan.head_groups():
         heads = work.build_bands(groups)
-        factor_sum = None if d_factor is None or work.score_scale is None else torch.zeros_like(work.score_scale)
+        score_scale_sum = (
+            None if d_score_scale is None or work.score_scale is None else torch.zeros_like(work.score_scale)
+        )
         bias_sum = None if d_bias is None or work.bias is None else torch.zeros_like(work.bias)
         for tile in work.plan.tiles(groups):
             q_rows = work.rows_of(queries, tile)
@@ -271,14 +273,14 @@ def backward(
             if bias_sum is not None:
                 work.slice_band(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
             if work.score_scale is not None:
-                if factor_sum is not None:
-                    _accumulate(work.slice_band(factor_sum, tile), dz, work.by_head(scores, tile))
+                if score_scale_sum is not None:
+                    _accumulate(work.slice_band(score_scale_sum, tile), dz, work.by_head(scores, tile))
                 dz.mul_(work.slice_band(work.score_scale, tile))
             rows = torch.bmm(upstream, keys[tile.pairs, tile.keys]).mul_(back)
             dqs[tile.pairs, :, tile.rows] = rows.unflatten(1, (work.plan.share, -1))
             dk_across[tile.pairs, :, tile.keys].baddbmm_(q_rows.transpose(1, 2), upstream, alpha=back)
-        if d_factor is not None and factor_sum is not None:
-            d_factor[heads] = band_to_table(factor_sum, span, work.plan.block).div_(settings.temperature)
+        if d_score_scale is not None and score_scale_sum is not None:
+            d_score_scale[heads] = band_to_table(score_scale_sum, span, work.plan.block).div_(settings.temperature)
         if d_bias is not None and bias_sum is not None:
             d_bias[heads] = band_to_table(bias_sum, span, work.plan.block).div_(settings.temperature)
     d_sink = None
@@ -286,7 +288,7 @@ def backward(
         sink = scale_finite(tables.sink, work.unit)
         d_sink = torch.exp2(sink - tops).mul_(-delta).div_(settings.temperature)
     dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
-    return dq, dk, dv, d_factor, d_bias, d_sink
+    return dq, dk, dv, d_score_scale, d_bias, d_sink
 
 
 def _accumulate(into: Tensor, a: Tensor, b: Tensor) -> None:
@@ -298,6 +300,6 @@ def _accumulate(into: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def scale_finite(x: Tensor, factor: float) -> Tensor:
-    """x times a factor, where a finite number stays finite: a bias of ``finfo.min`` hides nothing from a row of its like."""
+    """x times a factor, where a finite number stays finite: a bias of finfo.min at every key of a row must not become -inf."""
     scaled, largest = x * factor, torch.finfo(x.dtype).max
     return torch.where(torch.isinf(x), scaled, scaled.clamp(-largest, largest))

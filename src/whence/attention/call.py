@@ -189,7 +189,7 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                 f"attend(position={name})",
                 f"{part.heads} heads with {q.shape[1]} in q",
                 "a mechanism has one set of parameters for each query head",
-                shapes.mend_by_transpose("q", "k", "v")
+                shapes.transpose_remedy("q", "k", "v")
                 if part.heads == q.shape[2]
                 else f"build it with heads={q.shape[1]}",
             )

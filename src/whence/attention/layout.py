@@ -185,7 +185,7 @@ def _require_derivable_positions(arguments: Arguments, ordered: bool) -> None:
             "attend(q, k)",
             f"{shapes.format_count(rows, 'query', 'queries')} for {shapes.format_count(keys, 'key')} and no positions",
             "q and k have different lengths, so their positions cannot be counted",
-            shapes.mend_by_transpose("q")
+            shapes.transpose_remedy("q")
             if q.shape[1:3] == (keys, k.shape[1])
             else f"if the queries are the last tokens, pass q_positions=torch.arange({keys - rows}, {keys}) and "
             f"k_positions=torch.arange({keys})"

@@ -36,17 +36,17 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
     if "rotate" in part.effects and not bool(torch.isfinite(call.q).all() and torch.isfinite(call.k).all()):
         raise _non_finite(part, "rotate", "a query or key that is NaN or infinite")
     distance = layout.hook_distances(dtype, rows)
-    for hook, places in (
+    for hook, inputs in (
         ("score_scale", distance),
         ("bias", distance),
         ("sink", layout.q_positions[:, rows].to(dtype)[..., None]),
     ):
-        values = evaluate(part, hook, places, heads, lambda one: layout.length_of(one, rows))
+        values = evaluate(part, hook, inputs, heads, lambda one: layout.length_of(one, rows))
         if values is None:
             continue
         bad = values.isnan() | values.isposinf() if hook == "sink" else ~torch.isfinite(values)  # -inf: no sink
         if bool(bad.any()):
-            place = places.expand(values.shape[1:]).expand_as(values)[bad][0].item()
+            place = inputs.expand(values.shape[1:]).expand_as(values)[bad][0].item()
             kind = "position" if hook == "sink" else "distance"
             future = kind == "distance" and place < 0
             raise _non_finite(part, hook, f"{values[bad][0].item()} for {kind} {place:g}", future=future)

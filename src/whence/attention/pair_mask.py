@@ -72,7 +72,7 @@ class PairMask:
         if not dense or answer.dtype != torch.bool or not broadcasts(answer, full):
             raise usage_error(
                 "attend(mask_fn=...)",
-                f"an answer of {shapes.describe_tensor(answer)}",
+                f"a result of {shapes.describe_tensor(answer)}",
                 f"it returns a bool tensor that broadcasts to [batch, heads, queries, keys], here {list(full)}",
                 "return a comparison of its arguments, such as k_position <= q_position",
             )
@@ -128,7 +128,7 @@ def _require_attn_mask(mask: Tensor, full: tuple[int, int, int, int], q: Tensor)
         if mask.ndim in (2, 4) and mask.shape[-1] != keys:
             remedy = "let its last axis cover every key, those of the cache included"
             if mask.shape[-2:] == (heads, heads):
-                remedy = shapes.mend_by_transpose("q", "k", "v")
+                remedy = shapes.transpose_remedy("q", "k", "v")
         raise usage_error(
             "attend(attn_mask=...)",
             f"shape {shapes.format_shape(mask)}",

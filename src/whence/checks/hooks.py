@@ -192,8 +192,8 @@ def far_distances(fixture: Fixture) -> None:
                 again = call_hook(part, hook, **{"position" if hook == "sink" else "distance": places[some], **subset})
                 assert_close(
                     "the output for all distances and for some of them",
-                    _replace_closed(again),
-                    _replace_closed(whole[..., some]),
+                    _replace_neg_inf(again),
+                    _replace_neg_inf(whole[..., some]),
                     1e-5 if dtype == torch.float32 else 1e-9,
                     hook_name(part, hook),
                 )
@@ -213,7 +213,7 @@ def far_distances(fixture: Fixture) -> None:
     assert_close(f"blockwise and reference over {MAX_DISTANCE} keys", outs[0], outs[1])
 
 
-def _replace_closed(sink: Tensor) -> Tensor:
+def _replace_neg_inf(sink: Tensor) -> Tensor:
     """Replace -inf by a finite number far from all others."""
     return sink.masked_fill(torch.isneginf(sink), -1e3)
 

@@ -15,10 +15,10 @@ from whence.position.base import Position, Rows
 LengthOf = Callable[[Position], Any]
 
 
-def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
-    """``score_scale``, ``bias`` or ``sink`` of all parts, as ``[heads or 1, *places.shape]`` in the dtype of places.
+def evaluate(position: Position, hook: str, inputs: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
+    """``score_scale``, ``bias`` or ``sink`` of all parts, as ``[heads or 1, *inputs.shape]`` in the dtype of inputs.
 
-    ``places`` are distances, or positions for ``sink``. The result is None when no part has the hook. Score scales
+    ``inputs`` are distances, or positions for ``sink``. The result is None when no part has the hook. Score scales
     multiply, biases add; a sum has at most one sink. If sequences of a batch share positions and differ in length, the
     result has the batch axis of the lengths.
     """
@@ -26,15 +26,15 @@ def evaluate(position: Position, hook: str, places: Tensor, heads: int, length_o
     for part in position.parts:
         if hook not in part.effects:
             continue
-        length, at = length_of(part), places
+        length, at = length_of(part), inputs
         if isinstance(length, Tensor):
-            at = places.expand(torch.broadcast_shapes(places.shape, length.shape))
-            length = length.expand(at.shape).reshape(-1).to(places.dtype)
+            at = inputs.expand(torch.broadcast_shapes(inputs.shape, length.shape))
+            length = length.expand(at.shape).reshape(-1).to(inputs.dtype)
         flat = at.reshape(-1)
         name = type(part).__name__
         answer = hook_outputs.call_on_tensors(f"{name}.{hook}", getattr(part, hook), flat, length)
         out = hook_outputs.require_per_head(name, hook, answer, heads, flat.shape[0])
-        out = out.to(places.dtype).reshape(out.shape[0], *at.shape)
+        out = out.to(inputs.dtype).reshape(out.shape[0], *at.shape)
         total = out if total is None else total * out if hook == "score_scale" else total + out
     return total
 

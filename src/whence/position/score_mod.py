@@ -75,9 +75,9 @@ class ScoreMod(Position):
         if not fits:
             raise usage_error(
                 "from_score_mod(fn)",
-                f"an answer of {shapes.describe_tensor(answer)}",
+                f"a result of {shapes.describe_tensor(answer)}",
                 f"fn returns a tensor that broadcasts to the scores, here {list(scores.shape)}",
-                "compute the answer from score in torch operations",
+                "compute the result from score in torch operations",
             )
         # attend adds a content bias to the scores
         return (answer.to(scores.dtype) - scores).expand_as(scores)

@@ -203,7 +203,7 @@ def step_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict
     if not folders.reader.exists(path):
         raise MissingEvidence(f"a measured training step ({path}, written by `make gpu-bench`)")
     record = folders.reader.read(path)
-    times = {row["way"]: median(row["milliseconds"]) for row in record["rows"] if "milliseconds" in row}
+    times = {row["variant"]: median(row["milliseconds"]) for row in record["rows"] if "milliseconds" in row}
     if variant not in times or baseline not in times:
         raise MissingEvidence(f"times of {variant} and {baseline} in {path}")
     where = record["environment"]["machine"].get("accelerator", "a CPU")
@@ -270,7 +270,7 @@ def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[d
     about, machine = record["about"], record["environment"]["machine"]
     words = (
         f"{variant} {times[variant]:.2f} ms, {baseline} {times[baseline]:.2f} ms, median of {about['turns']} turns on one thread of "
-        f"{machine['processor']}: {about['batch']} histories of {about['visits']} visits, embed_dim {about['width']}."
+        f"{machine['processor']}: {about['batch']} histories of {about['visits']} visits, embed_dim {about['embed_dim']}."
     )
     return {"times_as_long": times[variant] / times[baseline], "words": words}, path.as_posix()
 

@@ -42,13 +42,11 @@ def hypotheses(
             "pass a model or --quick",
         )
     require_output_folder("whence hypotheses --out", out)
-    subject = probed_model.load(model, device) if model else probed_model.tiny_random_model()
+    lm = probed_model.load(model, device) if model else probed_model.tiny_random_model()
     size = "quick" if quick else "full" if full else "usual"
     try:
         with probe_progress(minutes) as notify:
-            records = experiments.write_all(
-                subject, out / subject.name.replace("/", "--"), experiments.SIZES[size], notify
-            )
+            records = experiments.write_all(lm, out / lm.name.replace("/", "--"), experiments.SIZES[size], notify)
     except OutOfTime:
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {out}")
         return

@@ -1,6 +1,6 @@
 """Three hypotheses of a survey about the method that scales one positional channel (Yu et al. 2024), each as an experiment.
 
-The survey (in French, 2025) doubts three assumptions of that method: that hidden states have channels that are monotone and
+The survey (in French, 2025) questions three assumptions of that method: that hidden states have channels that are monotone and
 smooth in position, that the causal mask puts position into them, and that scaling one channel corrects the bias.
 ``write_all`` tests each on a model and writes ``hypothesis-NAME.json`` with the numbers and an answer.
 """

@@ -27,7 +27,7 @@ def hypothesis_record(
 ) -> dict[str, Any]:
     """The record of one hypothesis test.
 
-    ``claim`` is the assumption that the survey doubts, in our words. ``rule`` states how the numbers decide; it is fixed in
+    ``claim`` is the assumption that the survey questions, in our words. ``rule`` states how the numbers decide; it is fixed in
     the code before a run. ``answer`` is True if the claim is supported, False if not, None if undecided.
     """
     return {

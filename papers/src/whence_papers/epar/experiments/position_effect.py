@@ -58,7 +58,7 @@ def factors(setup: PositionEffectSpec) -> Results:
                 f"{n} = {x:g}" for n, x in zip(theory.PARAMETERS[setting.form], setting.to_tensor(), strict=True)
             ),
             "floor": setting.floor,
-            "factor": round_values(theory.factor(distance, setup.length, setting)),
+            "factor": round_values(theory.score_scale(distance, setup.length, setting)),
             "slope_right_of_0": round_values(-setting.steepness / setup.length),
         }
         for name, setting in named.items()

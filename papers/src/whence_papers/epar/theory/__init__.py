@@ -56,10 +56,10 @@ from whence_papers.epar.theory.position_effect import (
     build_epar,
     compare_retention,
     enhanced_retains_more,
-    factor,
     gamma_for_retention,
     retention,
     retention_figures_agree,
+    score_scale,
 )
 from whence_papers.epar.theory.properties import (
     ReversalRegion,
@@ -80,12 +80,12 @@ __all__ = [
     "RetentionComparison", "RetrievalProblem", "ReversalRegion", "Sensitivity", "Setting", "attention_bound",
     "attention_monotonicity", "attention_weights", "beta_for_retention", "bound", "build_epar",
     "chance_consistency", "compare_retention", "consistency", "continuity", "differentiability",
-    "distance_consistency", "double_head_dim", "doubling_identity", "enhanced_retains_more", "entropy", "factor",
+    "distance_consistency", "double_head_dim", "doubling_identity", "enhanced_retains_more", "entropy",
     "factor_at", "factor_monotonicity", "factor_ranks", "gamma_for_retention", "gold_nll",
     "gradients_match_differences", "grid_and_gradient_agree", "importance", "make_pattern",
     "make_retrieval_problem", "make_vectors", "maximum_benefit", "minimize_by_gradient", "minimize_by_grid",
     "monotonicity_of_random_content", "optimum_is_inside", "position_value", "position_values",
     "prediction_ignores_attention", "profile_error", "project_untrained", "random_position_vectors", "ranks",
-    "retention", "retention_figures_agree", "reversal_region", "sensitivity", "slope", "source_prediction",
+    "retention", "retention_figures_agree", "reversal_region", "score_scale", "sensitivity", "slope", "source_prediction",
     "spearman", "value_is_convex_combination", "weights_by_distance",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence.attention import attend
 from whence.errors import usage_error
-from whence_papers.epar.theory.position_effect import Setting, StatementCheck, factor
+from whence_papers.epar.theory.position_effect import Setting, StatementCheck, score_scale
 
 
 def double_head_dim(q: Tensor, k: Tensor, setting: Setting, length: int) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ def factor_ranks(setting: Setting, length: int) -> StatementCheck:
     violation is the rank minus 2.
     """
     positions = torch.arange(length, dtype=torch.float64)
-    both_ways = factor(positions[:, None] - positions, length, setting)
+    both_ways = score_scale(positions[:, None] - positions, length, setting)
     eye = torch.eye(length, dtype=torch.float64)
     q2, k2 = double_head_dim(eye, eye, setting, length)  # row i of the identity selects the factors of q_i and k_j
     parts = [half.diagonal() for half in q2.split(length, -1)], [half.diagonal() for half in k2.split(length, -1)]

@@ -148,7 +148,7 @@ def build_epar(parameters: Tensor, length: int, form: str = "enhanced") -> Epar:
     return position
 
 
-def factor(distance: Tensor, length: int, setting: Setting) -> Tensor:
+def score_scale(distance: Tensor, length: int, setting: Setting) -> Tensor:
     """The position effect at distances of any shape, in double precision."""
     flat = distance.to(torch.float64).reshape(-1)
     return setting.position(length).score_scale(flat, length).reshape(distance.shape)
@@ -160,7 +160,7 @@ def retention(share: Tensor, setting: Setting) -> Tensor:
     >>> retention(torch.tensor([0.5, 1.0]), Setting()), retention(torch.tensor([1.0]), Setting().basic())
     (tensor([0.8688, 0.7893], dtype=torch.float64), tensor([0.3679], dtype=torch.float64))
     """
-    return factor(share, 1, setting) / setting.alpha
+    return score_scale(share, 1, setting) / setting.alpha
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from whence.attention import attend
 from whence.errors import usage_error
 from whence_papers.epar.theory.inputs import attention_weights
-from whence_papers.epar.theory.position_effect import Setting, StatementCheck, factor
+from whence_papers.epar.theory.position_effect import Setting, StatementCheck, score_scale
 
 ROUNDING = 8 * torch.finfo(torch.float64).eps
 
@@ -35,7 +35,7 @@ def continuity(setting: Setting, length: int = 128) -> StatementCheck:
     constant = setting.steepness / length
     distances = make_grid(length)
     steps = torch.logspace(0, -9, 10, dtype=torch.float64)
-    values, shifted = factor(distances, length, setting), factor(distances + steps[:, None], length, setting)
+    values, shifted = score_scale(distances, length, setting), score_scale(distances + steps[:, None], length, setting)
     change = (shifted - values).abs()
     beyond = (change - constant * steps[:, None]).clamp(min=0)
     violation, allowed = float(beyond.max()), ROUNDING * setting.alpha
@@ -54,7 +54,7 @@ def continuity(setting: Setting, length: int = 128) -> StatementCheck:
 def slope(distance: Tensor, length: int, setting: Setting) -> Tensor:
     """The derivative of the factor with respect to the signed distance, by autograd. At 0 it is neither one-sided derivative."""
     at = distance.detach().to(torch.float64).clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(factor(at, length, setting).sum(), at)
+    (gradient,) = torch.autograd.grad(score_scale(at, length, setting).sum(), at)
     return gradient
 
 
@@ -65,9 +65,9 @@ def differentiability(setting: Setting, length: int = 128) -> StatementCheck:
     there is no derivative. ``numbers`` holds both slopes at 0 and the jump between them by the formula.
     """
     distances, step = make_grid(length), 1e-4 * length  # a tenth of the grid spacing
-    values = factor(distances, length, setting)
-    right = (factor(distances + step, length, setting) - values) / step
-    left = (values - factor(distances - step, length, setting)) / step
+    values = score_scale(distances, length, setting)
+    right = (score_scale(distances + step, length, setting) - values) / step
+    left = (values - score_scale(distances - step, length, setting)) / step
     curvature = setting.steepness * setting.beta / length**2
     jumps = (right - left).abs()
     allowed = curvature * step * 1.01 + ROUNDING * setting.alpha / step
@@ -100,7 +100,7 @@ def factor_monotonicity(setting: Setting, length: int = 128) -> StatementCheck:
     """The factor does not increase with |i - j|."""
     distances = make_grid(length)
     distances = distances[distances >= 0]
-    change = factor(distances, length, setting).diff()
+    change = score_scale(distances, length, setting).diff()
     violation, allowed = float(change.max().clamp(min=0)), ROUNDING * setting.alpha
     worst = int(change.argmax())
     return StatementCheck(
@@ -121,7 +121,7 @@ def bound(setting: Setting, length: int = 128) -> StatementCheck:
     """
     inside = torch.linspace(0, length, 1001, dtype=torch.float64)
     beyond = torch.logspace(0, 6, 601, dtype=torch.float64) * length
-    values = factor(torch.cat([inside, beyond]), length, setting)
+    values = score_scale(torch.cat([inside, beyond]), length, setting)
     below = (setting.floor - values).clamp(min=0)
     violation, allowed = float(below.max()), ROUNDING * setting.alpha
     return StatementCheck(
@@ -260,7 +260,7 @@ def reversal_region(setting: Setting, near: int, far: int, scores: Tensor, *, le
         k_positions=torch.tensor([far - near, 0]), backend="reference", return_weights=True,
     )  # fmt: skip
     wins = weights[:, 0, 0, 1] > weights[:, 0, 0, 0]
-    effect = factor(torch.tensor([near, far], dtype=torch.float64), length, setting)
+    effect = score_scale(torch.tensor([near, far], dtype=torch.float64), length, setting)
     boundary = float(effect[0] / effect[1])
     gap = pairs[:, 1] - boundary * pairs[:, 0]
     sure = gap.abs() > 1e-9  # on the line itself rounding decides

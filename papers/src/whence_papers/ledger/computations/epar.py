@@ -87,15 +87,15 @@ def retention_reading(
 def basic_at_the_end(beta: float, length: int) -> dict[str, Any]:
     """The smallest factor of the basic form within a sequence."""
     setting = theory.Setting(beta=beta).basic()
-    return {"smallest_factor": float(theory.factor(torch.arange(length), length, setting).min())}
+    return {"smallest_factor": float(theory.score_scale(torch.arange(length), length, setting).min())}
 
 
 def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
     """Whether alpha changes the ratio of a near and a far factor, or only the scale."""
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    factors = [theory.factor(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
+    factors = [theory.score_scale(ends, 1, theory.Setting(alpha=alpha, beta=beta, gamma=gamma)) for alpha in alphas]
     ratios = [float(near / far) for near, far in factors]
-    without_decay = theory.factor(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
+    without_decay = theory.score_scale(ends, 1, theory.Setting(alpha=max(alphas), beta=0.0, gamma=gamma))
     return {
         "change_of_near_over_far": max(ratios) - min(ratios),
         "factor_without_decay": float(without_decay[0]),  # with beta = 0 there is no position, and alpha still acts
@@ -106,7 +106,7 @@ def strength(alphas: list[float], beta: float, gamma: float) -> dict[str, Any]:
 def growing_length(beta: float, gamma: float, length: int) -> dict[str, Any]:
     """Change of the factors of existing pairs when L grows by one token."""
     distance, setting = torch.arange(length), theory.Setting(beta=beta, gamma=gamma)
-    change = theory.factor(distance, length + 1, setting) - theory.factor(distance, length, setting)
+    change = theory.score_scale(distance, length + 1, setting) - theory.score_scale(distance, length, setting)
     return {
         "largest_change": float(change.abs().max()),
         "changed_distances": int((change.abs() > 1e-12).sum()),
@@ -143,7 +143,7 @@ def gamma_as_wired(passed: list[str], gammas: list[float], length: int) -> dict[
         configured = [signature | {"gamma": gamma} for gamma in gammas]
         built = [signature | {name: numbers[name] for name in names} for numbers in configured]
         settings = [theory.Setting(n["alpha"], n["beta"], n["gamma"]) for n in built]
-        return torch.stack([theory.factor(distance, length, setting) for setting in settings])
+        return torch.stack([theory.score_scale(distance, length, setting) for setting in settings])
 
     as_wired, as_meant = (factors(names) for names in (passed, list(signature)))
     return {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whence_papers.figure_style import Look, label, legend, letters, point, save, sheet
+from whence_papers.figure_style import SeriesStyle, label, legend, letters, point, save, sheet
 from whence_papers.intervals import SHARE
 
-LOOKS = {"without coverage": Look("0.45", "o", "-"), "with coverage": Look("#08519c", "s", "-")}
+SERIES_STYLES = {"without coverage": SeriesStyle("0.45", "o", "-"), "with coverage": SeriesStyle("#08519c", "s", "-")}
 PANELS = {
     "repeated_words": ("repeated words", "share of the words (%)"),
     "coverage_loss": ("repeated attention", "coverage loss (of 1)"),
@@ -27,9 +27,9 @@ def draw(record: dict[str, Any], folder: Path) -> None:
         factor = 100.0 if "%" in unit else 1.0
         within = (factor * SHARE[0], factor * SHARE[1])
         for place, length in enumerate(lengths):
-            for side, (arm, look) in zip((-0.12, 0.12), LOOKS.items(), strict=True):
+            for side, (arm, style) in zip((-0.12, 0.12), SERIES_STYLES.items(), strict=True):
                 values = [factor * value for value in arms[arm][f"{measure}, {length}"]]
-                point(axes, place + side, values, look, None if place else arm, within)
+                point(axes, place + side, values, style, None if place else arm, within)
         axes.set_xticks(range(len(lengths)), list(lengths.values()))
         axes.set_xlim(-0.5, len(lengths) - 0.5)
         axes.set_ylim(-0.04 * axes.get_ylim()[1], None)  # marks at 0 stay whole

@@ -24,7 +24,7 @@ def predict(
         str | None,
         typer.Option(help="Day of the next visit, as a number or a date. Default: the user's last day."),
     ] = None,
-    most: Annotated[int, typer.Option(help="Number of places to list per user.", min=1)] = 5,
+    top_k: Annotated[int, typer.Option(help="Number of places to list per user.", min=1)] = 5,
     out: Annotated[Path, typer.Option(help="Image file of the pointer weights.")] = Path("prediction.png"),
 ) -> None:
     """Predict the next location of every user in a file of visits, and draw the pointer weights.
@@ -35,7 +35,7 @@ def predict(
 
     whence predict results/next-location-*/weights/Recency-*-seed0.safetensors visits.csv
 
-    whence predict model.safetensors visits.csv --user 12 --most 10 --out next.png
+    whence predict model.safetensors visits.csv --user 12 --top-k 10 --out next.png
 
     The header of visits.csv names user_id, location_id and either time (2024-05-17T08:30) or start_day, start_min and
     weekday. A column duration, in minutes, is optional. An invalid row is an error that names its line.
@@ -56,7 +56,7 @@ def predict(
     when = None if day is None else parse_day(day)
     selected = [visit for visit in all_visits if not user or visit.user in user]
     predictor = Predictor.from_weights(weights, "whence predict")
-    predictions = predictor.predict(selected, when, most)
+    predictions = predictor.predict(selected, when, top_k)
     for one in predictions:
         print("\n".join(format_prediction(one)))
     with replace_file(out) as part:
@@ -70,7 +70,7 @@ def predict(
     note = (
         f" (the first {MAX_USERS_DRAWN} of {len(predictions)} users; select others with --user)" if left_out > 0 else ""
     )
-    print(f"picture: {out}{note}")
+    print(f"image: {out}{note}")
 
 
 def format_prediction(one: Prediction) -> list[str]:

@@ -271,16 +271,16 @@ def draw_learned_bias(axes: Axes, runs: Runs) -> None:
 def _draw_accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:
     """One row per arm, all questions (dark) and answers that occur in training (light): seeds, mean and interval."""
     for row, arm_records in enumerate(runs.values()):
-        for side, (counting, look) in zip((-0.16, 0.16), COUNTING_STYLES.items(), strict=True):
+        for side, (counting, style) in zip((-0.16, 0.16), COUNTING_STYLES.items(), strict=True):
             values = [100 * metrics_on_test(record, counting)["acc@1"] for record in arm_records]
             short = summary(values)
             name = COUNTINGS[counting] if row == 0 else None
-            axes.plot(values, [row + side] * len(values), ".", color=look["color"], markersize=4, alpha=0.5)
+            axes.plot(values, [row + side] * len(values), ".", color=style["color"], markersize=4, alpha=0.5)
             if short.interval is not None:
                 axes.plot(
-                    [short.interval.low, short.interval.high], [row + side] * 2, color=look["color"], linewidth=1.3
+                    [short.interval.low, short.interval.high], [row + side] * 2, color=style["color"], linewidth=1.3
                 )
-            axes.plot([short.mean], [row + side], linestyle="none", markersize=6, label=name, **look)
+            axes.plot([short.mean], [row + side], linestyle="none", markersize=6, label=name, **style)
     rule = max(baselines, key=lambda name: baselines[name]["value"])
     axes.axvline(
         100 * baselines[rule]["value"], color="0.5", linestyle=":", linewidth=1.2, label=f"best baseline: {rule}"

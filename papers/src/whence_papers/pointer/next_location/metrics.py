@@ -179,11 +179,11 @@ def evaluate_rules(counts: Counts, batches: list[Batch]) -> dict[str, dict[str, 
     """Evaluate every rule on the batches of one split with the metrics of models."""
     metrics = {}
     for name, rule in RULES.items():
-        tally = RankAccumulator()
+        accumulator = RankAccumulator()
         for batch in batches:
-            tally.add(rule(counts, batch), batch)
+            accumulator.add(rule(counts, batch), batch)
         metrics[name] = {
-            key: value for key, value in tally.result().items() if key != "cross_entropy"
+            key: value for key, value in accumulator.result().items() if key != "cross_entropy"
         }  # scores of rules are not probabilities
     return metrics
 

@@ -224,7 +224,7 @@ class NextPlace(NextPlaceModel):
 
     def predict(self, tokens: Tensor, *, key_mask: Tensor | None, extras: Mapping[str, Tensor]) -> NextPlaceOutput:
         key_mask = torch.ones_like(tokens, dtype=torch.bool) if key_mask is None else key_mask
-        encoded = self.encoded(tokens, key_mask, extras)
+        encoded = self.encode(tokens, key_mask, extras)
         last = last_item(encoded, key_mask=key_mask)
         if self.spec.answers == "generate":
             return NextPlaceOutput(F.log_softmax(self._generated(last), -1), None, last.new_ones(len(last)))
@@ -239,7 +239,7 @@ class NextPlace(NextPlaceModel):
         """Scores of all places; padding has -inf."""
         return self.generator(last).index_fill(1, torch.tensor([PADDING], device=last.device), -torch.inf)
 
-    def encoded(self, tokens: Tensor, key_mask: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+    def encode(self, tokens: Tensor, key_mask: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
         x = self.embed_visits(tokens, key_mask, extras)
         if len(self.at_input):
             places = torch.arange(tokens.shape[1], device=tokens.device)[None]

@@ -58,14 +58,14 @@ class Predictor:
         checkpoints.load_weights(path, model)
         return cls(model.eval(), LocationIds(tuple(metadata["places"]), tuple(metadata["users"])), metadata["days"])
 
-    def predict(self, visits: Sequence[Visit], day: int | None = None, most: int = 5) -> list[Prediction]:
+    def predict(self, visits: Sequence[Visit], day: int | None = None, top_k: int = 5) -> list[Prediction]:
         """Predict the next place of every user for a visit on ``day``; by default on the day of the user's last visit.
 
         Users whose history does not fit ``day`` are left out (``skipped_users`` lists them). If none is left, it is an error.
         """
         skipped = self.skipped_users(visits, day)
         predictions = [
-            self._predict_user(user, list(own), day, most)
+            self._predict_user(user, list(own), day, top_k)
             for user, own in groupby(sort_by_time(visits), key=lambda visit: visit.user)
             if user not in skipped
         ]
@@ -92,7 +92,7 @@ class Predictor:
         return reasons
 
     @torch.no_grad()
-    def _predict_user(self, user: str, visits: list[Visit], day: int | None, most: int) -> Prediction:
+    def _predict_user(self, user: str, visits: list[Visit], day: int | None, top_k: int) -> Prediction:
         target_day = visits[-1].day if day is None else day
         history = [visit for visit in visits if visit.day >= target_day - self.days]
         table = Table.from_visits(history, self.numbers)
@@ -104,7 +104,7 @@ class Predictor:
         ordered = sorted(probabilities.items(), key=lambda item: -item[1])
         return Prediction(
             user, user in self.numbers.users, target_day, tuple(history), len(visits) - len(history),
-            None if weights is None else tuple(weights), generated_share, tuple(ordered[:most]),
+            None if weights is None else tuple(weights), generated_share, tuple(ordered[:top_k]),
         )  # fmt: skip
 
     def _probabilities_by_name(

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whence_papers.figure_style import Look, band, heat, label, legend_above, letters, point, save, sheet
+from whence_papers.figure_style import SeriesStyle, band, heat, label, legend_above, letters, point, save, sheet
 from whence_papers.intervals import SHARE
 
 ADAPTERS = {
@@ -16,17 +16,17 @@ ADAPTERS = {
     "content": "content, on keys",
     "fused": "fusion, on keys",
 }
-LOOKS = {
-    "none": Look("0.55", "o", (0, (1, 1))),
-    "row": Look("black", "X", (0, (5, 1, 1, 1)), filled=False),
-    "task": Look("#08519c", "s", (0, (5, 2))),
-    "content": Look("#7fb9da", "D", (0, (3, 1))),
-    "fused": Look("#e07b1a", "^", "-"),
+SERIES_STYLES = {
+    "none": SeriesStyle("0.55", "o", (0, (1, 1))),
+    "row": SeriesStyle("black", "X", (0, (5, 1, 1, 1)), filled=False),
+    "task": SeriesStyle("#08519c", "s", (0, (5, 2))),
+    "content": SeriesStyle("#7fb9da", "D", (0, (3, 1))),
+    "fused": SeriesStyle("#e07b1a", "^", "-"),
 }
 KIND_LOOKS = {
-    "near": Look("#08519c", "s", (0, (5, 2))),
-    "anywhere": Look("#e07b1a", "^", "-"),
-    "far": Look("0.45", "o", (0, (1, 1))),
+    "near": SeriesStyle("#08519c", "s", (0, (5, 2))),
+    "anywhere": SeriesStyle("#e07b1a", "^", "-"),
+    "far": SeriesStyle("0.45", "o", (0, (1, 1))),
 }
 
 
@@ -70,7 +70,7 @@ def draw_analysis(record: Record, path: Path) -> None:
                 right,
                 group + (place - 2) * 0.15,
                 values,
-                LOOKS[adapter],
+                SERIES_STYLES[adapter],
                 ADAPTERS[adapter] if group == 0 else None,
                 SHARE,
             )
@@ -79,7 +79,9 @@ def draw_analysis(record: Record, path: Path) -> None:
     right.grid(axis="y", color="0.92", linewidth=0.6)
     label(right, "accuracy", "where the answer is", "accuracy")
     for place, adapter in enumerate(list(ADAPTERS)[1:]):
-        point(first_key, place, [one["first_key_moved"] for one in models[adapter]], LOOKS[adapter], within=SHARE)
+        point(
+            first_key, place, [one["first_key_moved"] for one in models[adapter]], SERIES_STYLES[adapter], within=SHARE
+        )
     first_key.set_xticks(range(4), ["per row", "task", "content", "fusion"])
     first_key.set_xlim(-0.5, 3.5)
     first_key.set_ylim(-0.05, 1.05)
@@ -133,8 +135,10 @@ def draw_entropies(record: Record, path: Path) -> None:
         axes.axhline(most, color="black", linewidth=0.9, linestyle=":", label="uniform attention")
         for place, adapter in enumerate(ADAPTERS):
             runs = [one["entropy"][kind] for one in models[adapter]]
-            _spread(axes, place, [x for values in runs for x in values], LOOKS[adapter].colour)
-            point(axes, place, [sum(values) / len(values) for values in runs], LOOKS[adapter], ADAPTERS[adapter])
+            _spread(axes, place, [x for values in runs for x in values], SERIES_STYLES[adapter].colour)
+            point(
+                axes, place, [sum(values) / len(values) for values in runs], SERIES_STYLES[adapter], ADAPTERS[adapter]
+            )
         axes.set_xticks(range(len(ADAPTERS)), ["none", "per row", "task", "content", "fusion"], fontsize=7.5)
         axes.set_ylim(0, most * 1.08)
         label(axes, f"answer is {kind}", "adapter", "entropy of the question's row (nats)" if kind == kinds[0] else "")
@@ -191,7 +195,7 @@ def draw_sensitivity(record: Record, number: str, path: Path) -> None:
     at = models[0]["sweeps"][number]["at"]
     for kind in kinds:
         band(right, at, [one["sweeps"][number][kind] for one in models], KIND_LOOKS[kind], f"answer is {kind}", SHARE)
-    band(entropy, at, [one["sweeps"][number]["entropy"] for one in models], LOOKS["fused"])
+    band(entropy, at, [one["sweeps"][number]["entropy"] for one in models], SERIES_STYLES["fused"])
     learned = sorted(x for one in models for x in one["numbers"][number])
     for axes, title, unit in (
         (right, "accuracy", "accuracy"),
@@ -291,9 +295,20 @@ def draw_content_importance(record: Record, path: Path) -> None:
             by_model = [one["content"]["importance"][token] for one in models[adapter]]
             for shift, values in zip((-0.3, -0.26, -0.22, -0.18, -0.14), by_model, strict=False):
                 axes.scatter(
-                    [place + shift] * len(values), values, s=6, color=LOOKS[adapter].colour, alpha=0.5, linewidths=0
+                    [place + shift] * len(values),
+                    values,
+                    s=6,
+                    color=SERIES_STYLES[adapter].colour,
+                    alpha=0.5,
+                    linewidths=0,
                 )
-            point(axes, place + 0.1, [sum(values) / len(values) for values in by_model], LOOKS[adapter], within=SHARE)
+            point(
+                axes,
+                place + 0.1,
+                [sum(values) / len(values) for values in by_model],
+                SERIES_STYLES[adapter],
+                within=SHARE,
+            )
         axes.set_xticks(range(len(tokens)), [token.replace(" ", "\n") for token in tokens])
         axes.set_ylim(-0.03, 1.03)
         label(axes, ADAPTERS[adapter], "token", "importance" if adapter == CONTENTED[0] else "")
@@ -309,12 +324,12 @@ def draw_content_types(record: Record, path: Path) -> None:
     models, tokens = record["results"]["models"], record["results"]["tokens"]
     figure, panels = sheet(1, len(CONTENTED), 9, 3.2, sharey=True)
     types = models["content"][0]["content"]["types"]
-    looks = [Look("0.6", "o", ":"), Look("#08519c", "s", "--"), Look("#e07b1a", "^", "-")]
+    styles = [SeriesStyle("0.6", "o", ":"), SeriesStyle("#08519c", "s", "--"), SeriesStyle("#e07b1a", "^", "-")]
     for axes, adapter in zip(panels, CONTENTED, strict=True):
         for group, token in enumerate(tokens):
             for place, kind in enumerate(types):
                 values = [one["content"]["sorted"][token][place] for one in models[adapter]]
-                point(axes, group + (place - 1) * 0.22, values, looks[place], kind if group == 0 else None, SHARE)
+                point(axes, group + (place - 1) * 0.22, values, styles[place], kind if group == 0 else None, SHARE)
         axes.set_xticks(range(len(tokens)), [token.replace(" ", "\n") for token in tokens])
         axes.set_ylim(-0.05, 1.05)
         axes.grid(axis="y", color="0.92", linewidth=0.6)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from whence_papers.figure_style import LOOKS, Look, hollow
+from whence_papers.figure_style import SERIES_STYLES, SeriesStyle, hollow
 
 WEIGHTS = {"random": "untrained", "random_positions": "untrained, random position vectors", "trained": "trained"}
 SHORT = {"none": "no effect", "basic": "basic", "enhanced": "enhanced"}
 FORMS = {"none": "no position effect", "basic": "basic", "enhanced": "enhanced"}
 
 
-def form_style(weights: str, form: str) -> Look:
+def form_style(weights: str, form: str) -> SeriesStyle:
     """The style of a form: filled markers for trained weights, hollow for others."""
-    return LOOKS[form] if weights == "trained" else hollow(LOOKS[form])
+    return SERIES_STYLES[form] if weights == "trained" else hollow(SERIES_STYLES[form])
 
 
 def interval_note(spec: dict[str, Any]) -> str:

@@ -11,7 +11,17 @@ from typing import Any
 from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, form_style, interval_note, parameter_note
 from whence_papers.epar.experiments.published import CONSISTENCY, RANKING
 from whence_papers.epar.experiments.tables import head_means, head_runs, patterns
-from whence_papers.figure_style import LOOKS, TRUTH, Look, label, legend_above, letters, point, save, sheet
+from whence_papers.figure_style import (
+    SERIES_STYLES,
+    TRUTH,
+    SeriesStyle,
+    label,
+    legend_above,
+    letters,
+    point,
+    save,
+    sheet,
+)
 from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
 
 Record = dict[str, Any]
@@ -57,7 +67,7 @@ def draw_verification(record: Record, path: Path) -> None:
                 at = patterns(record).index(pattern)
                 for shift, value, form in ((0.08, basic, "basic"), (0.32, enhanced, "enhanced")):
                     axes.plot([at + shift], [value], linestyle="none", marker="x", markersize=6, markeredgewidth=1.6,
-                              color=LOOKS[form].colour, zorder=4,
+                              color=SERIES_STYLES[form].colour, zorder=4,
                               label=f"the source's {form}" if at == 1 else None)  # fmt: skip
             label(axes, WEIGHTS[weights] if row == 0 else "", "information pattern" if row else "", unit)
             axes.label_outer()
@@ -110,11 +120,13 @@ def draw_score_analysis(record: Record, path: Path) -> None:
         for row, weights in enumerate(("random", "trained")):
             axes = panels[row * len(examples) + column]
             axes.fill_between(range(spec["length"]), one["importance"], step="mid", color="0.88", label="importance I")
-            for curve, look, name in _curves(weights):
+            for curve, style, name in _curves(weights):
                 values = one["values"][curve]
-                axes.plot(range(spec["length"]), values, **look.line(), label=name)
+                axes.plot(range(spec["length"]), values, **style.line(), label=name)
                 best = one["best"][curve][0]
-                axes.plot([best], [values[best]], linestyle="none", **look.points(8 if look is TRUTH else 6), zorder=4)
+                axes.plot(
+                    [best], [values[best]], linestyle="none", **style.points(8 if style is TRUTH else 6), zorder=4
+                )
             axes.set_ylim(0, 1.08)
             title = pattern if row == 0 else ""
             label(
@@ -130,7 +142,7 @@ def draw_score_analysis(record: Record, path: Path) -> None:
     save(figure, path, record, note)
 
 
-def _curves(weights: str) -> Iterator[tuple[str, Look, str]]:
+def _curves(weights: str) -> Iterator[tuple[str, SeriesStyle, str]]:
     yield "wanted", TRUTH, "V under the target attention"
     for form in ("basic", "enhanced"):
         yield f"{weights}, {form}", form_style(weights, form), f"V, {form}"
@@ -174,27 +186,27 @@ def draw_consistency_and_ranking(record: Record, path: Path) -> None:
     markers = dict(zip(patterns(record), "osD^v", strict=True))
     for axes, weights in zip(panels, WEIGHTS, strict=True):
         for form in FORMS:
-            look = form_style(weights, form)
+            style = form_style(weights, form)
             for pattern, marker in markers.items():
                 x = head_means(record, weights, form, pattern, "ranking")
                 y = head_means(record, weights, form, pattern, "consistency")
-                kind = Look(look.colour, marker, look.dash, look.filled)
+                kind = SeriesStyle(style.colour, marker, style.dash, style.filled)
                 axes.plot(
-                    x, y, linestyle="none", marker=".", markersize=4, markeredgewidth=0, color=look.colour, alpha=0.45
+                    x, y, linestyle="none", marker=".", markersize=4, markeredgewidth=0, color=style.colour, alpha=0.45
                 )
                 (mean_x, low_x, high_x), (mean_y, low_y, high_y) = (
                     mean_and_interval(x, CORRELATION),
                     mean_and_interval(y, SHARE),
                 )
-                axes.plot([low_x, high_x], [mean_y, mean_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
-                axes.plot([mean_x, mean_x], [low_y, high_y], color=look.colour, linewidth=0.8, alpha=0.45, zorder=1)
+                axes.plot([low_x, high_x], [mean_y, mean_y], color=style.colour, linewidth=0.8, alpha=0.45, zorder=1)
+                axes.plot([mean_x, mean_x], [low_y, high_y], color=style.colour, linewidth=0.8, alpha=0.45, zorder=1)
                 axes.plot([mean_x], [mean_y], linestyle="none", **kind.points(), zorder=3)
         axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
         label(axes, WEIGHTS[weights], "ranking: Spearman(V, I)", "two-part consistency" if weights == "random" else "")
     for pattern, marker in markers.items():
         panels[2].plot([], [], linestyle="none", marker=marker, color="black", markersize=5, label=pattern)
     for form, name in FORMS.items():
-        panels[2].plot([], [], color=LOOKS[form].colour, linewidth=4, label=name)
+        panels[2].plot([], [], color=SERIES_STYLES[form].colour, linewidth=4, label=name)
     letters(panels)
     legend_above(figure, panels[2], 8)
     note = f"One marker per pattern and form; bars: 95 % t-intervals over {len(spec['seeds'])} heads; dots: each head. {parameter_note(spec)}"
@@ -219,10 +231,13 @@ def draw_radar(record: Record, path: Path) -> None:
             ("trained", "enhanced"),
         ):
             values = [mean_and_interval(head_means(record, weights, form, name, measure))[0] for name in names]
-            look = form_style(weights, form)
-            line = look.line() | {"linewidth": 1.6 if weights == "trained" else 0.9}
+            style = form_style(weights, form)
+            line = style.line() | {"linewidth": 1.6 if weights == "trained" else 0.9}
             axes.plot(
-                [*angles, angles[0]], [*values, values[0]], **line | look.points(5), label=f"{WEIGHTS[weights]}, {form}"
+                [*angles, angles[0]],
+                [*values, values[0]],
+                **line | style.points(5),
+                label=f"{WEIGHTS[weights]}, {form}",
             )
         if measure == "consistency":
             guess = [
@@ -266,10 +281,10 @@ def draw_deviations(record: Record, path: Path) -> None:
                 heads = head_runs(record, weights, form, pattern, measure)
                 around = [x - sum(runs) / len(runs) for runs in heads for x in runs]
                 low, middle, high = bootstrap_rms(around)
-                look = form_style(weights, form)
+                style = form_style(weights, form)
                 axes.errorbar(
-                    [group + (number - 1.5) * 0.18], [middle], yerr=[[middle - low], [high - middle]], ecolor=look.colour,
-                    elinewidth=1.2, capsize=2.5, linestyle="none", **look.points(),
+                    [group + (number - 1.5) * 0.18], [middle], yerr=[[middle - low], [high - middle]], ecolor=style.colour,
+                    elinewidth=1.2, capsize=2.5, linestyle="none", **style.points(),
                     label=f"{WEIGHTS[weights]}, {form}" if group == 0 else None,
                 )  # fmt: skip
         axes.set_xticks(range(len(patterns(record))), patterns(record))

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from whence_papers.epar.experiments.figures.labels import FORMS, WEIGHTS, form_style, interval_note, parameter_note
-from whence_papers.figure_style import LOOKS, NONE, band, heat, label, legend, legend_above, letters, point, save, sheet
+from whence_papers.figure_style import (
+    NONE,
+    SERIES_STYLES,
+    band,
+    heat,
+    label,
+    legend,
+    legend_above,
+    letters,
+    point,
+    save,
+    sheet,
+)
 from whence_papers.intervals import CORRELATION, SHARE, mean_and_interval
 
 Record = dict[str, Any]
@@ -38,9 +50,9 @@ def plot_curves(record: Record, axes: Any, number: str, measure: str) -> None:
     sweep = record["results"]["sweeps"][number]
     for weights in ("random", "trained"):
         for form, by_measure in sweep[weights].items():
-            look = form_style(weights, form)
+            style = form_style(weights, form)
             name = f"{WEIGHTS[weights]}, {form}"
-            band(axes, sweep["at"], list(zip(*by_measure[measure], strict=True)), look, name, RANGES[measure])
+            band(axes, sweep["at"], list(zip(*by_measure[measure], strict=True)), style, name, RANGES[measure])
     axes.axvline(record["spec"][number], color="0.6", linewidth=0.9, linestyle=":", zorder=0)
     if number == "alpha":
         axes.set_xscale("log")
@@ -94,7 +106,7 @@ def draw_combined(record: Record, path: Path) -> None:
     for axes, (measure, by_number) in zip(panels[3:], elasticities.items(), strict=True):
         axes.axhline(0, color="0.6", linewidth=0.8)
         for place, (_, values) in enumerate(by_number.items()):
-            point(axes, place, values, LOOKS["enhanced"])
+            point(axes, place, values, SERIES_STYLES["enhanced"])
         axes.set_xticks(range(len(by_number)), list(by_number))
         axes.set_xlim(-0.6, len(by_number) - 0.4)
         label(axes, f"elasticity of {'the error' if measure == 'error' else measure}", "", "% change for + 1 %")
@@ -172,13 +184,17 @@ def draw_enhanced(record: Record, path: Path) -> None:
         for weights, dash in (("random", ":"), ("trained", (0, (5, 2)))):
             mean, low, high = mean_and_interval(sweeps["beta"][weights]["basic"][measure][default], RANGES[measure])
             axes.axhline(
-                mean, color=LOOKS["basic"].colour, linestyle=dash, linewidth=1.4, label=f"{WEIGHTS[weights]}, basic"
+                mean,
+                color=SERIES_STYLES["basic"].colour,
+                linestyle=dash,
+                linewidth=1.4,
+                label=f"{WEIGHTS[weights]}, basic",
             )
-            axes.axhspan(low, high, color=LOOKS["basic"].colour, alpha=0.12, linewidth=0)
+            axes.axhspan(low, high, color=SERIES_STYLES["basic"].colour, alpha=0.12, linewidth=0)
     errors = panels[5]
     names = {"none": "none", "basic": "basic", "enhanced": "enhanced", "learned": "enhanced,\nlearned"}
     for place, (form, values) in enumerate(record["results"]["trained_errors"].items()):
-        point(errors, place, values, LOOKS[form])
+        point(errors, place, values, SERIES_STYLES[form])
     errors.set_xticks(range(4), list(names.values()))
     set_plain_log_scale(errors)
     errors.set_xlim(-0.5, 3.5)
@@ -198,7 +214,7 @@ def draw_correlations(record: Record, path: Path) -> None:
     figure, panels = sheet(1, 2, 9, 3.4, sharey=True)
     for axes, weights in zip(panels, ("random", "trained"), strict=True):
         for form, name in FORMS.items():
-            band(axes, list(range(spec["length"])), correlations[weights][form], LOOKS[form], name)
+            band(axes, list(range(spec["length"])), correlations[weights][form], SERIES_STYLES[form], name)
         axes.axhline(0, color=NONE, linewidth=0.6)
         label(axes, f"{WEIGHTS[weights]} heads", "distance of two positions (tokens)", "correlation of their attention")
         axes.label_outer()

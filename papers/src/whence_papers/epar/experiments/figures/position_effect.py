@@ -15,7 +15,7 @@ from whence_papers.epar.experiments.figures.labels import (
     parameter_note,
 )
 from whence_papers.figure_style import (
-    LOOKS,
+    SERIES_STYLES,
     TRUTH,
     band,
     heat,
@@ -105,7 +105,7 @@ def draw_average_attention(record: Record, path: Path) -> None:
         for form, name in FORMS.items():
             size = max(1, spec["length"] // 32)  # mean over blocks of tokens
             smooth = [_blocked(row, size) for row in received[weights][form]]
-            band(axes, [size * (n + 0.5) for n in range(len(smooth[0]))], smooth, LOOKS[form], name)
+            band(axes, [size * (n + 0.5) for n in range(len(smooth[0]))], smooth, SERIES_STYLES[form], name)
         label(axes, f"{WEIGHTS[weights]} heads", "key (token)", "attention received x L")
     letters(panels)
     legend_above(figure, panels[0], 3)
@@ -131,7 +131,10 @@ def draw_importance(record: Record, path: Path) -> None:
         label(above, name, "position (token)", "importance I" if column == 0 else "")
         shares = pattern["share_by_bin"]
         below.bar(
-            [(n + 0.5) / len(shares) for n in range(len(shares))], shares, 1 / len(shares), color=LOOKS["basic"].colour
+            [(n + 0.5) / len(shares) for n in range(len(shares))],
+            shares,
+            1 / len(shares),
+            color=SERIES_STYLES["basic"].colour,
         )
         label(below, "", "importance I", f"share of positions\n(log scale, {len(shares)} bins)" if column == 0 else "")
         below.set_yscale("log")
@@ -155,9 +158,9 @@ def draw_position_score(record: Record, path: Path) -> None:
                 axes, row - 0.27, results["patterns"][pattern]["quantiles"], TRUTH, "importance I" if row == 0 else None
             )
             for shift, form in zip((-0.09, 0.09, 0.27), FORMS, strict=True):
-                look = form_style(weights, form)
+                style = form_style(weights, form)
                 values = results["position_value"][weights][form][pattern]
-                _quantiles(axes, row + shift, values, look, f"V, {FORMS[form]}" if row == 0 else None)
+                _quantiles(axes, row + shift, values, style, f"V, {FORMS[form]}" if row == 0 else None)
         axes.set_yticks(range(len(names)), names)
         axes.set_xlim(-0.02, 1.02)
         label(axes, f"{WEIGHTS[weights]} heads", "importance I, position value V", "")
@@ -173,10 +176,10 @@ def draw_position_score(record: Record, path: Path) -> None:
     save(figure, path, record, note)
 
 
-def _quantiles(axes: Any, y: float, values: list[float], look: Any, name: str | None) -> None:
-    axes.plot([values[0], values[-1]], [y, y], color=look.colour, linewidth=0.9, zorder=2)
-    axes.plot([values[1], values[-2]], [y, y], color=look.colour, linewidth=3, zorder=2, alpha=0.55)
-    axes.plot([values[2]], [y], linestyle="none", **look.points(4), label=name, zorder=3)
+def _quantiles(axes: Any, y: float, values: list[float], style: Any, name: str | None) -> None:
+    axes.plot([values[0], values[-1]], [y, y], color=style.colour, linewidth=0.9, zorder=2)
+    axes.plot([values[1], values[-2]], [y, y], color=style.colour, linewidth=3, zorder=2, alpha=0.55)
+    axes.plot([values[2]], [y], linestyle="none", **style.points(4), label=name, zorder=3)
 
 
 def draw_statistics(record: Record, path: Path) -> None:
@@ -191,9 +194,9 @@ def draw_statistics(record: Record, path: Path) -> None:
     for axes, (what, unit) in zip(panels, units.items(), strict=True):
         for group, weights in enumerate(("random", "trained")):
             for shift, form in zip((-0.22, 0, 0.22), FORMS, strict=True):
-                look = form_style(weights, form)
+                style = form_style(weights, form)
                 by_head = [sum(runs) / len(runs) for runs in statistics[weights][form][what]]
-                point(axes, group + shift, by_head, look, FORMS[form] if group == 1 else None)
+                point(axes, group + shift, by_head, style, FORMS[form] if group == 1 else None)
         axes.set_xticks([0, 1], ["untrained", "trained"])
         axes.set_xlim(-0.5, 1.5)
         label(axes, what, "", unit)
@@ -229,16 +232,16 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
     figure, (curve, kink, retention, region) = sheet(2, 2, 9, 6.4)
     length = spec["length"]
     for form in ("basic", "enhanced"):
-        one, look = results["factor"][form], LOOKS[form]
+        one, style = results["factor"][form], SERIES_STYLES[form]
         shares = [d / length for d in range(len(one["factor"]))]
-        curve.plot(shares, one["factor"], **look.line(), label=form)
-        curve.axhline(one["floor"], color=look.colour, linewidth=0.8, linestyle=":")
+        curve.plot(shares, one["factor"], **style.line(), label=form)
+        curve.axhline(one["floor"], color=style.colour, linewidth=0.8, linestyle=":")
         curve.annotate(f"floor {one['floor']:.3f}", (1.0, one["floor"]), xytext=(0, 3 if form == "basic" else -10),
-                       textcoords="offset points", ha="left", fontsize=7.5, color=look.colour)  # fmt: skip
+                       textcoords="offset points", ha="left", fontsize=7.5, color=style.colour)  # fmt: skip
         steps = range(-8, 9)
-        kink.plot(steps, [one["factor"][abs(d)] for d in steps], **look.line(), label=form)
+        kink.plot(steps, [one["factor"][abs(d)] for d in steps], **style.line(), label=form)
         retention.plot(
-            results["retention"]["share"], results["retention"][form], **look.line(), label=f"{form}, computed"
+            results["retention"]["share"], results["retention"][form], **style.line(), label=f"{form}, computed"
         )
     curve.set_ylim(0, 1.03)
     label(curve, "decreases with distance to a floor", "distance / L", "factor on the score")
@@ -260,9 +263,9 @@ def draw_effect_analysis(record: Record, path: Path) -> None:
 
 def _retention(axes: Any, retention: dict[str, Any]) -> None:
     source = retention["source"]
-    for form, look in (("basic", LOOKS["basic"]), ("enhanced", LOOKS["enhanced"])):
+    for form, style in (("basic", SERIES_STYLES["basic"]), ("enhanced", SERIES_STYLES["enhanced"])):
         axes.plot([1], [source[f"{form}_far"]], linestyle="none", marker="x", markersize=8, markeredgewidth=2,
-                  color=look.colour, label=f"{form}, the source's figure", clip_on=False)  # fmt: skip
+                  color=style.colour, label=f"{form}, the source's figure", clip_on=False)  # fmt: skip
     gains = f"gain at L: {retention['gain'][-1]:.2f}x (source {source['gain_far']:g}x)\n"
     gains += f"gain at L/2: {retention['gain'][len(retention['gain']) // 2]:.2f}x (source {source['gain_medium']:g}x)"
     axes.text(0.03, 0.30, gains, transform=axes.transAxes, fontsize=7.5, va="top")
@@ -274,10 +277,10 @@ def _retention(axes: Any, retention: dict[str, Any]) -> None:
 def _region(axes: Any, regions: dict[str, Any]) -> None:
     low, high = -4.0, 4.0
     for form in ("basic", "enhanced"):
-        look, slope = LOOKS[form], regions[form]["boundary"]
+        style, slope = SERIES_STYLES[form], regions[form]["boundary"]
         ends = [low * slope, high * slope]
-        axes.plot([low, high], ends, **look.line(), label=f"equal weights, {form}")
-        axes.fill_between([low, high], ends, [max(high, ends[1])] * 2, color=look.colour, alpha=0.12, linewidth=0)
+        axes.plot([low, high], ends, **style.line(), label=f"equal weights, {form}")
+        axes.fill_between([low, high], ends, [max(high, ends[1])] * 2, color=style.colour, alpha=0.12, linewidth=0)
     axes.plot([low, high], [low, high], color="0.5", linewidth=0.9, label="equal scores")
     axes.text(-3.8, 3.7, "above a line the far key\ngets more weight", fontsize=7.5, va="top")
     axes.annotate("equal scores below 0:\nthe far key gets more", (-2.5, -2.5), xytext=(0.4, -3.2), fontsize=7.5, va="center",
@@ -312,7 +315,7 @@ def draw_attention_analysis(record: Record, path: Path) -> None:
     legend(panels[1], title="score", title_fontsize=7.5, ncols=1, loc="upper left", bbox_to_anchor=(1, 1))
     for axes, weights in zip(panels[2:], ("random", "trained"), strict=True):
         for form, name in FORMS.items():
-            band(axes, list(range(spec["length"])), results["by_distance"][weights][form], LOOKS[form], name)
+            band(axes, list(range(spec["length"])), results["by_distance"][weights][form], SERIES_STYLES[form], name)
         if weights == "trained":
             band(axes, list(range(spec["length"])), results["by_distance"]["wanted"], TRUTH, "target attention")
         label(axes, f"{WEIGHTS[weights]} heads", "distance (tokens)", "mean weight / fair share")

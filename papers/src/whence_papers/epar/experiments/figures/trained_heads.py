@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whence_papers.epar.experiments.figures.labels import interval_note
-from whence_papers.figure_style import LOOKS, band, label, legend, letters, point, save, sheet
+from whence_papers.figure_style import SERIES_STYLES, band, label, legend, letters, point, save, sheet
 
 
 def draw(record: dict[str, Any], folder: Path) -> None:
@@ -20,12 +20,12 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     }
     for form, name in names.items():
         errors = [head["errors"] for head in heads[form]]
-        band(curves, [10 * step + 5 for step in range(len(errors[0]))], errors, LOOKS[form], name)
+        band(curves, [10 * step + 5 for step in range(len(errors[0]))], errors, SERIES_STYLES[form], name)
     curves.set_yscale("log")
     label(curves, "error while training", "step", "error relative to an output of zeros")
     legend(curves, loc="lower left")
     for place, name in enumerate(("alpha", "beta", "gamma")):
-        point(learned, place, [head[name] for head in heads["learned"]], LOOKS["learned"])
+        point(learned, place, [head[name] for head in heads["learned"]], SERIES_STYLES["learned"])
         learned.plot([place - 0.25, place + 0.25], [spec[name]] * 2, color="black", linewidth=1.2)
     learned.set_xticks(range(3), ["alpha", "beta", "gamma"])
     learned.set_xlim(-0.6, 2.6)
