@@ -30,7 +30,7 @@ class Pair:
     no_cache: bool = False
 
 
-def quantity(state, name):
+def parameter_value(state, name):
     """A number that stays above 0: fixed, or the softplus of a free parameter."""
     if f"{name}.raw" in state:
         return torch.log(1 + torch.exp(state[f"{name}.raw"]))
@@ -123,7 +123,7 @@ def alibi(rng, heads, dim, value_dim):
     mechanism = whence.Alibi(heads, form=form, scale=scale, learnable=learnable, slope=slope)
     wanted = torch.tensor(plain.alibi_slopes(heads) if slope is None else slope)
     torch.testing.assert_close(mechanism.slope().flatten(), wanted)
-    return Pair(mechanism, lambda state: plain.alibi(quantity(state, "slope"), scale), causal=form == "causal")
+    return Pair(mechanism, lambda state: plain.alibi(parameter_value(state, "slope"), scale), causal=form == "causal")
 
 
 def numbers(rng, heads, low, high):
@@ -141,9 +141,9 @@ def epar(rng, heads, dim, value_dim):
     mechanism = whence.Epar(heads, form=form, learnable=rng.random() < 0.7, length=length, context=context, **given)
 
     def formula(state):
-        gamma = quantity(state, "gamma") if form == "enhanced" else None
+        gamma = parameter_value(state, "gamma") if form == "enhanced" else None
         length_used = context if length == "context" else length
-        return plain.epar(quantity(state, "alpha"), quantity(state, "beta"), gamma, length_used)
+        return plain.epar(parameter_value(state, "alpha"), parameter_value(state, "beta"), gamma, length_used)
 
     return Pair(mechanism, formula, no_cache=length == "sequence")
 
@@ -157,8 +157,8 @@ def kerple(rng, heads, dim, value_dim):
         if form == "power" and "r2.raw" in state:  # above 1e-4 and at most 2
             r2 = 2 - (2 - 1e-4) / (1 + torch.exp(-state["r2.raw"]))
         else:
-            r2 = quantity(state, "r2")
-        return plain.kerple(form, quantity(state, "r1"), r2)
+            r2 = parameter_value(state, "r2")
+        return plain.kerple(form, parameter_value(state, "r1"), r2)
 
     return Pair(mechanism, formula)
 
@@ -167,7 +167,7 @@ def power_prior(rng, heads, dim, value_dim):
     heads = rng.choice([heads, None])
     alpha, beta = numbers(rng, heads, -0.8, 0.8), numbers(rng, heads, 0.3, 2.0)
     mechanism = whence.PowerPrior(heads, alpha=alpha, beta=beta, learnable=rng.random() < 0.7)
-    return Pair(mechanism, lambda state: plain.power_prior(state["alpha"], quantity(state, "beta")))
+    return Pair(mechanism, lambda state: plain.power_prior(state["alpha"], parameter_value(state, "beta")))
 
 
 def t5(rng, heads, dim, value_dim):
@@ -223,7 +223,9 @@ def cope(rng, heads, dim, value_dim):
 def stable_mask(rng, heads, dim, value_dim):
     context, gamma = rng.choice([1, 9, 200]), rng.choice([None, numbers(rng, heads, 0.01, 1.0)])
     mechanism = whence.StableMask(heads, context=context, gamma=gamma, learnable=rng.choice([True, False]))
-    return Pair(mechanism, lambda state: plain.stable_mask(quantity(state, "gamma"), context), causal=True, whole=True)
+    return Pair(
+        mechanism, lambda state: plain.stable_mask(parameter_value(state, "gamma"), context), causal=True, whole=True
+    )
 
 
 def sink(rng, heads, dim, value_dim):

@@ -45,5 +45,7 @@ def test_wrong_paths_and_names_give_one_line(command, words, tmp_path, monkeypat
     with pytest.raises(SystemExit) as end:
         app.run()
     printed = capsys.readouterr()
-    assert end.value.code == 2 and printed.out == "" and len(printed.err.splitlines()) == 1
-    assert [word for word in words if word not in printed.err] == []
+    # without a data folder the probe first says that it has one task less
+    lines = [line for line in printed.err.splitlines() if not line.startswith("no questions over documents")]
+    assert end.value.code == 2 and printed.out == "" and len(lines) == 1
+    assert [word for word in words if word not in lines[0]] == []
