@@ -130,6 +130,7 @@ def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, 
     (folder / first.file_name).write_text("{broken")
     (folder / second.file_name).write_text(json.dumps({"hash": "of something else"}))
     record = records.read(outcome.folder / third.file_name)
+    record["spec"]["budget"]["lr"] = 0.5
     (folder / third.file_name).write_text(
         json.dumps(record | {"hash": "0" * 12})
     )  # the same arm and seed, another spec

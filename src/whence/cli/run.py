@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,9 +93,9 @@ def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, e
     from whence.cli.progress import study_progress
     from whence.cli.report import write_report
     from whence.lab import runner
-    from whence.lab.executors import process_rank, world_size
+    from whence.lab.executors import default_jobs, process_rank
 
-    jobs = jobs or (1 if world_size() > 1 else os.cpu_count() or 1)
+    jobs = jobs or default_jobs()
     folders, problems = [], []
     for study in [runner.pin_sources(study) for study in studies]:
         folder = runner.study_folder(study, out)

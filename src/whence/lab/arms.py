@@ -1,4 +1,4 @@
-"""An arm of a study: a name, a position mechanism as text, and what differs in its model."""
+"""An arm of a study: a name, a position mechanism as text, and what differs in its model and its training budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whence.position.expression import ModelDims, build_position, parse_position
 
 @dataclass(frozen=True)
 class Arm:
-    """A name for tables, a position expression, and model settings that differ from those of the study.
+    """A name for tables, a position expression, and the settings of model and budget that differ from the study's.
 
     The position is text (see ``whence.position.expression``), so that a spec can be hashed, stored and typed in a shell.
     """
@@ -20,6 +20,7 @@ class Arm:
     name: str
     position: str
     model: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, dims: ModelDims) -> Position:
         """A new instance of this arm's mechanism for a model.

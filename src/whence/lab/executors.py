@@ -15,14 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import torch
+
 from whence.errors import WhenceError, usage_error
 from whence.lab.study import Run
-from whence.lab.training import Progress
+from whence.lab.training import Progress, Terminated
 from whence.plugins import (
     EXECUTORS,
     did_you_mean,
@@ -72,7 +75,14 @@ class LocalExecutor:
             yield from _run_in_processes(execute, runs, folder, self.jobs, on_progress)
             return
         for run in runs:
-            yield run, execute(run, folder, lambda progress, run=run: on_progress(run, progress))  # type: ignore[misc]
+            outcome: Outcome
+            try:
+                outcome = execute(run, folder, lambda progress, run=run: on_progress(run, progress))  # type: ignore[misc]
+            except Terminated:
+                raise
+            except Exception as error:  # the other runs go on
+                outcome = error
+            yield run, outcome
 
 
 def load_executor(name: str, jobs: int) -> Executor:
@@ -136,11 +146,17 @@ def _run_in_processes(
     manager.start(_follow_parent)
     messages = manager.Queue()
     waiting, attempts = list(range(len(runs))), [0] * len(runs)
+    visible_gpus = list_gpus()
     with manager:
         while waiting:
             active: dict[Future[dict[str, Any]], int] = {}
             broken, retry = False, []
-            with ProcessPoolExecutor(jobs, mp_context=context, initializer=_follow_parent) as pool:
+            devices = manager.Queue()
+            for index in range(jobs):
+                devices.put(visible_gpus[index % len(visible_gpus)] if visible_gpus else None)
+            with ProcessPoolExecutor(
+                jobs, mp_context=context, initializer=_prepare_worker, initargs=(devices,)
+            ) as pool:
                 try:
                     while active or (waiting and not broken):
                         while waiting and len(active) < jobs and not broken:
@@ -158,15 +174,39 @@ def _run_in_processes(
                         for future in done:
                             index, error = active.pop(future), future.exception()
                             broken = broken or isinstance(error, BrokenProcessPool)
-                            if isinstance(error, BrokenProcessPool) and attempts[index] < ATTEMPTS:
+                            killed = isinstance(error, BrokenProcessPool | Terminated)
+                            if killed and attempts[index] < ATTEMPTS:
                                 retry.append(index)
                             else:
                                 yield runs[index], error if isinstance(error, Exception) else future.result()
-                except BaseException:  # such as Ctrl-C: an unfinished run resumes from its checkpoint
+                except BaseException:  # such as Ctrl-C: SIGTERM lets each worker save a checkpoint
                     for child in active_children():
                         child.terminate()
                     raise
             waiting = retry + waiting
+
+
+def default_jobs() -> int:
+    """The number of runs at a time: one for each GPU if there are several, otherwise one for each core of this process."""
+    gpus = len(list_gpus())
+    if world_size() > 1:
+        return 1
+    return gpus if gpus > 1 else len(os.sched_getaffinity(0))
+
+
+def list_gpus() -> list[str]:
+    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(index) for index in range(count)]
+
+
+def _prepare_worker(devices: Any) -> None:
+    """Give a worker its GPU, before it uses CUDA, and let it end with its parent."""
+    device = devices.get()
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    _follow_parent()
 
 
 def _follow_parent() -> None:
@@ -189,7 +229,8 @@ def _execute_one(execute: Execute, run: Run, folder: Path, index: int, messages:
     def send(progress: Progress) -> None:
         if time.monotonic() - last[0] > MESSAGE_INTERVAL or progress.step == progress.steps:
             last[0] = time.monotonic()
-            messages.put((index, progress))
+            with suppress(OSError, EOFError):  # the parent is ending; the run still saves its checkpoint
+                messages.put((index, progress))
 
     return execute(run, folder, send)
 

@@ -43,7 +43,7 @@ def load_observations(study: Study, folder: Path, observe: bool = True) -> dict[
 
 
 def weights_path(run: Run, folder: Path) -> Path:
-    return folder / "weights" / f"{run.file_name.removesuffix('.json')}.safetensors"
+    return folder / "weights" / run.weights_name
 
 
 def observe_run(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
-from whence.lab.study import Budget, Decision, Study
+from whence.lab.study import Study
 from whence.records import RecordReader
 from whence.statistics import compare, summary
 
@@ -19,13 +19,7 @@ from whence.statistics import compare, summary
 def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     """The study of a folder."""
     stored = (reader or RecordReader()).read(folder / "study.json")
-    spec = dict(stored["spec"])
-    study = Study(
-        name=spec["name"], question=spec["question"], task=spec["task"],
-        arms=tuple(Arm(**arm) for arm in spec["arms"]), seeds=tuple(spec["seeds"]), budget=Budget(**spec["budget"]),
-        decision=Decision(**spec["decision"]), model=spec["model"], task_settings=spec["task_settings"],
-        about=stored.get("about", ""), sources=spec.get("sources", {}),
-    )  # fmt: skip
+    study = Study.from_spec(stored["spec"], stored.get("about", ""))
     if study.hash != stored["hash"]:
         raise usage_error(
             "whence report",

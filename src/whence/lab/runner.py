@@ -15,7 +15,9 @@ import torch
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, tasks, training
+from whence.lab.claims import RunInProgress, claim_run, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
+from whence.lab.run_keys import record_key, reuse_records, run_key
 from whence.lab.study import Run, Study
 from whence.plugin_sources import hash_source_file
 from whence.plugins import FILE_MODULE
@@ -33,7 +35,7 @@ class StudyOutcome:
 
     folder: Path
     completed: list[Run] = field(default_factory=list)  # during this call, also by another process
-    existing: list[Run] = field(default_factory=list)  # before this call
+    existing: list[Run] = field(default_factory=list)  # before this call, in this study or another one of the folder
     diverged: list[Run] = field(default_factory=list)  # in this call or before
     problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
 
@@ -78,17 +80,21 @@ def run_study(
     *,
     jobs: int = 1,
     executor: str = "local",
+    select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     on_progress: OnProgress = lambda run, progress: None,
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
 
-    The sources of the user's code are pinned first: after an edit the study gets a new folder and trains again.
+    The sources of the user's code are pinned first: after an edit the study gets a new folder and trains anew. Records of
+    other studies in ``base`` are reused if they compute the same. Several processes and machines may run the same study
+    in the same folder at once: each run is trained by one of them.
 
     Args:
         study: what to run.
         base: the study gets a folder of its own in this one.
         jobs: number of runs at a time.
         executor: ``local``, the name of an entry point in ``whence.executors``, or ``module:Class``.
+        select: returns the runs to do now, out of all runs of the study.
         on_progress: called with a run and its progress.
     """
     if jobs > 1 and world_size() > 1:
@@ -108,9 +114,10 @@ def run_study(
         write_spec(study, folder)
         task_facts(study, folder, task)
         write_baselines(study, folder, task)
+        reuse_records(study, folder, base)
     outcome = StudyOutcome(folder)
     missing: list[Run] = []
-    for run in study.runs():
+    for run in select(study.runs()):
         path = folder / run.file_name
         if not records.exists(path):
             missing.append(run)
@@ -122,18 +129,23 @@ def run_study(
             outcome.existing.append(run)
         else:
             outcome.diverged.append(run)
-    if not missing:
-        return outcome
     # the sources are hashed now: they may be edited before the last run ends
-    execute = partial(execute_run, origin=describe_origin(study))
-    for run, record in chosen.run(execute, missing, folder, on_progress):
-        if isinstance(record, Exception):
-            kind = "" if isinstance(record, WhenceError) else f"{type(record).__name__}: "  # "failed: 'x'" says little
-            outcome.problems.append(f"{run.file_name} failed: {kind}{record}")
-        elif record["result"]["status"] == "done":
-            outcome.completed.append(run)
-        else:
-            outcome.diverged.append(run)
+    execute = partial(execute_run, origin=describe_origin(study)) if missing else execute_run
+    while missing:
+        busy: list[Run] = []  # in other processes
+        for run, record in chosen.run(execute, missing, folder, on_progress):
+            if isinstance(record, RunInProgress):
+                busy.append(run)
+            elif isinstance(record, Exception):
+                kind = "" if isinstance(record, WhenceError) else f"{type(record).__name__}: "
+                outcome.problems.append(f"{run.file_name} failed: {kind}{record}")
+            elif record["result"]["status"] == "done":
+                outcome.completed.append(run)
+            else:
+                outcome.diverged.append(run)
+        for run in busy:  # a run without a record after the wait belonged to a killed process
+            wait_for_run(run, folder)
+        missing = busy  # a run with a record by now is only read
     return outcome
 
 
@@ -147,19 +159,18 @@ def validate_study(study: Study) -> tasks.Task:
             f"{study.task} has {', '.join(task.splits())}",
             "choose one of them",
         )
-    if study.budget.patience is not None and task.validation is None:
-        got = f"patience={study.budget.patience} on {study.task}"
+    patience = [run.budget.patience for run in study.runs() if run.budget.patience is not None]
+    if patience and task.validation is None:
+        got = f"patience={patience[0]} on {study.task}"
         raise usage_error(
             "Study(budget=...)", got, "early stopping needs a task with a validation split", "leave out patience"
         )
     seen: dict[str, str] = {}
     for arm in study.arms:
-        key = json.dumps([parse_position(arm.position).normal_form, dict(arm.model)], sort_keys=True)
+        key = run_key(Run(study, arm, study.seeds[0]))
         if key in seen:
             got = f"{seen[key]!r} and {arm.name!r}, which are the same"
-            raise usage_error(
-                "Study(arms=...)", got, "each arm must differ in its position or model", "remove one of them"
-            )
+            raise usage_error("Study(arms=...)", got, "arms must differ in position, model or budget", "remove one of them")
         seen[key] = arm.name
     for run in study.runs()[: len(study.arms)]:
         build_model(run, task)
@@ -208,7 +219,8 @@ def find_record_problem(path: Path, run: Run, reader: records.RecordReader | Non
         record = (reader or records.RecordReader()).read(path)
     except WhenceError as error:
         return f"{path.name} is left alone: {error}"
-    if record.get("hash") != run.study.hash or record.get("seed") != run.seed or record.get("arm") != run.arm.name:
+    own = record.get("hash") == run.study.hash and record.get("arm") == run.arm.name and record.get("seed") == run.seed
+    if not own and record_key(record) != run_key(run):  # a reused record has the hash of another study
         return f"{path.name} is left alone: it belongs to another study, arm or seed"
     if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
         return f"{path.name} is left alone: it has no result"
@@ -232,7 +244,7 @@ def load_task(study: Study) -> tasks.Task:
 
 def build_model(run: Run, task: tasks.Task) -> torch.nn.Module:
     """The model of a run, initialised by its seed."""
-    return task.build_model(dict(run.study.model) | dict(run.arm.model), run.arm, run.seed)
+    return task.build_model(run.model, run.arm, run.seed)
 
 
 def execute_run(
@@ -241,7 +253,10 @@ def execute_run(
     on_progress: Callable[[training.Progress], None] = lambda progress: None,
     origin: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now."""
+    """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
+
+    Raises ``RunInProgress`` if another process trains it.
+    """
     if run.study.sources and not has_same_sources(run.study):
         raise usage_error(
             f"the study {run.study.name}",
@@ -249,12 +264,24 @@ def execute_run(
             "all runs of a study use the same code",
             "run the command again: it starts a new study",
         )
-    path = folder / run.file_name
-    # distributed processes would not all see the record at the same time
-    if world_size() == 1 and records.exists(path) and find_record_problem(path, run) is None:
-        on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
-        return records.read(path)
     origin = origin or describe_origin(run.study)
+    if (
+        world_size() > 1
+    ):  # distributed processes train a run together, and would not all see its record at the same time
+        return train_run(run, folder, on_progress, origin)
+    path = folder / run.file_name
+    with claim_run(run, folder):
+        if records.exists(path) and find_record_problem(path, run) is None:
+            on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
+            return records.read(path)
+        return train_run(run, folder, on_progress, origin)
+
+
+def train_run(
+    run: Run, folder: Path, on_progress: Callable[[training.Progress], None], origin: dict[str, Any]
+) -> dict[str, Any]:
+    """Train a run and write its weights and its record."""
+    path = folder / run.file_name
     torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
     task = load_task(run.study)
     model = build_model(run, task)
@@ -265,7 +292,9 @@ def execute_run(
     report = on_progress if main_process else lambda progress: None
     result: dict[str, Any]
     try:
-        result = {"status": "done"} | training.train(model, task, run.study.budget, run.seed, state, report)
+        with training.catch_sigterm() as should_stop:
+            curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
+        result = {"status": "done"} | curves
     except training.DivergenceError as error:
         checkpoint = state.name if state.exists() else None
         result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": checkpoint}
@@ -289,7 +318,6 @@ def execute_run(
             "move that file and run again",
         )
     if result["status"] == "done":
-        name = f"{run.file_name.removesuffix('.json')}.safetensors"
         metadata = {
             "hash": run.study.hash,
             "spec": run.study.spec(),
@@ -297,7 +325,7 @@ def execute_run(
             "seed": run.seed,
             "task": task.weights_metadata(model),
         }
-        checkpoints.save_weights(folder / "weights" / name, model, metadata)
+        checkpoints.save_weights(folder / "weights" / run.weights_name, model, metadata)
         checkpoints.remove(state)
     records.write(path, json.loads(json.dumps(record)))
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from whence.errors import usage_error
@@ -127,6 +127,8 @@ class Study:
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
+        for arm in self.arms:
+            merge_budget(self.budget, arm)  # a wrong setting fails here
         if not names or len(set(names)) < len(names):
             raise usage_error("Study(arms=...)", repr(names), "a study needs arms with different names", "rename one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -148,6 +150,16 @@ class Study:
         """The number of comparisons in the correction."""
         return self.decision.comparisons or max(1, len(self.arms) - 1)
 
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], about: str = "") -> Study:
+        """The study of a spec, as ``spec()`` returns it."""
+        return cls(
+            name=spec["name"], question=spec["question"], task=spec["task"],
+            arms=tuple(Arm(**arm) for arm in spec["arms"]), seeds=tuple(spec["seeds"]),
+            budget=Budget(**spec["budget"]), decision=Decision(**spec["decision"]), model=spec["model"],
+            task_settings=spec["task_settings"], about=about, sources=spec.get("sources", {}),
+        )  # fmt: skip
+
     def spec(self) -> dict[str, Any]:
         """All that determines the results, as plain JSON."""
         spec = asdict(self)
@@ -164,7 +176,8 @@ class Study:
             defaults = {field.name: field.default for field in fields(kind)}
             spec[part] = {name: value for name, value in spec[part].items() if value != defaults[name]}
         spec["arms"] = [
-            {name: value for name, value in arm.items() if name != "model" or value} for arm in spec["arms"]
+            {name: value for name, value in arm.items() if name not in ("model", "budget") or value}
+            for arm in spec["arms"]
         ]
         text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -172,6 +185,19 @@ class Study:
     def runs(self) -> list[Run]:
         """Every arm and seed. Seeds are the outer loop, so that an interrupted study has complete seeds."""
         return [Run(self, arm, seed) for seed in self.seeds for arm in self.arms]
+
+
+def merge_budget(budget: Budget, arm: Arm) -> Budget:
+    """The budget of an arm: the study's, with the arm's own settings. Its own ``steps`` replace ``epochs``, and vice versa."""
+    own = dict(arm.budget)
+    known = [field.name for field in fields(Budget)]
+    unknown = [name for name in own if name not in known]
+    if unknown:
+        raise usage_error(
+            f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", "rename or remove it"
+        )
+    other = {"steps": "epochs", "epochs": "steps"}
+    return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)
 
 
 @dataclass(frozen=True)
@@ -183,8 +209,22 @@ class Run:
     seed: int
 
     @property
+    def budget(self) -> Budget:
+        return merge_budget(self.study.budget, self.arm)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The model settings of the study, with those of the arm."""
+        return dict(self.study.model) | dict(self.arm.model)
+
+    @property
     def file_name(self) -> str:
         """Readable, and unique for every arm name."""
         plain = "".join(c if c.isalnum() else "-" for c in self.arm.name).strip("-")[:40]
         mark = hashlib.sha256(f"{self.arm.name}\0{self.arm.position}".encode()).hexdigest()[:6]
         return f"{plain}-{mark}-seed{self.seed}.json"
+
+    @property
+    def weights_name(self) -> str:
+        """The file name of the weights, in the study's folder ``weights``."""
+        return f"{self.file_name.removesuffix('.json')}.safetensors"

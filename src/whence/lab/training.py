@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.errors import NonFiniteHook, require_package
+from whence.errors import NonFiniteHook, WhenceError, require_package
 from whence.lab import checkpoints
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.kernels import training_kernels
@@ -42,6 +45,27 @@ class DivergenceError(Exception):
     def __init__(self, step: int, what: str, curves: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{what} at step {step}")
         self.step, self.curves = step, dict(curves or {})  # up to there
+
+
+class Terminated(WhenceError):
+    """Training was asked to stop. A checkpoint was written; the run resumes from it."""
+
+
+@contextmanager
+def catch_sigterm() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether the process got SIGTERM, as from a cluster that takes a machine back.
+
+    Signals can be handled in the main thread only; in other threads the function returns False.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        yield lambda: bool(received)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def build_accelerator(budget: Budget) -> Any:
@@ -148,8 +172,12 @@ def train(
     state: Path,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     save_every: float = 60.0,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train a model in place and return its curves. If the checkpoint file ``state`` exists, training resumes from it."""
+    """Train a model in place and return its curves. If the checkpoint file ``state`` exists, training resumes from it.
+
+    A checkpoint is saved every ``save_every`` seconds, and when ``should_stop`` returns True, which raises ``Terminated``.
+    """
     accelerator = build_accelerator(budget)
     processes, index = accelerator.num_processes, accelerator.process_index
     optimizer_class = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimizer]
@@ -228,9 +256,12 @@ def train(
             on_progress(Progress(step + 1, schedule.steps, mean, values))
         # several processes must agree, which costs communication, so they do not check at every step
         sync_now = processes == 1 or (step + 1) % SYNC_INTERVAL == 0
-        if sync_now and _broadcast_decision(accelerator, time.monotonic() - saved > save_every):
+        stop = sync_now and _broadcast_decision(accelerator, should_stop())
+        if stop or (sync_now and _broadcast_decision(accelerator, time.monotonic() - saved > save_every)):
             save_checkpoint(step + 1)
             saved = time.monotonic()
+        if stop and step + 1 < schedule.steps:  # a run that is complete by now ends as usual
+            raise Terminated(f"stopped at step {step + 1}; run the command again to resume")
     accelerator.wait_for_everyone()
     model.load_state_dict(stopping.best or checkpoints.gather_weights(ready))
     result = {"steps": schedule.steps, **curves}

@@ -92,6 +92,9 @@ class Task(ABC):
     pad: int | None = None  # padding token, if there is one
     settings: dict[str, Any]
     validation: str | None = None  # split for early stopping and for choosing weights
+    evaluation_settings: tuple[
+        str, ...
+    ] = ()  # settings that only add splits: training and the other splits stay the same
 
     @property
     def higher_is_better(self) -> bool:

@@ -1,0 +1,97 @@
+"""A run is identified by what it computes, so that a study with more seeds, arms or evaluation lengths reuses its records.
+
+The key of a run is a hash of everything that determines its result: task, data, model, position, budget, seed, and the
+user's code. The name of the study, the names of its arms and what else stands in its lists are not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from whence import records
+from whence.errors import WhenceError
+from whence.lab import tasks
+from whence.lab.study import Budget, Run, Study
+from whence.position.expression import parse_position
+
+
+def run_spec(run: Run) -> dict[str, Any]:
+    """Everything that determines the result of a run, as plain JSON. Defaults of the budget are left out.
+
+    Settings that only add evaluation splits (``Task.evaluation_settings``) are not part of it: a run that lacks a split
+    is evaluated again, not trained again.
+    """
+    study, expression = run.study, parse_position(run.arm.position)
+    defaults = {field.name: field.default for field in fields(Budget)}
+    task_class = tasks.find_task_class(study.task)
+    names = {study.task.partition("(")[0], *(term.name for term in expression.terms)}
+    spec = {
+        "task": study.task,
+        "task_settings": {
+            name: value for name, value in study.task_settings.items() if name not in task_class.evaluation_settings
+        },
+        "metric": study.decision.metric,
+        "model": run.model,
+        "position": expression.normal_form,
+        "budget": {name: value for name, value in asdict(run.budget).items() if value != defaults[name]},
+        "seed": run.seed,
+        "sources": {name: digest for name, digest in study.sources.items() if name in names},
+    }
+    return json.loads(json.dumps(spec))
+
+
+def run_key(run: Run) -> str:
+    """A hash of ``run_spec``. Two runs with the same key compute the same."""
+    text = json.dumps(run_spec(run), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def record_key(record: dict[str, Any]) -> str | None:
+    """The key of the run that a record belongs to, computed from the spec in it; None if the spec cannot be read."""
+    try:
+        study = Study.from_spec(record["spec"])
+        arm = next(arm for arm in study.arms if arm.name == record["arm"])
+        return run_key(Run(study, arm, record["seed"]))
+    except (WhenceError, KeyError, TypeError, ValueError, StopIteration, AttributeError):
+        return None
+
+
+def reuse_records(study: Study, folder: Path, base: Path) -> list[Run]:
+    """Copy records and weights of runs with the same key from the other studies in ``base``; return these runs.
+
+    Only finished and diverged runs are copied, each with its record as it was written. A record that is there already
+    is left alone.
+    """
+    missing = {run_key(run): run for run in study.runs() if not records.exists(folder / run.file_name)}
+    reused = []
+    for other in records.find_folders(base, "study.json") if missing else []:
+        if other.resolve() == folder.resolve():
+            continue
+        store = records.RecordFolder(other)
+        try:
+            runs = Study.from_spec(store.read("study.json")["spec"]).runs()
+            matching = [run for run in runs if run.seed in study.seeds and run_key(run) in missing]
+        except (WhenceError, KeyError, TypeError, ValueError):  # a study of a package that is gone
+            continue
+        for run in matching:
+            own = missing.get(run_key(run))
+            if own is None or not store.exists(run.file_name):
+                continue
+            record = store.read(run.file_name)
+            if record_key(record) != run_key(own) or not isinstance(record.get("result"), dict):
+                continue
+            weights = other / "weights" / run.weights_name
+            if weights.exists():
+                copied = folder / "weights" / own.weights_name
+                records.make_folder(copied.parent)
+                with records.replace_file(copied) as part:
+                    shutil.copyfile(weights, part)
+            records.write(folder / own.file_name, record)
+            reused.append(own)
+            del missing[run_key(own)]
+    return reused

@@ -1,0 +1,131 @@
+"""A run is identified by what it computes: a larger study reuses the records of a smaller one."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from whence import WhenceError, records
+from whence.lab import claims, executors, run_keys, runner
+from whence.lab.arms import Arm, parse_arm
+from whence.lab.study import Budget, Decision, Run, Study
+
+STUDY = Study(
+    name="small", question="", task="copy", task_settings={"string": 3, "symbols": 4, "items": 8},
+    model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8}, arms=(parse_arm("none"), parse_arm("alibi")),
+    seeds=(0,), budget=Budget(steps=3, batch_size=4), decision=Decision(baseline="none"),
+)  # fmt: skip
+
+
+def key(study, arm=0):
+    return run_keys.run_key(Run(study, study.arms[arm], 0))
+
+
+def test_the_key_depends_on_what_is_computed_alone():
+    change = lambda **changes: dataclasses.replace(STUDY, **changes)  # noqa: E731
+    same = [
+        change(name="other", question="why?", about="notes", seeds=(0, 1, 2)),
+        change(arms=(Arm("first", "NoPosition( )"), parse_arm("rotary")), decision=Decision(baseline="first")),
+        change(decision=Decision(baseline="alibi", alpha=0.01)),
+        change(arms=(Arm("none", "none", {"embed_dim": 8}, {"steps": 3}), STUDY.arms[1])),
+    ]
+    assert {key(study) for study in same} == {key(STUDY)}
+    different = [
+        change(task_settings={"string": 4, "symbols": 4, "items": 8}),
+        change(model={"embed_dim": 16, "heads": 1, "layers": 1, "ffn_dim": 8}),
+        change(budget=Budget(steps=4, batch_size=4)),
+        change(arms=(Arm("none", "none", {}, {"lr": 0.1}), STUDY.arms[1])),
+        change(sources={"copy": "0" * 64}),
+    ]
+    keys = [key(study) for study in different] + [key(STUDY), key(STUDY, arm=1)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_more_seeds_and_arms_train_only_what_is_new(tmp_path):
+    first = runner.run_study(STUDY, tmp_path)
+    larger = dataclasses.replace(STUDY, seeds=(0, 1), arms=(*STUDY.arms, parse_arm("rotary")))
+    second = runner.run_study(larger, tmp_path)
+    trained = {(run.arm.name, run.seed) for run in second.completed}
+    assert trained == {("none", 1), ("alibi", 1), ("rotary", 0), ("rotary", 1)}
+    assert {(run.arm.name, run.seed) for run in second.existing} == {("none", 0), ("alibi", 0)}
+    for run in first.completed:
+        assert records.read(first.folder / run.file_name) == records.read(second.folder / run.file_name)
+        weights = [outcome.folder / "weights" / run.weights_name for outcome in (first, second)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not second.problems
+
+
+def test_an_arm_with_its_own_budget_is_trained_with_it(tmp_path):
+    arms = (STUDY.arms[0], Arm("longer", "NoPosition()", {}, {"steps": 5}))
+    outcome = runner.run_study(dataclasses.replace(STUDY, arms=arms), tmp_path)
+    steps = {run.arm.name: records.read(outcome.folder / run.file_name)["result"]["steps"] for run in outcome.completed}
+    assert steps == {"none": 3, "longer": 5}
+    with pytest.raises(WhenceError, match=r"longer.*stepz"):
+        dataclasses.replace(STUDY, arms=(STUDY.arms[0], Arm("longer", "alibi", {}, {"stepz": 5})))
+
+
+def test_a_run_that_another_process_trains_is_awaited(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "POLL_INTERVAL", 0.05)
+    folder = runner.study_folder(STUDY, tmp_path)
+    run = STUDY.runs()[0]
+    with claims.claim_run(run, folder), pytest.raises(claims.RunInProgress):
+        runner.execute_run(run, folder)
+    outcome = runner.run_study(STUDY, tmp_path)
+    assert len(outcome.completed) == 2 and claims.wait_for_run(run, folder)
+
+
+STUDY_FILE = """
+from whence.lab.arms import parse_arm
+from whence.lab.study import Budget, Decision, Study
+
+def studies():
+    return [Study(name="shared", question="", task="copy", task_settings={"string": 3, "symbols": 4, "items": 8},
+        model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8}, arms=(parse_arm("none"), parse_arm("alibi")),
+        seeds=(0, 1), budget=Budget(steps=STEPS, batch_size=4), decision=Decision(baseline="none"))]
+"""
+
+
+def start(path, out):
+    command = [sys.executable, "-m", "whence", "run", str(path), "--out", str(out), "--jobs", "1"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_on_one_folder_share_the_runs(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(STUDY_FILE.replace("STEPS", "40"))
+    both = [start(path, tmp_path / "out") for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+    (folder,) = (tmp_path / "out").glob("shared-*")
+    trained = [json.loads(file.read_text()) for file in folder.glob("*seed*.json")]
+    assert len(trained) == 4
+    assert len({(record["arm"], record["seed"], record["started"]) for record in trained}) == 4
+
+
+def test_sigterm_leaves_a_checkpoint_from_which_the_run_resumes(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(STUDY_FILE.replace("STEPS", "1500"))
+    process = start(path, tmp_path / "out")
+    locks = lambda: list((tmp_path / "out").glob("shared-*/checkpoints/*.lock"))  # noqa: E731
+    deadline = time.monotonic() + 300
+    while not locks() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode != 0 and "resume" in errors and "Traceback" not in errors
+    assert list((tmp_path / "out").glob("shared-*/checkpoints/*.safetensors"))
+
+
+def test_each_worker_gets_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(executors.torch.cuda, "device_count", lambda: 2)
+    assert executors.list_gpus() == ["3", "5"] and executors.default_jobs() == 2
+    monkeypatch.setattr(executors.torch.cuda, "device_count", lambda: 1)
+    assert executors.default_jobs() == len(os.sched_getaffinity(0))
