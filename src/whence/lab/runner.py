@@ -29,6 +29,10 @@ from whence.position.parameter import format_setting
 OWN_PACKAGES = ("whence", "whence_papers")
 
 
+class DeadlineReached(Exception):
+    """The time limit was over before the run was done. Its checkpoint remains."""
+
+
 @dataclass
 class StudyOutcome:
     """What ``run_study`` did and what it met."""
@@ -37,7 +41,16 @@ class StudyOutcome:
     completed: list[Run] = field(default_factory=list)  # during this call, also by another process
     existing: list[Run] = field(default_factory=list)  # before this call, in this study or another one of the folder
     diverged: list[Run] = field(default_factory=list)  # in this call or before
+    unfinished: list[Run] = field(default_factory=list)  # at the deadline; a rerun resumes them
     problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
+
+    def merge(self, later: StudyOutcome) -> StudyOutcome:
+        """The outcome of two calls for the same study."""
+        completed = self.completed + [run for run in later.completed if run not in self.completed]
+        existing = self.existing + [run for run in later.existing if run not in self.existing + completed]
+        diverged = self.diverged + [run for run in later.diverged if run not in self.diverged]
+        problems = self.problems + [line for line in later.problems if line not in self.problems]
+        return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, problems)
 
 
 def pin_sources(study: Study) -> Study:
@@ -81,6 +94,7 @@ def run_study(
     jobs: int = 1,
     executor: str = "local",
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
+    deadline: float | None = None,
     on_progress: OnProgress = lambda run, progress: None,
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
@@ -95,6 +109,7 @@ def run_study(
         jobs: number of runs at a time.
         executor: ``local``, the name of an entry point in ``whence.executors``, or ``module:Class``.
         select: returns the runs to do now, out of all runs of the study.
+        deadline: a ``time.time()`` at which training stops. Runs that it interrupts leave a checkpoint.
         on_progress: called with a run and its progress.
     """
     if jobs > 1 and world_size() > 1:
@@ -130,12 +145,14 @@ def run_study(
         else:
             outcome.diverged.append(run)
     # the sources are hashed now: they may be edited before the last run ends
-    execute = partial(execute_run, origin=describe_origin(study)) if missing else execute_run
+    execute = partial(execute_run, origin=describe_origin(study), deadline=deadline) if missing else execute_run
     while missing:
         busy: list[Run] = []  # in other processes
         for run, record in chosen.run(execute, missing, folder, on_progress):
             if isinstance(record, RunInProgress):
                 busy.append(run)
+            elif isinstance(record, DeadlineReached):
+                outcome.unfinished.append(run)
             elif isinstance(record, Exception):
                 kind = "" if isinstance(record, WhenceError) else f"{type(record).__name__}: "
                 outcome.problems.append(f"{run.file_name} failed: {kind}{record}")
@@ -252,10 +269,11 @@ def execute_run(
     folder: Path,
     on_progress: Callable[[training.Progress], None] = lambda progress: None,
     origin: dict[str, Any] | None = None,
+    deadline: float | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
 
-    Raises ``RunInProgress`` if another process trains it.
+    Raises ``RunInProgress`` if another process trains it, and ``DeadlineReached`` if it is not done at the deadline.
     """
     if run.study.sources and not has_same_sources(run.study):
         raise usage_error(
@@ -268,20 +286,26 @@ def execute_run(
     if (
         world_size() > 1
     ):  # distributed processes train a run together, and would not all see its record at the same time
-        return train_run(run, folder, on_progress, origin)
+        return train_run(run, folder, on_progress, origin, deadline)
     path = folder / run.file_name
     with claim_run(run, folder):
         if records.exists(path) and find_record_problem(path, run) is None:
             on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
             return records.read(path)
-        return train_run(run, folder, on_progress, origin)
+        return train_run(run, folder, on_progress, origin, deadline)
 
 
 def train_run(
-    run: Run, folder: Path, on_progress: Callable[[training.Progress], None], origin: dict[str, Any]
+    run: Run,
+    folder: Path,
+    on_progress: Callable[[training.Progress], None],
+    origin: dict[str, Any],
+    deadline: float | None,
 ) -> dict[str, Any]:
     """Train a run and write its weights and its record."""
     path = folder / run.file_name
+    if deadline is not None and time.time() >= deadline:
+        raise DeadlineReached(f"{run.file_name} was not started")
     torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
     task = load_task(run.study)
     model = build_model(run, task)
@@ -292,8 +316,15 @@ def train_run(
     report = on_progress if main_process else lambda progress: None
     result: dict[str, Any]
     try:
-        with training.catch_sigterm() as should_stop:
-            curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
+        with training.catch_sigterm() as got_sigterm:
+
+            def should_stop() -> bool:
+                return got_sigterm() or (deadline is not None and time.time() >= deadline)
+
+            try:
+                curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
+            except training.Terminated as error:
+                raise error if got_sigterm() else DeadlineReached(str(error)) from None
         result = {"status": "done"} | curves
     except training.DivergenceError as error:
         checkpoint = state.name if state.exists() else None

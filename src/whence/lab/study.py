@@ -92,14 +92,18 @@ class Decision:
     split: str = "test"
     baseline: str = ""
     alpha: float = 0.05
-    comparisons: int | None = None  # m of the correction; None: the number of arms without the baseline
+    comparisons: int | None = None  # size of the family, if other studies belong to it; None: this study's contrasts
     metric: str = ""  # one of METRICS; empty: the task's metric
+    family: str = "baseline"  # every arm with the baseline, or "pairs": every two arms
+    margin: float | None = None  # in points or units of the metric: arms that differ by less are equivalent
+    looks: tuple[int, ...] = ()  # numbers of seeds after which the records are judged; empty: once, after all
 
     def __post_init__(self) -> None:
         if not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
             raise usage_error(
                 "Decision(alpha=...)", repr(self.alpha), "it must be a level between 0 and 1", "use 0.05, for example"
             )
+        object.__setattr__(self, "looks", tuple(self.looks))
         if self.metric not in ("", *METRICS):
             raise usage_error(
                 "Decision(metric=...)",
@@ -136,19 +140,33 @@ class Study:
         if self.decision.baseline not in names:
             got = f"baseline {self.decision.baseline!r} with arms {', '.join(names)}"
             raise usage_error("Study(decision=...)", got, "the baseline must be one of the arms", "name one of them")
-        if self.decision.comparisons is not None and self.decision.comparisons < len(names) - 1:
+        if self.decision.comparisons is not None and self.decision.comparisons < self.contrasts:
             got = f"{self.decision.comparisons} comparisons with {len(names)} arms"
             raise usage_error(
                 "Study(decision=...)",
                 got,
-                "every arm is compared with the baseline",
-                f"set comparisons={len(names) - 1} or more",
+                f"the study itself has {self.contrasts}",
+                f"set comparisons={self.contrasts} or more",
             )
+        if self.looks[-1] != len(self.seeds):
+            got = f"looks={self.looks} with {len(self.seeds)} seeds"
+            raise usage_error("Study(decision=...)", got, "the last look comes after all seeds", "change looks or seeds")
+
+    @property
+    def contrasts(self) -> int:
+        """The number of comparisons in this study."""
+        arms = len(self.arms)
+        return max(1, arms - 1 if self.decision.family == "baseline" else arms * (arms - 1) // 2)
 
     @property
     def comparisons(self) -> int:
-        """The number of comparisons in the correction."""
-        return self.decision.comparisons or max(1, len(self.arms) - 1)
+        """The number of comparisons in the family."""
+        return self.decision.comparisons or self.contrasts
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds after which the records are judged."""
+        return self.decision.looks or (len(self.seeds),)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], about: str = "") -> Study:
@@ -173,7 +191,7 @@ class Study:
         """Hash of all settings that differ from their defaults, so that a new setting does not rename old results."""
         spec = self.spec()
         for part, kind in (("budget", Budget), ("decision", Decision)):
-            defaults = {field.name: field.default for field in fields(kind)}
+            defaults = json.loads(json.dumps({field.name: field.default for field in fields(kind)}, default=list))
             spec[part] = {name: value for name, value in spec[part].items() if value != defaults[name]}
         spec["arms"] = [
             {name: value for name, value in arm.items() if name not in ("model", "budget") or value}
