@@ -1,0 +1,234 @@
+"""Verdicts of arms with common seeds: scipy's paired test, failed runs, margins, looks, needed seeds, bad input."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from whence import WhenceError
+from whence.statistics.paired_comparison import AnalysisPlan, compare_paired
+
+SEED_EFFECTS = [0.0, 2.0, -1.0, 1.0, -2.0]
+NOISE = [[0.1, -0.2, 0.1, 0.2, -0.2], [-0.1, 0.1, 0.2, -0.2, 0.0], [0.2, 0.0, -0.2, 0.1, -0.1], [0.0, 0.2, 0.1, -0.1, -0.2]]  # fmt: skip
+
+
+def arms_at(*means, seeds=5):
+    return {
+        name: {seed: 70 + mean + SEED_EFFECTS[seed] + own[seed] for seed in range(seeds)}
+        for name, mean, own in zip("abcd", means, NOISE, strict=False)
+    }
+
+
+def against(values, baseline="a", draws=1000, **terms):
+    return compare_paired(values, AnalysisPlan(baseline=baseline, **terms), draws=draws)
+
+
+def verdicts(comparison):
+    return [contrast.verdict for contrast in comparison.contrasts]
+
+
+@given(st.integers(2, 12), st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_two_arms_are_the_paired_t_test(seeds, seed):
+    a, b = np.random.default_rng(seed).normal(size=(2, seeds))
+    (found,) = against({"a": dict(enumerate(a)), "b": dict(enumerate(b))}).contrasts
+    expected = stats.ttest_rel(b, a)
+    interval = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.interval.low, found.interval.high) == pytest.approx((interval.low, interval.high))
+    assert found.estimate == pytest.approx(b.mean() - a.mean()) and found.seeds == seeds
+
+
+def test_verdicts_and_directions():
+    values = arms_at(0, 3, -3, 0)
+    assert verdicts(against(values)) == ["better", "worse", "undecided"]
+    assert verdicts(against(values, higher_is_better=False)) == ["worse", "better", "undecided"]
+    assert verdicts(against(values, margin=2.0)) == ["better", "worse", "equivalent"]
+    assert verdicts(against(values, margin=20.0)) == ["equivalent"] * 3
+    found = compare_paired(values, AnalysisPlan("pairs"), draws=1000)
+    assert [(c.first, c.second) for c in found.contrasts] == [
+        ("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]  # fmt: skip
+    assert verdicts(found) == ["worse", "better", "undecided", "better", "better", "worse"]
+    assert found.undecided_arms() == ()  # a and d are clearly worse than b
+    assert against(values).undecided_arms() == ("d", "a")
+
+
+def test_ten_spreads_are_claimed_with_three_seeds():
+    values = {name: dict(enumerate(row)) for name, row in zip("abcdefgh", np.random.default_rng(1).normal(size=(8, 3)), strict=True)}  # fmt: skip
+    values["c"] = {seed: value + 10 for seed, value in values["c"].items()}
+    assert [c.first for c in against(values, draws=4000).contrasts if c.verdict == "better"] == ["c"]
+
+
+@pytest.mark.parametrize("family", ["baseline", "pairs"])
+def test_intervals_and_p_agree(family):
+    generator = np.random.default_rng(3)
+    for _ in range(12):
+        rows = generator.normal(size=(5, 4)) + [0, 0.5, 1.5, 3]
+        values = {name: dict(enumerate(rows[:, arm])) for arm, name in enumerate("abcd")}
+        plan = AnalysisPlan(family, "a" if family == "baseline" else None, looks=(3, 5))
+        for contrast in compare_paired(values, plan, draws=500).contrasts:
+            assert (contrast.p <= 0.05) == (0 not in contrast.interval) == (contrast.verdict != "undecided")
+            assert contrast.interval.level == 0.95
+
+
+def test_seed_effects_units_and_order_do_not_matter():
+    values = arms_at(0, 0.4, -0.2, 0.1)
+    plain = against(values)
+    shifted = {arm: {s: v + 100 * s for s, v in own.items()} for arm, own in values.items()}
+    larger = {arm: {s: 1000 * v for s, v in own.items()} for arm, own in values.items()}
+    turned = {arm: dict(reversed(own.items())) for arm, own in values.items()}
+    for other, scale in ((shifted, 1), (larger, 1000), (turned, 1)):
+        for own, found in zip(plain.contrasts, against(other).contrasts, strict=True):
+            assert found.estimate == pytest.approx(scale * own.estimate) and found.p == pytest.approx(own.p)
+            assert found.interval.low == pytest.approx(scale * own.interval.low)
+
+
+def test_a_failed_seed_removes_itself_from_the_contrasts_of_its_arm():
+    values = arms_at(0, 3, -3, 0)
+    values["b"][2] = None
+    values["c"][1] = math.nan
+    del values["d"][4]
+    found = against(values)
+    assert [c.missing for c in found.contrasts] == [(2,), (1,), (4,)]
+    assert [c.seeds for c in found.contrasts] == [4] * 3 and verdicts(found) == ["better", "worse", "undecided"]
+    common = [seed for seed in range(5) if seed != 2]
+    assert found.contrasts[0].estimate == pytest.approx(np.mean([values["b"][s] - values["a"][s] for s in common]))
+    assert "without seed 2" in found.text()
+
+
+def test_an_arm_without_values_leaves_the_others_alone():
+    values = arms_at(0, 3, -3, 0) | {"e": dict.fromkeys(range(5)), "f": {0: 70.0}}
+    found = against(values)
+    assert verdicts(found) == ["better", "worse", "undecided", "undecided", "undecided"]
+    empty, single = found.contrasts[3:]
+    assert empty.estimate is None and empty.p is None and "fewer than two common seeds" in empty.note
+    assert single.seeds == 1 and single.estimate is not None and single.interval is None
+    alone = against({"a": {0: 1.0}, "b": {0: 2.0}})
+    assert verdicts(alone) == ["undecided"]
+
+
+def test_without_variance_the_sign_flip_test_decides():
+    values = {"a": {s: 1.0 for s in range(9)}, "b": {s: 2.0 for s in range(9)}, "c": {s: 1.0 for s in range(9)}}
+    better, same = against(values).contrasts
+    assert better.verdict == "better" and better.p == 2 * 2 / 2**9 and better.interval is None
+    assert same.verdict == "undecided" and same.p == 1 and same.seeds_needed is None
+    few, _ = against({arm: {s: own[s] for s in range(5)} for arm, own in values.items()}).contrasts
+    assert few.verdict == "undecided" and few.seeds_needed == 2 and "sign-flip" in few.note
+    enough, _ = against({arm: {s: own[s] for s in range(7)} for arm, own in values.items()}).contrasts
+    assert enough.verdict == "better"
+
+
+def test_one_arm_without_variance_is_judged_by_the_others():
+    values = arms_at(0, 3, -3, 0)
+    values["b"] = {seed: value + 3 for seed, value in values["a"].items()}  # the same difference for all seeds
+    found = against(values).contrasts[0]
+    assert found.verdict == "better" and found.interval.low < 3 < found.interval.high
+
+
+def test_needed_seeds():
+    needed = [against(arms_at(0, mean, 0.1, -0.1)).contrasts[0].seeds_needed for mean in (0.25, 0.15, 0.1)]
+    assert needed == sorted(needed) and needed[0] >= 1 and needed[-1] > 5
+    decided = against(arms_at(0, 3, 0.1, -0.1)).contrasts[0]
+    assert decided.verdict == "better" and decided.seeds_needed is None
+    tiny = against(arms_at(0, 1e-4, 0.1, -0.1)).contrasts[0]
+    with_margin = against(arms_at(0, 1e-4, 0.1, -0.1), margin=0.3).contrasts[0]
+    assert tiny.seeds_needed is None or tiny.seeds_needed > 100
+    assert with_margin.verdict == "equivalent" or with_margin.seeds_needed < 100
+
+
+def test_needed_seeds_decide_with_the_power_stated():
+    """Of studies as undecided as this one, with a true difference equal to the estimate, about 0.8 would be decided."""
+    a, b = np.zeros(4), np.array([1.5, -0.5, 1.0, 0.5])
+    (found,) = against({"a": dict(enumerate(a)), "b": dict(enumerate(b))}).contrasts
+    assert found.verdict == "undecided"
+    n = 4 + found.seeds_needed
+    t = abs(found.estimate) / (b - a).std(ddof=1) * n**0.5
+    power = stats.nct.sf(stats.t.isf(0.025, n - 1), n - 1, t)
+    assert 0.75 < power < 0.9
+
+
+def test_looks_spend_alpha_and_keep_their_claims():
+    plan = AnalysisPlan(baseline="a", looks=(3, 5))
+    assert sum(plan.look_levels()) == pytest.approx(0.05)
+    assert AnalysisPlan(baseline="a").look_levels() == (0.05,)
+    values = arms_at(0, 30, -30, 0)
+    early = against({arm: {s: own[s] for s in range(3)} for arm, own in values.items()}, looks=(3, 5))
+    assert early.look == 1 and verdicts(early) == ["better", "worse", "undecided"]
+    assert early.undecided_arms() == ("d", "a")
+    # b and c are dropped: they get no further seeds, and their verdicts stand
+    later = {"a": values["a"], "d": values["d"]} | {arm: {s: values[arm][s] for s in range(3)} for arm in "bc"}
+    found = {c.first: c for c in against(later, looks=(3, 5)).contrasts}
+    assert [found[arm].verdict for arm in "bcd"] == ["better", "worse", "undecided"]
+    assert found["b"].missing == (3, 4) and found["d"].seeds == 5
+    for contrast in early.contrasts:  # intervals of a later look lie inside the earlier ones
+        assert contrast.interval.low <= found[contrast.first].interval.low
+        assert contrast.interval.high >= found[contrast.first].interval.high
+        assert found[contrast.first].p <= contrast.p
+
+
+def test_seeds_wait_for_the_next_look():
+    values = arms_at(0, 3, -3, 0)
+    four = {arm: {s: own[s] for s in range(4)} for arm, own in values.items()}
+    three = {arm: {s: own[s] for s in range(3)} for arm, own in values.items()}
+    assert against(four, looks=(3, 5)) == against(three, looks=(3, 5))
+    before = against({arm: {s: own[s] for s in range(2)} for arm, own in values.items()}, looks=(3, 5))
+    assert before.look == 0 and before.seeds == () and verdicts(before) == ["undecided"] * 3
+    assert "first look" in before.contrasts[0].note
+
+
+def test_one_look_is_stricter_per_look_than_none():
+    values = arms_at(0, 0.4, -0.3, 0.1)
+    for single, looked in zip(against(values).contrasts, against(values, looks=(5, 8)).contrasts, strict=True):
+        assert looked.interval.high - looked.interval.low > single.interval.high - single.interval.low
+        assert looked.p >= single.p
+
+
+def test_the_result_is_json_and_repeats():
+    values = arms_at(0, 3, -3, 0)
+    first = against(values)
+    assert first == against(values) and json.loads(json.dumps(first.to_json()))["look"] == 1
+    assert first.text().splitlines()[0].startswith("b is better than a by ")
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"family": "triples"}, "family.*triples"),
+        ({}, "baseline.*None"),
+        ({"family": "pairs", "baseline": "a"}, "baseline.*'a'.*pairs"),
+        ({"baseline": "a", "alpha": 5}, "alpha.*5"),
+        ({"baseline": "a", "alpha": "x"}, "alpha.*'x'"),
+        ({"baseline": "a", "margin": 0.0}, "margin.*0.0"),
+        ({"baseline": "a", "margin": math.nan}, "margin.*nan"),
+        ({"baseline": "a", "looks": (5, 3)}, r"looks.*\(5, 3\)"),
+        ({"baseline": "a", "looks": (1, 3)}, r"looks.*\(1, 3\)"),
+        ({"baseline": "a", "looks": 3}, "looks.*3"),
+    ],
+)
+def test_bad_plans(terms, words):
+    with pytest.raises(WhenceError, match=words):
+        AnalysisPlan(**terms)
+
+
+@pytest.mark.parametrize(
+    ("values", "terms", "words"),
+    [
+        ([1.0], {}, "values.*list"),
+        ({"a": {0: 1.0}}, {}, "values.*1 arms"),
+        ({"a": {0: 1.0}, "b": [1.0]}, {}, r"values\['b'\].*list"),
+        ({"b": {0: 1.0}, "c": {0: 1.0}}, {}, "baseline.*'a'.*b, c"),
+        ({"a": {0: 1.0}, "b": {0: math.inf}}, {}, r"'b'\]\[0\].*inf"),
+        ({"a": {0: 1.0}, "b": {0: "x"}}, {}, r"'b'\]\[0\].*'x'"),
+        ({"a": {0: 1.0}, "b": {"x": 1.0}}, {}, "values.*int, str"),
+        ({"a": {}, "b": {}}, {}, "values.*no seeds"),
+        (arms_at(0, 1), {"looks": (2, 3)}, "5 seeds.*3"),
+        (arms_at(0, 1), {"draws": 5}, "draws.*5"),
+    ],
+)
+def test_bad_values(values, terms, words):
+    with pytest.raises(WhenceError, match=words):
+        against(values, **terms)
