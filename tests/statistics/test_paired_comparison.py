@@ -67,7 +67,7 @@ def test_ten_spreads_are_claimed_with_three_seeds():
 def test_intervals_and_p_agree(family):
     generator = np.random.default_rng(3)
     for _ in range(12):
-        rows = generator.normal(size=(5, 4)) + [0, 0.5, 1.5, 3]
+        rows = generator.normal([0, 0.5, 1.5, 3], size=(5, 4))
         values = {name: dict(enumerate(rows[:, arm])) for arm, name in enumerate("abcd")}
         plan = AnalysisPlan(family, "a" if family == "baseline" else None, looks=(3, 5))
         for contrast in compare_paired(values, plan, draws=500).contrasts:
@@ -85,6 +85,15 @@ def test_seed_effects_units_and_order_do_not_matter():
         for own, found in zip(plain.contrasts, against(other).contrasts, strict=True):
             assert found.estimate == pytest.approx(scale * own.estimate) and found.p == pytest.approx(own.p)
             assert found.interval.low == pytest.approx(scale * own.interval.low)
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e290])
+def test_any_scale(scale):
+    values = arms_at(0, 0.4, -0.2, 0.1)
+    scaled = {arm: {s: scale * v for s, v in own.items()} for arm, own in values.items()}
+    for own, found in zip(against(values).contrasts, against(scaled).contrasts, strict=True):
+        assert found.p == pytest.approx(own.p) and found.seeds_needed == own.seeds_needed
+        assert found.interval.high == pytest.approx(scale * own.interval.high, rel=1e-6)
 
 
 def test_a_failed_seed_removes_itself_from_the_contrasts_of_its_arm():
@@ -112,7 +121,7 @@ def test_an_arm_without_values_leaves_the_others_alone():
 
 
 def test_without_variance_the_sign_flip_test_decides():
-    values = {"a": {s: 1.0 for s in range(9)}, "b": {s: 2.0 for s in range(9)}, "c": {s: 1.0 for s in range(9)}}
+    values = {arm: dict.fromkeys(range(9), value) for arm, value in (("a", 1.0), ("b", 2.0), ("c", 1.0))}
     better, same = against(values).contrasts
     assert better.verdict == "better" and better.p == 2 * 2 / 2**9 and better.interval is None
     assert same.verdict == "undecided" and same.p == 1 and same.seeds_needed is None

@@ -4,6 +4,7 @@ scipy, from the extra ``lab``, is imported when a distribution is first needed.
 """
 
 from whence.statistics.comparison import ArmComparison, Comparison, bonferroni, compare, holm
+from whence.statistics.paired_comparison import AnalysisPlan, Contrast, PairedComparison, compare_paired
 from whence.statistics.permutation import (
     PermutationResult,
     permutation_test,
@@ -15,7 +16,8 @@ from whence.statistics.samples import Interval, Proportion, Summary, cluster_pro
 from whence.statistics.two_samples import Difference, EffectSize, cohen_d, paired_t, welch
 
 __all__ = [
-    "ArmComparison", "Comparison", "Difference", "EffectSize", "Interval", "PermutationResult", "Proportion", "Summary",
-    "bonferroni", "cluster_proportion", "cohen_d", "compare", "holm", "paired_t", "permutation_test", "proportion",
+    "AnalysisPlan", "ArmComparison", "Comparison", "Contrast", "Difference", "EffectSize", "Interval", "PairedComparison",
+    "PermutationResult", "Proportion", "Summary", "bonferroni", "cluster_proportion", "cohen_d", "compare",
+    "compare_paired", "holm", "paired_t", "permutation_test", "proportion",
     "sign_flip_test", "smallest_p", "smallest_paired_p", "summary", "welch",
 ]  # fmt: skip

@@ -66,7 +66,7 @@ class Layout:
         self.cells = numpy.nonzero(mask.ravel())[0]
         self.project = self._residual_projection()
         self.freedom = round(float(numpy.trace(self.project)))
-        seeds, arms = mask.shape
+        arms = mask.shape[1]
         owners = self.cells % arms
         blocks = [self.project[numpy.ix_(owners == arm, owners == arm)] for arm in range(arms)]
         traces = numpy.array([block.trace() for block in blocks])
@@ -103,10 +103,8 @@ class Layout:
             return numpy.zeros(len(residuals))
         logs = numpy.log(numpy.maximum(residuals**2 @ self.owners, 1e-300)) - self.log_bias
         excess = numpy.maximum(logs.var(axis=1, ddof=1) - self.log_variance, 1e-3)
-        half = (1 + numpy.sqrt(1 + 2 * excess)) / (
-            2 * excess
-        )  # solves excess = 1 / x + 1 / (2 x^2), nearly trigamma(x)
-        return numpy.clip(half, *PRIOR_RANGE)
+        # half of the estimate x solves trigamma(x) = excess, here with trigamma(x) = 1 / x + 1 / (2 x^2)
+        return numpy.clip((1 + numpy.sqrt(1 + 2 * excess)) / (2 * excess), *PRIOR_RANGE)
 
     def statistics(self, values: Any) -> tuple[Any, Any, Any]:
         """Estimate, standard error and degrees of freedom of the testable contrasts, for data sets of this layout.
@@ -120,6 +118,8 @@ class Layout:
         many, seeds, arms = values.shape
         centers = (values * present).sum(axis=1) / numpy.maximum(present.sum(axis=0), 1)
         deviations = (values - centers[:, None]) * present
+        shared = deviations.sum(axis=2, keepdims=True) / numpy.maximum(present.sum(axis=1), 1)[:, None]
+        deviations = (deviations - shared) * present  # what all arms of a seed share cancels; large parts would round
         by_arm = numpy.ascontiguousarray(deviations.transpose(0, 2, 1))
         # entry arms * a + b is a sum over the seeds that arms a and b have in common
         sums, squares = ((part.reshape(-1, seeds) @ present).reshape(many, -1) for part in (by_arm, by_arm**2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any
@@ -61,7 +61,7 @@ class AnalysisPlan(PlainData):
             raise usage_error("AnalysisPlan(margin=...)", repr(self.margin), rule, "pass None to claim no equivalence")
         looks = self.looks
         whole = isinstance(looks, Sequence) and all(isinstance(n, Integral) and n >= 2 for n in looks)
-        if not whole or any(a >= b for a, b in zip(looks, looks[1:], strict=False)):
+        if not whole or any(a >= b for a, b in pairwise(looks)):
             rule = "looks are increasing numbers of seeds, at least 2"
             raise usage_error("AnalysisPlan(looks=...)", repr(looks), rule, "try looks=(3, 5, 8)")
         object.__setattr__(self, "looks", tuple(int(n) for n in looks))
@@ -212,14 +212,17 @@ class _Look:
         self.family = int(self.layout.testable.sum())
         self.differences = table[:, self.layout.first] - table[:, self.layout.second]
         filled = numpy.nan_to_num(table)[None]
+        unit = float(abs(filled).max()) or 1.0  # squares of very large or small values would leave the range of a float
+        filled /= unit
         self.noise = rounding_error(filled.ravel().tolist())
         residuals = filled.reshape(1, -1)[:, self.layout.cells] @ self.layout.project
         self.constant = math.sqrt(float(self.layout.pooled_variance(residuals)[0])) <= self.noise
+        self.noise *= unit
         if self.family and not self.constant:
             estimates, errors, freedom = (part[0] for part in self.layout.statistics(filled))
             order = numpy.cumsum(self.layout.testable) - 1
             self.tests = {
-                int(i): (float(estimates[order[i]]), float(errors[order[i]]), float(freedom[order[i]]))
+                int(i): (unit * float(estimates[order[i]]), unit * float(errors[order[i]]), float(freedom[order[i]]))
                 for i in numpy.nonzero(self.layout.testable)[0]
             }
             self.reference = Reference(self.layout, reference_scenarios(plan.family), draws=draws, seed=seed)
