@@ -391,13 +391,13 @@ def show(record: Row) -> bool:
     errors = [row for row in rows if row["kind"] == "error"]
     for family, arms, seeds in sorted({(r["family"], r["arms"], r["seeds"]) for r in errors}):
         own = [r for r in errors if (r["family"], r["arms"], r["seeds"]) == (family, arms, seeds)]
-        cells = [max((r for r in own if test(r)), key=rate) for test in columns.values()]
-        marks = ["" if rate(r) <= find_limit(r, draws) else "!" for r in cells]
-        fine &= not any(marks)
-        print(
-            f"{family:10}{arms:>5}{seeds:>6}"
-            + "".join(f"{mark}{rate(r):.4f}".rjust(14) for r, mark in zip(cells, marks, strict=True))
-        )
+        text = f"{family:10}{arms:>5}{seeds:>6}"
+        for test in columns.values():
+            worst = max((row for row in own if test(row)), key=rate, default=None)
+            mark = "!" if worst and rate(worst) > find_limit(worst, draws) else ""
+            fine &= not mark
+            text += (f"{mark}{rate(worst):.4f}" if worst else "-").rjust(14)
+        print(text)
     print("\npower: one arm differs by d total standard deviations; half of the variance is shared")
     power = [row for row in rows if row["kind"] == "power"]
     found = {(r["family"], r["arms"], r["seeds"], r["d"], r["shared"]): rate(r) for r in power}
