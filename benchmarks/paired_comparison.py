@@ -39,7 +39,6 @@ RECORD = ROOT / "benchmarks" / "records" / "statistics.json"
 ARMS, SEEDS, FAMILIES, SHARES = (4, 6, 8, 16), (3, 5, 8), ("baseline", "pairs"), (0.0, 0.5, 0.9)
 ALPHA, UNEQUAL_LIMIT, FAILED = 0.05, 0.075, 0.15
 SPREADS = ("one", "two", "half", "all but one", "graded", "random", "baseline")
-LAYOUTS = 100  # different patterns of failed runs in a cell
 LOOKS = (3, 5, 8)
 BLOCK = 1000  # data sets at once
 
@@ -318,10 +317,10 @@ LOOK_SCENARIOS: tuple[Row, ...] = (
 # the whole
 
 
-def plan_tasks(repetitions: int, draws: int) -> list[tuple[Any, ...]]:
+def plan_tasks(repetitions: int, draws: int, patterns: int) -> list[tuple[Any, ...]]:
     """All tasks, the longest first."""
     tasks: list[tuple[Any, ...]] = []
-    each = max(1, repetitions // LAYOUTS)
+    each = max(1, repetitions // patterns)
     layouts = -(-repetitions // each)
     for family, arms, seeds in product(FAMILIES, reversed(ARMS), reversed(SEEDS)):
         parts = 4 if arms == 16 else 2
@@ -439,6 +438,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=5000, help="Data sets per cell.")
     parser.add_argument("--draws", type=int, default=moderated_t.DRAWS, help="Data sets of a reference distribution.")
+    parser.add_argument("--patterns", type=int, default=100, help="Patterns of failed runs per cell.")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
     parser.add_argument("--only", help="Run the tasks of this name only, such as measure_looks.")
     parser.add_argument("--show", action="store_true", help="Print the tables of the record and run nothing.")
@@ -446,7 +446,11 @@ def main() -> int:
     args = parser.parse_args()
     if args.show:
         return 0 if show(records.read(args.out)) else 1
-    tasks = [task for task in plan_tasks(args.repetitions, args.draws) if args.only in (None, task[0].__name__)]
+    tasks = [
+        task
+        for task in plan_tasks(args.repetitions, args.draws, args.patterns)
+        if args.only in (None, task[0].__name__)
+    ]
     rows, start, spent = [], time.time(), defaultdict(float)
     with ProcessPoolExecutor(args.jobs) as pool:
         waiting = {pool.submit(run_task, task): task for task in tasks}
