@@ -128,6 +128,7 @@ def run_study(
         records.make_folder(folder)
         write_spec(study, folder)
         task_facts(study, folder, task)
+        write_data_facts(study, folder, task)
         write_baselines(study, folder, task)
         reuse_records(study, folder, base)
     outcome = StudyOutcome(folder)
@@ -218,8 +219,15 @@ def write_spec(study: Study, folder: Path) -> None:
         )
 
 
+def write_data_facts(study: Study, folder: Path, task: tasks.Task) -> None:
+    """Write data.json, the description of the data for the report, unless it exists or the task has none."""
+    path = folder / "data.json"
+    if not records.exists(path) and (facts := task.describe_data()):
+        records.write(path, {"hash": study.hash, "data": facts})
+
+
 def write_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
-    """Compute the scores of simple rules once, for a task that has some."""
+    """Compute the scores of the task's baselines once, for a task that has some."""
     path = folder / "baselines.json"
     if records.exists(path):
         return
@@ -254,6 +262,13 @@ def load_task(study: Study) -> tasks.Task:
             f"metric {metric!r}",
             f"{study.task} computes {task.metric} itself",
             "leave out metric",
+        )
+    if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric):
+        raise usage_error(
+            "study.decision",
+            f"metric {metric!r}",
+            f"{study.task} is not a classification task",
+            "choose accuracy or perplexity",
         )
     task.metric = metric
     return task

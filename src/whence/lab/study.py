@@ -14,7 +14,9 @@ from whence.lab.arms import Arm
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")
 PRECISIONS = ("no", "bf16")
-METRICS = ("accuracy", "perplexity")  # every evaluation records the counts for both
+#: every evaluation records the counts for accuracy and perplexity; one of classification records those for all of them
+METRICS = ("accuracy", "perplexity", "balanced_accuracy", "macro_f1", "mcc")
+PERCENT_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")  # shown in percent
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""Tokenizers: bytes, or the most frequent words of the training split."""
+"""Tokenizers: bytes, characters, the most frequent words of the training split, or a tokenizer file."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from whence.errors import require_package, usage_error
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 
@@ -87,3 +90,77 @@ class WordTokenizer:
     def decode(self, tokens: Iterable[int]) -> list[str]:
         names = (self.names[token] for token in tokens)
         return [name if name.isprintable() else repr(name)[1:-1] for name in names]  # a newline may be a word
+
+
+#: a character, including line breaks
+CHARACTERS = re.compile(r".", re.DOTALL)
+TOKENS = ("words", "bytes", "characters")  # or the path of a tokenizer.json
+
+
+class TokenizerFile:
+    """A ``tokenizer.json`` of the package tokenizers, as published with most pretrained models."""
+
+    def __init__(self, path: str) -> None:
+        package = require_package("tokenizers", f"--tokens {path}", "data")
+        if not Path(path).is_file():
+            listed = ", ".join(TOKENS)
+            raise usage_error("--tokens", repr(path), f"it must be one of {listed}, or a tokenizer.json", "check the path")
+        try:
+            self.tokenizer: Any = package.Tokenizer.from_file(path)
+        except Exception as error:  # the package raises a bare Exception
+            got = f"{path}, which cannot be read ({error})"
+            raise usage_error("--tokens", got, "it must be a tokenizer.json of the package tokenizers", "save it again") from None
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.size = self.tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> Tensor:
+        return torch.tensor(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=torch.int32)
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        names = (self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens)
+        return [name if name and name.isprintable() else repr(name)[1:-1] or "<empty>" for name in names]
+
+
+class ReservedTokenizer:
+    """Another tokenizer after some reserved tokens, such as padding.
+
+    >>> padded = ReservedTokenizer(ByteTokenizer(), [PAD])
+    >>> padded.size, padded.encode("a").tolist(), padded.decode([0, 98])
+    (257, [98], ['<pad>', 'a'])
+    """
+
+    def __init__(self, tokenizer: Tokenizer, reserved: Sequence[str]) -> None:
+        self.tokenizer, self.reserved = tokenizer, list(reserved)
+        self.size = tokenizer.size + len(self.reserved)
+
+    def encode(self, text: str) -> Tensor:
+        return self.tokenizer.encode(text).int() + len(self.reserved)
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        first = len(self.reserved)
+        return [self.reserved[t] if t < first else self.tokenizer.decode([t - first])[0] for t in tokens]
+
+
+def build_tokenizer(tokens: str, train: Iterable[str], limit: int | None = None) -> Tokenizer:
+    """A tokenizer by name or file. The vocabulary of words and characters comes from the training texts alone.
+
+    Args:
+        tokens: ``words``, ``bytes``, ``characters`` or the path of a ``tokenizer.json``.
+        train: the training texts.
+        limit: largest vocabulary of words or characters, including padding and unknown.
+    """
+    if tokens == "bytes":
+        return ByteTokenizer()
+    if tokens in ("words", "characters"):
+        pattern = WORDS_AND_MARKS if tokens == "words" else CHARACTERS
+        return WordTokenizer.count((token for text in train for token in pattern.findall(text)), limit, pattern)
+    if Path(tokens).suffix != ".json":
+        listed = ", ".join(TOKENS)
+        raise usage_error("--tokens", repr(tokens), f"it must be one of {listed}, or a tokenizer.json", "choose one of these")
+    return TokenizerFile(tokens)
+
+
+def token_unit(tokens: str) -> str:
+    """The name of a tokenizer's tokens in a report."""
+    return tokens if tokens in TOKENS else f"tokens of {Path(tokens).name}"

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from whence.errors import usage_error
 from whence.lab.arms import Arm
+from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, classification_scores
 from whence.models import ModelSpec, build
 from whence.position.expression import ModelDims
 
@@ -42,12 +43,16 @@ class Batch:
 
 
 class MetricAccumulator:
-    """Sum correct predictions and cross-entropy over the batches of an evaluation."""
+    """Sum correct predictions and cross-entropy over the batches of an evaluation.
 
-    def __init__(self, metric: str) -> None:
+    For classification it also counts the confusion matrix, from which every metric of classification follows.
+    """
+
+    def __init__(self, metric: str, num_classes: int | None = None) -> None:
         self.metric = metric
         self.targets = self.correct = 0
         self.cross_entropy = 0.0
+        self.confusion = None if num_classes is None else torch.zeros(num_classes, num_classes, dtype=torch.int64)
 
     def add(self, logits: Tensor, batch: Batch) -> None:
         """Count one batch."""
@@ -55,12 +60,37 @@ class MetricAccumulator:
         self.targets += int((targets != IGNORE_INDEX).sum())
         self.correct += int(is_top_prediction(logits, targets).sum())
         self.cross_entropy += float(F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum"))
+        if self.confusion is not None:
+            scored = targets != IGNORE_INDEX
+            self.confusion += count_confusion(targets[scored], logits[scored].argmax(-1), len(self.confusion))
 
     def result(self) -> dict[str, Any]:
         """The value of the metric and the counts behind it, under the keys that records use."""
         mean = self.cross_entropy / self.targets
-        value = self.correct / self.targets if self.metric == "accuracy" else math.exp(min(mean, 700.0))
-        return {"value": value, "num_targets": self.targets, "correct": self.correct, "cross_entropy": mean}
+        row: dict[str, Any] = {"num_targets": self.targets, "correct": self.correct, "cross_entropy": mean}
+        if self.confusion is not None:
+            row["confusion"] = self.confusion.tolist()
+        return {"value": compute_metric(self.metric, row), **row}
+
+
+def compute_metric(metric: str, row: Mapping[str, Any]) -> float:
+    """The value of a metric from the counts that an evaluation records.
+
+    >>> compute_metric("accuracy", {"num_targets": 4, "correct": 3}), compute_metric("perplexity", {"cross_entropy": 0.0})
+    (0.75, 1.0)
+    """
+    if metric == "perplexity":
+        return math.exp(min(row["cross_entropy"], 700.0))
+    return row["correct"] / row["num_targets"] if metric == "accuracy" else classification_scores(row["confusion"])[metric]
+
+
+def count_confusion(targets: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """The confusion matrix ``[classes, classes]`` on the CPU: rows are true classes, columns are predicted ones.
+
+    >>> count_confusion(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    return (targets * classes + predicted).bincount(minlength=classes * classes).reshape(classes, classes).cpu()
 
 
 def is_top_prediction(logits: Tensor, targets: Tensor) -> Tensor:
@@ -88,7 +118,7 @@ class Task(ABC):
     vocab_size: int
     num_classes: int | None = None
     context: int  # tokens of the longest training input
-    metric: str  # "accuracy" or "perplexity"
+    metric: str  # "accuracy", "perplexity" or, for classification, one of CLASSIFICATION_METRICS
     pad: int | None = None  # padding token, if there is one
     settings: dict[str, Any]
     validation: str | None = None  # split for early stopping and for choosing weights
@@ -98,7 +128,7 @@ class Task(ABC):
 
     @property
     def higher_is_better(self) -> bool:
-        return self.metric == "accuracy"
+        return self.metric in CLASSIFICATION_METRICS
 
     def facts(self) -> dict[str, Any]:
         """What a report needs to know about the task. It is stored with the records, since a reader may lack the data."""
@@ -127,7 +157,7 @@ class Task(ABC):
 
     def metric_accumulator(self) -> MetricAccumulator:
         """A new accumulator for one evaluation; its result has at least ``value``."""
-        return MetricAccumulator(self.metric)
+        return MetricAccumulator(self.metric, self.num_classes)
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
         """Facts about a trained model to add to its record, as plain JSON."""
@@ -138,7 +168,22 @@ class Task(ABC):
         return {}
 
     def baselines(self) -> dict[str, Any]:
-        """Scores of simple rules, as plain JSON. A study computes them once."""
+        """Scores of predictors that are not trained networks, by name, as plain JSON. A study computes them once.
+
+        Each entry has ``kind``, ``splits`` (for each split a value for each metric) and ``about``, a sentence. The kinds are
+        "constant" (the same answer for every input: an arm that does not beat it has learned nothing), "rule" (a simple rule
+        on the input) and "ceiling" (the best possible). Reports draw them as lines. ``whence.lab.tasks.baselines`` computes
+        the usual ones.
+        """
+        return {}
+
+    def describe_data(self) -> dict[str, Any]:
+        """Facts about the data for the top of a report, as plain JSON; empty if there is nothing to say.
+
+        Keys that reports show: ``items`` (by split), ``classes`` (by label and split), ``lengths`` and ``duplicates`` (see
+        ``whence.lab.data.splits``), ``unknown`` (share of unknown tokens by split), ``bad_rows``, ``split`` (how the parts
+        were chosen) and ``tokens`` (what a token is).
+        """
         return {}
 
     @staticmethod
