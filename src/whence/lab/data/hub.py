@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from whence.errors import require_package, usage_error
+from whence.lab.data.corpora import content_hash
 from whence.lab.data.tables import SPLIT, SPLIT_NAMES, Row, Table
 
 PREFIX = "hf:"
@@ -62,3 +64,8 @@ def _name_labels(values: dict[str, Any], names: dict[str, list[str] | None]) -> 
         column: known[value] if (known := names.get(column)) and isinstance(value, int) and value >= 0 else value
         for column, value in values.items()
     }
+
+
+def hash_rows(table: Table) -> str:
+    """A hash of all rows of a dataset."""
+    return content_hash(json.dumps(row.values, sort_keys=True, default=str) for row in table.rows)

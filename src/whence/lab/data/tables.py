@@ -77,7 +77,10 @@ class Table:
         for option, column in columns.items():
             if column is not None and column not in self.columns:
                 raise usage_error(
-                    option, repr(column), f"the columns of {self.name} are {', '.join(self.columns)}", "name one of them"
+                    option,
+                    repr(column),
+                    f"the columns of {self.name} are {', '.join(self.columns)}",
+                    "name one of them",
                 )
 
 
@@ -103,7 +106,9 @@ def read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise usage_error("--data", f"no file {path}", "it must name a file", "check the path") from None
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
-        raise usage_error("--data", f"{path}, which is damaged", "it must be a complete file", "compress it again") from None
+        raise usage_error(
+            "--data", f"{path}, which is damaged", "it must be a complete file", "compress it again"
+        ) from None
     except OSError as error:
         got = f"{path}, which cannot be read ({error.strerror})"
         raise usage_error("--data", got, "it must be a readable file", "correct its permissions") from None
@@ -122,7 +127,9 @@ def table_files(path: Path) -> dict[str, Path]:
             continue
         if split in found:
             got = f"{found[split].name} and {file.name} in {path}"
-            raise usage_error("--data", got, f"a folder has one table of the split {split}", "remove or rename one of them")
+            raise usage_error(
+                "--data", got, f"a folder has one table of the split {split}", "remove or rename one of them"
+            )
         found[split] = file
     return found
 
@@ -143,7 +150,9 @@ def read_table(path: Path, columns: Sequence[str | None]) -> Table:
 
 def _read_folder(path: Path, columns: Sequence[str | None]) -> Table:
     tables = {split: read_table(file, columns) for split, file in table_files(path).items()}
-    shared = [column for column in next(iter(tables.values())).columns if all(column in t.columns for t in tables.values())]
+    shared = [
+        column for column in next(iter(tables.values())).columns if all(column in t.columns for t in tables.values())
+    ]
     merged = Table(path.name, [*shared, *([] if SPLIT in shared else [SPLIT])], has_splits=True)
     for split, table in tables.items():
         merged.rows += [Row(row.line, {**row.values, SPLIT: split}, table.name) for row in table.rows]

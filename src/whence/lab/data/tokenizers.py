@@ -104,12 +104,16 @@ class TokenizerFile:
         package = require_package("tokenizers", f"--tokens {path}", "data")
         if not Path(path).is_file():
             listed = ", ".join(TOKENS)
-            raise usage_error("--tokens", repr(path), f"it must be one of {listed}, or a tokenizer.json", "check the path")
+            raise usage_error(
+                "--tokens", repr(path), f"it must be one of {listed}, or a tokenizer.json", "check the path"
+            )
         try:
             self.tokenizer: Any = package.Tokenizer.from_file(path)
         except Exception as error:  # the package raises a bare Exception
             got = f"{path}, which cannot be read ({error})"
-            raise usage_error("--tokens", got, "it must be a tokenizer.json of the package tokenizers", "save it again") from None
+            raise usage_error(
+                "--tokens", got, "it must be a tokenizer.json of the package tokenizers", "save it again"
+            ) from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.size = self.tokenizer.get_vocab_size()
@@ -157,7 +161,9 @@ def build_tokenizer(tokens: str, train: Iterable[str], limit: int | None = None)
         return WordTokenizer.count((token for text in train for token in pattern.findall(text)), limit, pattern)
     if Path(tokens).suffix != ".json":
         listed = ", ".join(TOKENS)
-        raise usage_error("--tokens", repr(tokens), f"it must be one of {listed}, or a tokenizer.json", "choose one of these")
+        raise usage_error(
+            "--tokens", repr(tokens), f"it must be one of {listed}, or a tokenizer.json", "choose one of these"
+        )
     return TokenizerFile(tokens)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, Task, select_row
-from whence.lab.tasks.classification import LabelledFile, Sources, Sst2
+from whence.lab.tasks.classification import Sources, Sst2
+from whence.lab.tasks.files import FILE_TASKS
 from whence.lab.tasks.generated import Copying, Retrieval
-from whence.lab.tasks.language_modelling import Books, TextFile, Topics, WikiText2, WikiText103
+from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
 from whence.plugins import TASKS as GROUP
 from whence.plugins import (
     complete_reference,
@@ -29,7 +30,7 @@ from whence.plugins import (
 from whence.validation import format_value
 
 __all__ = [
-    "IGNORE_INDEX", "TASKS", "Batch", "MetricAccumulator", "Task", "TaskInfo", "find_task_class", "load", "select_row",
+    "FILE_TASKS", "IGNORE_INDEX", "TASKS", "Batch", "MetricAccumulator", "Task", "TaskInfo", "find_task_class", "load", "select_row",
 ]  # fmt: skip
 
 
@@ -52,8 +53,6 @@ TASKS: dict[str, TaskInfo] = {
     "books": TaskInfo(Books, False, "language modelling on public-domain books"),
     "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
 }
-#: tasks on a user's own file, built by ``whence compare --data``
-FILE_TASKS: dict[str, type[Task]] = {LabelledFile.name: LabelledFile, TextFile.name: TextFile}
 
 
 def load(name: str, **settings: Any) -> Task:

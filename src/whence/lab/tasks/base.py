@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -270,17 +269,6 @@ def require_choice(task: str, setting: str, got: str, choices: tuple[str, ...]) 
     if got not in choices:
         listed = ", ".join(map(repr, choices))
         raise usage_error(f"task {task!r}", f"{setting}={got!r}", f"it must be one of {listed}", "choose one of these")
-
-
-def require_file_hash(path: str, sha256: str) -> None:
-    """Reject a data file that differs from the one that a study was built for. An empty hash is not checked."""
-    if sha256 and hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
-        raise usage_error(
-            "--data",
-            f"{path}, which changed since the study was built",
-            "all runs of a study use the same data",
-            "restore the file, or run the command again to build another study",
-        )
 
 
 def named_generator(*names: object) -> torch.Generator:

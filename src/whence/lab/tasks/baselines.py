@@ -32,7 +32,11 @@ def baseline(kind: str, splits: Mapping[str, Mapping[str, float]], about: str) -
 
 
 def classification_baselines(
-    train_tokens: Tensor, train_labels: Tensor, tests: Mapping[str, tuple[Tensor, Tensor]], classes: int, vocab_size: int
+    train_tokens: Tensor,
+    train_labels: Tensor,
+    tests: Mapping[str, tuple[Tensor, Tensor]],
+    classes: int,
+    vocab_size: int,
 ) -> dict[str, Any]:
     """Majority class, naive Bayes on a bag of words, and the best score that contradictory labels allow.
 
@@ -46,8 +50,12 @@ def classification_baselines(
     weights = _naive_bayes(train_tokens, train_labels, classes, vocab_size)
     constant, bag, best = {}, {}, {}
     for split, (tokens, labels) in tests.items():
+        if not len(labels):
+            continue
         entropy = float(-prior.log()[labels].mean())
-        constant[split] = _scores(labels, torch.full_like(labels, majority), classes) | {"perplexity": math.exp(entropy)}
+        constant[split] = _scores(labels, torch.full_like(labels, majority), classes) | {
+            "perplexity": math.exp(entropy)
+        }
         chosen = torch.cat([(weights[part].sum(1) + prior.log()).argmax(-1) for part in tokens.long().split(256)])
         bag[split] = _scores(labels, chosen, classes)
         best[split] = _scores(labels, _best_answers(tokens, labels), classes)
@@ -100,7 +108,9 @@ class BigramModel:
         """``starts`` marks tokens whose predecessor belongs to another text, or is not scored; ``[N]`` bool."""
         self.vocab_size = vocab_size
         stream = stream[:MAX_BIGRAM_TOKENS].long()
-        counts = stream.bincount(minlength=vocab_size) if starts is None else stream[~starts].bincount(minlength=vocab_size)
+        counts = (
+            stream.bincount(minlength=vocab_size) if starts is None else stream[~starts].bincount(minlength=vocab_size)
+        )
         self.unigram = (counts.double() + 1) / (counts.sum() + vocab_size)
         pairs = stream[:-1] * vocab_size + stream[1:]
         if starts is not None:
@@ -129,7 +139,9 @@ class BigramModel:
         return torch.where(total > 0, (seen + types * unigram) / (total + types).clamp(min=1), unigram)
 
 
-def token_baselines(model: BigramModel, evaluations: Mapping[str, Iterable[Batch]], what: str = "token") -> dict[str, Any]:
+def token_baselines(
+    model: BigramModel, evaluations: Mapping[str, Iterable[Batch]], what: str = "token"
+) -> dict[str, Any]:
     """Uniform, unigram and bigram model on the scored tokens of each split."""
     uniform, unigram, bigram = {}, {}, {}
     top = int(model.unigram.argmax())
@@ -146,7 +158,9 @@ def token_baselines(model: BigramModel, evaluations: Mapping[str, Iterable[Batch
         }
     return {
         "uniform": baseline(CONSTANT, uniform, f"Every {what} with the same probability."),
-        "unigram": baseline(CONSTANT, unigram, f"The frequencies of each {what} in the training part, whatever the context."),
+        "unigram": baseline(
+            CONSTANT, unigram, f"The frequencies of each {what} in the training part, whatever the context."
+        ),
         "bigram": baseline(RULE, bigram, f"The frequencies after the preceding {what}, with Witten-Bell smoothing."),
     }
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +12,9 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.lab.data import corpora, python_texts
-from whence.lab.data.corpora import content_hash, data_folder, is_held_out
-from whence.lab.data.tokenizers import WORDS_AND_MARKS, WordTokenizer
+from whence.lab.data.corpora import content_hash, data_folder
+from whence.lab.data.splits import describe_lengths
+from whence.lab.data.tokenizers import WORDS_AND_MARKS, Tokenizer, WordTokenizer
 from whence.lab.tasks.base import (
     Batch,
     Task,
@@ -23,9 +22,9 @@ from whence.lab.tasks.base import (
     extrapolation_lengths,
     require_at_least,
     require_choice,
-    require_file_hash,
     to_ints,
 )
+from whence.lab.tasks.baselines import classification_baselines
 
 MASKS = ("none", "keys")
 
@@ -57,12 +56,13 @@ class Classification(Task):
     kind = "classify"
     metric = "accuracy"
     pad = 0
+    class_names: tuple[str, ...] = ()  # in the order of the labels; numbers if it is empty
 
     def __init__(
         self,
         train: Items,
         tests: dict[str, Items],
-        tokenizer: WordTokenizer,
+        tokenizer: Tokenizer,
         classes: int,
         mask: str,
         settings: dict[str, Any],
@@ -92,6 +92,24 @@ class Classification(Task):
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         return self.tokenizer.decode(to_ints(tokens))
 
+    def baselines(self) -> dict[str, Any]:
+        tests = {split: (items.tokens, items.labels) for split, items in self.tests.items()}
+        return classification_baselines(
+            self.train.tokens, self.train.labels, tests, self.num_classes or 0, self.vocab_size
+        )
+
+    def describe_data(self) -> dict[str, Any]:
+        parts = {"train": self.train, **self.tests}
+        names = self.class_names or tuple(map(str, range(self.num_classes or 0)))
+        counts = {part: items.labels.bincount(minlength=len(names)).tolist() for part, items in parts.items()}
+        lengths = [int(n) for n in (self.train.tokens != 0).sum(1)]
+        return {
+            "items": {part: len(items.labels) for part, items in parts.items()},
+            "classes": {name: {part: own[label] for part, own in counts.items()} for label, name in enumerate(names)},
+            "lengths": describe_lengths(lengths, None, "words"),
+            "tokens": f"words; a vocabulary of {self.vocab_size:,}",
+        }
+
     def _batch(self, items: Items, rows: Tensor) -> Batch:
         tokens = items.tokens[rows].long()
         return Batch(tokens, items.labels[rows], tokens != 0 if self.mask == "keys" else None)
@@ -109,6 +127,7 @@ class Sources(Classification):
     """
 
     name = "sources"
+    class_names = SOURCES
 
     def __init__(self, context: int = 32, words: int = 4096, items: int = 200) -> None:
         require_at_least(self.name, "context", context, 1)
@@ -181,6 +200,7 @@ class Sst2(Classification):
     """
 
     name = "sst2"
+    class_names = ("negative", "positive")
 
     def __init__(self, context: int = 64, words: int = 10_000, mask_padding: str = "keys") -> None:
         require_at_least(self.name, "context", context, 1)
@@ -199,81 +219,3 @@ class Sst2(Classification):
         settings = {"words": words, "mask_padding": mask_padding, "data_hash": content_hash(read)}
         items = Items.from_texts([tokenizer.look_up(text) for text in train], labels, context)
         super().__init__(items, tests, tokenizer, 2, mask_padding, settings)
-
-
-class LabelledFile(Classification):
-    """Texts and labels from a CSV or TSV file with a header; `whence compare --data reviews.csv` builds it.
-
-    A text goes to the test split with a chance of 20 %, decided by a hash of the text, so equal texts are on one side.
-
-    Args:
-        path: the file; a name that ends in .tsv is read with tabs.
-        text_column: the column with the texts.
-        label_column: the column with the labels, numbers or words.
-        context: tokens of an input; longer texts are cut, shorter ones padded.
-        words: the size of the vocabulary, the most frequent words of the training split.
-        mask_padding: "keys" masks padding, "none" treats it as a token.
-        sha256: the hash that the file must have, if it is not empty.
-    """
-
-    name = "labelled_file"
-
-    def __init__(
-        self,
-        path: str,
-        text_column: str = "text",
-        label_column: str = "label",
-        context: int = 64,
-        words: int = 10_000,
-        mask_padding: str = "keys",
-        sha256: str = "",
-    ) -> None:
-        require_at_least(self.name, "context", context, 1)
-        require_at_least(self.name, "words", words, 3)
-        rows = read_labelled(Path(path), text_column, label_column)
-        require_file_hash(path, sha256)
-        classes = sorted({label for _, label in rows})
-        parts = {side: [row for row in rows if is_held_out(row[0]) is side] for side in (False, True)}
-        if len(classes) < 2 or min(map(len, parts.values())) == 0:
-            raise usage_error(
-                "--data",
-                f"{len(rows)} texts with {len(classes)} labels in {path}",
-                "classification needs at least two labels, and texts for training and test",
-                "check --label-column, or add rows",
-            )
-        split = WORDS_AND_MARKS.findall
-        tokenizer = WordTokenizer.count((word for text, _ in parts[False] for word in split(text)), words)
-        train, test = (
-            Items.from_texts(
-                [tokenizer.look_up(split(text)) for text, _ in part],
-                [classes.index(label) for _, label in part],
-                context,
-            )
-            for part in parts.values()
-        )
-        settings = {
-            "file": Path(path).name,
-            "classes": classes,
-            "words": words,
-            "mask_padding": mask_padding,
-            "data_hash": content_hash([part for row in rows for part in row]),
-        }
-        super().__init__(train, {"test": test}, tokenizer, len(classes), mask_padding, settings)
-
-
-def read_labelled(path: Path, text_column: str, label_column: str) -> list[tuple[str, str]]:
-    """The texts and labels of a CSV or TSV file; rows without a text are left out."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-            columns = list(reader.fieldnames or ())
-            for option, column in (("--text-column", text_column), ("--label-column", label_column)):
-                if column not in columns:
-                    raise usage_error(
-                        option, repr(column), f"the columns of {path.name} are {', '.join(columns)}", "name one of them"
-                    )
-            return [(row[text_column], row[label_column] or "") for row in reader if row[text_column]]
-    except FileNotFoundError:
-        raise usage_error("--data", f"no file {path}", "it names a CSV or TSV file", "check the path") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise usage_error("--data", f"{path.name}: {error}", "it must be CSV in UTF-8", "convert the file") from None

@@ -21,6 +21,7 @@ from whence.lab.tasks.base import (
     require_at_least,
     to_ints,
 )
+from whence.lab.tasks.baselines import answer_baselines
 
 
 class GeneratedTask(Task):
@@ -62,6 +63,12 @@ class GeneratedTask(Task):
         generator = named_generator(self.name, self.seed, split)
         sizes = [min(rows, self.items - done) for done in range(0, self.items, rows)]
         return [self.draw(size, self.amounts()[split], generator) for size in sizes]
+
+    def describe_data(self) -> dict[str, Any]:
+        return {
+            "items": dict.fromkeys(self.splits(), self.items),
+            "split": "generated: training never repeats an input",
+        }
 
 
 def sample_without_replacement(rows: int, many: int, chosen: int, generator: torch.Generator) -> torch.Tensor:
@@ -112,6 +119,18 @@ class Retrieval(GeneratedTask):
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         return [f"k{token}" if token < self.keys else f"v{token - self.keys}" for token in to_ints(tokens)]
 
+    def baselines(self) -> dict[str, Any]:
+        shown = {
+            split: torch.cat([_share_of_values(batch) for batch in self.evaluation(split)]) for split in self.splits()
+        }
+        rule = "One of the values in the input, drawn at random: content without position."
+        return answer_baselines(self.values, self.splits(), {"a value of the input": (shown, rule)})
+
+
+def _share_of_values(batch: Batch) -> Tensor:
+    """The share of the values in each input that equal its target."""
+    return (batch.tokens[:, 1:-1:2] == batch.targets[:, -1:]).double().mean(1)
+
 
 class Copying(GeneratedTask):
     """Copying: a random string, a separator, the string again.
@@ -146,3 +165,26 @@ class Copying(GeneratedTask):
 
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         return ["|" if token == self.symbols else f"s{token}" for token in to_ints(tokens)]
+
+    def baselines(self) -> dict[str, Any]:
+        shown = {
+            split: torch.cat([_share_of_successors(batch) for batch in self.evaluation(split)])
+            for split in self.splits()
+        }
+        rule = (
+            "One of the symbols that follow the current one in the string, drawn at random: content without position."
+        )
+        return answer_baselines(self.symbols, self.splits(), {"a successor of the symbol": (shown, rule)})
+
+
+def _share_of_successors(batch: Batch) -> Tensor:
+    """For each target, its share among the symbols that follow the current symbol in the string; [rows * targets].
+
+    The first target follows the separator, which is not in the string: its share among all symbols counts.
+    """
+    string = batch.targets[:, batch.targets.shape[1] // 2 :]
+    follows = torch.ones(*string.shape, string.shape[1], dtype=torch.bool)  # [B, targets, places in the string]
+    follows[:, 1:, 0] = False
+    follows[:, 1:, 1:] = string[:, :-1, None] == string[:, None, :-1]
+    right = follows & (string[:, :, None] == string[:, None, :])
+    return (right.sum(2) / follows.sum(2)).flatten()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,31 +28,47 @@ from whence.lab.tasks.base import (
     extrapolation_lengths,
     require_at_least,
     require_choice,
-    require_file_hash,
     to_ints,
 )
+from whence.lab.tasks.baselines import BigramModel, token_baselines
 
 
 class LanguageModelling(Task):
-    """Next-token prediction. ``blocks`` is the number of scored test blocks, evenly spaced in the stream."""
+    """Next-token prediction. ``blocks`` is the number of scored test blocks, evenly spaced in the stream.
+
+    A validation stream, if there is one, is scored at the training length.
+    """
 
     kind = "lm"
     metric = "perplexity"
+    unit = "token"  # what a token is
 
     def __init__(
-        self, train: Tensor, test: Tensor, tokenizer: Tokenizer, context: int, blocks: int, settings: dict[str, Any]
+        self,
+        train: Tensor,
+        test: Tensor,
+        tokenizer: Tokenizer,
+        context: int,
+        blocks: int,
+        settings: dict[str, Any],
+        validation: Tensor | None = None,
     ) -> None:
         require_at_least(self.name, "context", context, 2)
         require_at_least(self.name, "blocks", blocks, 1)
         self.tokenizer, self.vocab_size, self.context = tokenizer, tokenizer.size, context
-        self.train, self.test = train, test
+        self.train, self.test, self.validation_stream = train, test, validation
         self._enough("training", train, context + 1)
         self._enough("test", test, max(self.splits().values()) + 1)
-        self.starts = self._block_starts(blocks)
+        self.starts = _block_starts(test, context, max(self.splits().values()) - context, blocks)
+        if validation is not None:
+            self._enough("validation", validation, context + 1)
+            self.validation = "validation"
+            self.validation_starts = _block_starts(validation, context, 0, blocks)
         self.settings = {"task": self.name, **settings, "context": context, "blocks": blocks}
 
     def splits(self) -> dict[str, int]:
-        return extrapolation_lengths(self.context)
+        lengths = extrapolation_lengths(self.context)
+        return lengths if self.validation_stream is None else lengths | {"validation": self.context}
 
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
         starts = torch.randint(len(self.train) - self.context, (size,), generator=generator)
@@ -69,6 +84,9 @@ class LanguageModelling(Task):
 
     def evaluation(self, split: str) -> list[Batch]:
         length = self.split_length(split)
+        if split == "validation" and self.validation_stream is not None:
+            parts = self.validation_starts.split(evaluation_batch_size(length))
+            return [windows(self.validation_stream, starts, length) for starts in parts]
         history = length - self.context
         return [
             windows(self.test, starts - history, length, history)
@@ -78,12 +96,17 @@ class LanguageModelling(Task):
     def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
         return self.tokenizer.decode(to_ints(tokens))
 
-    def _block_starts(self, blocks: int) -> Tensor:
-        # the first block starts where the longest input has its full history
-        starts = torch.arange(max(self.splits().values()) - self.context, len(self.test) - self.context, self.context)
-        if len(starts) <= blocks:
-            return starts
-        return starts[torch.arange(blocks) * len(starts) // blocks]
+    def baselines(self) -> dict[str, Any]:
+        evaluations = {split: self.evaluation(split) for split in self.splits()}
+        return token_baselines(BigramModel(self.train, self.vocab_size), evaluations, self.unit)
+
+    def describe_data(self) -> dict[str, Any]:
+        streams = {"train": self.train, "validation": self.validation_stream, "test": self.test}
+        return {
+            "items": {part: len(stream) for part, stream in streams.items() if stream is not None},
+            "counted": f"{self.unit}s",
+            "tokens": f"{self.unit}s; a vocabulary of {self.vocab_size:,}",
+        }
 
     def _enough(self, part: str, stream: Tensor, least: int) -> None:
         if len(stream) < least:
@@ -93,6 +116,14 @@ class LanguageModelling(Task):
                 f"a context of {self.context} needs {least}",
                 "use a smaller context or more text",
             )
+
+
+def _block_starts(stream: Tensor, context: int, first: int, blocks: int) -> Tensor:
+    """The starts of ``blocks`` blocks, evenly spaced; the first starts where the longest input has its full history."""
+    starts = torch.arange(first, len(stream) - context, context)
+    if len(starts) <= blocks:
+        return starts
+    return starts[torch.arange(blocks) * len(starts) // blocks]
 
 
 def windows(stream: Tensor, starts: Tensor, length: int, history: int = 0) -> Batch:
@@ -132,6 +163,7 @@ class Topics(LanguageModelling):
             "python": platform.python_version(),
             "data_hash": content_hash([train, test]),
         }
+        self.unit = units.removesuffix("s")
         super().__init__(chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings)
 
 
@@ -147,6 +179,7 @@ class WikiText(LanguageModelling):
     """
 
     size: int
+    unit = "word"
 
     def __init__(
         self, context: int = 64, blocks: int = 512, train_part: str = "train", words: int | None = None
@@ -177,6 +210,7 @@ class Books(LanguageModelling):
     """Bytes of public-domain books, split by book. ``characters`` limits the training text; None reads all of it."""
 
     name = "books"
+    unit = "byte"
 
     def __init__(self, context: int = 256, blocks: int = 128, characters: int | None = 10_000_000) -> None:
         require_at_least(self.name, "characters", context + 1 if characters is None else characters, context + 1)
@@ -218,24 +252,3 @@ class OwnText(LanguageModelling):
         wrapped = PretrainedTokenizer(tokenizer)
         settings = {"tokens": wrapped.size, "data_hash": content_hash([train, test])}
         super().__init__(wrapped.encode(train), wrapped.encode(test), wrapped, context, blocks, settings)
-
-
-class TextFile(LanguageModelling):
-    """The bytes of a text file; `whence compare --data book.txt` builds it. The last tenth of the text is the test part."""
-
-    name = "text_file"
-
-    def __init__(self, path: str, context: int = 64, blocks: int = 128, sha256: str = "") -> None:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise usage_error("--data", f"no file {path}", "it names a text file", "check the path") from None
-        except UnicodeDecodeError:
-            raise usage_error("--data", path, "the text must be UTF-8", "convert the file") from None
-        require_file_hash(path, sha256)
-        cut = len(text) - len(text) // 10
-        settings = {"file": Path(path).name, "data_hash": content_hash([text])}
-        tokenizer = ByteTokenizer()
-        super().__init__(
-            tokenizer.encode(text[:cut]), tokenizer.encode(text[cut:]), tokenizer, context, blocks, settings
-        )

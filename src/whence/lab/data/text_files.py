@@ -1,0 +1,147 @@
+"""Running text from a file, a folder of files or a column of a table, in training, validation and test parts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whence.errors import usage_error
+from whence.lab.data.splits import SHARES, normalize_text
+from whence.lab.data.tables import SPLIT, SPLIT_NAMES, SUFFIXES, BadRow, Table, plain_suffix, read_bytes
+
+#: files of a folder that are read as text
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex")
+#: with fewer files than this, the end of every file is held out instead of whole files
+MIN_FILES = 10
+
+
+@dataclass
+class Corpus:
+    """The text of each part, how the parts were chosen, and what was left out."""
+
+    parts: dict[str, str]
+    how: str
+    units: int  # lines that can be used
+    bad: list[BadRow] = field(default_factory=list)
+    files: int = 1
+    ignored: list[str] = field(default_factory=list)  # files of a folder that are not text
+
+
+def read_corpus(path: Path, seed: int) -> Corpus:
+    """The text of a file or a folder."""
+    if not path.exists():
+        raise usage_error("--data", f"no file {path}", "it must name a text file or a folder of them", "check the path")
+    if path.is_file():
+        text, bad, lines = _read_text(path, "")
+        parts = dict(zip(("train", "validation", "test"), _cut(text), strict=True))
+        return Corpus(
+            parts, "the last tenth of the text is the test part, the tenth before it the validation part", lines, bad
+        )
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    chosen = [file for file in files if plain_suffix(file) in TEXT_SUFFIXES]
+    if not chosen:
+        listed = ", ".join(TEXT_SUFFIXES)
+        got = f"{path} without a text file"
+        raise usage_error("--data", got, f"a folder of texts has files that end in {listed}", "rename the files")
+    texts: dict[str, str] = {}
+    bad: list[BadRow] = []
+    lines = 0
+    for file in chosen:
+        name = file.relative_to(path).as_posix()
+        texts[name], own, count = _read_text(file, name)
+        bad, lines = bad + own, lines + count
+    parts, how = _split_files(texts, seed)
+    ignored = [file.relative_to(path).as_posix() for file in files if file not in set(chosen)]
+    return Corpus({part: "\n".join(own) for part, own in parts.items()}, how, lines, bad, len(chosen), ignored)
+
+
+def corpus_of_table(table: Table, column: str) -> Corpus:
+    """The texts of a column, one below the other. The rows keep their order; empty texts are blank lines."""
+    texts: list[tuple[str, str]] = []
+    bad = list(table.bad)
+    for row in table.rows:
+        value = row.values.get(column)
+        if not isinstance(value, str):
+            bad.append(row.bad("no text"))
+        else:
+            texts.append((SPLIT_NAMES.get(str(row.values.get(SPLIT)), "train"), value.rstrip("\n") + "\n"))
+    if table.has_splits:
+        parts = {part: "".join(text for own, text in texts if own == part) for part in ("train", "validation", "test")}
+        if not parts["test"]:
+            parts["test"] = parts.pop("validation")
+        return Corpus(
+            {part: text for part, text in parts.items() if text}, "the parts that the data name", len(texts), bad
+        )
+    pieces = _cut([text for _, text in texts])
+    how = "the last tenth of the rows is the test part, the tenth before it the validation part"
+    return Corpus(
+        {p: "".join(own) for p, own in zip(("train", "validation", "test"), pieces, strict=True)}, how, len(texts), bad
+    )
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path has the name of a table."""
+    return plain_suffix(path) in SUFFIXES
+
+
+def _read_text(path: Path, name: str) -> tuple[str, list[BadRow], int]:
+    """The text without its lines that are not UTF-8, those lines, and the number of the others."""
+    text = read_bytes(path).decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
+    text = text.replace("\r\n", "\n")
+    if not text.strip():
+        return "", [BadRow(1, "empty file", name)], 0
+    if text.isascii() or not any("\udc80" <= c <= "\udcff" for c in text):
+        return text, [], text.count("\n") + 1
+    lines = text.split("\n")
+    wrong = [number for number, line in enumerate(lines, start=1) if any("\udc80" <= c <= "\udcff" for c in line)]
+    left_out = set(wrong)
+    rest = "\n".join(line for number, line in enumerate(lines, start=1) if number not in left_out)
+    return rest, [BadRow(number, "not UTF-8", name) for number in wrong], len(lines) - len(wrong)
+
+
+def _cut(text: Any) -> tuple[Any, Any, Any]:
+    """The first eight tenths, the next and the last tenth of a text or a list."""
+    test = len(text) - len(text) // 10
+    validation = test - len(text) // 10
+    return text[:validation], text[validation:test], text[test:]
+
+
+def _split_files(texts: dict[str, str], seed: int) -> tuple[dict[str, list[str]], str]:
+    """The texts of each part: by file name, by whole files, or from the end of every file."""
+    named = {name: SPLIT_NAMES.get(_first_word(name)) for name in texts}
+    parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    if all(named.values()) and {"train", "test"} <= set(named.values()):
+        for name, split in named.items():
+            parts[str(split)].append(texts[name])
+        return {part: own for part, own in parts.items() if own}, "the parts that the file names say"
+    if len(texts) >= MIN_FILES:
+        waiting = sorted(texts)
+        random.Random(seed).shuffle(waiting)
+        total = sum(map(len, texts.values()))
+        for part, share in SHARES.items():
+            while sum(map(len, parts[part])) < share * total and len(waiting) > 1:
+                parts[part].append(texts[waiting.pop()])
+        parts["train"] = [texts[name] for name in sorted(waiting)]
+        return parts, f"whole files, about a tenth of the text for test and for validation, by seed {seed}"
+    for name in sorted(texts):
+        for part, piece in zip(("train", "validation", "test"), _cut(texts[name]), strict=True):
+            parts[part].append(piece)
+    return parts, "the last tenth of every file is in the test part, the tenth before it in the validation part"
+
+
+def _first_word(name: str) -> str:
+    words = "".join(c if c.isalnum() else " " for c in Path(name).name.lower()).split()
+    return words[0] if words else ""
+
+
+def describe_repeated_lines(parts: dict[str, str], shortest: int = 40) -> dict[str, float]:
+    """The share of long lines of each held-out part that also occur in training, in normalised form."""
+    train = {normalize_text(line) for line in parts["train"].split("\n") if len(line) >= shortest}
+    shares = {}
+    for part, text in parts.items():
+        lines = [normalize_text(line) for line in text.split("\n") if len(line) >= shortest]
+        if part != "train" and lines:
+            shares[part] = sum(line in train for line in lines) / len(lines)
+    return shares

@@ -1,0 +1,506 @@
+"""Tasks on a user's own data: labelled texts, running text, and pairs of texts. ``whence compare --data`` builds them.
+
+The split into training, validation and test parts depends on the data and ``split_seed`` alone, so all arms and training
+seeds share it. The vocabulary comes from the training part. A row that cannot be used is an error that names its line, unless
+``skip_bad_rows`` is set; then the record names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.lab.data import hub, text_files
+from whence.lab.data.corpora import content_hash
+from whence.lab.data.splits import describe_duplicates, describe_lengths, normalize_text, stratified_split
+from whence.lab.data.tables import (
+    SPLIT,
+    BadRow,
+    Row,
+    Table,
+    hash_data,
+    read_table,
+    report_bad_rows,
+    split_value,
+    text_value,
+)
+from whence.lab.data.tokenizers import (
+    PAD,
+    TOKENS,
+    ReservedTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    build_tokenizer,
+    token_unit,
+)
+from whence.lab.tasks.base import (
+    IGNORE_INDEX,
+    Batch,
+    Task,
+    evaluation_batch_size,
+    require_at_least,
+    to_ints,
+)
+from whence.lab.tasks.baselines import BigramModel, token_baselines
+from whence.lab.tasks.classification import Classification, Items
+from whence.lab.tasks.language_modelling import LanguageModelling
+
+PARTS = ("train", "test", "validation")  # the test part decides, so it is before validation
+SEPARATOR, END = "<sep>", "<end>"
+
+
+def hash_inputs(data: str, tokens: str = "") -> str:
+    """A hash of the data and of the tokenizer file, if there is one; changed inputs make another study."""
+    digest = hub.hash_rows(hub.read_hub_table(data)) if hub.is_hub_name(data) else hash_data(Path(data))
+    if tokens and tokens not in TOKENS and Path(tokens).is_file():
+        digest = hashlib.sha256((digest + hash_data(Path(tokens))).encode()).hexdigest()
+    return digest
+
+
+def _require_same_data(data: str, tokens: str, sha256: str) -> None:
+    """Reject data that differ from those that a study was built for. An empty hash is not checked."""
+    if sha256 and hash_inputs(data, tokens) != sha256:
+        raise usage_error(
+            "--data",
+            f"{data}, which changed since the study was built",
+            "all runs of a study use the same data",
+            "restore the file, or run the command again to build another study",
+        )
+
+
+def load_table(data: str, columns: Mapping[str, str | None]) -> Table:
+    """The table that ``--data`` names. ``columns`` maps options to the columns that must exist."""
+    table = hub.read_hub_table(data) if hub.is_hub_name(data) else read_table(Path(data), list(columns.values()))
+    table.require_columns(columns)
+    return table
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row of texts with the part it belongs to."""
+
+    texts: tuple[str, ...]
+    label: str = ""
+    part: str = "train"
+
+
+class _Rows:
+    """The usable rows of a table, each in one part, and what is known about the others."""
+
+    def __init__(
+        self,
+        table: Table,
+        text_columns: Mapping[str, str],
+        label_column: str | None,
+        split_column: str,
+        split_seed: int,
+        skip_bad_rows: bool,
+    ) -> None:
+        splits = split_column or (SPLIT if table.has_splits else "")
+        bad: list[BadRow] = list(table.bad)
+        usable: list[tuple[Row, Example]] = []
+        for row in table.rows:
+            values = [text_value(row, column, what) for what, column in text_columns.items()]
+            values.append("" if label_column is None else text_value(row, label_column, "label"))
+            values.append(split_value(row, splits) if splits else "train")
+            wrong = next((value for value in values if isinstance(value, BadRow)), None)
+            if wrong is not None:
+                bad.append(wrong)
+                continue
+            *texts, label, part = map(str, values)
+            usable.append((row, Example(tuple(texts), label.strip(), part)))
+        usable, rare = _drop_rare_labels(usable, bool(splits)) if label_column is not None else (usable, [])
+        columns = " and ".join([*text_columns, *(["label"] if label_column else [])])
+        rule = f"every row needs a {columns}" + (" that enough rows share" if rare else "")
+        self.bad_rows = report_bad_rows(table.name, [*bad, *rare], len(usable), skip_bad_rows, rule)
+        examples = [example for _, example in usable]
+        self.keys = [normalize_text(example.texts[0]) for example in examples]
+        if splits:
+            self.parts = [example.part for example in examples]
+            self.how = f"the parts that the {'data name' if table.has_splits else f'column {splits!r} names'}"
+        else:
+            self.parts = stratified_split(self.keys, [example.label for example in examples], split_seed)
+            self.how = f"80 % training, 10 % validation, 10 % test of each class, by seed {split_seed}; equal texts stay together"
+            if label_column is None:
+                self.how = self.how.replace(" of each class", "")
+        if self.parts and "test" not in self.parts:  # a table of train and dev: dev decides
+            self.parts = ["test" if part == "validation" else part for part in self.parts]
+        self.by_part: dict[str, list[Example]] = {part: [] for part in PARTS}
+        for example, part in zip(examples, self.parts, strict=True):
+            self.by_part[part].append(example)
+        self.by_part = {part: own for part, own in self.by_part.items() if own}
+        self.labels = [example.label for example in examples]
+        if not {"train", "test"} <= set(self.by_part):
+            raise usage_error(
+                "--data",
+                f"{len(examples)} usable rows in {table.name}",
+                "there must be rows for training and for test",
+                "add rows, or name the column of the splits with --split-column",
+            )
+
+    def facts(self, labels: bool) -> dict[str, Any]:
+        return {
+            "items": {part: len(own) for part, own in self.by_part.items()},
+            "split": self.how,
+            "duplicates": describe_duplicates(self.keys, self.labels if labels else None, self.parts),
+            "bad_rows": self.bad_rows,
+        }
+
+
+def _drop_rare_labels(
+    usable: list[tuple[Row, Example]], has_splits: bool
+) -> tuple[list[tuple[Row, Example]], list[BadRow]]:
+    """Rows whose label cannot be in every part: too few different texts for a split, or none in a given training part."""
+    if has_splits:
+        known = {example.label for _, example in usable if example.part == "train"}
+        reason = "label {} does not occur in the training part"
+    else:
+        texts: dict[str, set[str]] = defaultdict(set)
+        for _, example in usable:
+            texts[example.label].add(normalize_text(example.texts[0]))
+        known = {label for label, own in texts.items() if len(own) >= 3}
+        reason = "label {} has fewer than 3 different texts, one for each part"
+    kept = [(row, example) for row, example in usable if example.label in known]
+    return kept, [row.bad(reason.format(repr(e.label))) for row, e in usable if e.label not in known]
+
+
+def sort_labels(labels: Iterable[str]) -> list[str]:
+    """The different labels: numbers by size, words by the alphabet.
+
+    >>> sort_labels(["10", "2", "2"]), sort_labels(["b", "a", "1"])
+    (['2', '10'], ['1', 'a', 'b'])
+    """
+    unique = set(labels)
+    try:
+        return sorted(unique, key=lambda label: (float(label), label))
+    except ValueError:
+        return sorted(unique)
+
+
+def _unknown_share(tokenizer: Tokenizer, parts: Mapping[str, Sequence[list[int]]], unknown: int) -> dict[str, float]:
+    """The share of unknown tokens in each part; empty if the tokenizer has none."""
+    if not isinstance(tokenizer, WordTokenizer):
+        return {}
+    return {
+        part: sum(text.count(unknown) for text in texts) / max(1, sum(map(len, texts))) for part, texts in parts.items()
+    }
+
+
+class LabelledFile(Classification):
+    """Texts and labels from a table; `whence compare --data reviews.csv` builds it.
+
+    Args:
+        path: a CSV, TSV, JSON Lines or Parquet file, a folder with one table for each split, or ``hf:NAME``.
+        text_column: the column with the texts.
+        label_column: the column with the labels, numbers or words.
+        split_column: the column that names the split of each row; without it a stratified split is made.
+        split_seed: seed of that split.
+        tokens: ``words``, ``bytes``, ``characters`` or the path of a ``tokenizer.json``.
+        context: tokens of an input; longer texts are cut, shorter ones padded.
+        words: largest vocabulary of words or characters.
+        mask_padding: "keys" masks padding, "none" treats it as a token.
+        skip_bad_rows: leave out rows that cannot be used; the record names them.
+        sha256: the hash that the data must have, if it is not empty.
+    """
+
+    name = "labelled_file"
+
+    def __init__(
+        self,
+        path: str,
+        text_column: str = "text",
+        label_column: str = "label",
+        split_column: str = "",
+        split_seed: int = 0,
+        tokens: str = "words",
+        context: int = 64,
+        words: int = 10_000,
+        mask_padding: str = "keys",
+        skip_bad_rows: bool = False,
+        sha256: str = "",
+    ) -> None:
+        require_at_least(self.name, "context", context, 1)
+        require_at_least(self.name, "words", words, 3)
+        _require_same_data(path, tokens, sha256)
+        columns = {"--text-column": text_column, "--label-column": label_column, "--split-column": split_column or None}
+        rows = _Rows(
+            load_table(path, columns), {"text": text_column}, label_column, split_column, split_seed, skip_bad_rows
+        )
+        classes = sort_labels(rows.labels)
+        if len(classes) < 2:
+            raise usage_error(
+                "--label-column",
+                f"{label_column!r} with {len(classes)} label in {len(rows.labels)} rows",
+                "classification needs at least two labels",
+                "name another column",
+            )
+        inner = build_tokenizer(tokens, (example.texts[0] for example in rows.by_part["train"]), words)
+        tokenizer = inner if isinstance(inner, WordTokenizer) else ReservedTokenizer(inner, [PAD])
+        numbers = {label: number for number, label in enumerate(classes)}
+        encoded = {part: [tokenizer.encode(e.texts[0]).tolist() for e in own] for part, own in rows.by_part.items()}
+        items = {
+            part: Items.padded(texts, [numbers[example.label] for example in rows.by_part[part]], context)
+            for part, texts in encoded.items()
+        }
+        self.class_names = tuple(classes)
+        settings = {
+            "file": Path(path).name,
+            "classes": classes,
+            "tokens": token_unit(tokens),
+            "words": words,
+            "split_seed": split_seed,
+            "split_column": split_column,
+            "mask_padding": mask_padding,
+            "bad_rows": rows.bad_rows,
+            "data_hash": content_hash(
+                [part for own in rows.by_part.values() for e in own for part in (*e.texts, e.label)]
+            ),
+        }
+        tests = {part: own for part, own in items.items() if part != "train"}
+        self.validation = "validation" if "validation" in tests else None
+        super().__init__(items["train"], tests, tokenizer, len(classes), mask_padding, settings)
+        lengths = [len(text) for texts in encoded.values() for text in texts]
+        self._facts = rows.facts(labels=True) | {
+            "lengths": describe_lengths(lengths, context, token_unit(tokens)),
+            "unknown": _unknown_share(inner, encoded, 1),
+            "tokens": f"{token_unit(tokens)}; a vocabulary of {tokenizer.size:,}",
+        }
+
+    def describe_data(self) -> dict[str, Any]:
+        return super().describe_data() | self._facts
+
+
+class TextFile(LanguageModelling):
+    """Running text; `whence compare --data book.txt` builds it.
+
+    The last tenth of a text is the test part and the tenth before it the validation part. Of a folder, files whose names start
+    with train, validation or test are these parts; of ten or more other files, whole files are held out by ``split_seed``.
+
+    Args:
+        path: a text file, a folder of them, a table with a column of texts, or ``hf:NAME``.
+        text_column: the column with the texts, for a table.
+        split_seed: seed of the choice of held-out files.
+        tokens: ``bytes``, ``words``, ``characters`` or the path of a ``tokenizer.json``.
+        context: tokens of a training input.
+        blocks: number of scored test blocks.
+        words: largest vocabulary of words or characters.
+        skip_bad_rows: leave out lines that are not UTF-8 and empty files; the record names them.
+        sha256: the hash that the data must have, if it is not empty.
+    """
+
+    name = "text_file"
+
+    def __init__(
+        self,
+        path: str,
+        text_column: str = "",
+        split_seed: int = 0,
+        tokens: str = "bytes",
+        context: int = 64,
+        blocks: int = 128,
+        words: int = 10_000,
+        skip_bad_rows: bool = False,
+        sha256: str = "",
+    ) -> None:
+        require_at_least(self.name, "words", words, 3)
+        _require_same_data(path, tokens, sha256)
+        if text_column or hub.is_hub_name(path):
+            column = text_column or "text"
+            corpus = text_files.corpus_of_table(load_table(path, {"--text-column": column}), column)
+        else:
+            corpus = text_files.read_corpus(Path(path), split_seed)
+        bad_rows = report_bad_rows(
+            Path(path).name, corpus.bad, corpus.units, skip_bad_rows, "a text is UTF-8 and not empty"
+        )
+        tokenizer = build_tokenizer(tokens, [corpus.parts["train"]], words)
+        encoded = {part: tokenizer.encode(text) for part, text in corpus.parts.items()}
+        settings = {
+            "file": Path(path).name,
+            "tokens": token_unit(tokens),
+            "words": words,
+            "split_seed": split_seed,
+            "bad_rows": bad_rows,
+            "data_hash": content_hash([part for item in corpus.parts.items() for part in item]),
+        }
+        self.unit = token_unit(tokens).removesuffix("s") if tokens in TOKENS else "token"
+        validation = encoded.get("validation")
+        if validation is not None and len(validation) <= context:
+            validation = None  # a short text has no room for it; the description of the data shows what there is
+        super().__init__(encoded["train"], encoded["test"], tokenizer, context, blocks, settings, validation)
+        unknown = {part: [stream.tolist()] for part, stream in encoded.items()}
+        self._facts = {
+            "split": corpus.how,
+            "bad_rows": bad_rows,
+            "files": corpus.files,
+            "ignored_files": corpus.ignored,
+            "unknown": _unknown_share(tokenizer, unknown, 1),
+            "repeated_lines": text_files.describe_repeated_lines(corpus.parts),
+        }
+
+    def describe_data(self) -> dict[str, Any]:
+        return super().describe_data() | self._facts
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The inputs and targets of a part, padded to one length."""
+
+    tokens: Tensor  # [N, T] int32, padding is 0
+    targets: Tensor  # [N, T] int64, IGNORE_INDEX outside the target text
+
+
+class PairsFile(Task):
+    """Pairs of texts, such as sentences and their translations; `whence compare --data pairs.jsonl --source-column en
+    --target-column de` builds it.
+
+    A decoder reads the source, a separator and the target, and predicts the target and its end:
+
+        a man sleeps <sep> ein mann schläft      targets from the separator on:  ein mann schläft <end>
+
+    Only the target is scored: perplexity per token by default, and with ``metric="accuracy"`` the share of target tokens that are
+    predicted correctly after the correct preceding ones. Position matters because words of the target align with words of the
+    source at changing distances. Both texts share one vocabulary.
+
+    A pair that is longer than the context is cut: the target keeps at least half of the context.
+
+    Args:
+        path: a CSV, TSV, JSON Lines or Parquet file, a folder with one table for each split, or ``hf:NAME``.
+        source_column: the column with the source texts.
+        target_column: the column with the target texts.
+        split_column: the column that names the split of each row; without it a random split is made.
+        split_seed: seed of that split. Equal sources are in one part.
+        tokens: ``words``, ``bytes``, ``characters`` or the path of a ``tokenizer.json``.
+        context: tokens of an input: source, separator and target.
+        words: largest vocabulary of words or characters.
+        skip_bad_rows: leave out rows that cannot be used; the record names them.
+        sha256: the hash that the data must have, if it is not empty.
+    """
+
+    name = "pairs_file"
+    kind = "seq2seq"
+    metric = "perplexity"
+    pad = 0
+
+    def __init__(
+        self,
+        path: str,
+        source_column: str = "source",
+        target_column: str = "target",
+        split_column: str = "",
+        split_seed: int = 0,
+        tokens: str = "words",
+        context: int = 64,
+        words: int = 10_000,
+        skip_bad_rows: bool = False,
+        sha256: str = "",
+    ) -> None:
+        require_at_least(self.name, "context", context, 4)
+        require_at_least(self.name, "words", words, 3)
+        _require_same_data(path, tokens, sha256)
+        columns = {
+            "--source-column": source_column,
+            "--target-column": target_column,
+            "--split-column": split_column or None,
+        }
+        texts = {"source": source_column, "target": target_column}
+        rows = _Rows(load_table(path, columns), texts, None, split_column, split_seed, skip_bad_rows)
+        train_texts = (text for example in rows.by_part["train"] for text in example.texts)
+        inner = build_tokenizer(tokens, train_texts, words)
+        self.tokenizer = ReservedTokenizer(inner, [PAD, SEPARATOR, END])
+        self.vocab_size, self.context = self.tokenizer.size, context
+        encoded = {
+            part: [tuple(self.tokenizer.encode(text).tolist() for text in example.texts) for example in own]
+            for part, own in rows.by_part.items()
+        }
+        self.parts = {part: _pad_pairs(own, context) for part, own in encoded.items()}
+        self.validation = "validation" if "validation" in self.parts else None
+        self.settings = {
+            "task": self.name,
+            "file": Path(path).name,
+            "tokens": token_unit(tokens),
+            "words": words,
+            "context": context,
+            "split_seed": split_seed,
+            "split_column": split_column,
+            "bad_rows": rows.bad_rows,
+            "data_hash": content_hash([text for own in rows.by_part.values() for e in own for text in e.texts]),
+        }
+        totals = [len(source) + len(target) + 1 for own in encoded.values() for source, target in own]
+        unknown = {part: [text for pair in own for text in pair] for part, own in encoded.items()}
+        self._facts = rows.facts(labels=False) | {
+            "lengths": describe_lengths(totals, context, f"{token_unit(tokens)} of source, separator and target"),
+            "unknown": _unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
+            "tokens": f"{token_unit(tokens)}; a vocabulary of {self.vocab_size:,}",
+        }
+
+    def splits(self) -> dict[str, int]:
+        return {part: self.context for part in self.parts if part != "train"}
+
+    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
+        train = self.parts["train"]
+        return _pairs_batch(train, torch.randint(len(train.tokens), (size,), generator=generator))
+
+    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
+        train = self.parts["train"]
+        for rows in torch.randperm(len(train.tokens), generator=generator).split(size):
+            yield _pairs_batch(train, rows)
+
+    def evaluation(self, split: str) -> list[Batch]:
+        rows, pairs = evaluation_batch_size(self.split_length(split)), self.parts[split]
+        return [_pairs_batch(pairs, chosen) for chosen in torch.arange(len(pairs.tokens)).split(rows)]
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return self.tokenizer.decode(to_ints(tokens))
+
+    def baselines(self) -> dict[str, Any]:
+        """Models of the target alone: an arm that does not beat the bigram model does not use the source."""
+        train = self.parts["train"]
+        scored = train.targets != IGNORE_INDEX
+        stream, starts = [], []
+        for row, own in zip(train.targets, scored, strict=True):
+            stream.append(torch.cat([torch.tensor([1]), row[own]]))
+            starts.append(torch.cat([torch.tensor([True]), torch.zeros(int(own.sum()), dtype=torch.bool)]))
+        model = BigramModel(torch.cat(stream), self.vocab_size, torch.cat(starts))
+        return token_baselines(model, {split: self.evaluation(split) for split in self.splits()}, "target token")
+
+    def describe_data(self) -> dict[str, Any]:
+        return self._facts
+
+
+def _pad_pairs(pairs: Sequence[tuple[list[int], ...]], context: int) -> Pairs:
+    """Inputs and targets of pairs; the separator is token 1 and the end is token 2.
+
+    >>> padded = _pad_pairs([([7, 8], [9])], 6)
+    >>> padded.tokens.tolist(), padded.targets.tolist()
+    ([[7, 8, 1, 9, 0, 0]], [[-100, -100, 9, 2, -100, -100]])
+    >>> _pad_pairs([([7] * 9, [9] * 9)], 6).tokens.tolist()
+    [[7, 7, 1, 9, 9, 9]]
+    """
+    tokens = torch.zeros(len(pairs), context, dtype=torch.int32)
+    targets = torch.full((len(pairs), context), IGNORE_INDEX)
+    for row, (source, target) in enumerate(pairs):
+        kept_target = target[: context - 1 - min(len(source), (context - 1) // 2)]
+        kept_source = source[: context - 1 - len(kept_target)]
+        sequence = torch.tensor([*kept_source, 1, *kept_target, 2])[: context + 1]
+        first, last = len(kept_source), len(sequence) - 1
+        tokens[row, :last] = sequence[:-1]
+        targets[row, first:last] = sequence[1:][first:]
+        if len(kept_target) < len(target):
+            targets[row, last - 1] = IGNORE_INDEX  # a cut target does not end here
+    return Pairs(tokens, targets)
+
+
+def _pairs_batch(pairs: Pairs, rows: Tensor) -> Batch:
+    longest = int((pairs.tokens[rows] != 0).sum(1).max())  # a causal model never looks at padding, so it is left out
+    return Batch(pairs.tokens[rows, :longest].long(), pairs.targets[rows, :longest])
+
+
+FILE_TASKS: dict[str, type[Task]] = {task.name: task for task in (LabelledFile, TextFile, PairsFile)}
