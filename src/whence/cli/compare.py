@@ -26,6 +26,8 @@ whence compare --data reviews.csv --text-column text --label-column stars
 
 whence compare --data book.txt --position rotary --position alibi
 
+whence compare --data pairs.jsonl --source-column en --target-column de
+
 whence compare --config mine.toml --jobs 2
 
 Tasks: retrieval, copy, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
@@ -86,9 +88,34 @@ def compare(
     position: Annotated[
         list[str] | None, typer.Option(help="Short name, expression, module:Class or ./file.py:Class. Repeatable.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="CSV or TSV file to classify, or text file to model.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column of --data with the texts. Default: text.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of --data with the labels. Default: label.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Table (.csv, .tsv, .jsonl, .parquet), text file, folder, or Hugging Face dataset (hf:NAME)."
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of --data with the texts, or its number. Default: text.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of --data with the labels, or its number. Default: label.")
+    ] = None,
+    source_column: Annotated[str | None, typer.Option(help="Column of --data with the source of each pair.")] = None,
+    target_column: Annotated[str | None, typer.Option(help="Column of --data with the target of each pair.")] = None,
+    split_column: Annotated[
+        str | None, typer.Option(help="Column of --data with train, validation or test. Default: a stratified split.")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Seed of the split of --data. Default: 0.", min=0)] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens of --data: words, bytes, characters or a tokenizer.json.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens of an input of --data. Default: 64.", min=1)] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave out rows of --data that cannot be used, and record them.")
+    ] = False,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric that decides: accuracy, balanced_accuracy, macro_f1, mcc or perplexity.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds per arm.", min=1)] = 3,
     steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)] = None,
     baseline: Annotated[
@@ -112,12 +139,23 @@ def compare(
     from whence.lab import default_studies
 
     tasks, settings = list(task or ()), {}
+    options = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "source_column": source_column,
+        "target_column": target_column,
+        "split_column": split_column,
+        "split_seed": split_seed,
+        "tokens": tokens,
+        "context": context,
+        "skip_bad_rows": skip_bad_rows or None,
+    }
     if data is not None:
-        name, settings[name] = default_studies.file_task(data, text_column, label_column)
+        name, settings[name] = default_studies.file_task(data, **options)
         tasks.append(name)
-    elif text_column is not None or label_column is not None:
-        option = "--text-column" if text_column is not None else "--label-column"
-        raise usage_error(option, "no --data", "it names a column of a data file", "add --data FILE")
+    elif unused := [name for name, value in options.items() if value is not None]:
+        option = f"--{unused[0].replace('_', '-')}"
+        raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
     studies = default_studies.build_studies(
         tuple(tasks or default_studies.TASK_DEFAULTS),
         tuple(position or default_studies.DEFAULT_POSITIONS),
@@ -125,5 +163,6 @@ def compare(
         steps,
         baseline,
         settings,
+        metric or "",
     )
     run_studies(studies, out, jobs, "Comparison of positions", executor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 from whence.errors import usage_error
 from whence.lab import tasks as lab_tasks
 from whence.lab.arms import Arm, parse_arm
+from whence.lab.data import hub, text_files
+from whence.lab.data.tables import read_table, table_files
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.tasks.files import hash_inputs
 from whence.position.expression import parse_position
 
 DEFAULT_SEEDS = 3
@@ -46,6 +49,7 @@ def build_studies(
     steps: int | None = None,
     baseline: str | None = None,
     task_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    metric: str = "",
 ) -> list[Study]:
     """One study for each task, all with the same arms and seeds.
 
@@ -56,34 +60,75 @@ def build_studies(
     _require_different("position", [(parse_position(one.position).normal_form, one.name) for one in arms])
     _require_different("task", [(task, task) for task in tasks])
     chosen = baseline or arms[0].name
-    names = [arm.name for arm in arms]
-    if chosen not in names:
-        raise usage_error(
-            "--baseline", repr(chosen), f"the positions are {', '.join(names)}", "name one of them, or add --position"
-        )
-    return [_build_study(task, arms, seeds, steps, chosen, (task_settings or {}).get(task)) for task in tasks]
+    settings = task_settings or {}
+    return [_build_study(task, arms, seeds, steps, chosen, settings.get(task), metric) for task in tasks]
 
 
-def file_task(
-    path: Path, text_column: str | None = None, label_column: str | None = None
-) -> tuple[str, dict[str, Any]]:
-    """The task on a user's file with its settings: classification of a table, language modelling of any other text.
+def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """The task on a user's data with its settings.
 
-    The settings contain a hash of the file, so that a changed file makes another study.
+    Pairs of texts if a source or a target column is named; otherwise classification of a table, and language modelling of
+    any other text or of a table without labels. The settings contain a hash of the data, so that changed data make another study.
+
+    Args:
+        data: a file, a folder, ``hf:NAME``, or the name of a Hugging Face dataset.
+        options: settings of the task that the user chose; None means that an option was left out.
     """
-    if not path.is_file():
-        raise usage_error("--data", f"no file {path}", "it must name a CSV, TSV or text file", "check the path")
-    settings: dict[str, Any] = {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    columns = {"text_column": text_column, "label_column": label_column}
-    if path.suffix in (".csv", ".tsv"):
-        return "labelled_file", settings | {name: column for name, column in columns.items() if column is not None}
-    for name, column in columns.items():
-        if column is not None:
-            got = f"{column!r} with {path.name}"
+    chosen = {name: value for name, value in options.items() if value is not None}
+    data = _locate_data(data)
+    task = _choose_file_task(data, chosen)
+    known = inspect.signature(lab_tasks.find_task_class(task)).parameters
+    for name, value in chosen.items():
+        if name not in known:
             raise usage_error(
-                f"--{name.replace('_', '-')}", got, "only .csv and .tsv files have columns", "leave it out"
+                f"--{name.replace('_', '-')}",
+                f"{value!r} with {data}",
+                f"{_FILE_TASK_USES[task]} has no such option",
+                "leave it out",
             )
-    return "text_file", settings
+    tokens = str(chosen.get("tokens", ""))
+    return task, {"path": data, "sha256": hash_inputs(data, tokens), **chosen}
+
+
+_FILE_TASK_USES = {
+    "labelled_file": "classification of a table",
+    "text_file": "language modelling of a text",
+    "pairs_file": "a task on pairs of texts",
+}
+
+
+def _locate_data(data: str) -> str:
+    """The data as a path that exists, or as ``hf:NAME``."""
+    if hub.is_hub_name(data) or Path(data).exists():
+        return data if hub.is_hub_name(data) else str(Path(data))
+    if Path(data).suffix or not all(part.replace("-", "").replace("_", "").isalnum() for part in data.split("/")):
+        rule = "it must name a file, a folder, or a Hugging Face dataset as hf:NAME"
+        raise usage_error("--data", f"no file {data}", rule, "check the path")
+    return f"{hub.PREFIX}{data}"  # reading it says so if there is no such dataset either
+
+
+def _choose_file_task(data: str, options: Mapping[str, Any]) -> str:
+    if "source_column" in options or "target_column" in options:
+        missing = [name for name in ("source_column", "target_column") if name not in options]
+        if missing:
+            option, other = (
+                name.replace("_", "-") for name in (missing[0], *(set(options) & {"source_column", "target_column"}))
+            )
+            raise usage_error(f"--{option}", f"only --{other}", "a pair has a source and a target", f"add --{option}")
+        return "pairs_file"
+    if hub.is_hub_name(data):
+        labelled = "label_column" in options or "label" in hub.read_hub_table(data).columns
+        return "labelled_file" if labelled else "text_file"
+    path = Path(data)
+    if not (table_files(path) if path.is_dir() else text_files.is_table(path)):
+        if "text_column" in options:
+            got = f"{options['text_column']!r} with {path.name}"
+            raise usage_error("--text-column", got, "only a table has columns", "leave it out")
+        return "text_file"
+    if "label_column" in options or "text_column" not in options:
+        return "labelled_file"
+    columns = read_table(path, [options["text_column"]]).columns
+    return "labelled_file" if "label" in columns else "text_file"
 
 
 def _require_different(option: str, keys: list[tuple[str, str]]) -> None:
@@ -102,6 +147,7 @@ def _build_study(
     steps: int | None,
     baseline: str,
     task_settings: Mapping[str, Any] | None,
+    metric: str,
 ) -> Study:
     lab_tasks.find_task_class(task)
     defaults = TASK_DEFAULTS.get(task, {})
@@ -121,7 +167,7 @@ def _build_study(
         arms=arms,
         seeds=seeds,
         budget=Budget(**budget),
-        decision=Decision(baseline=baseline, split=_first_split(task, settings)),
+        decision=Decision(baseline=baseline, split=_first_split(task, settings), metric=metric),
     )
 
 

@@ -11,7 +11,8 @@ from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab import runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
-from whence.lab.study import Study
+from whence.lab.scores import collect_baselines, collect_scores, judge_constant
+from whence.lab.study import PERCENT_METRICS, Study
 from whence.records import RecordReader
 from whence.statistics import compare, summary
 
@@ -40,19 +41,39 @@ def collect_study(study: Study, folder: Path) -> dict[str, Any]:
     facts, reader = runner.task_facts(study, folder), RecordReader()
     loaded = {arm.name: load_arm_records(study, arm, folder, reader) for arm in study.arms}
     arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
-    path = folder / "baselines.json"
-    baselines = records.read(path)["baselines"] if records.exists(path) else {}
+    baselines = _read_optional(folder / "baselines.json", "baselines")
+    levels = collect_baselines(baselines, study.decision.split)
     comparison, reason = compare_arms(study, arms, facts)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
         "about": study.about, "split": study.decision.split, "arms": arms,
         **{name: facts[name] for name in ("metric", "higher_is_better", "lengths", "trained_length")},
-        "comparison": comparison, "why_no_comparison": reason, 
+        "data": _read_optional(folder / "data.json", "data"), "baselines": levels,
+        "scores": collect_scores(loaded, study.decision.split),
+        "constant": judge_constant(
+            arms, levels, facts["metric"], facts["higher_is_better"], study.decision.split,
+            count_items(loaded, study.decision.split), study.decision.alpha,
+        ),
+        "comparison": comparison, "why_no_comparison": reason,
         "observations": load_observations(study, folder, observe=same_code) or None,
         "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
         "ran": group_environments([record for own in loaded.values() for record in own]),
         "problems": find_problems(study, folder),
     }  # fmt: skip
+
+
+def _read_optional(path: Path, part: str) -> dict[str, Any]:
+    """A part of a record that older studies do not have."""
+    return records.read(path)[part] if records.exists(path) else {}
+
+
+def count_items(runs: dict[str, list[dict[str, Any]]], split: str) -> int | None:
+    """The number of scored items of a split, from any record; None if no record has it."""
+    for record in (record for own in runs.values() for record in own):
+        evaluations = record["result"].get("evaluations")
+        if evaluations and "num_targets" in evaluations[-1]["splits"].get(split, {}):
+            return int(evaluations[-1]["splits"][split]["num_targets"])
+    return None
 
 
 def load_arm_records(study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None) -> list[dict[str, Any]]:
@@ -132,7 +153,7 @@ def compare_arms(
     if len(arms) < 2:
         return None, "there is only one arm"
     values = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
-    percent = facts["metric"] == "accuracy"
+    percent = facts["metric"] in PERCENT_METRICS
     scaled = {name: [100 * v for v in own] for name, own in values.items()} if percent else values
     try:
         comparison = compare(

@@ -332,12 +332,14 @@ class TextFile(LanguageModelling):
         }
         self.unit = token_unit(tokens).removesuffix("s") if tokens in TOKENS else "token"
         validation = encoded.get("validation")
+        how = corpus.how
         if validation is not None and len(validation) <= context:
-            validation = None  # a short text has no room for it; the description of the data shows what there is
+            validation = None
+            how += f"; the validation part is shorter than the context of {context} and is not used"
         super().__init__(encoded["train"], encoded["test"], tokenizer, context, blocks, settings, validation)
         unknown = {part: [stream.tolist()] for part, stream in encoded.items()}
         self._facts = {
-            "split": corpus.how,
+            "split": how,
             "bad_rows": bad_rows,
             "files": corpus.files,
             "ignored_files": corpus.ignored,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from whence.report.comparison.arm_style import ArmStyle, baseline_name
+from whence.report.comparison.baseline_lines import LABEL_ROW, choose_baselines, near_values, vertical_lines
 from whence.report.comparison.svg import WIDTH, Scale, linear_scale, log_scale, shorten, svg_element
 from whence.report.comparison.units import Units, describe_diverged, sort_best_first, values_of
 from whence.report.formatting import format_number, format_signed, is_finite_number, mean
@@ -27,18 +28,22 @@ def seed_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle
     values = {arm["name"]: values_of(study, arm["name"], study["split"], units.value_factor) for arm in arms}
     intervals = _mean_intervals(study, units)
     bottom = TOP + ROW * len(arms)
+    dots = [value for row in values.values() for value in row.values()]
+    levels = choose_baselines(study, units)
     x, note = _seed_axis(
-        [value for row in values.values() for value in row.values()],
+        [*dots, *near_values(levels, study["split"], dots)],
         [end for interval in intervals.values() for end in interval],
         units,
     )
+    levels = [line for line in levels if x.contains(line.values[study["split"]])]
     parts = [_grid(x, bottom), _baseline_line(study, values, x, bottom)]
+    parts.append(vertical_lines(levels, study["split"], x, TOP - 6, bottom))
     for index, arm in enumerate(arms):
         name = arm["name"]
         parts.append(_seed_row(arm, values[name], intervals.get(name), styles[name], x, TOP + ROW * index, units))
     better = "higher is better" if study["higher_is_better"] else "lower is better"
     label = html.escape(f"{units.label}{note} on {study['split']}; {better}")
-    height = bottom + BOTTOM
+    height = bottom + BOTTOM + LABEL_ROW * len(levels)
     parts.append(f'<text class="label" x="{WIDTH / 2:g}" y="{height - 6}" text-anchor="middle">{label}</text>')
     description = "Value of each seed. " + "; ".join(
         f"{name}: {', '.join(format_number(value, units.decimals) for value in row.values()) or 'no value'}"
@@ -69,7 +74,7 @@ def _seed_axis(values: list[float], ends: list[float], units: Units) -> tuple[Sc
     ends = [min(max(value, low - extent / 2), high + extent / 2) for value in ends]
     if units.is_log and low > 0 and high > MIN_LOG_RATIO * low:
         return log_scale([value for value in [*values, *ends] if value > 0], start, end), " (log scale)"
-    if not units.is_log:  # a percentage is within 0 to 100, even if its t-interval is not
+    if units.label.endswith("(%)"):  # a percentage is within 0 to 100, even if its t-interval is not
         ends = [min(max(value, 0.0), 100.0) for value in ends]
     return linear_scale([*values, *ends], start, end), ""
 

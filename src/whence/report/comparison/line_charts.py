@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
+from whence.report.comparison.baseline_lines import choose_baselines, horizontal_line, near_values
 from whence.report.comparison.svg import (
     BOTTOM,
     HEIGHT,
@@ -45,7 +46,8 @@ def evaluation_chart(study: dict[str, Any], units: Units, styles: Mapping[str, A
             yield row["step"], value * units.value_factor if is_finite_number(value) else None
 
     series = _seed_series(study, styles, points)
-    return _chart_over_steps(series, units.axis_label, units.is_log, f"{units.label} over steps")
+    levels = {line.name: line.values[study["split"]] for line in choose_baselines(study, units)}
+    return _chart_over_steps(series, units.axis_label, units.is_log, f"{units.label} over steps", levels)
 
 
 def length_chart(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
@@ -66,11 +68,17 @@ def length_chart(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSt
     if not series:
         return ""
     x = length_scale(splits, LEFT + 10, right_edge(series) - 8)
-    y = _y_scale(series, units.is_log)
+    levels = choose_baselines(study, units)
+    own = [value for one in series for _, value in one.all_points]
+    near = [value for split in splits.values() for value in near_values(levels, split, own)]
+    y = _y_scale(series, units.is_log, near)
     description = f"{units.label} by input length, from {min(splits)} to {max(splits)} tokens. " + "; ".join(
         f"{one.style.name} ends at {format_number(one.mean_line[-1][1], units.decimals)}" for one in series
     )
     background = _training_length_line(study["trained_length"], x, y)
+    for line in levels:
+        points = [(n, line.values[split]) for n, split in splits.items() if split in line.values]
+        background += horizontal_line(line.name, points, x, y)
     return line_chart(
         series, x, y, "input length (tokens, log scale)", units.axis_label, description, background=background
     )
@@ -147,12 +155,18 @@ def _downsample(points: Sequence[Point]) -> list[Point]:
     return [(group[-1][0], mean(value for _, value in group)) for group in groups]
 
 
-def _chart_over_steps(series: list[Series], y_label: str, log: bool, description: str) -> str:
+def _chart_over_steps(
+    series: list[Series], y_label: str, log: bool, description: str, levels: Mapping[str, float] | None = None
+) -> str:
     # a line needs two points of one run; with early stopping each run has one test value, at its own step
     if not any(len(line) > 1 for one in series for line in one.seed_lines or [one.mean_line]):
         return ""
     x = _x_scale([0, *(step for one in series for step, _ in one.all_points)], series)
-    return line_chart(series, x, _y_scale(series, log), "training step", y_label, description)
+    y = _y_scale(series, log)
+    background = "".join(
+        horizontal_line(name, [(x.low, value), (x.high, value)], x, y) for name, value in (levels or {}).items()
+    )
+    return line_chart(series, x, y, "training step", y_label, description, background=background)
 
 
 def _x_scale(values: Sequence[float], series: Sequence[Series]) -> Scale:
@@ -162,8 +176,8 @@ def _x_scale(values: Sequence[float], series: Sequence[Series]) -> Scale:
     return Scale(x.transform, x.low, last, x.start, x.end, tuple((at, text) for at, text in x.ticks if at <= last))
 
 
-def _y_scale(series: Iterable[Series], log: bool) -> Scale:
-    values = [value for one in series for _, value in one.all_points]
+def _y_scale(series: Iterable[Series], log: bool, further: Iterable[float] = ()) -> Scale:
+    values = [*further, *(value for one in series for _, value in one.all_points)]
     return (log_scale if log else linear_scale)(values, HEIGHT - BOTTOM, TOP)
 
 

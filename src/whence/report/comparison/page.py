@@ -10,6 +10,8 @@ from whence.errors import usage_error
 from whence.report.comparison import line_charts, tables
 from whence.report.comparison.arm_style import ArmStyle, assign_styles, render_legend
 from whence.report.comparison.attention_maps import map_viewer, pack_maps
+from whence.report.comparison.baseline_lines import baseline_caption
+from whence.report.comparison.data_facts import data_section, scores_table
 from whence.report.comparison.dot_plots import seed_plot
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
@@ -47,15 +49,20 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
     figures_class = "figures many" if num_arms > MAX_ARMS else "figures"
     paragraphs = [study["about"], *(study.get("problems") or [])]
     caption = "Thick: mean of the seeds. Thin: each seed."
+    levels = baseline_caption(study, units)
     charts = [
-        _figure("Results per seed", seed_plot(study, units, styles), _seed_caption(study), num_arms > MAX_ARMS),
+        _figure(
+            "Results per seed", seed_plot(study, units, styles), _seed_caption(study) + levels, num_arms > MAX_ARMS
+        ),
         _figure(
             "Length extrapolation",
             line_charts.length_chart(study, units, styles),
-            f"{caption} The vertical line marks the training length.",
+            f"{caption} The vertical line marks the training length.{levels}",
         ),
         _figure("Training loss", line_charts.loss_chart(study, styles), caption),
-        _figure(f"Evaluation on {study['split']}", line_charts.evaluation_chart(study, units, styles), caption),
+        _figure(
+            f"Evaluation on {study['split']}", line_charts.evaluation_chart(study, units, styles), caption + levels
+        ),
     ]
     by_distance = "".join(
         f'<figure class="figure">{chart}</figure>' for chart in line_charts.attention_by_distance_charts(study, styles)
@@ -70,7 +77,9 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
 <h2 id="study-{index}-name">{html.escape(study["name"])}</h2>
 <p class="question">{html.escape(study["question"])}</p>
 {"".join(f'<p class="about">{html.escape(text)}</p>' for text in paragraphs if text)}
+{data_section(study.get("data") or {})}
 {tables.results_table(study, units, styles)}
+{scores_table(study, styles)}
 {render_legend(study["arms"], styles)}
 <div class="{figures_class}">{"".join(charts)}</div>
 {tables.lengths_table(study, units) if len(study["lengths"]) > 1 else ""}

@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import Units, sort_best_first, values_of
+from whence.report.comparison.units import PERCENT_METRICS, Units, sort_best_first, values_of
 from whence.report.comparison.verdicts import classify_verdict
 from whence.report.formatting import (
     NO_VALUE,
@@ -30,7 +30,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
     metric = f"{units.label} on {study['split']}"
     groups = [(metric, ["mean", _interval_header(study), "seeds"])]
     if comparison:
-        unit = "points" if units.label.startswith("accuracy") else "difference"
+        unit = "points" if study["metric"] in PERCENT_METRICS else "difference"
         groups = [
             (metric, ["mean", f"{100 * comparison['level']:g}% interval"]),
             (f"difference to {shorten(comparison['baseline'], 24)}", [unit, _corrected_interval_header(comparison)]),

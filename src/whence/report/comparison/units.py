@@ -1,4 +1,4 @@
-"""Values of a study in the units shown: accuracy in percent, other metrics as they are."""
+"""Values of a study in the units shown: shares such as accuracy in percent, other metrics as they are."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from whence.lab.study import PERCENT_METRICS
 from whence.report.comparison.arm_style import baseline_name
 from whence.report.formatting import choose_decimals, is_finite_number, mean
+
+__all__ = [
+    "PERCENT_METRICS", "Units", "choose_units", "describe_diverged", "name_metric", "sort_best_first", "values_of",
+]  # fmt: skip
+
+METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1", "mcc": "MCC"}
+
+
+def name_metric(metric: str) -> str:
+    """A metric as it is written in a report.
+
+    >>> name_metric("macro_f1"), name_metric("perplexity")
+    ('macro F1', 'perplexity')
+    """
+    return METRIC_NAMES.get(metric, metric)
 
 
 @dataclass(frozen=True)
@@ -27,7 +43,7 @@ class Units:
 
 def choose_units(study: dict[str, Any]) -> Units:
     """Values may be fractions while the comparison is in percentage points; the baseline's mean tells which."""
-    percent = study["metric"] == "accuracy"
+    percent = study["metric"] in PERCENT_METRICS
     values = [value for arm in study["arms"] for row in arm["values"].values() for value in row.values()]
     finite = [value for value in values if is_finite_number(value)]
     value_factor = 100.0 if percent and all(abs(value) <= 1 for value in finite) else 1.0
@@ -43,7 +59,7 @@ def choose_units(study: dict[str, Any]) -> Units:
     )
     deviations = [side["deviation"] * comparison_factor for side in summaries if is_finite_number(side["deviation"])]
     decimals = choose_decimals(deviations, [value * value_factor for value in finite])
-    label = "accuracy (%)" if percent else study["metric"]
+    label = f"{name_metric(study['metric'])} (%)" if percent else name_metric(study["metric"])
     is_log = study["metric"] == "perplexity"
     return Units(label, is_log, value_factor, comparison_factor, min(decimals, 2) if percent else decimals)
 

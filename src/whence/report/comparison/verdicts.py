@@ -9,7 +9,13 @@ from typing import Any
 from whence.report.comparison.arm_style import ArmStyle, baseline_name
 from whence.report.comparison.dot_plots import forest_plot
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import choose_units, describe_diverged, sort_best_first
+from whence.report.comparison.units import (
+    PERCENT_METRICS,
+    choose_units,
+    describe_diverged,
+    name_metric,
+    sort_best_first,
+)
 from whence.report.formatting import format_number
 
 KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
@@ -36,7 +42,33 @@ def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle
 
 
 def headline(study: dict[str, Any]) -> str:
-    """The verdicts of the comparison in one line."""
+    """The verdicts of the comparison in one line. If no arm beats a constant answer, that comes first."""
+    constant = study.get("constant")
+    if constant and not constant["beaten_by"]:
+        return f"No arm beats a constant answer ({_describe_constant(study)}). {_comparison_headline(study)}"
+    return _comparison_headline(study)
+
+
+def _describe_constant(study: dict[str, Any]) -> str:
+    """The best constant answer and its value."""
+    units, constant = choose_units(study), study["constant"]
+    percent = "\u00a0%" if study["metric"] in PERCENT_METRICS else ""
+    return f"{constant['name']}: {format_number(constant['value'] * units.value_factor, units.decimals)}{percent}"
+
+
+def _constant_items(study: dict[str, Any]) -> list[str]:
+    """A note on the arms that do not beat a constant answer, if some arms do; if none does, the headline says so."""
+    constant = study.get("constant")
+    if not constant or not constant["beaten_by"] or not constant["not_beaten_by"]:
+        return []
+    names = html.escape(_join_names(constant["not_beaten_by"]))
+    verb = "does" if len(constant["not_beaten_by"]) == 1 else "do"
+    return [
+        _item("lost", "×", f"{names} {verb} not beat a constant answer ({html.escape(_describe_constant(study))}).")
+    ]
+
+
+def _comparison_headline(study: dict[str, Any]) -> str:
     comparison = study.get("comparison")
     if not comparison:
         return _single_arm_headline(study) or "No comparison was made."
@@ -88,7 +120,7 @@ def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str
     chart = forest_plot(study, choose_units(study), styles, significant)
     if not chart:
         return ""
-    unit = "points" if study["metric"] == "accuracy" else study["metric"]
+    unit = "points" if study["metric"] in PERCENT_METRICS else name_metric(study["metric"])
     hollow = " Hollow: not significant." if any(kind == "undecided" for kind, _, _ in groups) else ""
     baseline = shorten(study["comparison"]["baseline"], MAX_NAME_CHARS)
     caption = f"Difference to {baseline} in {unit}, with intervals corrected for multiple comparisons.{hollow}"
@@ -102,7 +134,8 @@ def _single_arm_headline(study: dict[str, Any]) -> str:
         return ""
     units = choose_units(study)
     value = format_number(arm["summary"]["mean"] * units.value_factor, units.decimals)
-    metric = f"{value}\u00a0% accuracy" if study["metric"] == "accuracy" else f"{study['metric']} {value}"
+    metric = name_metric(study["metric"])
+    metric = f"{value}\u00a0% {metric}" if study["metric"] in PERCENT_METRICS else f"{metric} {value}"
     return f"{shorten(arm['name'], MAX_NAME_CHARS)}: {metric} on {study['split']}."
 
 
@@ -119,7 +152,8 @@ def _single_arm_interval(study: dict[str, Any]) -> str:
 
 def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
     comparison = study.get("comparison")
-    items = _verdict_items(comparison, styles) if comparison else [_no_comparison_item(study)]
+    items = _constant_items(study)
+    items += _verdict_items(comparison, styles) if comparison else [_no_comparison_item(study)]
     for arm in study["arms"]:
         diverged = describe_diverged(arm)
         if diverged:

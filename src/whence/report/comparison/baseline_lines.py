@@ -1,0 +1,88 @@
+"""Baselines of a task as lines in the charts: the best constant answer, the best simple rule, and the best possible."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from whence.report.comparison.svg import Scale
+from whence.report.comparison.units import Units
+from whence.report.formatting import format_number, is_finite_number
+
+
+@dataclass(frozen=True)
+class BaselineLine:
+    """A baseline with its values by split, in the shown unit."""
+
+    name: str
+    values: dict[str, float]
+
+
+def choose_baselines(study: dict[str, Any], units: Units) -> list[BaselineLine]:
+    """At most one baseline of each kind, in the metric of the study: the best constant and rule, and a ceiling below perfection."""
+    metric, sign = study["metric"], 1 if study["higher_is_better"] else -1
+    lines = []
+    for kind in ("constant", "rule", "ceiling"):
+        found = []
+        for entry in study.get("baselines") or []:
+            values = {s: row[metric] for s, row in entry["splits"].items() if is_finite_number(row.get(metric))}
+            if entry["kind"] == kind and study["split"] in values:
+                found.append((sign * values[study["split"]], entry["name"], values))
+        if kind == "ceiling":
+            found = [one for one in found if abs(one[0]) != 1]  # 100 %, or a perplexity of 1: the end of the axis
+        if found:
+            _, name, values = max(found, key=lambda one: one[0])
+            lines.append(BaselineLine(name, {split: value * units.value_factor for split, value in values.items()}))
+    return lines
+
+
+def near_values(lines: list[BaselineLine], split: str, values: list[float]) -> list[float]:
+    """The values of the baselines that an axis over ``values`` can include without more than doubling on a side."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    extent = high - low or abs(high) * 0.05 or 1.0
+    shown = [line.values[split] for line in lines if split in line.values]
+    return [value for value in shown if low - extent <= value <= high + extent]
+
+
+def baseline_caption(study: dict[str, Any], units: Units) -> str:
+    """The baselines and their values, for the caption of a chart; empty if there are none."""
+    texts = [
+        f"{line.name} {format_number(line.values[study['split']], units.decimals)}"
+        for line in choose_baselines(study, units)
+    ]
+    return f" Dotted: {', '.join(texts)}; lines outside the axis are not drawn." if texts else ""
+
+
+def vertical_lines(lines: list[BaselineLine], split: str, x: Scale, top: float, bottom: float) -> str:
+    """Dotted vertical lines with their names below the tick labels, one row for each."""
+    parts = []
+    for index, line in enumerate(lines):
+        value = line.values.get(split)
+        if value is None or not x.contains(value):
+            continue
+        at = x(value)
+        anchor = "start" if at < (x.start + x.end) / 3 else "end" if at > 2 * (x.start + x.end) / 3 else "middle"
+        y = bottom + 16 + LABEL_ROW * (index + 1)
+        parts.append(
+            f'<line class="reference" x1="{at:.1f}" x2="{at:.1f}" y1="{top:g}" y2="{y - 10:g}"></line>'
+            f'<text class="tick" x="{at:.1f}" y="{y:g}" text-anchor="{anchor}">{html.escape(line.name)}</text>'
+        )
+    return "".join(parts)
+
+
+LABEL_ROW = 13
+
+
+def horizontal_line(name: str, points: list[tuple[float, float]], x: Scale, y: Scale) -> str:
+    """A dotted line through points with its name at the left end; empty if it leaves the axis."""
+    if not points or not all(y.contains(value) for _, value in points):
+        return ""
+    path = "".join(f"{'L' if index else 'M'}{x(px):.1f} {y(py):.1f}" for index, (px, py) in enumerate(points))
+    start, at = x(points[0][0]), y(points[0][1])
+    return (
+        f'<path class="reference" fill="none" d="{path}"></path>'
+        f'<text class="tick" x="{start + 4:.1f}" y="{at - 4:.1f}">{html.escape(name)}</text>'
+    )
