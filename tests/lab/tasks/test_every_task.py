@@ -81,6 +81,38 @@ def test_examples_are_test_inputs_that_can_be_read(tasks, name):
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
+def test_baselines_are_a_floor_and_a_ceiling(tasks, name):
+    task = tasks[name]
+    found = task.baselines()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    kinds = [entry["kind"] for entry in found.values()]
+    assert "constant" in kinds and "rule" in kinds and set(kinds) <= {"constant", "rule", "ceiling"}
+    sign = 1 if task.higher_is_better else -1
+    for split in task.splits():
+        values = {
+            kind: [e["splits"][split][task.metric] for e in found.values() if e["kind"] == kind] for kind in set(kinds)
+        }
+        assert max(sign * v for v in values["constant"]) < max(sign * v for v in values["rule"])
+        assert all(value == 1 for value in values.get("ceiling", [])) or name == "sources"
+    assert json.loads(json.dumps(task.describe_data())) == task.describe_data() and task.describe_data()["items"]
+
+
+def test_rules_of_the_generated_tasks(tasks):
+    retrieval = load("retrieval", pairs=1, keys=8, values=4, items=16).baselines()
+    assert retrieval["a value of the input"]["splits"]["test"] == {"accuracy": 1.0}  # there is one value
+    assert retrieval["chance"]["splits"]["8x"] == {"accuracy": 0.25, "perplexity": 4.0}
+    copying = load("copy", string=1, symbols=4, items=16).baselines()
+    assert copying["a successor of the symbol"]["splits"]["test"] == {"accuracy": 1.0}
+    # by hand: of a b a c, the first target is a (2 of 4), b and c follow a (1 of 2 each), a follows b (1 of 1)
+    from whence.lab.tasks.base import Batch
+    from whence.lab.tasks.generated import _share_of_successors
+
+    string = torch.tensor([[0, 1, 0, 2]])
+    targets = torch.cat([torch.full_like(string, IGNORE_INDEX), string], dim=1)
+    assert _share_of_successors(Batch(targets, targets)).tolist() == [0.5, 0.5, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
 def test_batches_follow_the_generator(tasks, name):
     task = tasks[name]
     generator = seeded(3)

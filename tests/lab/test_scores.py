@@ -1,0 +1,95 @@
+"""All metrics from the counts in records, and whether an arm beats a constant answer."""
+
+import pytest
+import torch
+
+from whence.lab.scores import collect_baselines, collect_scores, judge_constant
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, compute_metric
+from whence.lab.tasks.metrics import classification_scores
+
+CONSTANT = [
+    {"name": "majority class", "kind": "constant", "about": "", "splits": {"test": {"accuracy": 0.69, "mcc": 0.0}}}
+]
+
+
+def arms(**values):
+    return [{"name": name, "values": {"test": dict(enumerate(own))}} for name, own in values.items()]
+
+
+def judge(values, metric="accuracy", items=1000, higher=True, baselines=CONSTANT):
+    return judge_constant(arms(**values), baselines, metric, higher, "test", items, 0.05)
+
+
+def test_scores_by_their_definitions():
+    """Against plain sums over the classes, written out."""
+    confusion = [[5, 2, 0], [1, 7, 2], [0, 1, 2]]
+    scores = classification_scores(confusion)
+    recall = [5 / 7, 7 / 10, 2 / 3]
+    precision = [5 / 6, 7 / 10, 2 / 4]
+    assert scores["accuracy"] == pytest.approx(14 / 20)
+    assert scores["balanced_accuracy"] == pytest.approx(sum(recall) / 3)
+    assert scores["macro_f1"] == pytest.approx(
+        sum(2 * r * p / (r + p) for r, p in zip(recall, precision, strict=True)) / 3
+    )
+    # Matthews' correlation is Pearson's correlation of the indicator matrices
+    truth = torch.cat([torch.eye(3)[k].repeat(sum(row), 1) for k, row in enumerate(confusion)])
+    guess = torch.cat([torch.eye(3)[j].repeat(n, 1) for row in confusion for j, n in enumerate(row)])
+    truth, guess = truth - truth.mean(0), guess - guess.mean(0)
+    expected = (truth * guess).sum() / ((truth**2).sum() * (guess**2).sum()).sqrt()
+    assert scores["mcc"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_class_that_never_occurs_is_left_out():
+    assert classification_scores([[3, 1, 0], [0, 4, 0], [0, 0, 0]])["balanced_accuracy"] == pytest.approx(0.875)
+
+
+def test_every_metric_follows_from_the_record():
+    logits = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 0.0], [1.0, 0.0]])
+    batch = Batch(torch.zeros(4, 1, dtype=torch.int64), torch.tensor([0, 1, 1, IGNORE_INDEX]))
+    row = {}
+    for metric in ("accuracy", "balanced_accuracy", "macro_f1", "mcc", "perplexity"):
+        accumulator = MetricAccumulator(metric, num_classes=2)
+        accumulator.add(logits, batch)
+        row = accumulator.result()
+        assert row["confusion"] == [[1, 0], [1, 1]] and row["value"] == compute_metric(metric, row)
+    assert "confusion" not in MetricAccumulator("accuracy").__dict__ or MetricAccumulator("accuracy").confusion is None
+    record = {"result": {"status": "done", "evaluations": [{"splits": {"test": row}}]}}
+    scores = collect_scores({"none": [record, record], "lost": []}, "test")
+    assert set(scores) == {"none"} and scores["none"]["accuracy"] == pytest.approx(2 / 3)
+    old = {"result": {"status": "done", "evaluations": [{"splits": {"test": {"value": 0.5}}}]}}
+    assert collect_scores({"none": [old]}, "test") == {}
+
+
+def test_no_arm_beats_a_constant_answer():
+    found = judge({"none": [0.69, 0.69, 0.69], "rotary": [0.691, 0.69, 0.689]})
+    assert found == {"name": "majority class", "value": 0.69, "beaten_by": [], "not_beaten_by": ["none", "rotary"]}
+    # a gap within the sampling error of the test items, equal in all seeds
+    assert judge({"none": [0.70, 0.70, 0.70]})["beaten_by"] == []
+    assert judge({"none": [0.70, 0.70, 0.70]}, items=100_000)["beaten_by"] == ["none"]
+
+
+def test_arms_that_beat_it_are_named():
+    found = judge({"none": [0.69, 0.69], "rotary": [0.80, 0.81], "unsteady": [0.70, 0.95]})
+    assert found["beaten_by"] == ["rotary"] and found["not_beaten_by"] == ["none", "unsteady"]
+    assert judge({"none": [0.01, 0.02]}, "mcc")["beaten_by"] == []
+    assert judge({"none": [0.5, 0.51]}, "mcc")["beaten_by"] == ["none"]
+
+
+def test_lower_is_better_for_perplexity():
+    levels = [
+        {"name": name, "kind": "constant", "about": "", "splits": {"test": {"perplexity": value}}}
+        for name, value in (("uniform", 256.0), ("unigram", 20.0))
+    ]
+    found = judge({"good": [9.0, 9.1], "bad": [21.0, 20.5]}, "perplexity", None, False, levels)
+    assert found["name"] == "unigram" and found["beaten_by"] == ["good"]
+
+
+def test_without_a_constant_or_a_value_nothing_is_judged():
+    assert judge({"none": [0.9]}, baselines=[]) is None
+    assert judge({"none": []}) is None
+    assert judge({"none": [0.9]}, "macro_f1") is None
+
+
+def test_baselines_of_older_records():
+    (entry,) = collect_baselines({"markov": {"value": 0.3, "metrics": {}}, "odd": {}}, "test")
+    assert entry == {"name": "markov", "kind": "rule", "about": "", "splits": {"test": {"accuracy": 0.3}}}
