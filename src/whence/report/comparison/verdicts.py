@@ -43,10 +43,15 @@ def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle
 
 def headline(study: dict[str, Any]) -> str:
     """The verdicts of the comparison in one line. If no arm beats a constant answer, that comes first."""
+    return f"{_constant_headline(study)} {_comparison_headline(study)}".strip()
+
+
+def _constant_headline(study: dict[str, Any]) -> str:
+    """The sentence for a study in which no arm beats a constant answer; empty otherwise."""
     constant = study.get("constant")
-    if constant and not constant["beaten_by"]:
-        return f"No arm beats a constant answer ({_describe_constant(study)}). {_comparison_headline(study)}"
-    return _comparison_headline(study)
+    if not constant or constant["beaten_by"]:
+        return ""
+    return f"No arm beats a constant answer ({_describe_constant(study)})."
 
 
 def _describe_constant(study: dict[str, Any]) -> str:
@@ -105,8 +110,11 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
         rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
-    title = f"{study['name']}, {units.label} on {study['split']}: {headline(study)}".replace("\u00a0", " ")
-    return [shorten(line, MAX_LINE_CHARS) for line in (title, *lines)]
+    sentences = [_constant_headline(study), _comparison_headline(study)]
+    first, *rest = [sentence for sentence in sentences if sentence]
+    title = f"{study['name']}, {units.label} on {study['split']}: {first}"
+    titles = [line.replace("\u00a0", " ") for line in (title, *rest)]
+    return [shorten(line, MAX_LINE_CHARS) for line in (*titles, *lines)]
 
 
 def classify_verdict(verdict: str) -> tuple[str, str]:
