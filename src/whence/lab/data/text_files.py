@@ -46,15 +46,16 @@ def read_corpus(path: Path, seed: int) -> Corpus:
         got = f"{path} without a text file"
         raise usage_error("--data", got, f"a folder of texts has files that end in {listed}", "rename the files")
     texts: dict[str, str] = {}
-    bad: list[BadRow] = []
-    lines = 0
+    all_bad: list[BadRow] = []
+    total = 0
     for file in chosen:
         name = file.relative_to(path).as_posix()
-        texts[name], own, count = _read_text(file, name)
-        bad, lines = bad + own, lines + count
+        texts[name], bad, lines = _read_text(file, name)
+        all_bad += bad
+        total += lines
     parts, how = _split_files(texts, seed)
     ignored = [file.relative_to(path).as_posix() for file in files if file not in set(chosen)]
-    return Corpus({part: "\n".join(own) for part, own in parts.items()}, how, lines, bad, len(chosen), ignored)
+    return Corpus({part: "\n".join(own) for part, own in parts.items()}, how, total, all_bad, len(chosen), ignored)
 
 
 def corpus_of_table(table: Table, column: str) -> Corpus:

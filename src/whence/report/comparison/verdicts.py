@@ -110,11 +110,11 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
         rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
-    sentences = [_constant_headline(study), _comparison_headline(study)]
-    first, *rest = [sentence for sentence in sentences if sentence]
-    title = f"{study['name']}, {units.label} on {study['split']}: {first}"
-    titles = [line.replace("\u00a0", " ") for line in (title, *rest)]
-    return [shorten(line, MAX_LINE_CHARS) for line in (*titles, *lines)]
+    title, constant = f"{study['name']}, {units.label} on {study['split']}:", _constant_headline(study)
+    headlines = (
+        [title, constant, _comparison_headline(study)] if constant else [f"{title} {_comparison_headline(study)}"]
+    )
+    return [shorten(line.replace("\u00a0", " "), MAX_LINE_CHARS) for line in (*headlines, *lines)]
 
 
 def classify_verdict(verdict: str) -> tuple[str, str]:
