@@ -80,7 +80,9 @@ def compute_metric(metric: str, row: Mapping[str, Any]) -> float:
     """
     if metric == "perplexity":
         return math.exp(min(row["cross_entropy"], 700.0))
-    return row["correct"] / row["num_targets"] if metric == "accuracy" else classification_scores(row["confusion"])[metric]
+    return (
+        row["correct"] / row["num_targets"] if metric == "accuracy" else classification_scores(row["confusion"])[metric]
+    )
 
 
 def count_confusion(targets: Tensor, predicted: Tensor, classes: int) -> Tensor:

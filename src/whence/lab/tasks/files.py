@@ -247,7 +247,7 @@ class LabelledFile(Classification):
         numbers = {label: number for number, label in enumerate(classes)}
         encoded = {part: [tokenizer.encode(e.texts[0]).tolist() for e in own] for part, own in rows.by_part.items()}
         items = {
-            part: Items.padded(texts, [numbers[example.label] for example in rows.by_part[part]], context)
+            part: Items.from_texts(texts, [numbers[example.label] for example in rows.by_part[part]], context)
             for part, texts in encoded.items()
         }
         self.class_names = tuple(classes)
