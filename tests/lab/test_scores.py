@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from whence import WhenceError
+from whence.lab import runner
+from whence.lab.arms import parse_arm
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
+from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, compute_metric
 from whence.lab.tasks.metrics import classification_scores
 
@@ -93,3 +97,23 @@ def test_without_a_constant_or_a_value_nothing_is_judged():
 def test_baselines_of_older_records():
     (entry,) = collect_baselines({"markov": {"value": 0.3, "metrics": {}}, "odd": {}}, "test")
     assert entry == {"name": "markov", "kind": "rule", "about": "", "splits": {"test": {"accuracy": 0.3}}}
+
+
+def decided_by(task, metric, **settings):
+    arm = parse_arm("none")
+    decision = Decision(baseline="none", metric=metric)
+    return Study("one", "one", task, (arm,), (0,), Budget(steps=1), decision, task_settings=settings)
+
+
+def test_a_study_can_be_decided_by_any_metric_of_its_task(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
+    for metric in ("balanced_accuracy", "macro_f1", "mcc"):
+        task = runner.load_task(decided_by("labelled_file", metric, path=str(tmp_path / "a.csv")))
+        assert task.metric == metric and task.higher_is_better and task.metric_accumulator().metric == metric
+    assert not runner.load_task(
+        decided_by("labelled_file", "perplexity", path=str(tmp_path / "a.csv"))
+    ).higher_is_better
+    with pytest.raises(WhenceError, match=r"metric 'mcc'.*retrieval.*accuracy or perplexity"):
+        runner.load_task(decided_by("retrieval", "mcc"))
+    with pytest.raises(WhenceError, match=r"metric.*'f2'.*macro_f1"):
+        decided_by("retrieval", "f2")

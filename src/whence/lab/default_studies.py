@@ -41,6 +41,12 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+#: model and budget of a task on a user's data
+FILE_DEFAULTS: dict[str, Any] = {
+    "model": {"embed_dim": 64, "heads": 4, "layers": 2, "ffn_dim": 128, "dropout": 0.1},
+    "budget": {"steps": 400, "batch_size": 32, "lr": 1e-3},
+}
+
 
 def build_studies(
     tasks: Sequence[str] = tuple(TASK_DEFAULTS),
@@ -150,7 +156,7 @@ def _build_study(
     metric: str,
 ) -> Study:
     lab_tasks.find_task_class(task)
-    defaults = TASK_DEFAULTS.get(task, {})
+    defaults = FILE_DEFAULTS if task in lab_tasks.FILE_TASKS else TASK_DEFAULTS.get(task, {})
     settings = defaults.get("settings", {}) if task_settings is None else task_settings
     budget = {"steps": 300, "batch_size": 16, "lr": 1e-3} | defaults.get("budget", {})
     if steps is not None:

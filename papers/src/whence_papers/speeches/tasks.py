@@ -67,6 +67,7 @@ class SpeechesLm(LanguageModelling):
     """
 
     name = "speeches_lm"
+    unit = "word"
 
     def __init__(self, context: int = data.LONGEST, stride: int = 1, evaluation_batches: int | None = 200) -> None:
         require_at_least(self.name, "stride", stride, 1)
@@ -99,6 +100,10 @@ class SpeechesLm(LanguageModelling):
 
     def splits(self) -> dict[str, int]:
         return dict.fromkeys(data.PRESIDENTS, self.context)
+
+    def describe_data(self) -> dict[str, Any]:
+        sizes = {"train": len(self.train), **{president: len(stream) for president, stream in self.files.items()}}
+        return super().describe_data() | {"items": sizes}
 
     def examples(self, count: int) -> list[Batch]:
         """The sentences whose attention the source draws, without padding."""
