@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whence.report.comparison.svg import Scale
 from whence.report.comparison.units import Units
 from whence.report.formatting import format_number, is_finite_number
+
+LABEL_ROW = 13  # height of the row of a name below a plot
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,7 @@ def vertical_lines(lines: list[BaselineLine], split: str, x: Scale, top: float, 
     return "".join(parts)
 
 
-LABEL_ROW = 13
-
-
-def horizontal_line(name: str, points: list[tuple[float, float]], x: Scale, y: Scale) -> str:
+def horizontal_line(name: str, points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
     """A dotted line through points with its name at the left end; empty if it leaves the axis."""
     if not points or not all(y.contains(value) for _, value in points):
         return ""
