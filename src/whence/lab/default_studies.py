@@ -13,7 +13,7 @@ from whence.lab.arms import Arm, parse_arm
 from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.study import Budget, Decision, Study
-from whence.lab.tasks.files import hash_inputs
+from whence.lab.tasks.file_rows import hash_inputs
 from whence.position.expression import parse_position
 
 DEFAULT_SEEDS = 3

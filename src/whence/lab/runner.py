@@ -124,12 +124,13 @@ def run_study(
     folder = study_folder(study, base)
     chosen = load_executor(executor, jobs)
     task = validate_study(study)
+    origin = describe_origin(study)  # now: the sources may be edited before the last run ends
     if process_rank() == 0:
         records.make_folder(folder)
         write_spec(study, folder)
         task_facts(study, folder, task)
         write_data_facts(study, folder, task)
-        write_baselines(study, folder, task)
+        write_baselines(study, folder, task, origin)
         reuse_records(study, folder, base)
     outcome = StudyOutcome(folder)
     missing: list[Run] = []
@@ -145,8 +146,7 @@ def run_study(
             outcome.existing.append(run)
         else:
             outcome.diverged.append(run)
-    # the sources are hashed now: they may be edited before the last run ends
-    execute = partial(execute_run, origin=describe_origin(study), deadline=deadline) if missing else execute_run
+    execute = partial(execute_run, origin=origin, deadline=deadline)
     while missing:
         busy: list[Run] = []  # in other processes
         for run, record in chosen.run(execute, missing, folder, on_progress):
@@ -226,16 +226,14 @@ def write_data_facts(study: Study, folder: Path, task: tasks.Task) -> None:
         records.write(path, {"hash": study.hash, "data": facts})
 
 
-def write_baselines(study: Study, folder: Path, task: tasks.Task) -> None:
+def write_baselines(study: Study, folder: Path, task: tasks.Task, origin: dict[str, Any]) -> None:
     """Compute the scores of the task's baselines once, for a task that has some."""
     path = folder / "baselines.json"
     if records.exists(path):
         return
     baselines = task.baselines()
     if baselines:
-        records.write(
-            path, {"hash": study.hash, "task": task.settings, "baselines": baselines, **describe_origin(study)}
-        )
+        records.write(path, {"hash": study.hash, "task": task.settings, "baselines": baselines, **origin})
 
 
 def find_record_problem(path: Path, run: Run, reader: records.RecordReader | None = None) -> str | None:

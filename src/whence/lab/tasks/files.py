@@ -7,9 +7,7 @@ seeds share it. The vocabulary comes from the training part. A row that cannot b
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,178 +18,16 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.lab.data import hub, text_files
 from whence.lab.data.corpora import content_hash
-from whence.lab.data.splits import describe_duplicates, describe_lengths, normalize_text, stratified_split
-from whence.lab.data.tables import (
-    SPLIT,
-    BadRow,
-    Row,
-    Table,
-    hash_data,
-    read_table,
-    report_bad_rows,
-    split_value,
-    text_value,
-)
-from whence.lab.data.tokenizers import (
-    PAD,
-    TOKENS,
-    ReservedTokenizer,
-    Tokenizer,
-    WordTokenizer,
-    build_tokenizer,
-    token_unit,
-)
-from whence.lab.tasks.base import (
-    IGNORE_INDEX,
-    Batch,
-    Task,
-    evaluation_batch_size,
-    require_at_least,
-    to_ints,
-)
+from whence.lab.data.splits import describe_lengths
+from whence.lab.data.tables import report_bad_rows
+from whence.lab.data.tokenizers import PAD, TOKENS, ReservedTokenizer, WordTokenizer, build_tokenizer, token_unit
+from whence.lab.tasks.base import IGNORE_INDEX, Batch, Task, evaluation_batch_size, require_at_least, to_ints
 from whence.lab.tasks.baselines import BigramModel, token_baselines
 from whence.lab.tasks.classification import Classification, Items
+from whence.lab.tasks.file_rows import Rows, load_table, require_same_data, sort_labels, unknown_share
 from whence.lab.tasks.language_modelling import LanguageModelling
 
-PARTS = ("train", "test", "validation")  # the test part decides, so it is before validation
 SEPARATOR, END = "<sep>", "<end>"
-
-
-def hash_inputs(data: str, tokens: str = "") -> str:
-    """A hash of the data and of the tokenizer file, if there is one; changed inputs make another study."""
-    digest = hub.hash_rows(hub.read_hub_table(data)) if hub.is_hub_name(data) else hash_data(Path(data))
-    if tokens and tokens not in TOKENS and Path(tokens).is_file():
-        digest = hashlib.sha256((digest + hash_data(Path(tokens))).encode()).hexdigest()
-    return digest
-
-
-def _require_same_data(data: str, tokens: str, sha256: str) -> None:
-    """Reject data that differ from those that a study was built for. An empty hash is not checked."""
-    if sha256 and hash_inputs(data, tokens) != sha256:
-        raise usage_error(
-            "--data",
-            f"{data}, which changed since the study was built",
-            "all runs of a study use the same data",
-            "restore the file, or run the command again to build another study",
-        )
-
-
-def load_table(data: str, columns: Mapping[str, str | None]) -> Table:
-    """The table that ``--data`` names. ``columns`` maps options to the columns that must exist."""
-    table = hub.read_hub_table(data) if hub.is_hub_name(data) else read_table(Path(data), list(columns.values()))
-    table.require_columns(columns)
-    return table
-
-
-@dataclass(frozen=True)
-class Example:
-    """A row of texts with the part it belongs to."""
-
-    texts: tuple[str, ...]
-    label: str = ""
-    part: str = "train"
-
-
-class _Rows:
-    """The usable rows of a table, each in one part, and what is known about the others."""
-
-    def __init__(
-        self,
-        table: Table,
-        text_columns: Mapping[str, str],
-        label_column: str | None,
-        split_column: str,
-        split_seed: int,
-        skip_bad_rows: bool,
-    ) -> None:
-        splits = split_column or (SPLIT if table.has_splits else "")
-        bad: list[BadRow] = list(table.bad)
-        usable: list[tuple[Row, Example]] = []
-        for row in table.rows:
-            values = [text_value(row, column, what) for what, column in text_columns.items()]
-            values.append("" if label_column is None else text_value(row, label_column, "label"))
-            values.append(split_value(row, splits) if splits else "train")
-            wrong = next((value for value in values if isinstance(value, BadRow)), None)
-            if wrong is not None:
-                bad.append(wrong)
-                continue
-            *texts, label, part = map(str, values)
-            usable.append((row, Example(tuple(texts), label.strip(), part)))
-        usable, rare = _drop_rare_labels(usable, bool(splits)) if label_column is not None else (usable, [])
-        columns = " and ".join([*text_columns, *(["label"] if label_column else [])])
-        rule = f"every row needs a {columns}" + (" that enough rows share" if rare else "")
-        self.bad_rows = report_bad_rows(table.name, [*bad, *rare], len(usable), skip_bad_rows, rule)
-        examples = [example for _, example in usable]
-        self.keys = [normalize_text(example.texts[0]) for example in examples]
-        if splits:
-            self.parts = [example.part for example in examples]
-            self.how = f"the parts that the {'data name' if table.has_splits else f'column {splits!r} names'}"
-        else:
-            self.parts = stratified_split(self.keys, [example.label for example in examples], split_seed)
-            self.how = f"80 % training, 10 % validation, 10 % test of each class, by seed {split_seed}; equal texts stay together"
-            if label_column is None:
-                self.how = self.how.replace(" of each class", "")
-        if self.parts and "test" not in self.parts:  # a table of train and dev: dev decides
-            self.parts = ["test" if part == "validation" else part for part in self.parts]
-        self.by_part: dict[str, list[Example]] = {part: [] for part in PARTS}
-        for example, part in zip(examples, self.parts, strict=True):
-            self.by_part[part].append(example)
-        self.by_part = {part: own for part, own in self.by_part.items() if own}
-        self.labels = [example.label for example in examples]
-        if not {"train", "test"} <= set(self.by_part):
-            raise usage_error(
-                "--data",
-                f"{len(examples)} usable rows in {table.name}",
-                "there must be rows for training and for test",
-                "add rows, or name the column of the splits with --split-column",
-            )
-
-    def facts(self, labels: bool) -> dict[str, Any]:
-        return {
-            "items": {part: len(own) for part, own in self.by_part.items()},
-            "split": self.how,
-            "duplicates": describe_duplicates(self.keys, self.labels if labels else None, self.parts),
-            "bad_rows": self.bad_rows,
-        }
-
-
-def _drop_rare_labels(
-    usable: list[tuple[Row, Example]], has_splits: bool
-) -> tuple[list[tuple[Row, Example]], list[BadRow]]:
-    """Rows whose label cannot be in every part: too few different texts for a split, or none in a given training part."""
-    if has_splits:
-        known = {example.label for _, example in usable if example.part == "train"}
-        reason = "label {} does not occur in the training part"
-    else:
-        texts: dict[str, set[str]] = defaultdict(set)
-        for _, example in usable:
-            texts[example.label].add(normalize_text(example.texts[0]))
-        known = {label for label, own in texts.items() if len(own) >= 3}
-        reason = "label {} has fewer than 3 different texts, one for each part"
-    kept = [(row, example) for row, example in usable if example.label in known]
-    return kept, [row.bad(reason.format(repr(e.label))) for row, e in usable if e.label not in known]
-
-
-def sort_labels(labels: Iterable[str]) -> list[str]:
-    """The different labels: numbers by size, words by the alphabet.
-
-    >>> sort_labels(["10", "2", "2"]), sort_labels(["b", "a", "1"])
-    (['2', '10'], ['1', 'a', 'b'])
-    """
-    unique = set(labels)
-    try:
-        return sorted(unique, key=lambda label: (float(label), label))
-    except ValueError:
-        return sorted(unique)
-
-
-def _unknown_share(tokenizer: Tokenizer, parts: Mapping[str, Sequence[list[int]]], unknown: int) -> dict[str, float]:
-    """The share of unknown tokens in each part; empty if the tokenizer has none."""
-    if not isinstance(tokenizer, WordTokenizer):
-        return {}
-    return {
-        part: sum(text.count(unknown) for text in texts) / max(1, sum(map(len, texts))) for part, texts in parts.items()
-    }
 
 
 class LabelledFile(Classification):
@@ -229,9 +65,9 @@ class LabelledFile(Classification):
     ) -> None:
         require_at_least(self.name, "context", context, 1)
         require_at_least(self.name, "words", words, 3)
-        _require_same_data(path, tokens, sha256)
+        require_same_data(path, tokens, sha256)
         columns = {"--text-column": text_column, "--label-column": label_column, "--split-column": split_column or None}
-        rows = _Rows(
+        rows = Rows(
             load_table(path, columns), {"text": text_column}, label_column, split_column, split_seed, skip_bad_rows
         )
         classes = sort_labels(rows.labels)
@@ -270,7 +106,7 @@ class LabelledFile(Classification):
         lengths = [len(text) for texts in encoded.values() for text in texts]
         self._facts = rows.facts(labels=True) | {
             "lengths": describe_lengths(lengths, context, token_unit(tokens)),
-            "unknown": _unknown_share(inner, encoded, 1),
+            "unknown": unknown_share(inner, encoded, 1),
             "tokens": f"{token_unit(tokens)}; a vocabulary of {tokenizer.size:,}",
         }
 
@@ -311,7 +147,7 @@ class TextFile(LanguageModelling):
         sha256: str = "",
     ) -> None:
         require_at_least(self.name, "words", words, 3)
-        _require_same_data(path, tokens, sha256)
+        require_same_data(path, tokens, sha256)
         if text_column or hub.is_hub_name(path):
             column = text_column or "text"
             corpus = text_files.corpus_of_table(load_table(path, {"--text-column": column}), column)
@@ -343,7 +179,7 @@ class TextFile(LanguageModelling):
             "bad_rows": bad_rows,
             "files": corpus.files,
             "ignored_files": corpus.ignored,
-            "unknown": _unknown_share(tokenizer, unknown, 1),
+            "unknown": unknown_share(tokenizer, unknown, 1),
             "repeated_lines": text_files.describe_repeated_lines(corpus.parts),
         }
 
@@ -406,14 +242,14 @@ class PairsFile(Task):
     ) -> None:
         require_at_least(self.name, "context", context, 4)
         require_at_least(self.name, "words", words, 3)
-        _require_same_data(path, tokens, sha256)
+        require_same_data(path, tokens, sha256)
         columns = {
             "--source-column": source_column,
             "--target-column": target_column,
             "--split-column": split_column or None,
         }
         texts = {"source": source_column, "target": target_column}
-        rows = _Rows(load_table(path, columns), texts, None, split_column, split_seed, skip_bad_rows)
+        rows = Rows(load_table(path, columns), texts, None, split_column, split_seed, skip_bad_rows)
         train_texts = (text for example in rows.by_part["train"] for text in example.texts)
         inner = build_tokenizer(tokens, train_texts, words)
         self.tokenizer = ReservedTokenizer(inner, [PAD, SEPARATOR, END])
@@ -439,7 +275,7 @@ class PairsFile(Task):
         unknown = {part: [text for pair in own for text in pair] for part, own in encoded.items()}
         self._facts = rows.facts(labels=False) | {
             "lengths": describe_lengths(totals, context, f"{token_unit(tokens)} of source, separator and target"),
-            "unknown": _unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
+            "unknown": unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
             "tokens": f"{token_unit(tokens)}; a vocabulary of {self.vocab_size:,}",
         }
 
