@@ -38,8 +38,9 @@ def test_a_small_comparison_and_its_page(run_whence, tmp_path):
     first = page.read_text()
     assert "alibi" in first and "\x1b[" not in done.stdout + done.stderr  # no terminal, no colour
     assert "1 of 2" in done.stderr
-    title, *arms, last = done.stdout.splitlines()
-    assert title.startswith("compare-retrieval, accuracy (%) on test: Undecided") and last.startswith("report: ")
+    title, constant, verdict, *arms, last = done.stdout.splitlines()
+    assert title == "compare-retrieval, accuracy (%) on test:" and last.startswith("report: ")
+    assert constant.startswith("No arm beats a constant answer (chance: ") and verdict.startswith("Undecided")
     assert sorted(line.split()[0] for line in arms) == ["alibi", "none"] and max(map(len, [title, *arms])) <= 100
     assert any(line.endswith("  baseline") for line in arms)
     again = run_whence("report", "build/compare", "--out", "again.html")
