@@ -14,7 +14,7 @@ from whence.lab import checkpoints, observe, results, runner, tasks
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.models import attention_maps
-from whence.statistics import compare, summary
+from whence.statistics import AnalysisPlan, compare_paired, summary
 
 STUDY = Study(
     name="little", question="what is found", task="retrieval",
@@ -54,8 +54,12 @@ def test_every_value_is_a_records(folder, findings):
 
 
 def test_the_comparison_is_the_one_announced(findings):
-    values = {one["name"]: [100 * value for value in one["values"]["2x"].values()] for one in findings["arms"]}
-    assert findings["comparison"] == compare(values, "none", 1, True, level=0.9, unit="points").to_json()
+    values = {
+        one["name"]: {int(seed): 100 * value for seed, value in one["values"]["2x"].items()} for one in findings["arms"]
+    }
+    (contrast,) = compare_paired(values, AnalysisPlan(baseline="none", alpha=0.1, unit="points")).contrasts
+    arm = findings["comparison"]["arms"]["alibi"]
+    assert (arm["difference"], arm["corrected_p"], arm["kind"]) == (contrast.estimate, contrast.p, contrast.verdict)
 
 
 def test_maps_and_mass_are_those_of_the_trained_weights(folder, findings):
@@ -132,7 +136,7 @@ def test_missing_and_foreign_records_are_no_values(folder, tmp_path):
     (tmp_path / second.file_name).write_text("{")
     part = results.collect_study(STUDY, tmp_path)
     assert [set(one["values"]["test"]) for one in part["arms"]] == [{"5"}, {"5"}]
-    assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a value"
+    assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a record"
 
 
 def test_records_that_cannot_be_read_are_named(folder, tmp_path):

@@ -7,7 +7,10 @@ import math
 import random
 from typing import Any
 
-from whence.statistics import compare, summary
+from whence.lab import decisions, results
+from whence.lab.arms import Arm
+from whence.lab.study import Budget, Decision, Study
+from whence.statistics import summary
 
 ARMS = ("none", "Sinusoid", "Rotary", "Alibi", "T5 buckets", "Epar + Rotary")
 STRENGTH = {"none": 0.0, "Sinusoid": 0.3, "Rotary": 0.62, "Alibi": 0.8, "T5 buckets": 0.74, "Epar + Rotary": 1.0}
@@ -67,10 +70,7 @@ def study(
     elif len(arms) < 2:
         why = "the study has one arm"
     else:
-        values = {
-            arm["name"]: [v * (100 if accuracy else 1) for v in arm["values"]["test"].values()] for arm in arm_rows
-        }
-        comparison = compare(values, arms[0], len(arms) - 1, accuracy, unit="points" if accuracy else "").to_json()
+        comparison = _compare(arms, arm_rows, metric, seeds)
     spec = {"name": name, "seeds": list(range(seeds)), "decision": {"split": "test", "baseline": arms[0]}}
     return {
         "name": name, "question": f"Does a position mechanism help {name.lower()}, and does the gain last beyond the trained length?",
@@ -80,6 +80,16 @@ def study(
         "ran": [{"environment": ENVIRONMENT, "runs": seeds * len(arms), "started": "2026-11-14T06:00:00Z"}],
         "observations": {arm: _observed(arm) for arm in arms} if maps else None,
     }  # fmt: skip
+
+
+def _compare(arms: list[str], rows: list[dict[str, Any]], metric: str, seeds: int) -> dict[str, Any] | None:
+    study = Study(
+        name="made up", question="", task="copy", arms=tuple(Arm(name, "none") for name in arms),
+        seeds=tuple(range(seeds)), budget=Budget(steps=1), decision=Decision(baseline=arms[0]),
+    )  # fmt: skip
+    values = results.decisive_values(study, rows)
+    comparison = decisions.judge_study(study, values, metric, metric == "accuracy").comparison
+    return comparison and decisions.comparison_findings(study, comparison, values, metric)
 
 
 def _arm(name: str, metric: str, lengths: dict[str, int], seeds: int, study: str, lost: bool) -> dict[str, Any]:

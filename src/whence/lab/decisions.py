@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whence.lab.study import Study
-from whence.statistics.paired_comparison import AnalysisPlan, PairedComparison, compare_paired
+from whence.lab.study import PERCENT_METRICS, Study
+from whence.statistics import cohen_d, summary
+from whence.statistics.paired_comparison import AnalysisPlan, Contrast, PairedComparison, compare_paired, format_p
 
 #: value of each arm by seed; None for a run that diverged
 Values = Mapping[str, Mapping[int, float | None]]
+#: an undecided difference with a corrected p value up to this multiple of alpha is called suggestive
+SUGGESTIVE = 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Judgement:
 
 
 def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> AnalysisPlan:
-    """The plan of a study. If its family reaches beyond the study, its share of the error rate is in proportion."""
+    """The plan of a study. If its family includes other studies, the study has its share of the error rate."""
     decision = study.decision
     return AnalysisPlan(
         family=decision.family,
@@ -30,9 +33,18 @@ def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> Analysis
         alpha=decision.alpha * study.contrasts / study.comparisons,
         margin=decision.margin,
         higher_is_better=higher_is_better,
-        looks=study.looks,
-        unit="points" if metric == "accuracy" else "",
+        looks=decision.looks,
+        unit="points" if metric in PERCENT_METRICS else "",
     )
+
+
+def scale_values(values: Values, metric: str) -> dict[str, dict[int, float | None]]:
+    """Fractions as percent; other metrics as they are."""
+    factor = 100.0 if metric in PERCENT_METRICS else 1.0
+    return {
+        name: {seed: None if value is None else factor * value for seed, value in own.items()}
+        for name, own in values.items()
+    }
 
 
 def judge_study(study: Study, values: Values, metric: str, higher_is_better: bool) -> Judgement:
@@ -42,26 +54,88 @@ def judge_study(study: Study, values: Values, metric: str, higher_is_better: boo
     """
     if len(study.arms) < 2:
         return Judgement(None, "there is only one arm")
-    plan = analysis_plan(study, metric, higher_is_better)
-    factor = 100.0 if metric == "accuracy" else 1.0
+    if len(study.seeds) < 2:
+        return Judgement(None, "one seed has no variance; a comparison needs at least two seeds")
+    plan, scaled = analysis_plan(study, metric, higher_is_better), scale_values(values, metric)
     comparison: PairedComparison | None = None
     needed = [arm.name for arm in study.arms]
     for look in study.looks:
         seeds = study.seeds[:look]
-        unfinished = [name for name in needed if any(seed not in values.get(name, {}) for seed in seeds)]
+        unfinished = [name for name in needed if any(seed not in scaled.get(name, {}) for seed in seeds)]
         if unfinished:
             reason = f"not every seed of {', '.join(unfinished)} has a record"
             return Judgement(comparison, None if comparison else reason)
         table = {
-            arm.name: {
-                seed: None if value is None else factor * value
-                for seed, value in values.get(arm.name, {}).items()
-                if seed in seeds
-            }
+            arm.name: {seed: value for seed, value in scaled.get(arm.name, {}).items() if seed in seeds}
             for arm in study.arms
         }
         comparison = compare_paired(table, plan)
         needed = list(comparison.undecided_arms())
         if not needed:
             break
+    if not any(value is not None for value in scaled[study.decision.baseline].values()):
+        return Judgement(None, f"every seed of the baseline {study.decision.baseline} diverged")
     return Judgement(comparison)
+
+
+def comparison_findings(study: Study, comparison: PairedComparison, values: Values, metric: str) -> dict[str, Any]:
+    """The comparison for a report, as plain JSON: every arm against the baseline, and the other contrasts, if any."""
+    scaled, baseline, level = scale_values(values, metric), study.decision.baseline, 1 - study.decision.alpha
+    own = {name: [v for v in by_seed.values() if v is not None] for name, by_seed in scaled.items()}
+    arms, others = {}, []
+    for contrast in comparison.contrasts:
+        pair = {contrast.first, contrast.second}
+        if baseline not in pair:
+            others.append(contrast.to_json() | {"sentence": describe(contrast, comparison.plan)})
+            continue
+        if contrast.estimate is None:  # the arms have no common seed: not compared
+            continue
+        against = contrast if contrast.second == baseline else contrast.reversed()
+        arms[against.first] = {
+            "summary": summary(own[against.first], level).to_json(),
+            "difference": against.estimate,
+            "corrected_interval": None if against.interval is None else against.interval.to_json(),
+            "corrected_p": against.p,
+            "effect": _effect_size(own[against.first], own[baseline]),
+            "kind": against.verdict,
+            "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
+            "verdict": describe(against, comparison.plan),
+            "seeds": against.seeds,
+            "missing": list(against.missing),
+            "seeds_needed": against.seeds_needed,
+        }
+    return {
+        "baseline": baseline, "baseline_summary": summary(own[baseline], level).to_json(), "arms": arms,
+        "others": others, "m": study.comparisons, "level": level, "alpha": comparison.plan.alpha,
+        "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
+        "look": comparison.look, "seeds": len(comparison.seeds),
+    }  # fmt: skip
+
+
+def describe(contrast: Contrast, plan: AnalysisPlan) -> str:
+    """The verdict on the first arm in words, without its name.
+
+    >>> plan = AnalysisPlan(baseline="none", unit="points")
+    >>> values = {"none": {0: 70.1, 1: 71.4, 2: 69.2}, "rotary": {0: 75.0, 1: 76.5, 2: 74.2}}
+    >>> describe(compare_paired(values, plan).contrasts[0], plan)
+    'better than none by 5 points (p = 0.00013)'
+    """
+    unit = f" {plan.unit}" if plan.unit else ""
+    difference = contrast.estimate or 0.0
+    if contrast.verdict in ("better", "worse"):
+        return f"{contrast.verdict} than {contrast.second} by {abs(difference):.3g}{unit} ({format_p(contrast.p)})"
+    if contrast.verdict == "equivalent":
+        return f"equivalent to {contrast.second} within {plan.margin:g}{unit}"
+    if contrast.estimate is None or contrast.p is None:
+        return f"undecided against {contrast.second}: {contrast.note}"
+    sign = "above" if difference > 0 else "below"
+    text = f"undecided: {abs(difference):.3g}{unit} {sign} {contrast.second} so far ({format_p(contrast.p)})"
+    if contrast.seeds_needed is not None:
+        more = f"{contrast.seeds_needed} more seed{'' if contrast.seeds_needed == 1 else 's'}"
+        return f"{text}; about {more} would probably decide"
+    return text
+
+
+def _effect_size(first: list[float], second: list[float]) -> dict[str, Any] | None:
+    """Hedges' g; None with one value."""
+    return None if min(len(first), len(second)) < 2 else cohen_d(first, second).to_json()

@@ -8,13 +8,13 @@ from typing import Any
 
 from whence import records
 from whence.errors import MissingExtra, WhenceError, usage_error
-from whence.lab import runner, tasks
+from whence.lab import decisions, runner, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
-from whence.lab.study import PERCENT_METRICS, Study
+from whence.lab.study import Study
 from whence.records import RecordReader
-from whence.statistics import compare, summary
+from whence.statistics import summary
 
 
 def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
@@ -146,25 +146,25 @@ def compare_arms(
     study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]
 ) -> tuple[dict[str, Any] | None, str | None]:
     """The comparison that the spec fixed, or the reason why there is none."""
-    split, baseline = study.decision.split, study.decision.baseline
-    unfinished = [arm["name"] for arm in arms if len(arm["values"].get(split, {})) < len(study.seeds)]
-    if unfinished:
-        return None, f"not every seed of {', '.join(unfinished)} has a value"
-    if len(arms) < 2:
-        return None, "there is only one arm"
-    values = {arm["name"]: list(arm["values"][split].values()) for arm in arms}
-    percent = facts["metric"] in PERCENT_METRICS
-    scaled = {name: [100 * v for v in own] for name, own in values.items()} if percent else values
+    values = decisive_values(study, arms)
     try:
-        comparison = compare(
-            scaled, baseline, study.comparisons, facts["higher_is_better"], level=1 - study.decision.alpha,
-            unit="points" if percent else "",
-        )  # fmt: skip
+        judgement = decisions.judge_study(study, values, facts["metric"], facts["higher_is_better"])
     except MissingExtra:
         raise
     except WhenceError as error:
         return None, str(error)
-    return comparison.to_json(), None
+    if judgement.comparison is None:
+        return None, judgement.reason
+    return decisions.comparison_findings(study, judgement.comparison, values, facts["metric"]), None
+
+
+def decisive_values(study: Study, arms: list[dict[str, Any]]) -> dict[str, dict[int, float | None]]:
+    """The value of each arm and seed on the deciding split; None for a run that diverged."""
+    return {
+        arm["name"]: {int(seed): value for seed, value in arm["values"].get(study.decision.split, {}).items()}
+        | {failure["seed"]: None for failure in arm["diverged"]}
+        for arm in arms
+    }
 
 
 def collect_findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:

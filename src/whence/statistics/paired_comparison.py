@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from numbers import Integral, Real
 from statistics import NormalDist
@@ -95,6 +95,16 @@ class Contrast(PlainData):
     missing: tuple[Any, ...]  # seeds for which one of the two arms has no value
     seeds_needed: int | None  # further seeds that would decide with a probability of about 0.8
     note: str | None = None
+
+    def reversed(self) -> Contrast:
+        """The same contrast as ``second`` compared with ``first``."""
+        opposite = {"better": "worse", "worse": "better"}
+        interval = self.interval
+        return replace(
+            self, first=self.second, second=self.first, verdict=opposite.get(self.verdict, self.verdict),
+            estimate=None if self.estimate is None else -self.estimate,
+            interval=None if interval is None else Interval(-interval.high, -interval.low, interval.level),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -305,6 +315,16 @@ def _verdict(low: float, high: float, plan: AnalysisPlan) -> str:
     return "better" if (low > 0) == plan.higher_is_better else "worse"
 
 
+def format_p(p: float | None) -> str:
+    """
+    >>> format_p(0.0312), format_p(0.00002), format_p(None)
+    ('p = 0.031', 'p < 0.0001', 'no p value')
+    """
+    if p is None:
+        return "no p value"
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"
+
+
 def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
     """One sentence."""
     unit = f" {plan.unit}" if plan.unit else ""
@@ -313,7 +333,7 @@ def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
     if contrast.interval is not None:
         facts.append(f"{contrast.interval.low:.3g} to {contrast.interval.high:.3g}")
     if contrast.p is not None:
-        facts.append("p < 0.0001" if contrast.p < 0.0001 else f"p = {contrast.p:.2g}")
+        facts.append(format_p(contrast.p))
     facts.append("1 seed" if contrast.seeds == 1 else f"{contrast.seeds} seeds")
     if contrast.missing:
         facts.append(f"without seed {', '.join(map(str, contrast.missing))}")

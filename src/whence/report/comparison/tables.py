@@ -10,7 +10,7 @@ from typing import Any
 from whence.report.comparison.arm_style import ArmStyle
 from whence.report.comparison.svg import shorten
 from whence.report.comparison.units import PERCENT_METRICS, Units, sort_best_first, values_of
-from whence.report.comparison.verdicts import classify_verdict
+from whence.report.comparison.verdicts import describe_rule
 from whence.report.formatting import (
     NO_VALUE,
     format_count,
@@ -34,8 +34,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
         groups = [
             (metric, ["mean", f"{100 * comparison['level']:g}% interval"]),
             (f"difference to {shorten(comparison['baseline'], 24)}", [unit, _corrected_interval_header(comparison)]),
-            ("p value", ["corrected", "permutation", "its minimum"]),
-            ("effect size", ["Hedges’\u00a0g"]),
+            ("verdict", ["corrected p", "effect size g", "seeds", "seeds needed"]),
         ]
     groups += [
         ("cost", ["parameters", "seconds per run"]),
@@ -63,7 +62,7 @@ def _results_row(
     cells = [first, format_interval(_scale_interval(interval, units.value_factor), decimals), str(len(values))]
     if comparison:
         cells = [first, *_comparison_cells(name, comparison, units)]
-        kind = classify_verdict(comparison["arms"][name]["verdict"])[0] if name in comparison["arms"] else ""
+        kind = comparison["arms"][name]["kind"] if name in comparison["arms"] else ""
     cells += [format_count(arm["parameters"]), format_seconds(arm["wall_seconds"])]
     if any_diverged:
         failures = ", ".join(f"seed {failure['seed']} at step {failure['step']:,}" for failure in arm["diverged"])
@@ -79,8 +78,9 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
     """The seven cells from the comparison; dashes for an arm that was not compared."""
     factor, decimals = units.comparison_factor, units.decimals
     if name == comparison["baseline"]:
-        interval = format_interval(_scale_interval(comparison["baseline_summary"]["interval"], factor), decimals)
-        return [interval, "baseline", *[NO_VALUE] * 5]
+        own = comparison["baseline_summary"]
+        interval = format_interval(_scale_interval(own["interval"], factor), decimals)
+        return [interval, "baseline", *[NO_VALUE] * 3, str(own["n"]), NO_VALUE]
     result = comparison["arms"].get(name)
     if result is None:
         return [NO_VALUE] * 7
@@ -88,10 +88,10 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
         format_interval(_scale_interval(result["summary"]["interval"], factor), decimals),
         format_signed(result["difference"] * factor, decimals),
         format_interval(_scale_interval(result["corrected_interval"], factor), decimals),
-        format_p(result["corrected_p"]),
-        format_p(result["permutation"]["p"]),
-        format_p(result["smallest_p"]),
-        format_number(result["effect"]["g"], 1) if result["effect"] else NO_VALUE,
+        NO_VALUE if result["corrected_p"] is None else format_p(result["corrected_p"]),
+        format_number(result["effect"]["g"], 1) if result["effect"] and result["effect"]["g"] is not None else NO_VALUE,
+        str(result["seeds"]),
+        NO_VALUE if result["seeds_needed"] is None else f"about {result['seeds_needed']} more",
     ]
 
 
@@ -101,12 +101,9 @@ def _results_note(comparison: dict[str, Any] | None, any_diverged: bool) -> str:
     )
     if not comparison:
         return f"No test was made. The interval is of the mean over seeds. {ending}"
-    alpha, m = round(1 - comparison["level"], 15), comparison["m"]
     return (
-        f"The interval of a difference and the corrected p value are corrected for {m} "
-        f"comparison{'' if m == 1 else 's'} (Bonferroni). The p value of the permutation test is not corrected. Its minimum "
-        f"is the smallest value that the permutation test can reach with this number of seeds; if it is above {alpha:g} / {m}, "
-        f"no difference is claimed, whatever the other p values. {ending}"
+        f"{describe_rule(comparison)} Seeds needed: further seeds that would probably decide if the true difference is the "
+        f"one seen. {ending}"
     )
 
 

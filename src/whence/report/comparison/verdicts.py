@@ -18,10 +18,8 @@ from whence.report.comparison.units import (
 )
 from whence.report.formatting import format_number
 
-KINDS = (("better than", "better", "▲"), ("worse than", "worse", "▼"))
-UNDECIDED = ("undecided", "○")
-MORE_SEEDS = "more seeds are needed"  # in the verdict of an arm with too few seeds for any claim
-TREND = "; so far "  # precedes the trend in such a verdict
+SYMBOLS = {"better": "▲", "worse": "▼", "equivalent": "=", "undecided": "○"}
+UNDECIDED = ("undecided", SYMBOLS["undecided"])
 MAX_VERDICTS = 6  # further ones are collapsed
 MAX_NAMED_ARMS = 8  # with the same verdict
 MAX_NAME_CHARS = 28
@@ -78,22 +76,33 @@ def _comparison_headline(study: dict[str, Any]) -> str:
     if not comparison:
         return _single_arm_headline(study) or "No comparison was made."
     baseline, groups = shorten(comparison["baseline"], MAX_NAME_CHARS), _group_verdicts(comparison)
-    better = [name for kind, names, _ in groups if kind == "better" for name in names]
-    worse = [name for kind, names, _ in groups if kind == "worse" for name in names]
-    total = len(comparison["arms"])
-    undecided = total - len(better) - len(worse)
+    by_kind = {kind: [name for own, names, _ in groups if own == kind for name in names] for kind in SYMBOLS}
+    better, worse, equivalent = by_kind["better"], by_kind["worse"], by_kind["equivalent"]
+    total, undecided = len(comparison["arms"]), len(by_kind["undecided"])
     clauses = []
     if better:
         clauses.append(f"{_subject(better, total)} better than {baseline}")
     if worse:
         clauses.append(f"{_subject(worse, total)} worse{'' if better else f' than {baseline}'}")
+    if equivalent:
+        clauses.append(f"{_subject(equivalent, total)} equivalent to {baseline}")
     if not clauses:
-        if all(MORE_SEEDS in arm["verdict"] for arm in comparison["arms"].values()):
-            return "Undecided: too few seeds for any claim."
-        return "No significant difference." if undecided == 1 else "No significant differences."
+        return _undecided_headline(comparison, baseline)
     if undecided:
         clauses.append(f"{undecided} other arm{' is' if undecided == 1 else 's are'} undecided")
     return "; ".join(clauses) + "."
+
+
+def _undecided_headline(comparison: dict[str, Any], baseline: str) -> str:
+    """The headline of a study without a decided comparison: suggestive, or nothing seen."""
+    seeds = f"{comparison['seeds']} seed{'' if comparison['seeds'] == 1 else 's'}"
+    suggestive = [name for name, arm in comparison["arms"].items() if arm["suggestive"]]
+    if not suggestive:
+        return f"Nothing seen: no arm differs from {baseline} by more than chance with {seeds}."
+    needed = [arm["seeds_needed"] for arm in comparison["arms"].values() if arm["suggestive"] and arm["seeds_needed"]]
+    more = f"; about {min(needed)} more seeds would probably decide" if needed else ""
+    verb = "differs" if len(suggestive) == 1 else "differ"
+    return f"Suggestive: {_join_names(suggestive)} {verb} from {baseline} with {seeds}, but not significantly{more}."
 
 
 def verdict_lines(study: dict[str, Any]) -> list[str]:
@@ -104,7 +113,6 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
         value = format_number(arm["summary"]["mean"] * units.value_factor, units.decimals) if arm["summary"] else "-"
         if comparison and arm["name"] in comparison["arms"]:
             verdict = comparison["arms"][arm["name"]]["verdict"]
-            verdict = "undecided: more seeds are needed" if MORE_SEEDS in verdict else verdict
         else:
             verdict = "baseline" if arm["name"] == baseline_name(study) else "not compared"
         rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
@@ -115,11 +123,6 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
         [title, constant, _comparison_headline(study)] if constant else [f"{title} {_comparison_headline(study)}"]
     )
     return [shorten(line.replace("\u00a0", " "), MAX_LINE_CHARS) for line in (*headlines, *lines)]
-
-
-def classify_verdict(verdict: str) -> tuple[str, str]:
-    """better, worse or undecided, from the verdict's first words, and a symbol for it."""
-    return next(((kind, symbol) for start, kind, symbol in KINDS if verdict.startswith(start)), UNDECIDED)
 
 
 def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
@@ -171,7 +174,7 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not arm["diverged"]]
         if missing:
             items.append(_item(*UNDECIDED, f"{html.escape(_join_names(missing))}: not compared."))
-    rule = f'<p class="small">Decided by {html.escape(comparison["decides"])}.</p>' if comparison else ""
+    rule = f'<p class="small">{html.escape(describe_rule(comparison))}</p>' if comparison else ""
     more = ""
     if len(items) > MAX_VERDICTS + 1:
         rest = items[MAX_VERDICTS:]
@@ -181,24 +184,25 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
 
 
 def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -> list[str]:
-    """One item per verdict. A reason that several undecided arms share is written once, before their trends."""
-    by_reason: dict[str, list[tuple[list[str], str]]] = {}
-    for _, names, verdict in _group_verdicts(comparison):
-        reason, _, trend = verdict.partition(TREND)
-        by_reason.setdefault(reason, []).append((names, trend))
-    total, items = len(comparison["arms"]), []
-    for reason, rows in by_reason.items():
-        kind, symbol = classify_verdict(reason)
-        if len(rows) == 1:
-            [(names, trend)] = rows
-            text = f"{reason}{TREND}{trend}" if trend else reason
-            items.append(_item(kind, symbol, f"{_arm_labels(names, styles, total)} {_format_verdict(text)}."))
-            continue
-        items.append(_item(kind, symbol, f"{_format_verdict(reason[0].upper() + reason[1:])}. So far:"))
-        for names, trend in rows:
-            text = _format_verdict(trend or "no consistent direction")
-            items.append(_item(kind, "", f"{_arm_labels(names, styles, total)} {text}."))
-    return items
+    """One item per verdict."""
+    total = len(comparison["arms"])
+    return [
+        _item(kind, SYMBOLS[kind], f"{_arm_labels(names, styles, total)} {_format_verdict(verdict)}.")
+        for kind, names, verdict in _group_verdicts(comparison)
+    ]
+
+
+def describe_rule(comparison: dict[str, Any]) -> str:
+    """What decided, in one or two sentences."""
+    m, level = comparison["m"], f"{100 * comparison['level']:g} %"
+    text = (
+        f"Decided by paired differences over common seeds with moderated variances. Intervals hold together at {level} "
+        f"for {m} comparison{'' if m == 1 else 's'}"
+    )
+    if len(comparison["looks"]) > 1:
+        text += f" and for looks after {', '.join(map(str, comparison['looks']))} seeds"
+    margin = comparison["margin"]
+    return f"{text}." + (f" Equivalent: a difference certainly below {margin:g}." if margin is not None else "")
 
 
 def _arm_labels(names: list[str], styles: Mapping[str, ArmStyle], total: int) -> str:
@@ -228,13 +232,13 @@ def _item(kind: str, symbol: str, content: str) -> str:
 
 
 def _group_verdicts(comparison: dict[str, Any]) -> list[tuple[str, list[str], str]]:
-    """(kind, arms, verdict): better, then worse, then undecided; large differences first; equal verdicts together."""
-    by_verdict: dict[str, list[str]] = {}
+    """(kind, arms, verdict) in the order of ``SYMBOLS``; large differences first; equal verdicts together."""
+    by_verdict: dict[tuple[str, str], list[str]] = {}
     for name, arm in sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"])):
-        by_verdict.setdefault(arm["verdict"], []).append(name)
-    order = {"better": 0, "worse": 1, "undecided": 2}
-    groups = [(classify_verdict(verdict)[0], names, verdict) for verdict, names in by_verdict.items()]
-    return sorted(groups, key=lambda group: order[group[0]])
+        by_verdict.setdefault((arm["kind"], arm["verdict"]), []).append(name)
+    order = list(SYMBOLS)
+    groups = [(kind, names, verdict) for (kind, verdict), names in by_verdict.items()]
+    return sorted(groups, key=lambda group: order.index(group[0]))
 
 
 def _subject(names: list[str], total: int) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import require_package
-from whence.report.comparison.verdicts import classify_verdict
 from whence.report.image_files import write_png
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINS, LOSES, OPEN, MISSING = "wins", "loses", "undecided", "not compared"
-FROM_BASELINE = {"worse": WINS, "better": LOSES, "undecided": OPEN}
+FROM_BASELINE = {"worse": WINS, "better": LOSES, "equivalent": OPEN, "undecided": OPEN}
 MIN_STUDIES = 3  # fewest studies for a figure; two are easily compared without one
 
 
@@ -87,7 +86,7 @@ def _cell(study: dict[str, Any], name: str) -> Cell:
     interval = arm["corrected_interval"]
     return Cell(
         against=name,
-        verdict=FROM_BASELINE[classify_verdict(arm["verdict"])[0]],
+        verdict=FROM_BASELINE[arm["kind"]],
         difference=0.0 - arm["difference"],  # and not -0.0 where there is none
         low=None if interval is None else 0.0 - interval["high"],
         high=None if interval is None else 0.0 - interval["low"],
