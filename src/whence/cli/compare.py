@@ -116,7 +116,17 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="Metric that decides: accuracy, balanced_accuracy, macro_f1, mcc or perplexity.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds per arm.", min=1)] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds per arm. Default: add seeds until decided.", min=1)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="decided: add seeds in rounds; with --seeds, at most so many.")
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "10m",
+    margin: Annotated[
+        float | None, typer.Option(help="Difference below which arms are equivalent, in points or units of the metric.")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
@@ -157,12 +167,26 @@ def compare(
         option = f"--{unused[0].replace('_', '-')}"
         raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
     studies = default_studies.build_studies(
-        tuple(tasks or default_studies.TASK_DEFAULTS),
+        tuple(tasks or default_studies.DEFAULT_TASKS),
         tuple(position or default_studies.DEFAULT_POSITIONS),
-        tuple(range(seeds)),
+        default_studies.choose_looks(seeds, until),
         steps,
         baseline,
         settings,
         metric or "",
+        margin,
     )
-    run_studies(studies, out, jobs, "Comparison of positions", executor)
+    run_studies(studies, out, jobs, "Comparison of positions", executor, parse_duration(budget), shard)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds.
+
+    >>> parse_duration("90s"), parse_duration("20m"), parse_duration("1.5h")
+    (90.0, 1200.0, 5400.0)
+    """
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+        raise usage_error("--budget", repr(text), "it is a number with s, m or h", "pass 20m, for example")
+    return float(number) * units[unit]

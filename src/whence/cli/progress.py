@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from whence.lab.study import Run, Study
-
 
 class OutOfTime(Exception):
     """Raised after a piece of work was finished, when the time limit is over."""
@@ -96,24 +94,6 @@ def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[P
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Bars(*columns, console=console) as bars:
         yield ProgressBars(bars, minutes, existing)
-
-
-@contextmanager
-def study_progress(study: Study, existing: int) -> Iterator[Callable[[Run, Any], None]]:
-    """Yield a function to call with each run's progress. ``existing`` runs have a record already."""
-    done, total = existing, len(study.runs())
-    with show_progress(existing=existing) as progress:
-
-        def report(run: Run, at: Any) -> None:
-            nonlocal done
-            description = f"{study.name}, {run.arm.name}, seed {run.seed}"
-            if at.step < at.steps:
-                progress.advance(done, total, description, at.step, at.steps)
-            else:
-                done += 1
-                progress.finish(done, total, description)
-
-        yield report
 
 
 @contextmanager

@@ -88,25 +88,59 @@ def describe_divergence(run: Run, folder: Path) -> str:
     return text
 
 
-def run_studies(studies: list[Study], out: Path, jobs: int | None, title: str, executor: str = "local") -> None:
-    """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read."""
-    from whence.cli.progress import study_progress
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """
+    >>> parse_shard("2/4"), parse_shard(None)
+    ((1, 4), (0, 1))
+    """
+    if text is None:
+        return 0, 1
+    first, slash, second = text.partition("/")
+    if not (slash and first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+        raise usage_error("--shard", repr(text), "it has the form i/n with i from 1 to n", "pass 1/4, for example")
+    return int(first) - 1, int(second)
+
+
+def run_studies(
+    studies: list[Study],
+    out: Path,
+    jobs: int | None,
+    title: str,
+    executor: str = "local",
+    seconds: float | None = None,
+    shard: str | None = None,
+) -> None:
+    """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read.
+
+    Args:
+        seconds: time limit; a rerun resumes.
+        shard: ``i/n`` for array jobs: every n-th run, from the i-th on (counted from 1).
+    """
+    from whence.cli.live_table import show_arms
     from whence.cli.report import write_report
     from whence.lab import runner
     from whence.lab.executors import default_jobs, process_rank
+    from whence.lab.sequential import run_until_decided
 
     jobs = jobs or default_jobs()
-    folders, problems = [], []
-    for study in [runner.pin_sources(study) for study in studies]:
-        folder = runner.study_folder(study, out)
-        existing = sum(records.exists(folder / run.file_name) for run in study.runs())
-        with study_progress(study, existing) as on_progress:
-            outcome = runner.run_study(study, out, jobs=jobs, executor=executor, on_progress=on_progress)
-        folders.append(outcome.folder)
-        problems += outcome.problems
-        problems += [describe_divergence(run, outcome.folder) for run in outcome.diverged]
+    index, count = parse_shard(shard)
+    pinned = [runner.pin_sources(study) for study in studies]
+    existing = sum(
+        records.exists(runner.study_folder(study, out) / run.file_name) for study in pinned for run in study.runs()
+    )
+    with show_arms(pinned, existing, seconds) as (on_progress, on_look):
+        states = run_until_decided(
+            pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count],
+            on_progress=on_progress, on_look=on_look,
+        )  # fmt: skip
     if process_rank() != 0:
         return
+    folders = [state.outcome.folder for state in states if (state.outcome.folder / "study.json").exists()]
+    problems = [line for state in states for line in state.outcome.problems]
+    problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
+    unfinished = sum(len(state.outcome.unfinished) for state in states)
+    if unfinished:
+        print(f"the time limit was reached; run the command again to resume {unfinished} runs", file=sys.stderr)
     for problem in problems:
         print(problem, file=sys.stderr)
     page = write_report(

@@ -1,9 +1,10 @@
-"""The studies of ``whence compare``: the same positions on a classification, a language modelling and a retrieval task."""
+"""The studies of ``whence compare``: the same positions on tasks where position matters, each for its own reason."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,20 @@ from whence.lab.study import Budget, Decision, Study
 from whence.lab.tasks.file_rows import hash_inputs
 from whence.position.expression import parse_position
 
-DEFAULT_SEEDS = 3
+#: numbers of seeds after which the default comparison is judged
+DEFAULT_LOOKS = (3, 5, 8, 12)
 DEFAULT_POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 
-#: question, model and budget of each default task, so that the whole comparison takes minutes on two cores
+DEFAULT_TASKS = ("copy", "topics")
+
+#: question, model, budget and deciding split of tasks, so that a comparison takes minutes on two cores
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "copy": {
+        "question": "Does it copy a string? Symbols repeat, so only their positions tell which one comes next.",
+        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 300, "batch_size": 32, "lr": 3e-3, "evaluate_every": 150},
+        "settings": {"string": 8, "symbols": 8, "items": 128},
+    },
     "sources": {
         "question": "Does it recognise where a piece of text comes from?",
         "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
@@ -28,10 +38,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "settings": {},
     },
     "topics": {
-        "question": "How well does it predict the next byte of prose, also in longer texts than in training?",
+        "question": "Does it predict the next byte of prose in texts 8 times as long as in training?",
         "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 250, "batch_size": 16, "lr": 3e-3, "evaluate_every": 125},
         "settings": {"context": 64, "blocks": 32},
+        "split": "8x",
     },
     "retrieval": {
         "question": "Does it retrieve the value of a key, also from longer lists than in training?",
@@ -49,25 +60,45 @@ FILE_DEFAULTS: dict[str, Any] = {
 
 
 def build_studies(
-    tasks: Sequence[str] = tuple(TASK_DEFAULTS),
+    tasks: Sequence[str] = DEFAULT_TASKS,
     positions: Sequence[str] = DEFAULT_POSITIONS,
-    seeds: tuple[int, ...] = tuple(range(DEFAULT_SEEDS)),
+    looks: tuple[int, ...] = DEFAULT_LOOKS,
     steps: int | None = None,
     baseline: str | None = None,
     task_settings: Mapping[str, Mapping[str, Any]] | None = None,
     metric: str = "",
+    margin: float | None = None,
 ) -> list[Study]:
-    """One study for each task, all with the same arms and seeds.
+    """One study for each task, all with the same arms and seeds. Their comparisons are one family.
 
     >>> [study.name for study in build_studies()]
-    ['compare-sources', 'compare-topics', 'compare-retrieval']
+    ['compare-copy', 'compare-topics']
     """
     arms = tuple(parse_arm(text) for text in positions)
     _require_different("position", [(parse_position(one.position).normal_form, one.name) for one in arms])
     _require_different("task", [(task, task) for task in tasks])
     chosen = baseline or arms[0].name
     settings = task_settings or {}
-    return [_build_study(task, arms, seeds, steps, chosen, settings.get(task), metric) for task in tasks]
+    decision = Decision(
+        baseline=chosen, metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
+        comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(arms) - 1),
+    )  # fmt: skip
+    return [_build_study(task, arms, tuple(range(looks[-1])), steps, decision, settings.get(task)) for task in tasks]
+
+
+def choose_looks(seeds: int | None, until: str | None) -> tuple[int, ...]:
+    """The looks for the options --seeds and --until.
+
+    >>> choose_looks(None, None), choose_looks(5, None), choose_looks(6, "decided")
+    ((3, 5, 8, 12), (5,), (3, 5, 6))
+    """
+    if until not in (None, "decided"):
+        raise usage_error("--until", repr(until), "it can be decided", "leave it out for a fixed number of --seeds")
+    if seeds is None:
+        return DEFAULT_LOOKS
+    if until is None:
+        return (seeds,)
+    return (*(look for look in DEFAULT_LOOKS if look < seeds), seeds)
 
 
 def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
@@ -151,9 +182,8 @@ def _build_study(
     arms: tuple[Arm, ...],
     seeds: tuple[int, ...],
     steps: int | None,
-    baseline: str,
+    decision: Decision,
     task_settings: Mapping[str, Any] | None,
-    metric: str,
 ) -> Study:
     lab_tasks.find_task_class(task)
     defaults = FILE_DEFAULTS if task in lab_tasks.FILE_TASKS else TASK_DEFAULTS.get(task, {})
@@ -173,7 +203,7 @@ def _build_study(
         arms=arms,
         seeds=seeds,
         budget=Budget(**budget),
-        decision=Decision(baseline=baseline, split=_first_split(task, settings), metric=metric),
+        decision=replace(decision, split=defaults.get("split") or _first_split(task, settings)),
     )
 
 

@@ -158,6 +158,13 @@ def compare_arms(
     return decisions.comparison_findings(study, judgement.comparison, values, facts["metric"]), None
 
 
+def judge_folder(study: Study, folder: Path) -> decisions.Judgement:
+    """The comparison of the records in a study's folder."""
+    facts, reader = runner.task_facts(study, folder), RecordReader()
+    arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
+    return decisions.judge_study(study, decisive_values(study, arms), facts["metric"], facts["higher_is_better"])
+
+
 def decisive_values(study: Study, arms: list[dict[str, Any]]) -> dict[str, dict[int, float | None]]:
     """The value of each arm and seed on the deciding split; None for a run that diverged."""
     return {

@@ -2,33 +2,32 @@
 
 The looks of a study (``Decision.looks``) are numbers of seeds. After each of them the records are judged, and arms whose
 comparison is decided get no further seeds. The error rate is divided over the looks (``AnalysisPlan.look_levels``), so
-stopping early does not raise it.
+stopping early does not raise it. A study without looks has one round with all its seeds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from whence.lab import decisions, runner
-from whence.lab.executors import OnProgress
+from whence.lab import results, runner
+from whence.lab.executors import OnProgress, process_rank
 from whence.lab.study import Run, Study
-from whence.statistics.paired_comparison import PairedComparison
+from whence.statistics import PairedComparison
 
-OnLook = Callable[[Study, PairedComparison], None]
+OnLook = Callable[[Study, PairedComparison | None], None]
 
 
 @dataclass
-class SequentialOutcome:
-    """What ``run_until_decided`` did with one study."""
+class StudyProgress:
+    """How far one study has come."""
 
     study: Study
     outcome: runner.StudyOutcome
+    active: tuple[str, ...]  # arms that get further seeds
     comparison: PairedComparison | None = None  # of the last complete look
-    seconds: float = 0.0  # of training, over all rounds
-    active: tuple[str, ...] = field(default_factory=tuple)  # arms without a decision
 
 
 def run_until_decided(
@@ -38,17 +37,18 @@ def run_until_decided(
     seconds: float | None = None,
     jobs: int = 1,
     executor: str = "local",
+    select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     on_progress: OnProgress = lambda run, progress: None,
     on_look: OnLook = lambda study, comparison: None,
-) -> list[SequentialOutcome]:
+) -> list[StudyProgress]:
     """Run the rounds of several studies in turn. Every usage error is raised before any training.
 
     Args:
-        studies: each with ``decision.looks``.
+        studies: what to run.
         base: the folder of the studies' folders.
         seconds: time limit for all of them; None for none. A run that it interrupts leaves a checkpoint, and the same
             call resumes.
-        jobs, executor, on_progress: as for ``run_study``.
+        jobs, executor, select, on_progress: as for ``run_study``.
         on_look: called with a study and its comparison after each look.
     """
     deadline = None if seconds is None else time.time() + seconds
@@ -56,42 +56,37 @@ def run_until_decided(
     for study in pinned:
         runner.validate_study(study)
     states = [
-        SequentialOutcome(study, runner.StudyOutcome(runner.study_folder(study, base)), active=arm_names(study))
+        StudyProgress(
+            study, runner.StudyOutcome(runner.study_folder(study, base)), tuple(arm.name for arm in study.arms)
+        )
         for study in pinned
     ]
     for number in range(max(len(study.looks) for study in pinned)):
         for state in states:
             if number >= len(state.study.looks) or not state.active:
                 continue
-            if deadline is not None and time.time() >= deadline:
-                return states
             seeds = state.study.seeds[: state.study.looks[number]]
 
-            def select(
+            def choose(
                 runs: list[Run], active: tuple[str, ...] = state.active, seeds: Sequence[int] = seeds
             ) -> list[Run]:
-                return [run for run in runs if run.arm.name in active and run.seed in seeds]
+                return [run for run in select(runs) if run.arm.name in active and run.seed in seeds]
 
-            began = time.monotonic()
             outcome = runner.run_study(
                 state.study,
                 base,
                 jobs=jobs,
                 executor=executor,
-                select=select,
+                select=choose,
                 deadline=deadline,
                 on_progress=on_progress,
             )
-            state.seconds += time.monotonic() - began
             state.outcome = state.outcome.merge(outcome)
             if outcome.unfinished:
                 return states
-            state.comparison = decisions.judge_study(state.study, outcome.folder).comparison
-            if state.comparison is not None:
-                state.active = state.comparison.undecided_arms()
+            if process_rank() == 0 and len(state.study.looks) > 1:
+                state.comparison = results.judge_folder(state.study, outcome.folder).comparison
+                if state.comparison is not None:
+                    state.active = state.comparison.undecided_arms()
                 on_look(state.study, state.comparison)
     return states
-
-
-def arm_names(study: Study) -> tuple[str, ...]:
-    return tuple(arm.name for arm in study.arms)

@@ -1,0 +1,144 @@
+"""The table of arms that ``whence compare`` and ``whence run`` show while they train.
+
+On a terminal it is updated in place: each arm with its seeds, mean, interval and state. Elsewhere there is one line for each
+finished run and one for each look.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from whence.cli.progress import TimeEstimate, format_time_left
+
+if TYPE_CHECKING:
+    from whence.lab.study import Run, Study
+    from whence.statistics import PairedComparison
+
+
+class ArmTable:
+    """The state of every arm of some studies. Call ``on_progress`` and ``on_look``; ``render`` returns a rich table."""
+
+    def __init__(self, studies: list[Study], existing: int, seconds: float | None) -> None:
+        self.studies, self.seconds, self.began = studies, seconds, time.monotonic()
+        self.done, self.total = existing, sum(study.looks[0] * len(study.arms) for study in studies)
+        self.estimate = TimeEstimate(self.began, existing)
+        self.values: dict[tuple[str, str], dict[int, float]] = {}
+        self.fractions: dict[tuple[str, str, int], float] = {}
+        self.verdicts: dict[tuple[str, str], str] = {}
+
+    def on_progress(self, run: Run, at: Any) -> str | None:
+        """Take a message of a run; returns a line if the run is done."""
+        key = (run.study.name, run.arm.name, run.seed)
+        if at.step < at.steps:
+            self.fractions[key] = at.step / at.steps
+            self._update()
+            return None
+        self.fractions.pop(key, None)
+        self.done += 1
+        if at.values and run.study.decision.split in at.values:
+            self.values.setdefault(key[:2], {})[run.seed] = at.values[run.study.decision.split]
+        left = format_time_left(self._update())
+        return f"{self.done} of {self.total}, {run.study.name}, {run.arm.name}, seed {run.seed}" + (
+            f"; {left}" if left else ""
+        )
+
+    def on_look(self, study: Study, comparison: PairedComparison | None) -> str:
+        """Take the comparison of a look; returns a line about it."""
+        if comparison is None:
+            return f"{study.name}: not enough records for a comparison"
+        for contrast in comparison.contrasts:
+            self.verdicts[(study.name, contrast.first)] = contrast.verdict
+        active = comparison.undecided_arms()
+        later = [look for look in study.looks if look > len(comparison.seeds)]
+        if later and active:
+            self.total += (later[0] - len(comparison.seeds)) * len(active)
+        decided = sum(contrast.verdict != "undecided" for contrast in comparison.contrasts)
+        return f"{study.name}: {decided} of {len(comparison.contrasts)} comparisons decided with {len(comparison.seeds)} seeds"
+
+    def _update(self) -> float | None:
+        work = self.done + sum(self.fractions.values())
+        return self.estimate.update(time.monotonic(), work, self.total, existing=False)
+
+    def render(self) -> Any:
+        """A rich table of all arms."""
+        from rich.table import Table
+
+        from whence.lab.study import PERCENT_METRICS
+
+        table = Table(title=self._title(), title_justify="left", expand=False)
+        for name, justify in (
+            ("task", "left"),
+            ("arm", "left"),
+            ("seeds", "right"),
+            ("mean", "right"),
+            ("state", "left"),
+        ):
+            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        for study in self.studies:
+            for index, arm in enumerate(study.arms):
+                values = list(self.values.get((study.name, arm.name), {}).values())
+                percent = study.decision.metric in PERCENT_METRICS or all(0 <= value <= 1 for value in values)
+                mean = statistics.fmean(values) * (100 if percent else 1) if values else None
+                table.add_row(
+                    study.name if index == 0 else "",
+                    arm.name,
+                    str(len(values)),
+                    "" if mean is None else f"{mean:.2f}{' %' if percent else ''}",
+                    self._state(study, arm.name),
+                )
+        return table
+
+    def _title(self) -> str:
+        left = format_time_left(self.estimate.update(time.monotonic(), self._work(), self.total, existing=False))
+        spent = f"{time.monotonic() - self.began:.0f} s"
+        limit = f" of {self.seconds:.0f} s" if self.seconds is not None else ""
+        return f"{self.done} of {self.total} runs, {spent}{limit}" + (f"; {left}" if left else "")
+
+    def _work(self) -> float:
+        return self.done + sum(self.fractions.values())
+
+    def _state(self, study: Study, arm: str) -> str:
+        running = [key for key in self.fractions if key[:2] == (study.name, arm)]
+        if running:
+            return f"training seed {running[0][2]}, {100 * self.fractions[running[0]]:.0f} %"
+        if arm == study.decision.baseline:
+            return "baseline"
+        return self.verdicts.get((study.name, arm), "")
+
+
+@contextmanager
+def show_arms(studies: list[Study], existing: int, seconds: float | None) -> Iterator[tuple[Any, Any]]:
+    """Yield the two functions to call with each run's progress and with each look."""
+    table = ArmTable(studies, existing, seconds)
+    try:
+        from rich.console import Console
+        from rich.live import Live
+
+        console: Any = Console(stderr=True)
+    except ImportError:
+        console = None
+    if console is None or not console.is_terminal:
+
+        def report(run: Run, at: Any) -> None:
+            line = table.on_progress(run, at)
+            if line:
+                print(line, file=sys.stderr, flush=True)
+
+        yield report, lambda study, comparison: print(table.on_look(study, comparison), file=sys.stderr, flush=True)
+        return
+    with Live(table.render(), console=console, refresh_per_second=4, transient=True) as live:
+
+        def redraw(run: Run, at: Any) -> None:
+            table.on_progress(run, at)
+            live.update(table.render())
+
+        def look(study: Study, comparison: PairedComparison | None) -> None:
+            table.on_look(study, comparison)
+            live.update(table.render())
+
+        yield redraw, look
