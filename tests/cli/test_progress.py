@@ -1,11 +1,12 @@
 """Progress shows what runs and the time left; resuming does not spoil the estimate."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from whence.cli import progress
+from whence.cli import live_table, progress
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 
@@ -29,26 +30,36 @@ def clock(monkeypatch):
 
 
 def at(step):
-    return SimpleNamespace(step=step, steps=10)
+    return SimpleNamespace(step=step, steps=10, values=None)
+
+
+@contextmanager
+def arms_shown(folder, existing=0):
+    """The callback for progress, with records of the first ``existing`` runs."""
+    for run in STUDY.runs()[:existing]:
+        (folder / run.file_name).write_text("{}")
+    with live_table.show_arms([STUDY]) as callbacks:
+        callbacks["on_round"](STUDY.runs(), folder)
+        yield callbacks["on_progress"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_runs_that_exist_do_not_count(clock, monkeypatch, capsys, terminal):
+def test_runs_that_exist_do_not_count(clock, monkeypatch, capsys, tmp_path, terminal):
     """Two of four runs have records; the third takes 30 s, so that the last takes 30 more and not 10."""
     monkeypatch.setattr(Console, "is_terminal", property(lambda self: terminal))
-    with progress.study_progress(STUDY, 2) as report:
+    with arms_shown(tmp_path, 2) as report:
         for step in range(1, 11):
             clock[0] += 3
             report(STUDY.runs()[2], at(step))
     text = capsys.readouterr().err
-    assert "about 30 s left" in text and "about 10 s left" not in text and "little, none, seed 1" in text
+    assert "about 30 s left" in text and "about 10 s left" not in text and "none" in text
     if not terminal:
         assert text == "3 of 4, little, none, seed 1; about 30 s left\n"
 
 
-def test_a_resumed_run_counts_from_where_it_was_resumed(clock, capsys):
+def test_a_resumed_run_counts_from_where_it_was_resumed(clock, capsys, tmp_path):
     """The first run is resumed at step 8 and ends after 6 s more: a whole run takes 30 s, and three are left."""
-    with progress.study_progress(STUDY, 0) as report:
+    with arms_shown(tmp_path) as report:
         for step in (8, 9, 10):
             report(STUDY.runs()[0], at(step))
             clock[0] += 3
@@ -56,8 +67,8 @@ def test_a_resumed_run_counts_from_where_it_was_resumed(clock, capsys):
     assert capsys.readouterr().err == "1 of 4, little, none, seed 0; about 90 s left\n"
 
 
-def test_runs_side_by_side_share_the_time(clock, capsys):
-    with progress.study_progress(STUDY, 0) as report:
+def test_runs_side_by_side_share_the_time(clock, capsys, tmp_path):
+    with arms_shown(tmp_path) as report:
         for step in range(1, 11):
             clock[0] += 2
             report(STUDY.runs()[0], at(step))
@@ -75,7 +86,7 @@ def test_the_time_limit_is_held_after_a_finished_piece(clock):
         shown.finish(3, 3, "c")  # nothing is left to stop
 
 
-def test_another_stage_has_its_own_estimate(clock, capsys):
+def test_another_stage_has_its_own_estimate(clock, capsys, tmp_path):
     with progress.show_progress() as shown:
         for done in (1, 2):
             clock[0] += 100

@@ -9,13 +9,17 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from whence import records
 from whence.cli.progress import TimeEstimate, format_time_left
+from whence.errors import WhenceError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from whence.lab.study import Run, Study
     from whence.statistics import PairedComparison
 
@@ -23,26 +27,45 @@ if TYPE_CHECKING:
 class ArmTable:
     """The state of every arm of some studies. Call ``on_progress`` and ``on_look``; ``render`` returns a rich table."""
 
-    def __init__(self, studies: list[Study], existing: int, seconds: float | None) -> None:
+    def __init__(self, studies: Sequence[Study], seconds: float | None = None) -> None:
         self.studies, self.seconds, self.began = studies, seconds, time.monotonic()
-        self.done, self.total = existing, sum(study.looks[0] * len(study.arms) for study in studies)
-        self.estimate = TimeEstimate(self.began, existing)
+        self.done = self.total = 0
+        self.estimate = TimeEstimate(self.began)
+        self.left: float | None = None  # seconds
+        self.counted: set[tuple[str, str, int]] = set()
         self.values: dict[tuple[str, str], dict[int, float]] = {}
         self.fractions: dict[tuple[str, str, int], float] = {}
         self.verdicts: dict[tuple[str, str], str] = {}
+
+    def on_round(self, runs: Sequence[Run], folder: Path) -> None:
+        """Count the runs of a round. Those with a record already take no time."""
+        for run in runs:
+            key = (run.study.name, run.arm.name, run.seed)
+            if key in self.counted:
+                continue
+            self.counted.add(key)
+            self.total += 1
+            if records.exists(folder / run.file_name):
+                self.done += 1
+                value = read_value(folder / run.file_name, run.study.decision.split)
+                if value is not None:
+                    self.values.setdefault(key[:2], {})[run.seed] = value
+        self._update(existing=True)
 
     def on_progress(self, run: Run, at: Any) -> str | None:
         """Take a message of a run; returns a line if the run is done."""
         key = (run.study.name, run.arm.name, run.seed)
         if at.step < at.steps:
+            resumed = key not in self.fractions and at.step > 1
             self.fractions[key] = at.step / at.steps
-            self._update()
+            self._update(existing=resumed)
             return None
         self.fractions.pop(key, None)
         self.done += 1
         if at.values and run.study.decision.split in at.values:
             self.values.setdefault(key[:2], {})[run.seed] = at.values[run.study.decision.split]
-        left = format_time_left(self._update())
+        self._update()
+        left = format_time_left(self.left)
         return f"{self.done} of {self.total}, {run.study.name}, {run.arm.name}, seed {run.seed}" + (
             f"; {left}" if left else ""
         )
@@ -53,16 +76,9 @@ class ArmTable:
             return f"{study.name}: not enough records for a comparison"
         for contrast in comparison.contrasts:
             self.verdicts[(study.name, contrast.first)] = contrast.verdict
-        active = comparison.undecided_arms()
-        later = [look for look in study.looks if look > len(comparison.seeds)]
-        if later and active:
-            self.total += (later[0] - len(comparison.seeds)) * len(active)
         decided = sum(contrast.verdict != "undecided" for contrast in comparison.contrasts)
-        return f"{study.name}: {decided} of {len(comparison.contrasts)} comparisons decided with {len(comparison.seeds)} seeds"
-
-    def _update(self) -> float | None:
-        work = self.done + sum(self.fractions.values())
-        return self.estimate.update(time.monotonic(), work, self.total, existing=False)
+        count, seeds = len(comparison.contrasts), len(comparison.seeds)
+        return f"{study.name}: {decided} of {count} comparisons decided with {seeds} seeds"
 
     def render(self) -> Any:
         """A rich table of all arms."""
@@ -94,13 +110,14 @@ class ArmTable:
         return table
 
     def _title(self) -> str:
-        left = format_time_left(self.estimate.update(time.monotonic(), self._work(), self.total, existing=False))
+        left = format_time_left(self.left)
         spent = f"{time.monotonic() - self.began:.0f} s"
         limit = f" of {self.seconds:.0f} s" if self.seconds is not None else ""
         return f"{self.done} of {self.total} runs, {spent}{limit}" + (f"; {left}" if left else "")
 
-    def _work(self) -> float:
-        return self.done + sum(self.fractions.values())
+    def _update(self, existing: bool = False) -> None:
+        work = self.done + sum(self.fractions.values())
+        self.left = self.estimate.update(time.monotonic(), work, self.total, existing)
 
     def _state(self, study: Study, arm: str) -> str:
         running = [key for key in self.fractions if key[:2] == (study.name, arm)]
@@ -111,10 +128,18 @@ class ArmTable:
         return self.verdicts.get((study.name, arm), "")
 
 
+def read_value(path: Path, split: str) -> float | None:
+    """The value of a record on a split; None for a diverged run or a record that cannot be read."""
+    try:
+        return records.read(path)["result"]["evaluations"][-1]["splits"][split]["value"]
+    except (WhenceError, KeyError, IndexError, TypeError):
+        return None
+
+
 @contextmanager
-def show_arms(studies: list[Study], existing: int, seconds: float | None) -> Iterator[tuple[Any, Any]]:
-    """Yield the two functions to call with each run's progress and with each look."""
-    table = ArmTable(studies, existing, seconds)
+def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the functions that ``run_until_decided`` calls with rounds, progress and looks."""
+    table = ArmTable(studies, seconds)
     try:
         from rich.console import Console
         from rich.live import Live
@@ -129,7 +154,10 @@ def show_arms(studies: list[Study], existing: int, seconds: float | None) -> Ite
             if line:
                 print(line, file=sys.stderr, flush=True)
 
-        yield report, lambda study, comparison: print(table.on_look(study, comparison), file=sys.stderr, flush=True)
+        def report_look(study: Study, comparison: PairedComparison | None) -> None:
+            print(table.on_look(study, comparison), file=sys.stderr, flush=True)
+
+        yield {"on_round": table.on_round, "on_progress": report, "on_look": report_look}
         return
     with Live(table.render(), console=console, refresh_per_second=4, transient=True) as live:
 
@@ -141,4 +169,4 @@ def show_arms(studies: list[Study], existing: int, seconds: float | None) -> Ite
             table.on_look(study, comparison)
             live.update(table.render())
 
-        yield redraw, look
+        yield {"on_round": table.on_round, "on_progress": redraw, "on_look": look}

@@ -125,13 +125,9 @@ def run_studies(
     jobs = jobs or default_jobs()
     index, count = parse_shard(shard)
     pinned = [runner.pin_sources(study) for study in studies]
-    existing = sum(
-        records.exists(runner.study_folder(study, out) / run.file_name) for study in pinned for run in study.runs()
-    )
-    with show_arms(pinned, existing, seconds) as (on_progress, on_look):
+    with show_arms(pinned, seconds) as callbacks:
         states = run_until_decided(
-            pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count],
-            on_progress=on_progress, on_look=on_look,
+            pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count], **callbacks
         )  # fmt: skip
     if process_rank() != 0:
         return

@@ -17,6 +17,7 @@ from whence.lab.executors import OnProgress, process_rank
 from whence.lab.study import Run, Study
 from whence.statistics import PairedComparison
 
+OnRound = Callable[[Sequence[Run], Path], None]
 OnLook = Callable[[Study, PairedComparison | None], None]
 
 
@@ -39,6 +40,7 @@ def run_until_decided(
     executor: str = "local",
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     on_progress: OnProgress = lambda run, progress: None,
+    on_round: OnRound = lambda runs, folder: None,
     on_look: OnLook = lambda study, comparison: None,
 ) -> list[StudyProgress]:
     """Run the rounds of several studies in turn. Every usage error is raised before any training.
@@ -49,6 +51,7 @@ def run_until_decided(
         seconds: time limit for all of them; None for none. A run that it interrupts leaves a checkpoint, and the same
             call resumes.
         jobs, executor, select, on_progress: as for ``run_study``.
+        on_round: called with the runs of a round and the study's folder before they start.
         on_look: called with a study and its comparison after each look.
     """
     deadline = None if seconds is None else time.time() + seconds
@@ -72,6 +75,7 @@ def run_until_decided(
             ) -> list[Run]:
                 return [run for run in select(runs) if run.arm.name in active and run.seed in seeds]
 
+            on_round(choose(state.study.runs()), state.outcome.folder)
             outcome = runner.run_study(
                 state.study,
                 base,
