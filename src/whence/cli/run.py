@@ -36,6 +36,7 @@ def run(
     executor: Annotated[
         str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
+    shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
 ) -> None:
     from whence.lab.experiment import Experiment
     from whence.lab.study import Study
@@ -58,7 +59,7 @@ def run(
         raise usage_error("whence run --quick", path.name, "only experiments have a quick form", "leave out --quick")
     studies = [one for one in loaded if isinstance(one, Study)]
     title = studies[0].question if len(studies) == 1 else f"{study}: {len(studies)} studies"
-    run_studies(studies, out, jobs, title, executor)
+    run_studies(studies, out, jobs, title, executor, shard=shard)
 
 
 def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> None:

@@ -78,6 +78,11 @@ def build_studies(
     _require_different("position", [(parse_position(one.position).normal_form, one.name) for one in arms])
     _require_different("task", [(task, task) for task in tasks])
     chosen = baseline or arms[0].name
+    names = [arm.name for arm in arms]
+    if chosen not in names:
+        raise usage_error(
+            "--baseline", repr(chosen), f"the positions are {', '.join(names)}", "name one of them, or add --position"
+        )
     settings = task_settings or {}
     decision = Decision(
         baseline=chosen, metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),

@@ -263,7 +263,7 @@ def load_task(study: Study) -> tasks.Task:
         )
     if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric):
         raise usage_error(
-            "study.decision",
+            "Study(decision=...)",
             f"metric {metric!r}",
             f"{study.task} is not a classification task",
             "choose accuracy or perplexity",

@@ -146,7 +146,7 @@ class Task(ABC):
         defaults: dict[str, Any] = {"vocab_size": self.vocab_size, "kind": kind}
         if kind == "encoder":
             defaults["num_classes"] = self.num_classes
-        require_known_fields("study.model", settings, ModelSpec)
+        require_known_fields("Study(model=...)", settings, ModelSpec)
         spec = ModelSpec(**(defaults | dict(settings)))
         dims = ModelDims(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, kind == "decoder")
         # all arms of a seed start from the same weights, apart from the parameters of their positions
