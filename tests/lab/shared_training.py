@@ -36,7 +36,9 @@ def main():
     run, whole, training.SYNC_INTERVAL = study.runs()[0], training.train, 1
     for kind, accelerator_for in (("copied", training.build_accelerator), ("sharded", sharding)):
         training.build_accelerator = accelerator_for
-        training.train = lambda *given: whole(*given[:5], stop, save_every=0.0)  # in every process, not the first alone
+        training.train = lambda *given, **named: whole(
+            *given[:5], stop, save_every=0.0
+        )  # in every process, not the first alone
         try:
             runner.execute_run(run, out / kind)
         except Stopped:

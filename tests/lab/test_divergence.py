@@ -13,7 +13,7 @@ from whence.lab.study import Budget
 def save_every_step(monkeypatch):
     """A checkpoint after every step, not every minute."""
     whole = training.train
-    monkeypatch.setattr(training, "train", lambda *a: whole(*a, save_every=0.0))
+    monkeypatch.setattr(training, "train", lambda *a, **b: whole(*a, save_every=0.0, **b))
 
 
 def test_a_loss_that_is_no_number_stops_the_arm(tmp_path, monkeypatch):

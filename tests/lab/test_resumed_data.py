@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from whence.lab import default_studies, observe, results, training
+from whence.lab import decisions, default_studies, observe, training
 from whence.lab.arms import parse_arm
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.study import Budget, Run
@@ -134,12 +134,6 @@ def test_names_of_files_and_defaults_that_records_carry():
 
 
 @pytest.mark.parametrize("metric, unit", [("accuracy", "points"), ("perplexity", "")])
-def test_only_shares_are_compared_in_points(metric, unit, monkeypatch):
-    output = []
-    monkeypatch.setattr(
-        results, "compare", lambda *given, **named: output.append(named["unit"]) or SimpleNamespace(to_json=dict)
-    )
+def test_only_shares_are_compared_in_points(metric, unit):
     study = default_studies.build_studies()[0]
-    arms = [{"name": arm.name, "values": {study.decision.split: dict.fromkeys(study.seeds, 0.5)}} for arm in study.arms]
-    results.compare_arms(study, arms, {"metric": metric, "higher_is_better": True})
-    assert output == [unit]
+    assert decisions.analysis_plan(study, metric, True).unit == unit

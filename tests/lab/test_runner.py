@@ -167,10 +167,10 @@ def test_a_run_that_another_process_finished_is_skipped(finished, tmp_path, monk
     (tmp_path / first.file_name).write_bytes(content[first.file_name])
     train, trained = training.train, []
 
-    def train_while_another_finishes(*arguments):
+    def train_while_another_finishes(*arguments, **named):
         trained.append(arguments)
         (tmp_path / second.file_name).write_bytes(content[second.file_name])
-        return train(*arguments)
+        return train(*arguments, **named)
 
     monkeypatch.setattr(training, "train", train_while_another_finishes)
     for run, count in ((first, 0), (second, 1)):

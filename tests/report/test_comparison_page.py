@@ -185,7 +185,7 @@ def test_nan_is_never_shown() -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_few_seeds_have_dashes_instead_of_intervals(seeds: int) -> None:
     text = Document(page(findings(seeds=seeds))).text
-    assert ("No comparison was made." in text) == (seeds == 1)
+    assert (text.count("No comparison was made.") > 1) == (seeds == 1)  # one study has none in any case
 
 
 def test_one_arm_and_no_maps() -> None:

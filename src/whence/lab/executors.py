@@ -144,6 +144,7 @@ def _run_in_processes(
     context = get_context("spawn")
     manager = SyncManager(ctx=context)
     manager.start(_follow_parent)
+    others = {child.pid for child in active_children()}  # the manager, which the workers need until they end
     messages = manager.Queue()
     waiting, attempts = list(range(len(runs))), [0] * len(runs)
     visible_gpus = list_gpus()
@@ -181,7 +182,8 @@ def _run_in_processes(
                                 yield runs[index], error if isinstance(error, Exception) else future.result()
                 except BaseException:  # such as Ctrl-C: SIGTERM lets each worker save a checkpoint
                     for child in active_children():
-                        child.terminate()
+                        if child.pid not in others:
+                            child.terminate()
                     raise
             waiting = retry + waiting
 

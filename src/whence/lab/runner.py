@@ -188,7 +188,9 @@ def validate_study(study: Study) -> tasks.Task:
         key = run_key(Run(study, arm, study.seeds[0]))
         if key in seen:
             got = f"{seen[key]!r} and {arm.name!r}, which are the same"
-            raise usage_error("Study(arms=...)", got, "arms must differ in position, model or budget", "remove one of them")
+            raise usage_error(
+                "Study(arms=...)", got, "arms must differ in position, model or budget", "remove one of them"
+            )
         seen[key] = arm.name
     for run in study.runs()[: len(study.arms)]:
         build_model(run, task)

@@ -152,7 +152,9 @@ class Study:
             )
         if self.looks[-1] != len(self.seeds):
             got = f"looks={self.looks} with {len(self.seeds)} seeds"
-            raise usage_error("Study(decision=...)", got, "the last look comes after all seeds", "change looks or seeds")
+            raise usage_error(
+                "Study(decision=...)", got, "the last look comes after all seeds", "change looks or seeds"
+            )
 
     @property
     def contrasts(self) -> int:
