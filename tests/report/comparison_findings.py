@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from whence.lab import decisions, results
@@ -70,22 +71,29 @@ def study(
     elif len(arms) < 2:
         why = "the study has one arm"
     else:
-        comparison = _compare(arms, arm_rows, metric, seeds)
+        comparison = compare_rows(arms, arm_rows, metric, seeds)
     spec = {"name": name, "seeds": list(range(seeds)), "decision": {"split": "test", "baseline": arms[0]}}
     return {
         "name": name, "question": f"Does a position mechanism help {name.lower()}, and does the gain last beyond the trained length?",
         "task": name.lower(), "hash": "abc123def456", "spec": spec, "about": "Numbers of this study are made up for a test.",
         "metric": metric, "higher_is_better": accuracy, "split": "test", "lengths": lengths, "trained_length": 17,
-        "arms": arm_rows, "comparison": comparison, "why_no_comparison": why,
+        "arms": arm_rows, "baselines": _baselines(metric, lengths), "comparison": comparison, "why_no_comparison": why,
         "ran": [{"environment": ENVIRONMENT, "runs": seeds * len(arms), "started": "2026-11-14T06:00:00Z"}],
         "observations": {arm: _observed(arm) for arm in arms} if maps else None,
     }  # fmt: skip
 
 
-def _compare(arms: list[str], rows: list[dict[str, Any]], metric: str, seeds: int) -> dict[str, Any] | None:
+def _baselines(metric: str, lengths: dict[str, int]) -> list[dict[str, Any]]:
+    chance = {"accuracy": 0.5, "perplexity": 60.0}
+    return [{"name": "chance", "kind": "constant", "about": "", "splits": dict.fromkeys(lengths, chance)}]
+
+
+def compare_rows(
+    arms: Sequence[str], rows: list[dict[str, Any]], metric: str, seeds: int, family: str = "baseline"
+) -> dict[str, Any] | None:
     study = Study(
         name="made up", question="", task="copy", arms=tuple(Arm(name, "none") for name in arms),
-        seeds=tuple(range(seeds)), budget=Budget(steps=1), decision=Decision(baseline=arms[0]),
+        seeds=tuple(range(seeds)), budget=Budget(steps=1), decision=Decision(baseline=arms[0], family=family),
     )  # fmt: skip
     values = results.decisive_values(study, rows)
     comparison = decisions.judge_study(study, values, metric, metric == "accuracy").comparison

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from comparison_findings import ARMS, findings
+from comparison_findings import ARMS, compare_rows, findings
 
 from whence.errors import WhenceError
 from whence.report.comparison import page
+from whence.report.comparison.baseline_lines import baseline_losses
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -302,3 +304,41 @@ def test_invalid_findings_raise() -> None:
     wrong["studies"][0]["observations"]["none"]["examples"][0]["tokens"].append("more")
     with pytest.raises(WhenceError, match=r"a map of 576 bytes for 'none', layer 0, head 0.*625.*uint8"):
         page(wrong)
+
+
+def test_floor_and_ceiling_are_lines_in_every_figure() -> None:
+    study = findings()["studies"][0]
+    text = page({**findings(), "studies": [study]})
+    figures = re.findall(r"<figure.*?</figure>", text, flags=re.S)
+    charts = [figure for figure in figures if "<svg" in figure and "distance between query and key" not in figure]
+    assert len(charts) == 5  # differences, seeds, lengths, losses, evaluations
+    for chart in charts:
+        assert re.search(r'class="reference"[^>]*></(line|path)><text class="tick"[^>]*>chance</text>', chart), chart[
+            :200
+        ]
+    without = page({**findings(), "studies": [study | {"baselines": []}]})
+    assert ">chance</text>" not in without
+
+
+def test_a_loss_line_is_the_logarithm_of_the_perplexity() -> None:
+    study = findings()["studies"][0]
+    assert baseline_losses(study) == {"chance": pytest.approx(math.log(60))}
+    study["baselines"].append(
+        {"name": "bigram", "kind": "constant", "about": "", "splits": {"test": {"perplexity": 9.0}}}
+    )
+    assert baseline_losses(study) == {"bigram": pytest.approx(math.log(9))}
+    study["baselines"] = [{"name": "rule", "kind": "rule", "about": "", "splits": {"test": {"accuracy": 0.4}}}]
+    assert baseline_losses(study) == {}
+
+
+def test_every_two_arms_are_in_a_table() -> None:
+    data = findings(ARMS[:3])
+    study = data["studies"][0]
+    assert "row minus column" not in page({**data, "studies": [study]})
+    study["comparison"] = compare_rows(ARMS[:3], study["arms"], "accuracy", 3, family="pairs")
+    text = Document(page({**data, "studies": [study]})).text
+    other = study["comparison"]["others"][0]
+    assert {other["first"], other["second"]} == set(ARMS[1:3])
+    assert "1 of the 1 pairs without none" in text or "0 of the 1 pairs without none" in text
+    difference = f"{abs(other['estimate']):.2f}"
+    assert f"+{difference} " in text and f"\u2212{difference} " in text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +43,31 @@ def choose_baselines(study: dict[str, Any], units: Units) -> list[BaselineLine]:
 
 def near_values(lines: list[BaselineLine], split: str, values: list[float]) -> list[float]:
     """The values of the baselines that an axis over ``values`` can include without more than doubling on a side."""
+    return choose_near((line.values[split] for line in lines if split in line.values), values)
+
+
+def choose_near(levels: Iterable[float], values: Sequence[float]) -> list[float]:
+    """The levels that an axis over ``values`` can include without more than doubling on a side.
+
+    >>> choose_near([0.0, 40.0, 200.0], [60.0, 90.0])
+    [40.0]
+    """
     if not values:
         return []
     low, high = min(values), max(values)
     extent = high - low or abs(high) * 0.05 or 1.0
-    shown = [line.values[split] for line in lines if split in line.values]
-    return [value for value in shown if low - extent <= value <= high + extent]
+    return [level for level in levels if low - extent <= level <= high + extent]
+
+
+def baseline_losses(study: dict[str, Any]) -> dict[str, float]:
+    """The cross-entropy in nats of the best constant, rule and ceiling, on a split of the trained length if there is one."""
+    split = next((s for s, length in study["lengths"].items() if length == study["trained_length"]), study["split"])
+    best: dict[str, tuple[float, str]] = {}
+    for entry in study.get("baselines") or []:
+        perplexity = entry["splits"].get(split, {}).get("perplexity")
+        if is_finite_number(perplexity) and perplexity > 0:
+            best[entry["kind"]] = min(best.get(entry["kind"], (math.inf, "")), (math.log(perplexity), entry["name"]))
+    return {name: loss for loss, name in best.values()}
 
 
 def baseline_caption(study: dict[str, Any], units: Units) -> str:
@@ -57,6 +77,17 @@ def baseline_caption(study: dict[str, Any], units: Units) -> str:
         for line in choose_baselines(study, units)
     ]
     return f" Dotted: {', '.join(texts)}; lines outside the axis are not drawn." if texts else ""
+
+
+def shift_to_differences(lines: list[BaselineLine], split: str, reference: float) -> list[BaselineLine]:
+    """The baselines as differences to ``reference``, for a plot of differences on one split."""
+    return [BaselineLine(line.name, {split: line.values[split] - reference}) for line in lines if split in line.values]
+
+
+def loss_caption(study: dict[str, Any]) -> str:
+    """The losses of the baselines, for the caption of the training curves; empty if none is known."""
+    texts = [f"{name} {format_number(loss, 2)}" for name, loss in baseline_losses(study).items()]
+    return f" Dotted: loss of {', '.join(texts)}; lines outside the axis are not drawn." if texts else ""
 
 
 def vertical_lines(lines: list[BaselineLine], split: str, x: Scale, top: float, bottom: float) -> str:

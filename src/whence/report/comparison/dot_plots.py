@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from whence.report.comparison.arm_style import ArmStyle, baseline_name
-from whence.report.comparison.baseline_lines import LABEL_ROW, choose_baselines, near_values, vertical_lines
+from whence.report.comparison.baseline_lines import (
+    LABEL_ROW,
+    choose_baselines,
+    near_values,
+    shift_to_differences,
+    vertical_lines,
+)
 from whence.report.comparison.svg import WIDTH, Scale, linear_scale, log_scale, shorten, svg_element
 from whence.report.comparison.units import Units, describe_diverged, sort_best_first, values_of
 from whence.report.formatting import format_number, format_signed, is_finite_number, mean
@@ -142,7 +148,13 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     factor, direction = units.comparison_factor, 1 if study["higher_is_better"] else -1
     arms = sorted(comparison["arms"].items(), key=lambda item: -item[1]["difference"] * direction)
     arms = [(name, arm) for name, arm in arms if name in styles]
-    x = _difference_axis([arm for _, arm in arms], factor)
+    split = study["split"]
+    levels = shift_to_differences(
+        choose_baselines(study, units), split, comparison["baseline_summary"]["mean"] * factor
+    )
+    differences = [0.0, *(arm["difference"] * factor for _, arm in arms)]
+    x = _difference_axis([arm for _, arm in arms], factor, near_values(levels, split, differences))
+    levels = [line for line in levels if x.contains(line.values[split])]
     bottom, zero = FOREST_TOP + FOREST_ROW * len(arms), x(0)
     parts = [
         f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{FOREST_TOP - 4}" y2="{bottom}"></line>'
@@ -152,6 +164,7 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     ]
     parts.append(f'<line class="axis" x1="{zero:.1f}" x2="{zero:.1f}" y1="{FOREST_TOP - 4}" y2="{bottom}"></line>')
     parts.append(_direction_labels(study, x))
+    parts.append(vertical_lines(levels, split, x, FOREST_TOP - 4, bottom))
     texts = []
     for index, (name, arm) in enumerate(arms):
         y = FOREST_TOP + FOREST_ROW * (index + 0.5)
@@ -159,12 +172,12 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
         note = "" if name in significant else " (not significant)"
         texts.append(f"{name} {format_signed(arm['difference'] * factor, units.decimals)}{note}")
     description = f"Differences to {comparison['baseline']}: {'; '.join(texts)}"
-    return svg_element("".join(parts), description, FOREST_WIDTH, bottom + FOREST_BOTTOM)
+    return svg_element("".join(parts), description, FOREST_WIDTH, bottom + FOREST_BOTTOM + LABEL_ROW * len(levels))
 
 
-def _difference_axis(arms: list[dict[str, Any]], factor: float) -> Scale:
-    """Zero and all differences. Intervals that are much wider are cut off and end in an arrow."""
-    differences = [0.0, *(arm["difference"] * factor for arm in arms)]
+def _difference_axis(arms: list[dict[str, Any]], factor: float, levels: list[float]) -> Scale:
+    """Zero, all differences and ``levels``. Intervals that are much wider are cut off and end in an arrow."""
+    differences = [0.0, *(arm["difference"] * factor for arm in arms), *levels]
     extent = (max(differences) - min(differences)) or 1.0
     ends = [
         min(max(end * factor, min(differences) - extent), max(differences) + extent)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
-from whence.report.comparison.baseline_lines import choose_baselines, horizontal_line, near_values
+from whence.report.comparison.baseline_lines import (
+    baseline_losses,
+    choose_baselines,
+    choose_near,
+    horizontal_line,
+    near_values,
+)
 from whence.report.comparison.svg import (
     BOTTOM,
     HEIGHT,
@@ -32,9 +38,10 @@ SMALL_HEIGHT = 220  # of the charts of attention by distance
 
 
 def loss_chart(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
-    """Training loss over steps; empty if no losses were recorded."""
+    """Training loss over steps, with the loss of the task's baselines; empty if no losses were recorded."""
     series = _seed_series(study, styles, lambda curve: ((row["step"], row["loss"]) for row in curve["losses"]))
-    return _chart_over_steps(series, "training loss (nats)", False, "Training loss over steps")
+    levels = baseline_losses(study)
+    return _chart_over_steps(series, "training loss (nats)", False, "Training loss over steps", levels)
 
 
 def evaluation_chart(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
@@ -162,9 +169,11 @@ def _chart_over_steps(
     if not any(len(line) > 1 for one in series for line in one.seed_lines or [one.mean_line]):
         return ""
     x = _x_scale([0, *(step for one in series for step, _ in one.all_points)], series)
-    y = _y_scale(series, log)
+    levels = levels or {}
+    own = [value for one in series for _, value in one.all_points]
+    y = _y_scale(series, log, choose_near(levels.values(), own))
     background = "".join(
-        horizontal_line(name, [(x.low, value), (x.high, value)], x, y) for name, value in (levels or {}).items()
+        horizontal_line(name, [(x.low, value), (x.high, value)], x, y) for name, value in levels.items()
     )
     return line_chart(series, x, y, "training step", y_label, description, background=background)
 

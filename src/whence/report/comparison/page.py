@@ -10,7 +10,7 @@ from whence.errors import usage_error
 from whence.report.comparison import line_charts, tables
 from whence.report.comparison.arm_style import ArmStyle, assign_styles, render_legend
 from whence.report.comparison.attention_maps import map_viewer, pack_maps
-from whence.report.comparison.baseline_lines import baseline_caption
+from whence.report.comparison.baseline_lines import baseline_caption, loss_caption
 from whence.report.comparison.data_facts import data_section, scores_table
 from whence.report.comparison.dot_plots import seed_plot
 from whence.report.comparison.units import choose_units
@@ -59,7 +59,7 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
             line_charts.length_chart(study, units, styles),
             f"{caption} The vertical line marks the training length.{levels}",
         ),
-        _figure("Training loss", line_charts.loss_chart(study, styles), caption),
+        _figure("Training loss", line_charts.loss_chart(study, styles), caption + loss_caption(study)),
         _figure(
             f"Evaluation on {study['split']}", line_charts.evaluation_chart(study, units, styles), caption + levels
         ),
@@ -79,6 +79,7 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
 {"".join(f'<p class="about">{html.escape(text)}</p>' for text in paragraphs if text)}
 {data_section(study.get("data") or {})}
 {tables.results_table(study, units, styles)}
+{tables.pairs_table(study, units, styles)}
 {scores_table(study, styles)}
 {render_legend(study["arms"], styles)}
 <div class="{figures_class}">{"".join(charts)}</div>

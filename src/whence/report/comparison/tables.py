@@ -10,7 +10,7 @@ from typing import Any
 from whence.report.comparison.arm_style import ArmStyle
 from whence.report.comparison.svg import shorten
 from whence.report.comparison.units import PERCENT_METRICS, Units, sort_best_first, values_of
-from whence.report.comparison.verdicts import describe_rule
+from whence.report.comparison.verdicts import SYMBOLS, describe_rule
 from whence.report.formatting import (
     NO_VALUE,
     format_count,
@@ -105,6 +105,43 @@ def _results_note(comparison: dict[str, Any] | None, any_diverged: bool) -> str:
         f"{describe_rule(comparison)} Seeds needed: further seeds that would probably decide if the true difference is the "
         f"one seen. {ending}"
     )
+
+
+def pairs_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
+    """Every two arms: the difference of the row to the column with its verdict; empty if only the baseline was compared."""
+    comparison = study.get("comparison")
+    if not comparison or not comparison["others"]:
+        return ""
+    factor, names = units.comparison_factor, [arm["name"] for arm in sort_best_first(study)]
+    cells: dict[tuple[str, str], tuple[float, str]] = {}
+    for name, arm in comparison["arms"].items():
+        cells[name, comparison["baseline"]] = (arm["difference"], arm["kind"])
+    for other in comparison["others"]:
+        if other["estimate"] is not None:
+            cells[other["first"], other["second"]] = (other["estimate"], other["verdict"])
+    opposite = {"better": "worse", "worse": "better"}
+    cells |= {(b, a): (-difference, opposite.get(kind, kind)) for (a, b), (difference, kind) in cells.items()}
+    rows = []
+    for first in names:
+        row = ""
+        for second in names:
+            difference, kind = cells.get((first, second), (None, ""))
+            text = (
+                NO_VALUE
+                if difference is None
+                else f"{format_signed(difference * factor, units.decimals)} {SYMBOLS[kind]}"
+            )
+            row += f'<td class="n">{"" if first == second else html.escape(text)}</td>'
+        label = f'{styles[first].swatch()}<span class="armname">{html.escape(first)}</span>'
+        rows.append(f'<tr><th scope="row" class="text">{label}</th>{row}</tr>')
+    head = "".join(f'<th scope="col">{html.escape(shorten(name, 16))}</th>' for name in names)
+    label = "Differences of every two arms, row minus column"
+    legend = ", ".join(f"{symbol} {kind}" for kind, symbol in SYMBOLS.items())
+    table = (
+        f'<table><caption>{label}.</caption><thead><tr><th scope="col" class="text">arm</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+    return scrollable(table, label) + f'<p class="small">{legend}.</p>'
 
 
 def lengths_table(study: dict[str, Any], units: Units) -> str:

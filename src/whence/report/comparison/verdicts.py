@@ -184,12 +184,18 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
 
 
 def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -> list[str]:
-    """One item per verdict."""
+    """One item per verdict; pairs without the baseline are counted, since a table has them all."""
     total = len(comparison["arms"])
-    return [
+    items = [
         _item(kind, SYMBOLS[kind], f"{_arm_labels(names, styles, total)} {_format_verdict(verdict)}.")
         for kind, names, verdict in _group_verdicts(comparison)
     ]
+    others = comparison["others"]
+    if others:
+        decided = sum(other["verdict"] != "undecided" for other in others)
+        text = f"{decided} of the {len(others)} pairs without {html.escape(comparison['baseline'])} are decided too."
+        items.append(_item("undecided", "·", text))
+    return items
 
 
 def describe_rule(comparison: dict[str, Any]) -> str:
