@@ -19,6 +19,7 @@ from whence.position.expression import ModelDims
         ({"seeds": (1, 1)}, r"Study\(seeds"),
         ({"decision": Decision(baseline="rotary")}, "baseline 'rotary'"),
         ({"decision": Decision(baseline="none", comparisons=1)}, "comparisons=2"),
+        ({"decision": Decision(baseline="none", comparisons=1000)}, "alpha=0.05 for 1000.*reduce comparisons"),
     ],
 )
 def test_an_invalid_study_raises_at_construction(changes, message):
@@ -43,7 +44,13 @@ def test_a_bad_spec_fails_before_anything_is_trained(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("given", [{"alpha": 5.0}, {"alpha": 0.0}, {"alpha": "0.05"}, {"metric": "beauty"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"alpha": 5.0}, {"alpha": 0.0}, {"alpha": "0.05"}, {"metric": "beauty"}, {"family": "pair"}, {"margin": 0.0},
+        {"margin": "1"}, {"looks": (5, 3)}, {"looks": (1, 3)},
+    ],
+)  # fmt: skip
 def test_invalid_decisions_raise(given):
     with pytest.raises(WhenceError, match=rf"Decision\({next(iter(given))}"):
         Decision(baseline="none", **given)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.arms import Arm
+from whence.plugins import did_you_mean
+from whence.statistics.paired_comparison import FAMILIES, MIN_ALPHA
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")
@@ -105,7 +109,19 @@ class Decision:
             raise usage_error(
                 "Decision(alpha=...)", repr(self.alpha), "it must be a level between 0 and 1", "use 0.05, for example"
             )
-        object.__setattr__(self, "looks", tuple(self.looks))
+        if self.family not in FAMILIES:
+            remedy = did_you_mean(str(self.family), FAMILIES, "choose one of them")
+            raise usage_error(
+                "Decision(family=...)", repr(self.family), f"it must be one of {', '.join(FAMILIES)}", remedy
+            )
+        if self.margin is not None and not (isinstance(self.margin, int | float) and 0 < self.margin < math.inf):
+            rule = "it must be a difference above 0 in points or units of the metric"
+            raise usage_error("Decision(margin=...)", repr(self.margin), rule, "leave it out to claim no equivalence")
+        looks = tuple(self.looks)
+        if not all(isinstance(n, int) and n >= 2 for n in looks) or any(a >= b for a, b in pairwise(looks)):
+            rule = "it must be increasing numbers of seeds, 2 or more"
+            raise usage_error("Decision(looks=...)", repr(self.looks), rule, "use (3, 5, 8), for example")
+        object.__setattr__(self, "looks", looks)
         if self.metric not in ("", *METRICS):
             raise usage_error(
                 "Decision(metric=...)",
@@ -150,6 +166,11 @@ class Study:
                 f"the study itself has {self.contrasts}",
                 f"set comparisons={self.contrasts} or more",
             )
+        share = self.decision.alpha * self.contrasts / self.comparisons
+        if share < MIN_ALPHA:
+            got = f"alpha={self.decision.alpha:g} for {self.comparisons} comparisons"
+            rule = f"the share of this study's {self.contrasts} is {share:.1g}, below {MIN_ALPHA:g}"
+            raise usage_error("Study(decision=...)", got, rule, "reduce comparisons")
         if self.looks[-1] != len(self.seeds):
             got = f"looks={self.looks} with {len(self.seeds)} seeds"
             raise usage_error(

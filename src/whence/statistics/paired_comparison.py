@@ -23,6 +23,7 @@ FAMILIES = ("baseline", "pairs")
 VERDICTS = ("better", "worse", "equivalent", "undecided")
 POWER = 0.8  # with which the seeds still needed would decide
 MOST_SEEDS = 1000  # beyond it no number of further seeds is named
+MIN_ALPHA = 0.001  # smaller rates are beyond what the simulated reference distribution can tell
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class AnalysisPlan(PlainData):
             got = f"{self.baseline!r} with family={self.family!r}"
             rule = "the family 'baseline' needs a baseline and the family 'pairs' has none"
             raise usage_error("AnalysisPlan(baseline=...)", got, rule, "name an arm, or pass family='pairs'")
-        if not isinstance(self.alpha, Real) or not 0.001 <= self.alpha <= 0.5:
-            raise usage_error("AnalysisPlan(alpha=...)", repr(self.alpha), "it lies from 0.001 to 0.5", "try 0.05")
+        if not isinstance(self.alpha, Real) or not MIN_ALPHA <= self.alpha <= 0.5:
+            rule = f"it lies from {MIN_ALPHA:g} to 0.5"
+            raise usage_error("AnalysisPlan(alpha=...)", repr(self.alpha), rule, "try 0.05")
         if self.margin is not None and not (isinstance(self.margin, Real) and 0 < self.margin < math.inf):
             rule = "a margin is a difference above 0, in units of the metric"
             raise usage_error("AnalysisPlan(margin=...)", repr(self.margin), rule, "pass None to claim no equivalence")
