@@ -53,6 +53,16 @@ def test_every_value_is_a_records(folder, findings):
     assert (findings["lengths"], findings["trained_length"]) == ({"test": 5, "2x": 9, "4x": 17, "8x": 33}, 5)
 
 
+def test_studies_of_one_report_are_one_family_unless_a_spec_says_otherwise(folder, tmp_path):
+    assert results.collect_findings([folder], "", "")["studies"][0]["comparison"]["m"] == 1
+    both = results.collect_findings([folder, folder], "", "")["studies"]
+    assert [(one["comparison"]["m"], one["comparison"]["alpha"]) for one in both] == [(2, 0.05)] * 2
+    stated = dataclasses.replace(STUDY, decision=dataclasses.replace(STUDY.decision, comparisons=5))
+    assert results.widen_family(stated, 2) is stated
+    found = results.collect_study(STUDY, folder, comparisons=1000)  # too small a share of alpha
+    assert found["comparison"] is None and "1000 comparisons" in found["why_no_comparison"]
+
+
 def test_the_comparison_is_the_one_announced(findings):
     values = {
         one["name"]: {int(seed): 100 * value for seed, value in one["values"]["2x"].items()} for one in findings["arms"]

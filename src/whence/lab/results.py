@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     return study
 
 
-def collect_study(study: Study, folder: Path) -> dict[str, Any]:
+def collect_study(study: Study, folder: Path, comparisons: int | None = None) -> dict[str, Any]:
     """All that a report shows of one study, as plain JSON. Missing runs are left out.
+
+    ``comparisons`` is the size of the family if other studies belong to it and the spec does not say it.
 
     The records suffice; the first report also reads the task's data and the weights, to write observations.json. If code
     of the user is gone or has changed since the runs, it is not used: the report has the stored observations and no panels.
@@ -43,7 +46,7 @@ def collect_study(study: Study, folder: Path) -> dict[str, Any]:
     arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
     baselines = _read_optional(folder / "baselines.json", "baselines")
     levels = collect_baselines(baselines, study.decision.split)
-    comparison, reason = compare_arms(study, arms, facts)
+    comparison, reason = compare_arms(study, arms, facts, comparisons)
     return {
         "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
         "about": study.about, "split": study.decision.split, "arms": arms,
@@ -143,11 +146,12 @@ def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | N
 
 
 def compare_arms(
-    study: Study, arms: list[dict[str, Any]], facts: dict[str, Any]
+    study: Study, arms: list[dict[str, Any]], facts: dict[str, Any], comparisons: int | None = None
 ) -> tuple[dict[str, Any] | None, str | None]:
     """The comparison that the spec fixed, or the reason why there is none."""
     values = decisive_values(study, arms)
     try:
+        study = widen_family(study, comparisons)
         judgement = decisions.judge_study(study, values, facts["metric"], facts["higher_is_better"])
     except MissingExtra:
         raise
@@ -174,9 +178,21 @@ def decisive_values(study: Study, arms: list[dict[str, Any]]) -> dict[str, dict[
     }
 
 
+def widen_family(study: Study, comparisons: int | None) -> Study:
+    """The study with another size of its family, unless its spec has one."""
+    if comparisons is None or study.decision.comparisons is not None:
+        return study
+    return replace(study, decision=replace(study.decision, comparisons=comparisons))
+
+
 def collect_findings(folders: list[Path], title: str, command: str) -> dict[str, Any]:
-    """The findings of several studies for a report. ``command`` is shown where no study stores its own."""
-    studies = [collect_study(load_study(folder), folder) for folder in folders]
+    """The findings of several studies for a report. ``command`` is shown where no study stores its own.
+
+    The comparisons of all studies are one family, except those of studies whose spec states ``Decision.comparisons``.
+    """
+    loaded = [load_study(folder) for folder in folders]
+    family = sum(study.contrasts for study in loaded if study.decision.comparisons is None)
+    studies = [collect_study(study, folder, family or None) for study, folder in zip(loaded, folders, strict=True)]
     stored = [records.read(folder / "study.json").get("command") for folder in folders]
     commands = "\n".join(dict.fromkeys(line for line in stored if line)) or command
     return {
