@@ -138,8 +138,8 @@ def run_studies(
     unfinished = sum(len(state.outcome.unfinished) for state in states)
     if unfinished:
         print(f"the time limit was reached; run the command again to resume {unfinished} runs", file=sys.stderr)
-    for problem in problems:
-        print(problem, file=sys.stderr)
+    for line in [*(note for state in states for note in state.outcome.notes), *problems]:
+        print(line, file=sys.stderr)
     page = write_report(
         folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts
     )

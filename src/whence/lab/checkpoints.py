@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import require_package, usage_error
-from whence.records import replace_file
+from whence.records import make_folder, replace_file
 
 
 def _safetensors() -> Any:
@@ -125,6 +126,13 @@ def remove(path: Path) -> None:
 def save_weights(path: Path, model: nn.Module, metadata: Mapping[str, Any] | None = None) -> None:
     """Save the final weights, with plain JSON metadata that is needed to use them."""
     _write(path, dict(model.state_dict()), {"about": json.dumps(metadata)} if metadata else {})
+
+
+def copy_weights(source: Path, target: Path) -> None:
+    """Copy the final weights of a run, atomically."""
+    make_folder(target.parent)
+    with replace_file(target) as part:
+        shutil.copyfile(source, part)
 
 
 def read_metadata(path: Path, subject: str) -> dict[str, Any]:

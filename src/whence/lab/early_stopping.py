@@ -20,7 +20,7 @@ class EarlyStopping:
         self.task, self.patience, self.evaluations = task, budget.patience, evaluations
         self.best = best or {}
         # with patience only the validation split is evaluated during training, the others once at the end
-        self.splits = list(task.splits()) if budget.patience is None else [str(task.validation)]
+        self.splits = task.training_splits() if budget.patience is None else [str(task.validation)]
 
     @property
     def _best_index(self) -> int:

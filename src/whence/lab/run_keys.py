@@ -1,40 +1,33 @@
 """A run is identified by what it computes, so that a study with more seeds, arms or evaluation lengths reuses its records.
 
 The key of a run is a hash of everything that determines its result: task, data, model, position, budget, seed, and the
-user's code. The name of the study, the names of its arms and what else stands in its lists are not part of it.
+user's code. The name of the study, the names of its arms and what else stands in its lists are not part of it. Runs that
+differ in evaluation lengths or in the metric have the same training key: they train the same weights.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from whence import records
 from whence.errors import WhenceError
-from whence.lab import tasks
+from whence.lab import checkpoints, tasks
 from whence.lab.study import Budget, Run, Study
 from whence.position.expression import parse_position
 
 
 def run_spec(run: Run) -> dict[str, Any]:
-    """Everything that determines the result of a run, as plain JSON. Defaults of the budget are left out.
-
-    Settings that only add evaluation splits (``Task.evaluation_settings``) are not part of it: a run that lacks a split
-    is evaluated again, not trained again.
-    """
+    """Everything that determines the result of a run, as plain JSON. Defaults of the budget are left out."""
     study, expression = run.study, parse_position(run.arm.position)
     defaults = {field.name: field.default for field in fields(Budget)}
-    task_class = tasks.find_task_class(study.task)
     names = {study.task.partition("(")[0], *(term.name for term in expression.terms)}
     spec = {
         "task": study.task,
-        "task_settings": {
-            name: value for name, value in study.task_settings.items() if name not in task_class.evaluation_settings
-        },
+        "task_settings": study.task_settings,
         "metric": study.decision.metric,
         "model": run.model,
         "position": expression.normal_form,
@@ -47,7 +40,23 @@ def run_spec(run: Run) -> dict[str, Any]:
 
 def run_key(run: Run) -> str:
     """A hash of ``run_spec``. Two runs with the same key compute the same."""
-    text = json.dumps(run_spec(run), sort_keys=True, separators=(",", ":"))
+    return _hash(run_spec(run))
+
+
+def training_key(run: Run) -> str:
+    """A hash of what determines the weights of a run: ``run_spec`` without what concerns only their evaluation.
+
+    The settings ``Task.evaluation_settings`` choose splits. The metric chooses no weights unless there is early stopping.
+    """
+    spec, evaluation = run_spec(run), tasks.find_task_class(run.study.task).evaluation_settings
+    spec["task_settings"] = {name: value for name, value in spec["task_settings"].items() if name not in evaluation}
+    if run.budget.patience is None:
+        del spec["metric"]
+    return _hash(spec)
+
+
+def _hash(spec: dict[str, Any]) -> str:
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -87,10 +96,7 @@ def reuse_records(study: Study, folder: Path, base: Path) -> list[Run]:
                 continue
             weights = other / "weights" / run.weights_name
             if weights.exists():
-                copied = folder / "weights" / own.weights_name
-                records.make_folder(copied.parent)
-                with records.replace_file(copied) as part:
-                    shutil.copyfile(weights, part)
+                checkpoints.copy_weights(weights, folder / "weights" / own.weights_name)
             records.write(folder / own.file_name, record)
             reused.append(own)
             del missing[run_key(own)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
+from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import record_key, reuse_records, run_key
 from whence.lab.study import Run, Study
 from whence.plugin_sources import hash_source_file
@@ -43,6 +44,7 @@ class StudyOutcome:
     diverged: list[Run] = field(default_factory=list)  # in this call or before
     unfinished: list[Run] = field(default_factory=list)  # at the deadline; a rerun resumes them
     problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
+    notes: list[str] = field(default_factory=list)  # about weights of other studies
 
     def merge(self, later: StudyOutcome) -> StudyOutcome:
         """The outcome of two calls for the same study."""
@@ -50,7 +52,8 @@ class StudyOutcome:
         existing = self.existing + [run for run in later.existing if run not in self.existing + completed]
         diverged = self.diverged + [run for run in later.diverged if run not in self.diverged]
         problems = self.problems + [line for line in later.problems if line not in self.problems]
-        return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, problems)
+        notes = self.notes + [line for line in later.notes if line not in self.notes]
+        return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, problems, notes)
 
 
 def pin_sources(study: Study) -> Study:
@@ -146,7 +149,8 @@ def run_study(
             outcome.existing.append(run)
         else:
             outcome.diverged.append(run)
-    execute = partial(execute_run, origin=origin, deadline=deadline)
+    trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
+    execute = partial(execute_run, origin=origin, deadline=deadline, trained=trained)
     while missing:
         busy: list[Run] = []  # in other processes
         for run, record in chosen.run(execute, missing, folder, on_progress):
@@ -285,8 +289,11 @@ def execute_run(
     on_progress: Callable[[training.Progress], None] = lambda progress: None,
     origin: dict[str, Any] | None = None,
     deadline: float | None = None,
+    trained: Mapping[str, TrainedRun] | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
+
+    ``trained``: runs of other studies with the same weights, by file name; they are evaluated and not trained.
 
     Raises ``RunInProgress`` if another process trains it, and ``DeadlineReached`` if it is not done at the deadline.
     """
@@ -307,7 +314,30 @@ def execute_run(
         if records.exists(path) and find_record_problem(path, run) is None:
             on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
             return records.read(path)
+        if trained and run.file_name in trained:
+            record = evaluate_again(run, folder, on_progress, origin, trained[run.file_name])
+            if record is not None:
+                return record
         return train_run(run, folder, on_progress, origin, deadline)
+
+
+def evaluate_again(
+    run: Run,
+    folder: Path,
+    on_progress: Callable[[training.Progress], None],
+    origin: dict[str, Any],
+    trained: TrainedRun,
+) -> dict[str, Any] | None:
+    """Write the record of a run from the weights of another one; None if it must be trained."""
+    torch.set_num_threads(1)  # as in training
+    task = load_task(run.study)
+    record = evaluate_trained_run(run, trained, task, build_model(run, task), folder, origin)
+    if record is not None:
+        records.write(folder / run.file_name, json.loads(json.dumps(record)))
+        last = record["result"]["evaluations"][-1]["splits"]
+        values = {split: row["value"] for split, row in last.items()}
+        on_progress(training.Progress(step=1, steps=1, loss=float("nan"), values=values))
+    return record
 
 
 def train_run(

@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +102,14 @@ def evaluate(task: Task, model: nn.Module, batches: list[Batch], device: torch.d
         accumulator.add(task.logits(model, batch).float(), batch)
     model.train(was_training)
     return accumulator.result()
+
+
+@training_kernels()
+def evaluate_weights(model: nn.Module, task: Task, budget: Budget, splits: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Evaluate a trained model as ``train`` does at its end."""
+    accelerator = build_accelerator(budget)
+    ready = accelerator.prepare(model)
+    return {split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in splits}
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -243,7 +251,8 @@ def train(
         recent.append(mean)
         values = None
         if schedule.evaluates_after(step):
-            metrics = {split: evaluate_at(step, split, ready) for split in stopping.splits}
+            at_end = step + 1 == schedule.steps and budget.patience is None
+            metrics = {split: evaluate_at(step, split, ready) for split in task.splits() if at_end or split in stopping.splits}
             require_finite(metrics, step, curves)
             evaluations.append({"step": step + 1, "splits": metrics})
             stopping.update(ready)

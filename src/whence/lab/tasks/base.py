@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -123,9 +123,9 @@ class Task(ABC):
     pad: int | None = None  # padding token, if there is one
     settings: dict[str, Any]
     validation: str | None = None  # split for early stopping and for choosing weights
-    evaluation_settings: tuple[
-        str, ...
-    ] = ()  # settings that only add splits: training and the other splits stay the same
+    #: arguments that only choose splits: training stays the same, and so do the inputs of each split while ``settings`` are equal
+    evaluation_settings: tuple[str, ...] = ()
+    lengths: tuple[int, ...] | None = None  # chosen lengths of the evaluation, as multiples of the trained length
 
     @property
     def higher_is_better(self) -> bool:
@@ -213,6 +213,14 @@ class Task(ABC):
     def splits(self) -> dict[str, int]:
         """The evaluation splits, each with the length of its inputs."""
 
+    def training_splits(self) -> list[str]:
+        """The splits that are evaluated during training; the others are evaluated once, at its end.
+
+        Chosen lengths beyond the trained one are among the others, so that a later choice can be evaluated from the weights.
+        """
+        splits = self.splits()
+        return [name for name, length in splits.items() if self.lengths is None or length <= self.context]
+
     @abstractmethod
     def evaluation(self, split: str) -> list[Batch]:
         """The batches of a split, the same at every call."""
@@ -279,7 +287,26 @@ def named_generator(*names: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
 
 
-def extrapolation_lengths(context: int, multiples: Iterable[int] = (1, 2, 4, 8)) -> dict[str, int]:
+#: the usual lengths of an evaluation, as multiples of the trained length
+LENGTHS = (1, 2, 4, 8)
+
+
+def require_lengths(task: str, lengths: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Chosen multiples of the trained length, sorted. The trained length itself is always among them.
+
+    >>> require_lengths("copy", [16, 2]), require_lengths("copy", None)
+    ((1, 2, 16), None)
+    """
+    if lengths is None:
+        return None
+    wrong = [one for one in lengths if isinstance(one, bool) or not isinstance(one, int) or one < 1]
+    if wrong or not lengths:
+        got = f"lengths={list(lengths)!r}"
+        raise usage_error(f"task {task!r}", got, "they are whole multiples of the trained length", "pass [1, 2, 4]")
+    return tuple(sorted({1, *lengths}))
+
+
+def extrapolation_lengths(context: int, multiples: Iterable[int] = LENGTHS) -> dict[str, int]:
     """The usual splits: the training length, and multiples of it that training never saw.
 
     >>> extrapolation_lengths(64)

@@ -16,12 +16,14 @@ from whence.lab.data.corpora import content_hash, data_folder
 from whence.lab.data.splits import describe_lengths
 from whence.lab.data.tokenizers import WORDS_AND_MARKS, Tokenizer, WordTokenizer
 from whence.lab.tasks.base import (
+    LENGTHS,
     Batch,
     Task,
     evaluation_batch_size,
     extrapolation_lengths,
     require_at_least,
     require_choice,
+    require_lengths,
     to_ints,
 )
 from whence.lab.tasks.baselines import classification_baselines
@@ -128,8 +130,11 @@ class Sources(Classification):
 
     name = "sources"
     class_names = SOURCES
+    evaluation_settings = ("lengths",)
 
-    def __init__(self, context: int = 32, words: int = 4096, items: int = 200) -> None:
+    def __init__(
+        self, context: int = 32, words: int = 4096, items: int = 200, lengths: Sequence[int] | None = None
+    ) -> None:
         require_at_least(self.name, "context", context, 1)
         require_at_least(self.name, "words", words, 3)
         require_at_least(self.name, "items", items, 1)
@@ -139,20 +144,22 @@ class Sources(Classification):
         train_texts = [[split(text) for text in part.train.values()] for part in parts]
         test_texts = [[split(text) for text in part.test.values()] for part in parts]
         tokenizer = WordTokenizer.count((word for texts in train_texts for text in texts for word in text), words)
-        lengths = extrapolation_lengths(context)
+        self.lengths = require_lengths(self.name, lengths)
+        splits = extrapolation_lengths(context, self.lengths or LENGTHS)
+        most = max(*LENGTHS, *(self.lengths or ()))  # snippets are the same whatever lengths up to 8x are chosen
         train = [_snippets([tokenizer.encode_words(text) for text in texts], context, context) for texts in train_texts]
         longest = [
-            _snippets([tokenizer.encode_words(text) for text in texts], context, lengths["8x"]) for texts in test_texts
+            _snippets([tokenizer.encode_words(text) for text in texts], context, most * context) for texts in test_texts
         ]
         if not all(map(len, train + longest)):
             raise usage_error(
-                subject, f"context={context}", "every source needs a text 8 times as long", "use a smaller context"
+                subject, f"context={context}", f"every source needs a text {most} times as long", "use a smaller context"
             )
         per_train = min(map(len, train))
         per_test = min(items, *map(len, longest))
         tests = {
             name: _stack_classes([_spread(part, per_test)[:, :length] for part in longest])
-            for name, length in lengths.items()
+            for name, length in splits.items()
         }
         text = [text for part in parts for side in (part.train, part.test) for text in side.values()]
         settings = {
@@ -163,6 +170,8 @@ class Sources(Classification):
             "python": platform.python_version(),
             "data_hash": content_hash(text),
         }
+        if most > max(LENGTHS):
+            settings["longest"] = most
         # no padding, so no mask
         super().__init__(
             _stack_classes([_spread(part, per_train) for part in train]), tests, tokenizer, 3, "none", settings

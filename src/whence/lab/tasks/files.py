@@ -130,6 +130,7 @@ class TextFile(LanguageModelling):
         words: largest vocabulary of words or characters.
         skip_bad_rows: leave out lines that are not UTF-8 and empty files; the record names them.
         sha256: the hash that the data must have, if it is not empty.
+        lengths: lengths of the evaluation as multiples of the context; by default 1, 2, 4 and 8.
     """
 
     name = "text_file"
@@ -145,6 +146,7 @@ class TextFile(LanguageModelling):
         words: int = 10_000,
         skip_bad_rows: bool = False,
         sha256: str = "",
+        lengths: Sequence[int] | None = None,
     ) -> None:
         require_at_least(self.name, "words", words, 3)
         require_same_data(path, tokens, sha256)
@@ -172,7 +174,7 @@ class TextFile(LanguageModelling):
         if validation is not None and len(validation) <= context:
             validation = None
             how += f"; the validation part is shorter than the context of {context} and is not used"
-        super().__init__(encoded["train"], encoded["test"], tokenizer, context, blocks, settings, validation)
+        super().__init__(encoded["train"], encoded["test"], tokenizer, context, blocks, settings, validation, lengths)
         unknown = {part: [stream.tolist()] for part, stream in encoded.items()}
         self._facts = {
             "split": how,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from whence.errors import usage_error
 from whence.lab.data.corpora import content_hash
 from whence.lab.tasks.base import (
     IGNORE_INDEX,
+    LENGTHS,
     Batch,
     Task,
     evaluation_batch_size,
     extrapolation_lengths,
     named_generator,
     require_at_least,
+    require_lengths,
     to_ints,
 )
 from whence.lab.tasks.baselines import answer_baselines
@@ -27,14 +29,23 @@ from whence.lab.tasks.baselines import answer_baselines
 class GeneratedTask(Task):
     """A task that generates its inputs. ``amount`` counts the items of an input: pairs, or symbols.
 
-    Evaluations go up to ``longest`` times the trained amount.
+    Evaluations go up to ``longest`` times the trained amount, or have ``lengths`` times that amount.
     """
 
     kind = "retrieve"
     metric = "accuracy"
 
-    def __init__(self, amount: int, items: int, seed: int, settings: dict[str, Any], longest: int = 8) -> None:
+    def __init__(
+        self,
+        amount: int,
+        items: int,
+        seed: int,
+        settings: dict[str, Any],
+        longest: int = 8,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         require_at_least(self.name, "longest", longest, 1)
+        self.lengths = require_lengths(self.name, lengths)
         self.amount, self.items, self.seed, self.longest = amount, items, seed, longest
         self.context = self.length(amount)
         # torch guarantees the same random numbers only within a version; the hash shows a change
@@ -50,7 +61,8 @@ class GeneratedTask(Task):
         """The number of tokens of an input."""
 
     def amounts(self) -> dict[str, int]:
-        return extrapolation_lengths(self.amount, [multiple for multiple in (1, 2, 4, 8) if multiple <= self.longest])
+        usual = [multiple for multiple in LENGTHS if multiple <= self.longest]
+        return extrapolation_lengths(self.amount, self.lengths or usual)
 
     def splits(self) -> dict[str, int]:
         return {split: self.length(amount) for split, amount in self.amounts().items()}
@@ -86,22 +98,32 @@ class Retrieval(GeneratedTask):
     """
 
     name = "retrieval"
+    evaluation_settings = ("lengths",)
 
-    def __init__(self, pairs: int = 8, keys: int = 64, values: int = 16, items: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        pairs: int = 8,
+        keys: int = 64,
+        values: int = 16,
+        items: int = 256,
+        seed: int = 0,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         require_at_least(self.name, "pairs", pairs, 1)
         require_at_least(self.name, "values", values, 2)
         require_at_least(self.name, "items", items, 1)
-        if keys < 8 * pairs:
+        longest = max(require_lengths(self.name, lengths) or LENGTHS)
+        if keys < longest * pairs:
             raise usage_error(
                 "task 'retrieval'",
                 f"keys={keys} with pairs={pairs}",
-                "the longest evaluation has 8 times the pairs and all its keys differ",
-                f"set keys={8 * pairs} or more",
+                f"the longest evaluation has {longest} times the pairs and all its keys differ",
+                f"set keys={longest * pairs} or more",
             )
         self.keys, self.values = keys, values
         self.vocab_size = keys + values
         settings = {"pairs": pairs, "keys": keys, "values": values, "items": items, "seed": seed}
-        super().__init__(pairs, items, seed, settings)
+        super().__init__(pairs, items, seed, settings, lengths=lengths)
 
     def length(self, amount: int) -> int:
         return 2 * amount + 1
@@ -143,15 +165,23 @@ class Copying(GeneratedTask):
     """
 
     name = "copy"
+    evaluation_settings = ("lengths",)
 
-    def __init__(self, string: int = 16, symbols: int = 16, items: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        string: int = 16,
+        symbols: int = 16,
+        items: int = 256,
+        seed: int = 0,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         require_at_least(self.name, "string", string, 1)
         require_at_least(self.name, "symbols", symbols, 2)
         require_at_least(self.name, "items", items, 1)
         self.symbols = symbols
         self.vocab_size = symbols + 1
         settings = {"string": string, "symbols": symbols, "items": items, "seed": seed}
-        super().__init__(string, items, seed, settings)
+        super().__init__(string, items, seed, settings, lengths=lengths)
 
     def length(self, amount: int) -> int:
         return 2 * amount

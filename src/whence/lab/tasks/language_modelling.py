@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,12 +22,14 @@ from whence.lab.data.corpora import content_hash
 from whence.lab.data.tokenizers import WORDS_AND_MARKS, ByteTokenizer, Tokenizer, WordTokenizer
 from whence.lab.tasks.base import (
     IGNORE_INDEX,
+    LENGTHS,
     Batch,
     Task,
     evaluation_batch_size,
     extrapolation_lengths,
     require_at_least,
     require_choice,
+    require_lengths,
     to_ints,
 )
 from whence.lab.tasks.baselines import BigramModel, token_baselines
@@ -42,6 +44,7 @@ class LanguageModelling(Task):
     kind = "lm"
     metric = "perplexity"
     unit = "token"  # what a token is
+    evaluation_settings = ("lengths",)
 
     def __init__(
         self,
@@ -52,22 +55,28 @@ class LanguageModelling(Task):
         blocks: int,
         settings: dict[str, Any],
         validation: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         require_at_least(self.name, "context", context, 2)
         require_at_least(self.name, "blocks", blocks, 1)
         self.tokenizer, self.vocab_size, self.context = tokenizer, tokenizer.size, context
         self.train, self.test, self.validation_stream = train, test, validation
+        self.lengths = require_lengths(self.name, lengths)
+        # the same blocks are scored whatever lengths up to 8x are chosen; longer ones need more text before each block
+        longest = max(*LENGTHS, *(self.lengths or ()))
         self._enough("training", train, context + 1)
-        self._enough("test", test, max(self.splits().values()) + 1)
-        self.starts = _block_starts(test, context, max(self.splits().values()) - context, blocks)
+        self._enough("test", test, longest * context + 1)
+        self.starts = _block_starts(test, context, (longest - 1) * context, blocks)
         if validation is not None:
             self._enough("validation", validation, context + 1)
             self.validation = "validation"
             self.validation_starts = _block_starts(validation, context, 0, blocks)
         self.settings = {"task": self.name, **settings, "context": context, "blocks": blocks}
+        if longest > max(LENGTHS):
+            self.settings["longest"] = longest
 
     def splits(self) -> dict[str, int]:
-        lengths = extrapolation_lengths(self.context)
+        lengths = extrapolation_lengths(self.context, self.lengths or LENGTHS)
         return lengths if self.validation_stream is None else lengths | {"validation": self.context}
 
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
@@ -149,7 +158,14 @@ class Topics(LanguageModelling):
 
     name = "topics"
 
-    def __init__(self, context: int = 64, blocks: int = 128, units: str = "bytes", words: int = 2048) -> None:
+    def __init__(
+        self,
+        context: int = 64,
+        blocks: int = 128,
+        units: str = "bytes",
+        words: int = 2048,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         require_choice(self.name, "units", units, ("bytes", "words"))
         require_at_least(self.name, "words", words, 3)
         parts = python_texts.topics(f"task {self.name!r}")
@@ -164,7 +180,9 @@ class Topics(LanguageModelling):
             "data_hash": content_hash([train, test]),
         }
         self.unit = units.removesuffix("s")
-        super().__init__(chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings)
+        super().__init__(
+            chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings, lengths=lengths
+        )
 
 
 #: the text is already split into words; a newline is a token, as in published perplexities
@@ -182,7 +200,12 @@ class WikiText(LanguageModelling):
     unit = "word"
 
     def __init__(
-        self, context: int = 64, blocks: int = 512, train_part: str = "train", words: int | None = None
+        self,
+        context: int = 64,
+        blocks: int = 512,
+        train_part: str = "train",
+        words: int | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         require_choice(self.name, "train_part", train_part, ("train", "valid"))
         require_at_least(self.name, "words", 3 if words is None else words, 3)
@@ -191,7 +214,8 @@ class WikiText(LanguageModelling):
         split = LINES_IN_WORDS.findall(train)
         tokenizer = WordTokenizer.count(split, words, LINES_IN_WORDS)
         settings = {"train_part": train_part, "words": words, "data_hash": content_hash([train, test])}
-        super().__init__(tokenizer.encode_words(split), tokenizer.encode(test), tokenizer, context, blocks, settings)
+        train_tokens, test_tokens = tokenizer.encode_words(split), tokenizer.encode(test)
+        super().__init__(train_tokens, test_tokens, tokenizer, context, blocks, settings, lengths=lengths)
 
 
 class WikiText2(WikiText):
@@ -212,13 +236,20 @@ class Books(LanguageModelling):
     name = "books"
     unit = "byte"
 
-    def __init__(self, context: int = 256, blocks: int = 128, characters: int | None = 10_000_000) -> None:
+    def __init__(
+        self,
+        context: int = 256,
+        blocks: int = 128,
+        characters: int | None = 10_000_000,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         require_at_least(self.name, "characters", context + 1 if characters is None else characters, context + 1)
         subject = f"task {self.name!r}"
         train, test = corpora.books(subject, "train", characters), corpora.books(subject, "test")
         settings = {"characters": characters, "data_hash": content_hash([train, test])}
         tokenizer = ByteTokenizer()
-        super().__init__(tokenizer.encode(train), tokenizer.encode(test), tokenizer, context, blocks, settings)
+        train_tokens, test_tokens = tokenizer.encode(train), tokenizer.encode(test)
+        super().__init__(train_tokens, test_tokens, tokenizer, context, blocks, settings, lengths=lengths)
 
 
 class PretrainedTokenizer:
