@@ -40,7 +40,9 @@ VOLATILE = ("started", "wall_seconds", "evaluation", "command", "environment")
 def require_same(found, expected):
     assert list(found) == list(expected)
     for name in found:
-        left, right = ({key: value for key, value in one[name].items() if key not in VOLATILE} for one in (found, expected))
+        left, right = (
+            {key: value for key, value in one[name].items() if key not in VOLATILE} for one in (found, expected)
+        )
         assert left == right
 
 
@@ -87,13 +89,16 @@ def test_without_weights_the_run_is_trained_and_a_note_says_so(tmp_path):
 def test_another_metric_is_computed_from_the_counts(tmp_path):
     run_keeping(COPY, tmp_path / "reused")
     other = change(COPY, decision=Decision(baseline="none", metric="perplexity"))
-    outcome, reused = run_keeping(other, tmp_path / "reused")
+    _, reused = run_keeping(other, tmp_path / "reused")
     assert all(record["evaluation"]["splits"] == [] for record in reused.values())
     require_same(reused, run_keeping(other, tmp_path / "full")[1])
 
 
-def test_the_keys(tmp_path):
-    keys = lambda study: (run_keys.run_key(Run(study, study.arms[0], 0)), run_keys.training_key(Run(study, study.arms[0], 0)))  # noqa: E731
+def test_the_keys():
+    def keys(study):
+        run = Run(study, study.arms[0], 0)
+        return run_keys.run_key(run), run_keys.training_key(run)
+
     longer, stopped = change(COPY, [1, 8]), Budget(steps=4, batch_size=4, evaluate_every=2, patience=1)
     assert keys(longer)[0] != keys(COPY)[0] and keys(longer)[1] == keys(COPY)[1]
     assert keys(change(COPY, budget=stopped))[1] != keys(COPY)[1]
@@ -104,7 +109,12 @@ def test_the_keys(tmp_path):
 
 @pytest.mark.parametrize("task", ["retrieval", "copy", "topics", "sources"])
 def test_the_inputs_of_a_split_do_not_depend_on_the_other_lengths(task):
-    small = {"retrieval": {"pairs": 2, "items": 4}, "copy": {"items": 4}, "topics": {"blocks": 4}, "sources": {"items": 4}}
+    small = {
+        "retrieval": {"pairs": 2, "items": 4},
+        "copy": {"items": 4},
+        "topics": {"blocks": 4},
+        "sources": {"items": 4},
+    }
     chosen, usual = load(task, **small[task], lengths=[4, 2]), load(task, **small[task])
     assert list(chosen.splits()) == ["test", "2x", "4x"] and chosen.training_splits() == ["test"]
     assert usual.training_splits() == list(usual.splits()) and chosen.settings == usual.settings

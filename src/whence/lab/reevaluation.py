@@ -83,7 +83,9 @@ def select_values(record: Mapping[str, Any], run: Run, task: Task) -> tuple[list
     *earlier, last = result["evaluations"]
     during = task.training_splits() if run.budget.patience is None else [str(task.validation)]
     try:
-        selected = [{**row, "splits": {split: _score(row["splits"][split], task) for split in during}} for row in earlier]
+        selected = [
+            {**row, "splits": {split: _score(row["splits"][split], task) for split in during}} for row in earlier
+        ]
         splits = {split: _score(last["splits"][split], task) for split in task.splits() if split in last["splits"]}
     except KeyError:
         return None

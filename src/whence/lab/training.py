@@ -252,7 +252,9 @@ def train(
         values = None
         if schedule.evaluates_after(step):
             at_end = step + 1 == schedule.steps and budget.patience is None
-            metrics = {split: evaluate_at(step, split, ready) for split in task.splits() if at_end or split in stopping.splits}
+            metrics = {
+                split: evaluate_at(step, split, ready) for split in task.splits() if at_end or split in stopping.splits
+            }
             require_finite(metrics, step, curves)
             evaluations.append({"step": step + 1, "splits": metrics})
             stopping.update(ready)

@@ -3,15 +3,12 @@
 import gzip
 import json
 import lzma
-import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from whence import WhenceError
-from whence.errors import MissingExtra
 from whence.lab import default_studies
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.data.tokenizers import build_tokenizer
@@ -51,21 +48,6 @@ def test_every_format_gives_the_same_task(tmp_path, name):
     for split in ("test", "validation"):
         for batch, other in zip(task.evaluation(split), first.evaluation(split), strict=True):
             assert torch.equal(batch.tokens, other.tokens) and torch.equal(batch.targets, other.targets)
-
-
-def test_parquet_needs_an_extra_and_reads_rows(tmp_path, monkeypatch):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"a\.parquet.*pyarrow.*whence\[data\]"):
-        read_table(path, ["text"])
-    table = SimpleNamespace(
-        to_pylist=lambda: [{"text": text, "label": label} for text, label in ROWS], column_names=["text", "label"]
-    )
-    parquet = SimpleNamespace(read_table=lambda path: table)
-    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=parquet))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
-    assert labelled(path).settings["data_hash"] == labelled(write_rows(tmp_path / "a.csv")).settings["data_hash"]
 
 
 def test_columns_by_number_without_a_header_line(tmp_path):
@@ -146,11 +128,90 @@ def test_a_split_column_decides(tmp_path):
 def test_a_folder_of_tables_names_the_splits(tmp_path):
     write_rows(tmp_path / "train_full.tsv", ROWS[:60])
     write_rows(tmp_path / "dev.tsv", ROWS[60:])
-    assert set(table_files(tmp_path)) == {"train", "validation"}
+    assert list(table_files(tmp_path)) == ["validation", "train"]
     task = labelled(tmp_path)
     assert task.describe_data()["items"] == {"train": 60, "test": 20}  # without a test table, dev decides
     write_rows(tmp_path / "dev.tsv", ROWS[60:], extra=["only"])
     assert "dev.tsv line 11: 1 fields instead of 2" in refused(lambda: labelled(tmp_path))
+
+
+def test_a_folder_of_tables_without_splits_is_one_table(tmp_path):
+    write_rows(tmp_path / "one.csv", ROWS[:40])
+    write_rows(tmp_path / "two.csv", ROWS[40:])
+    (tmp_path / "README.md").write_text("about")
+    facts = labelled(tmp_path).describe_data()
+    assert facts["items"] == {"train": 64, "test": 8, "validation": 8} and "README.md" in facts["notes"][0]
+    write_rows(tmp_path / "two.csv", ROWS[40:], extra=["only"])
+    assert "two.csv line 11: 1 fields instead of 2" in refused(lambda: labelled(tmp_path))
+    (tmp_path / "two.csv").write_text("text,stars\nx,1\n")
+    assert "two.csv" in (said := refused(lambda: labelled(tmp_path))) and "'label'" in said and "add the column" in said
+    (tmp_path / "one.csv").rename(tmp_path / "train.csv")
+    (tmp_path / "two.csv").rename(tmp_path / "train_more.csv")
+    assert "train_more.csv" in (said := refused(lambda: labelled(tmp_path))) and "rename" in said
+
+
+PLAIN = "text,label\n" + "".join(f"{text},{label}\n" for text, label in ROWS)
+#: name of the file, content, settings, and words of the error
+WRONG = {
+    "semicolons": ("a.csv", PLAIN.replace(",", ";"), {}, "--text-column 'text' semicolons commas"),
+    "tabs": ("a.csv", PLAIN.replace(",", "\t"), {}, "--text-column tabs .tsv"),
+    "no header line": ("a.csv", PLAIN.partition("\n")[2], {}, "--text-column 'text' numbers from 1"),
+    "misspelt column": ("a.csv", PLAIN, {"label_column": "lable"}, "--label-column 'lable' did you mean label?"),
+    "upper case column": ("a.csv", PLAIN.title(), {}, "--text-column 'text' did you mean Text?"),
+    "column of another": ("a.csv", PLAIN, {"label_column": "text"}, "'text' name another column"),
+    "UTF-16": ("a.csv", PLAIN.encode("utf-16"), {}, "a.csv UTF-16 iconv"),
+    "Latin-1": ("a.csv", PLAIN.replace("film", "caf\xe9").encode("latin-1"), {}, "80 bad rows UTF-8 iconv"),
+    "empty": ("a.csv", "", {}, "a.csv empty"),
+    "blank lines": ("a.csv", "\n\n", {}, "a.csv empty"),
+    "no rows": ("a.csv", "text,label\n", {}, "0 usable rows add rows"),
+    "empty JSON lines": ("a.jsonl", "", {}, "a.jsonl empty"),
+    "one JSON list": ("a.jsonl", "[{}]", {}, "line 1 list object"),
+    "one label": ("a.csv", PLAIN.replace(",neg", ",pos"), {}, "--label-column 'label' 'pos' another column"),
+    "labels without repeats": (
+        "a.csv", "text,label\n" + "".join(f"{text},{n / 7}\n" for n, (text, _) in enumerate(ROWS)), {},
+        "--label-column 'label' line 2 another column",
+    ),
+    "missing numbers": (
+        "a.jsonl", "\n".join(json.dumps({"text": text, "label": float("nan") if label == "neg" else 1}) for text, label in ROWS),
+        {}, "20 bad rows line 1: no label",
+    ),
+    "unknown split": ("a.csv", PLAIN, {"split_column": "label"}, "'label' another column"),
+    "tokens": ("a.csv", PLAIN, {"tokens": "letters"}, "--tokens 'letters' characters"),
+    "damaged": ("a.csv.gz", gzip.compress(PLAIN.encode())[:-9], {}, "a.csv.gz damaged again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_option_the_value_and_the_remedy(tmp_path, case):
+    name, content, settings, words = WRONG[case]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = refused(lambda: labelled(tmp_path / name, **settings))
+    for word in words.split():
+        assert word in said
+
+
+@pytest.mark.parametrize("name, remedy", [("a.json", ".jsonl"), ("a.xlsx", ".csv"), ("a.bin", "convert")])
+def test_formats_that_are_neither_tables_nor_text(tmp_path, name, remedy):
+    (tmp_path / name).write_bytes(b"[\0]" * 1000)
+    for options in ({}, {"text_column": "text"}) if name != "a.bin" else ({},):
+        said = refused(lambda options=options: load_data(tmp_path / name, **options))
+        assert name in said and remedy in said and ".parquet" in said
+
+
+def load_data(path, **options):
+    name, settings = default_studies.file_task(str(path), **options)
+    return load(name, **settings)
+
+
+def test_notes_on_what_a_user_may_have_meant(tmp_path):
+    rows = [
+        (text, label.title() if n % 8 == 0 else label, "train" if n % 5 else "test")
+        for n, (text, label) in enumerate(ROWS)
+    ]
+    path = write_rows(tmp_path / "a.csv", rows)
+    case, split = labelled(path).describe_data()["notes"]
+    assert "Neg, neg" in case and "'split'" in split and "--split-column split" in split
+    assert len(labelled(path, split_column="split").describe_data()["notes"]) == 1
 
 
 def test_duplicates_and_label_noise_are_facts(tmp_path):
@@ -329,40 +390,3 @@ def test_which_task_a_file_becomes(tmp_path, pairs):
         assert word in refused(lambda options=options: choose(str(pairs), **options))
     assert "--text-column" in refused(lambda: choose(str(tmp_path / "book.txt"), text_column="x"))
     assert "none.csv" in refused(lambda: choose(str(tmp_path / "none.csv")))
-
-
-def test_hugging_face_datasets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"hf:owner/name.*datasets.*whence\[data\]"):
-        default_studies.file_task("hf:owner/name")
-
-    class Part(list):
-        features = {"text": SimpleNamespace(), "label": SimpleNamespace(names=["neg", "pos"])}
-        column_names = ["text", "label"]
-
-        def __getitem__(self, key):
-            return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
-
-    rows = [{"text": text, "label": int(label == "pos")} for text, label in ROWS]
-    hidden = [row | {"label": -1} for row in rows]
-    parts = {
-        "train": Part(rows[:60]),
-        "validation": Part(rows[60:]),
-        "test": Part(hidden),
-        "unsupervised": Part(hidden),
-    }
-    asked = []
-    monkeypatch.setitem(
-        sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *names: asked.append(names) or parts)
-    )
-    name, settings = default_studies.file_task("owner/name/config")  # no such file, so it is a dataset
-    assert asked[0] == ("owner/name", "config") and name == "labelled_file"
-    task = load(name, **settings)
-    assert task.class_names == ("neg", "pos") and task.describe_data()["items"] == {"train": 60, "test": 20}
-
-    def unreachable(*names):
-        raise ConnectionError("no route")
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=unreachable))
-    said = refused(lambda: default_studies.file_task("nonesuch"))
-    assert "nonesuch" in said and "no route" in said and "network" in said

@@ -1,15 +1,22 @@
-"""Datasets of the Hugging Face Hub, through the package ``datasets``: ``--data hf:NAME`` or ``hf:NAME/CONFIG``."""
+"""Datasets of the Hugging Face Hub, through the package ``datasets``: ``--data hf:NAME`` or ``hf:NAME/CONFIG``.
+
+``hf:FOLDER`` is a dataset in a local folder, as ``save_to_disk`` writes it or as it is published; it needs no network.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from whence.errors import require_package, usage_error
 from whence.lab.data.corpora import content_hash
-from whence.lab.data.tables import SPLIT, SPLIT_NAMES, Row, Table
+from whence.lab.data.rows import SPLIT_NAMES, Row
+from whence.lab.data.tables import SPLIT, Table
 
 PREFIX = "hf:"
+#: the files by which a folder of ``save_to_disk`` is recognised
+SAVED_DICT, SAVED_STATE = "dataset_dict.json", "state.json"
 
 
 def is_hub_name(data: str) -> bool:
@@ -22,41 +29,67 @@ def is_hub_name(data: str) -> bool:
 
 
 def read_hub_table(data: str) -> Table:
-    """All rows of a dataset. Its splits train, validation and test become the column ``split``; others are left out.
+    """All rows of a dataset. Its splits train, validation and test become the column ``split``.
 
-    Labels that the dataset stores as numbers with names are read as names. A split whose labels are hidden (-1, as in GLUE's
-    test splits) is left out.
+    Labels that the dataset stores as numbers with names are read as names. Other splits, and those whose labels are hidden
+    (-1, as in GLUE's test splits), are left out with a note. A dataset with a training split alone has no split column.
     """
-    subject, name = f"--data {data}", data.removeprefix(PREFIX)
-    datasets = require_package("datasets", subject, "data")
-    parts = name.split("/")
-    # owner/name, owner/name/config, or a name of the old form without an owner
-    repository, config = ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, None)
-    try:
-        loaded = datasets.load_dataset(repository, config) if config else datasets.load_dataset(repository)
-    except Exception as error:  # each library has its own class for connection errors
-        raise usage_error(
-            "--data",
-            f"{data} ({type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else 'no reason'})",
-            "it must name an existing file, or a Hugging Face dataset that can be reached",
-            "check the path or the name and the network; a dataset with several configurations is hf:OWNER/NAME/CONFIG",
-        ) from error
-    table = Table(name, [], has_splits=True)
-    for split_name, part in loaded.items():
-        split = SPLIT_NAMES.get(split_name)
-        if split is None:
-            continue
+    splits = _load_splits(data)
+    table = Table(data.removeprefix(PREFIX), [], has_splits=True)
+    for split_name, part in splits.items():
         names = {column: getattr(feature, "names", None) for column, feature in part.features.items()}
         hidden = [c for c, known in names.items() if known and len(part) and all(value == -1 for value in part[c])]
-        if hidden:
+        split = SPLIT_NAMES.get(split_name)
+        if split is None or hidden:
+            reason = "whose labels are hidden" if hidden else "which is none of train, validation and test"
+            table.notes.append(f"Not read: the split {split_name} with {len(part):,} rows, {reason}.")
             continue
-        table.columns = [*part.column_names, *([] if SPLIT in part.column_names else [SPLIT])]
+        table.columns = list(part.column_names)
         for number, values in enumerate(part, start=1):
             table.rows.append(Row(number, {**_name_labels(values, names), SPLIT: split}, split_name))
-    if not table.rows:
-        got = f"{data} with the splits {', '.join(loaded)}"
-        raise usage_error("--data", got, "one of them must be train", "choose another dataset")
+    found = {row.values[SPLIT] for row in table.rows}
+    if "train" not in found:
+        got = f"{data} with the splits {', '.join(splits)}"
+        raise usage_error("--data", got, "one of them must be train", "choose another dataset or configuration")
+    if found == {"train"}:
+        table.has_splits = False
+    elif SPLIT not in table.columns:
+        table.columns.append(SPLIT)
     return table
+
+
+def _load_splits(data: str) -> dict[str, Any]:
+    """The splits of a dataset by name, from a local folder or from the Hub."""
+    name = data.removeprefix(PREFIX)
+    datasets = require_package("datasets", f"--data {data}", "data")
+    folder = Path(name).expanduser()
+    bars = datasets.utils.are_progress_bars_disabled()
+    datasets.utils.disable_progress_bars()
+    try:
+        if folder.is_dir():
+            saved = (folder / SAVED_DICT).exists() or (folder / SAVED_STATE).exists()
+            loaded = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(folder))
+            return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+        parts = name.split("/")
+        # owner/name, owner/name/config, or a name of the old form without an owner
+        repository, config = ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, None)
+        return dict(datasets.load_dataset(repository, config) if config else datasets.load_dataset(repository))
+    except Exception as error:  # each library has its own class for connection errors
+        reason = str(error).splitlines()[0][:160] if str(error) else "no reason"
+        if folder.is_dir():
+            rule, remedy = "it must be a folder of a dataset", "write it again with save_to_disk, or name a single file"
+        elif isinstance(error, ConnectionError):
+            rule = "a dataset of the Hugging Face Hub needs a network"
+            remedy = (
+                "check the network, or download the dataset elsewhere, save it with save_to_disk and pass hf:FOLDER"
+            )
+        else:
+            rule = "it must name an existing file, or a Hugging Face dataset that can be reached"
+            remedy = "check the path or the name; a dataset with several configurations is hf:OWNER/NAME/CONFIG"
+        raise usage_error("--data", f"{data} ({type(error).__name__}: {reason})", rule, remedy) from error
+    finally:
+        if not bars:
+            datasets.utils.enable_progress_bars()
 
 
 def _name_labels(values: dict[str, Any], names: dict[str, list[str] | None]) -> dict[str, Any]:

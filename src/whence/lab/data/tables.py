@@ -1,65 +1,48 @@
-"""Rows of a user's table: CSV, TSV, JSON Lines or Parquet. Every row that cannot be used is named by its line.
+"""Tables of a user: CSV, TSV, JSON Lines or Parquet. Every row that cannot be used is named by its line.
 
 CSV follows RFC 4180: quotes may contain commas and line breaks. TSV has no quotes. Blank lines are not rows. The text formats
 may be compressed (``.gz``, ``.xz``). Columns are named by the header line, or by numbers from 1 on if the file has no header
-line. A folder with ``train``, ``test`` and optionally ``validation`` tables is one table; the file names give the split.
+line. A folder of tables is one table. Names such as ``train.csv`` and ``test.csv`` give the splits.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
 import io
 import json
 import lzma
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whence.errors import WhenceError, require_package, usage_error
+from whence.errors import require_package, usage_error
+from whence.lab.data.rows import NOT_UTF8, SPLIT_NAMES, BadRow, Row, bad_rows_error, has_invalid_utf8
+from whence.plugins import did_you_mean
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = (".parquet", ".pq")
 COMPRESSED = (".gz", ".xz")
 SUFFIXES = (*DELIMITERS, *JSON_LINES, *PARQUET)
-#: names of the splits in a split column, in file names and in Hugging Face datasets
-SPLIT_NAMES = {
-    "train": "train", "training": "train",
-    "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation", "development": "validation",
-    "test": "test", "testing": "test",
+FORMATS = "tables (.csv, .tsv, .jsonl, .parquet) and text (.txt)"
+#: formats that are neither, with what to do
+UNSUPPORTED = {
+    ".json": "write one object per line into a .jsonl file", ".xlsx": "export it as .csv", ".xls": "export it as .csv",
+    ".ods": "export it as .csv", ".zip": "unpack it", ".tar": "unpack it", ".pdf": "extract its text",
+    ".docx": "save it as text", ".doc": "save it as text",
 }  # fmt: skip
-#: number of bad rows that an error and a record name
-NAMED_ROWS = 5
+#: files that are read as text
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex")
+#: the number of a file among those of one split, as Hugging Face writes it
+_SHARD = re.compile(r"-\d+-of-\d+")
 SPLIT = "split"  # the column that a folder or a Hugging Face dataset adds
-
-
-@dataclass(frozen=True)
-class BadRow:
-    """A row that cannot be used, and why."""
-
-    line: int
-    reason: str
-    file: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.file + ' ' if self.file else ''}line {self.line}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """The values of a row. ``line`` is its first line in the file, or its number in a Parquet file or a dataset."""
-
-    line: int
-    values: Mapping[str, Any]
-    file: str = ""
-
-    def bad(self, reason: str) -> BadRow:
-        return BadRow(self.line, reason, self.file)
 
 
 @dataclass
@@ -71,17 +54,45 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     bad: list[BadRow] = field(default_factory=list)
     has_splits: bool = False  # whether the column ``SPLIT`` was added
+    notes: list[str] = field(default_factory=list)  # sentences about what was not read
 
     def require_columns(self, columns: Mapping[str, str | None]) -> None:
         """Reject an option whose column does not exist."""
         for option, column in columns.items():
-            if column is not None and column not in self.columns:
-                raise usage_error(
-                    option,
-                    repr(column),
-                    f"the columns of {self.name} are {', '.join(self.columns)}",
-                    "name one of them",
-                )
+            if column is None or column in self.columns:
+                continue
+            if not self.columns and self.bad:
+                raise bad_rows_error(self.name, self.bad, 0, "a table has rows with columns")
+            if not self.columns:
+                raise usage_error("--data", f"{self.name}, which is empty", "a table has rows", "check the path")
+            raise usage_error(
+                option,
+                repr(column),
+                f"the columns of {self.name} are {_list_columns(self.columns)}",
+                self._column_remedy(column),
+            )
+
+    def _column_remedy(self, column: str) -> str:
+        (only, *more) = self.columns
+        for name, separator in (("commas", ","), ("tabs", "\t"), ("semicolons", ";"), ("bars", "|")):
+            if not more and separator in only:
+                wanted = "a .tsv file" if separator == "\t" else "commas in a .csv file or tabs in a .tsv file"
+                return f"the columns seem to be separated by {name}; use {wanted}"
+        same = [one for one in self.columns if one.casefold() == column.casefold()]
+        if same:
+            return f"did you mean {same[0]}?"
+        return did_you_mean(
+            column, self.columns, "name one of them, or name columns by numbers from 1 if there is no header line"
+        )
+
+
+def _list_columns(columns: Sequence[str], most: int = 20, longest: int = 40) -> str:
+    """
+    >>> _list_columns(["text", "label"]), _list_columns(["a" * 50, *"bcd"], most=2)
+    ('text, label', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…, b and 2 more')
+    """
+    listed = ", ".join(name if len(name) <= longest else f"{name[:longest]}…" for name in columns[:most])
+    return listed if len(columns) <= most else f"{listed} and {len(columns) - most} more"
 
 
 def plain_suffix(path: Path) -> str:
@@ -114,24 +125,38 @@ def read_bytes(path: Path) -> bytes:
         raise usage_error("--data", got, "it must be a readable file", "correct its permissions") from None
 
 
-def table_files(path: Path) -> dict[str, Path]:
-    """The tables of a folder by split, from file names that start with a name of a split; empty if there is no such file.
+def decode_text(path: Path) -> str:
+    """The text of a file. Bytes that are not UTF-8 become surrogates, so that the lines with them can be named."""
+    content = read_bytes(path)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        remedy = f"convert it: iconv -f utf-16 -t utf-8 {path.name}"
+        raise usage_error("--data", f"{path.name} in UTF-16", "data must be UTF-8", remedy)
+    if b"\0" in content[:4096] and plain_suffix(path) not in SUFFIXES:
+        raise usage_error("--data", f"{path.name}, which is a binary file", f"formats are {FORMATS}", "convert it")
+    return content.decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
 
-    ``train_full.tsv`` and ``dev.tsv`` are the splits train and validation.
+
+def table_files(path: Path) -> dict[str, list[Path]]:
+    """The tables of a folder by split, from file names that start with a name of a split.
+
+    ``train_full.tsv`` and ``dev.tsv`` are the splits train and validation. Files such as ``train-00000-of-00002.parquet`` are one
+    split together. If no name starts with a split and the folder has no text files, all its tables are one, under the name "".
     """
-    found: dict[str, Path] = {}
-    for file in sorted(path.iterdir()):
+    tables = [file for file in sorted(path.iterdir()) if file.is_file() and plain_suffix(file) in SUFFIXES]
+    found: dict[str, list[Path]] = {}
+    for file in tables:
         word = "".join(c if c.isalnum() else " " for c in file.name.lower()).split()
         split = SPLIT_NAMES.get(word[0]) if word else None
-        if split is None or plain_suffix(file) not in SUFFIXES:
-            continue
-        if split in found:
-            got = f"{found[split].name} and {file.name} in {path}"
+        if split is not None:
+            found.setdefault(split, []).append(file)
+    for split, files in found.items():
+        if len({_SHARD.sub("", file.name) for file in files}) > 1:
+            got = f"{files[0].name} and {files[1].name} in {path}"
             raise usage_error(
                 "--data", got, f"a folder has one table of the split {split}", "remove or rename one of them"
             )
-        found[split] = file
-    return found
+    texts = any(plain_suffix(file) in TEXT_SUFFIXES and file.stem.lower() != "readme" for file in path.iterdir())
+    return found or ({"": tables} if tables and not texts else {})
 
 
 def read_table(path: Path, columns: Sequence[str | None]) -> Table:
@@ -141,7 +166,7 @@ def read_table(path: Path, columns: Sequence[str | None]) -> Table:
     suffix = plain_suffix(path)
     if suffix in PARQUET:
         return _read_parquet(path)
-    text = read_bytes(path).decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
+    text = decode_text(path)
     if suffix in JSON_LINES:
         return _read_json_lines(path, text)
     used = [column for column in columns if column is not None]
@@ -149,14 +174,28 @@ def read_table(path: Path, columns: Sequence[str | None]) -> Table:
 
 
 def _read_folder(path: Path, columns: Sequence[str | None]) -> Table:
-    tables = {split: read_table(file, columns) for split, file in table_files(path).items()}
-    shared = [
-        column for column in next(iter(tables.values())).columns if all(column in t.columns for t in tables.values())
-    ]
-    merged = Table(path.name, [*shared, *([] if SPLIT in shared else [SPLIT])], has_splits=True)
-    for split, table in tables.items():
-        merged.rows += [Row(row.line, {**row.values, SPLIT: split}, table.name) for row in table.rows]
+    files = table_files(path)
+    tables = [(split, read_table(file, columns)) for split, own in files.items() for file in own]
+    known = dict.fromkeys(column for _, table in tables for column in table.columns)
+    for column in columns:
+        lacking = [table.name for _, table in tables if column is not None and column not in table.columns]
+        if column in known and lacking:
+            got = f"{lacking[0]} without the column {column!r}"
+            raise usage_error("--data", got, f"all tables of {path.name} need it", "add the column or remove the file")
+    shared = [column for column in known if all(column in table.columns for _, table in tables)]
+    has_splits = "" not in files
+    merged = Table(path.name, shared, has_splits=has_splits)
+    if has_splits and SPLIT not in shared:
+        merged.columns.append(SPLIT)
+    for split, table in tables:
+        added = {SPLIT: split} if has_splits else {}
+        merged.rows += [Row(row.line, {**row.values, **added}, table.name) for row in table.rows]
         merged.bad += [BadRow(row.line, row.reason, table.name) for row in table.bad]
+    read = {file for own in files.values() for file in own}
+    others = [file.name for file in sorted(path.iterdir()) if file not in read and not file.name.startswith(".")]
+    if others:
+        more = "" if len(others) <= 3 else f" and {len(others) - 3} more"
+        merged.notes.append(f"Not read in the folder: {', '.join(others[:3])}{more}.")
     return merged
 
 
@@ -183,8 +222,8 @@ def _read_delimited(path: Path, text: str, delimiter: str, numbered: bool) -> Ta
             table.bad.append(BadRow(line, fields))
         elif len(fields) != len(names):
             table.bad.append(BadRow(line, f"{len(fields)} fields instead of {len(names)}"))
-        elif any(map(_has_invalid_utf8, fields)):
-            table.bad.append(BadRow(line, "not UTF-8"))
+        elif any(map(has_invalid_utf8, fields)):
+            table.bad.append(BadRow(line, NOT_UTF8))
         else:
             table.rows.append(Row(line, dict(zip(names, fields, strict=True))))
     return table
@@ -211,8 +250,8 @@ def _read_json_lines(path: Path, text: str) -> Table:
     for line, content in enumerate(text.split("\n"), start=1):
         if not content.strip():
             continue
-        if _has_invalid_utf8(content):
-            table.bad.append(BadRow(line, "not UTF-8"))
+        if has_invalid_utf8(content):
+            table.bad.append(BadRow(line, NOT_UTF8))
             continue
         try:
             values = json.loads(content)
@@ -239,57 +278,6 @@ def _read_parquet(path: Path) -> Table:
         raise usage_error("--data", got, "it must be a complete Parquet file", "write it again") from error
     rows = [Row(number, values) for number, values in enumerate(content.to_pylist(), start=1)]
     return Table(path.name, list(content.column_names), rows)
-
-
-def _has_invalid_utf8(text: str) -> bool:
-    """Whether a text contains bytes that are not UTF-8, or lone surrogates from a JSON escape."""
-    return any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def text_value(row: Row, column: str, what: str) -> str | BadRow:
-    """A text of a row, or what is wrong with it. Numbers and truth values count as text."""
-    value = row.values.get(column)
-    if value is None:
-        return row.bad(f"no {what}")
-    if isinstance(value, bool | int | float):
-        value = str(value)
-    if not isinstance(value, str):
-        return row.bad(f"{what} is a {type(value).__name__}, not a text")
-    if not value.strip():
-        return row.bad(f"empty {what}")
-    if _has_invalid_utf8(value):
-        return row.bad(f"{what} is not UTF-8")
-    return value
-
-
-def split_value(row: Row, column: str) -> str | BadRow:
-    """The split of a row: train, validation or test, from any usual name of it."""
-    text = text_value(row, column, "split")
-    if isinstance(text, BadRow):
-        return text
-    split = SPLIT_NAMES.get(text.strip().lower())
-    return row.bad(f"split {text.strip()!r} instead of train, validation or test") if split is None else split
-
-
-def report_bad_rows(name: str, bad: Iterable[BadRow], good: int, skip: bool, rule: str) -> dict[str, Any]:
-    """Raise if there are bad rows, unless they are to be skipped; return what a record says about them."""
-    listed = sorted(bad, key=lambda row: (row.file, row.line))
-    if listed and not skip:
-        raise bad_rows_error(name, listed, good, rule)
-    reasons = Counter(row.reason for row in listed)
-    return {
-        "count": len(listed),
-        "reasons": dict(reasons.most_common(2 * NAMED_ROWS)),
-        "first": [str(row) for row in listed[:NAMED_ROWS]],
-    }
-
-
-def bad_rows_error(name: str, bad: Sequence[BadRow], good: int, rule: str) -> WhenceError:
-    """The error that names the first bad rows and their number."""
-    first = "; ".join(str(row) for row in bad[:NAMED_ROWS])
-    more = f"; {len(bad) - NAMED_ROWS} more" if len(bad) > NAMED_ROWS else ""
-    got = f"{len(bad)} bad row{'' if len(bad) == 1 else 's'} of {len(bad) + good} in {name} ({first}{more})"
-    return usage_error("--data", got, rule, "correct the file, or add --skip-bad-rows to leave them out")
 
 
 def hash_data(path: Path) -> str:

@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
+from whence.lab.data.rows import NOT_UTF8, SPLIT_NAMES, BadRow
 from whence.lab.data.splits import SHARES, normalize_text
-from whence.lab.data.tables import SPLIT, SPLIT_NAMES, SUFFIXES, BadRow, Table, plain_suffix, read_bytes
+from whence.lab.data.tables import (
+    FORMATS,
+    SPLIT,
+    SUFFIXES,
+    TEXT_SUFFIXES,
+    UNSUPPORTED,
+    Table,
+    decode_text,
+    plain_suffix,
+)
 
-#: files of a folder that are read as text
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex")
 #: with fewer files than this, the end of every file is held out instead of whole files
 MIN_FILES = 10
 
@@ -27,6 +35,7 @@ class Corpus:
     bad: list[BadRow] = field(default_factory=list)
     files: int = 1
     ignored: list[str] = field(default_factory=list)  # files of a folder that are not text
+    notes: list[str] = field(default_factory=list)  # sentences about what was not read
 
 
 def read_corpus(path: Path, seed: int) -> Corpus:
@@ -42,9 +51,9 @@ def read_corpus(path: Path, seed: int) -> Corpus:
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     chosen = [file for file in files if plain_suffix(file) in TEXT_SUFFIXES]
     if not chosen:
-        listed = ", ".join(TEXT_SUFFIXES)
-        got = f"{path} without a text file"
-        raise usage_error("--data", got, f"a folder of texts has files that end in {listed}", "rename the files")
+        got = f"{path} without a text or a table"
+        rule = f"a folder has files that end in {', '.join((*TEXT_SUFFIXES, *SUFFIXES))}"
+        raise usage_error("--data", got, rule, "rename the files; a folder of a Hugging Face dataset is hf:FOLDER")
     texts: dict[str, str] = {}
     all_bad: list[BadRow] = []
     total = 0
@@ -72,25 +81,24 @@ def corpus_of_table(table: Table, column: str) -> Corpus:
         parts = {part: "".join(text for own, text in texts if own == part) for part in ("train", "validation", "test")}
         if not parts["test"]:
             parts["test"] = parts.pop("validation")
-        return Corpus(
-            {part: text for part, text in parts.items() if text}, "the parts that the data name", len(texts), bad
-        )
+        named = {part: text for part, text in parts.items() if text}
+        return Corpus(named, "the parts that the data name", len(texts), bad, notes=table.notes)
     pieces = _cut([text for _, text in texts])
     how = "the last tenth of the rows is the test part, the tenth before it the validation part"
-    return Corpus(
-        {p: "".join(own) for p, own in zip(("train", "validation", "test"), pieces, strict=True)}, how, len(texts), bad
-    )
+    cut = {part: "".join(own) for part, own in zip(("train", "validation", "test"), pieces, strict=True)}
+    return Corpus(cut, how, len(texts), bad, notes=table.notes)
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path has the name of a table."""
+    """Whether a path has the name of a table. A format that is neither a table nor text is an error."""
+    if plain_suffix(path) in UNSUPPORTED:
+        raise usage_error("--data", path.name, f"formats are {FORMATS}", UNSUPPORTED[plain_suffix(path)])
     return plain_suffix(path) in SUFFIXES
 
 
 def _read_text(path: Path, name: str) -> tuple[str, list[BadRow], int]:
     """The text without its lines that are not UTF-8, those lines, and the number of the others."""
-    text = read_bytes(path).decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
-    text = text.replace("\r\n", "\n")
+    text = decode_text(path).replace("\r\n", "\n")
     if not text.strip():
         return "", [BadRow(1, "empty file", name)], 0
     if text.isascii() or not any("\udc80" <= c <= "\udcff" for c in text):
@@ -99,7 +107,7 @@ def _read_text(path: Path, name: str) -> tuple[str, list[BadRow], int]:
     wrong = [number for number, line in enumerate(lines, start=1) if any("\udc80" <= c <= "\udcff" for c in line)]
     left_out = set(wrong)
     rest = "\n".join(line for number, line in enumerate(lines, start=1) if number not in left_out)
-    return rest, [BadRow(number, "not UTF-8", name) for number in wrong], len(lines) - len(wrong)
+    return rest, [BadRow(number, NOT_UTF8, name) for number in wrong], len(lines) - len(wrong)
 
 
 def _cut(text: Any) -> tuple[Any, Any, Any]:

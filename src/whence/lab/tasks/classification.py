@@ -153,7 +153,10 @@ class Sources(Classification):
         ]
         if not all(map(len, train + longest)):
             raise usage_error(
-                subject, f"context={context}", f"every source needs a text {most} times as long", "use a smaller context"
+                subject,
+                f"context={context}",
+                f"every source needs a text {most} times as long",
+                "use a smaller context",
             )
         per_train = min(map(len, train))
         per_test = min(items, *map(len, longest))

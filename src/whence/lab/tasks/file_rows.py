@@ -11,20 +11,12 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.data import hub
+from whence.lab.data.rows import SPLIT_NAMES, BadRow, Row, report_bad_rows, split_value, text_value
 from whence.lab.data.splits import describe_duplicates, normalize_text, stratified_split
-from whence.lab.data.tables import (
-    SPLIT,
-    BadRow,
-    Row,
-    Table,
-    hash_data,
-    read_table,
-    report_bad_rows,
-    split_value,
-    text_value,
-)
+from whence.lab.data.tables import SPLIT, Table, hash_data, read_table
 from whence.lab.data.tokenizers import TOKENS, Tokenizer, WordTokenizer
 
+SPLIT_COLUMNS = ("split", "part", "fold", "partition")  # usual names of a column of splits
 PARTS = ("train", "test", "validation")  # the test part decides, so it is before validation
 
 
@@ -75,6 +67,16 @@ class Rows:
         split_seed: int,
         skip_bad_rows: bool,
     ) -> None:
+        named = [
+            *text_columns.values(),
+            *([label_column] if label_column else []),
+            *([split_column] if split_column else []),
+        ]
+        twice = next((column for column in named if named.count(column) > 1), None)
+        if twice is not None:
+            got = f"the column {twice!r} for two of them"
+            rule = f"{', '.join([*text_columns, *(['label'] if label_column else [])])} and split are different columns"
+            raise usage_error("--data", got, rule, "name another column")
         splits = split_column or (SPLIT if table.has_splits else "")
         bad: list[BadRow] = list(table.bad)
         usable: list[tuple[Row, Example]] = []
@@ -88,9 +90,15 @@ class Rows:
                 continue
             *texts, label, part = map(str, values)
             usable.append((row, Example(tuple(texts), label.strip(), part)))
-        usable, rare = _drop_rare_labels(usable, bool(splits)) if label_column is not None else (usable, [])
-        columns = " and ".join([*text_columns, *(["label"] if label_column else [])])
-        rule = f"every row needs a {columns}" + (" that enough rows share" if rare else "")
+        rare: list[BadRow] = []
+        if label_column is not None:
+            examples_read = len(usable)
+            usable, rare = _drop_rare_labels(usable, bool(splits))
+            if not bad or skip_bad_rows:  # otherwise the error about the bad rows comes first
+                _require_classes(label_column, usable, rare, examples_read)
+        *others, last = [*text_columns, *(["label"] if label_column else []), *(["split"] if splits else [])]
+        columns = f"{', '.join(others)} and {last}" if others else last
+        rule = f"every row needs a {columns}" + (", and enough rows share each label" if rare else "")
         self.bad_rows = report_bad_rows(table.name, [*bad, *rare], len(usable), skip_bad_rows, rule)
         examples = [example for _, example in usable]
         self.keys = [normalize_text(example.texts[0]) for example in examples]
@@ -110,12 +118,19 @@ class Rows:
         self.by_part = {part: own for part, own in self.by_part.items() if own}
         self.labels = [example.label for example in examples]
         if not {"train", "test"} <= set(self.by_part):
-            raise usage_error(
-                "--data",
-                f"{len(examples)} usable rows in {table.name}",
-                "there must be rows for training and for test",
-                "add rows, or name the column of the splits with --split-column",
-            )
+            sizes = ", ".join(f"{len(own)} for {part}" for part, own in self.by_part.items()) or "none"
+            remedy = "add rows"
+            if splits:
+                remedy = (
+                    "correct the names, or leave out --split-column for a split of all rows"
+                    if split_column
+                    else ("add a file of the other part, or name a single file for a split of its rows")
+                )
+            got = f"{len(examples)} usable rows in {table.name} ({sizes})"
+            raise usage_error("--data", got, "there must be rows for training and for test", remedy)
+        self.notes = [*table.notes, *_notice_labels(self.labels if label_column else [])]
+        if not splits:
+            self.notes += _notice_splits(table)
 
     def facts(self, labels: bool) -> dict[str, Any]:
         return {
@@ -123,7 +138,41 @@ class Rows:
             "split": self.how,
             "duplicates": describe_duplicates(self.keys, self.labels if labels else None, self.parts),
             "bad_rows": self.bad_rows,
+            "notes": self.notes,
         }
+
+
+def _require_classes(
+    column: str, usable: Sequence[tuple[Row, Example]], rare: Sequence[BadRow], examples_read: int
+) -> None:
+    """Reject a column that has no labels: one label alone, or nearly as many as there are rows."""
+    labels = {example.label for _, example in usable}
+    if examples_read and len(rare) > examples_read / 2:
+        got = f"{column!r}, whose labels are mostly too rare ({rare[0]}; {len(rare)} such rows of {examples_read})"
+        rule = "classification needs labels that many rows share"
+        raise usage_error("--label-column", got, rule, "name another column, or add rows")
+    if len(labels) == 1 and not rare:
+        got = f"{column!r} with one label, {labels.pop()!r}, in {examples_read} rows"
+        raise usage_error("--label-column", got, "classification needs at least two labels", "name another column")
+
+
+def _notice_labels(labels: Sequence[str]) -> list[str]:
+    """A note about labels that are different classes and differ in upper and lower case only."""
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for label in labels:
+        spellings[label.casefold()].add(label)
+    alike = [sorted(own) for own in spellings.values() if len(own) > 1]
+    return [f"Different classes that differ in case only: {', '.join(own)}." for own in alike]
+
+
+def _notice_splits(table: Table) -> list[str]:
+    """A note about a column that seems to name the parts and is not used."""
+    return [
+        f"The column {column!r} is not used; --split-column {column} would take the parts from it."
+        for column in table.columns
+        if column.lower() in SPLIT_COLUMNS
+        and any(str(row.values.get(column)).strip().lower() in SPLIT_NAMES for row in table.rows)
+    ]
 
 
 def _drop_rare_labels(

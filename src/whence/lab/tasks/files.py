@@ -18,8 +18,8 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.lab.data import hub, text_files
 from whence.lab.data.corpora import content_hash
+from whence.lab.data.rows import report_bad_rows
 from whence.lab.data.splits import describe_lengths
-from whence.lab.data.tables import report_bad_rows
 from whence.lab.data.tokenizers import PAD, TOKENS, ReservedTokenizer, WordTokenizer, build_tokenizer, token_unit
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, Task, evaluation_batch_size, require_at_least, to_ints
 from whence.lab.tasks.baselines import BigramModel, token_baselines
@@ -71,13 +71,9 @@ class LabelledFile(Classification):
             load_table(path, columns), {"text": text_column}, label_column, split_column, split_seed, skip_bad_rows
         )
         classes = sort_labels(rows.labels)
-        if len(classes) < 2:
-            raise usage_error(
-                "--label-column",
-                f"{label_column!r} with {len(classes)} label in {len(rows.labels)} rows",
-                "classification needs at least two labels",
-                "name another column",
-            )
+        if len(classes) < 2:  # all other labels were left out
+            got = f"{label_column!r} with {len(classes)} usable label in {len(rows.labels)} rows"
+            raise usage_error("--label-column", got, "classification needs at least two labels", "name another column")
         inner = build_tokenizer(tokens, (example.texts[0] for example in rows.by_part["train"]), words)
         tokenizer = inner if isinstance(inner, WordTokenizer) else ReservedTokenizer(inner, [PAD])
         numbers = {label: number for number, label in enumerate(classes)}
@@ -181,6 +177,7 @@ class TextFile(LanguageModelling):
             "bad_rows": bad_rows,
             "files": corpus.files,
             "ignored_files": corpus.ignored,
+            "notes": corpus.notes,
             "unknown": unknown_share(tokenizer, unknown, 1),
             "repeated_lines": text_files.describe_repeated_lines(corpus.parts),
         }

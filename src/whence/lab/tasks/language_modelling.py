@@ -180,9 +180,7 @@ class Topics(LanguageModelling):
             "data_hash": content_hash([train, test]),
         }
         self.unit = units.removesuffix("s")
-        super().__init__(
-            chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings, lengths=lengths
-        )
+        super().__init__(chosen.encode(train), chosen.encode(test), chosen, context, blocks, settings, lengths=lengths)
 
 
 #: the text is already split into words; a newline is a token, as in published perplexities

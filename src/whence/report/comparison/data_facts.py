@@ -45,6 +45,7 @@ def _problems(data: Mapping[str, Any]) -> list[str]:
         names = data["ignored_files"]
         more = "" if len(names) <= 3 else f" and {len(names) - 3} more"
         sentences.append(f"{_count(len(names), 'file')} of the folder not read: {', '.join(names[:3])}{more}.")
+    sentences += data.get("notes") or []
     duplicates = data.get("duplicates") or {}
     if duplicates.get("conflicting_texts"):
         sentences.append(
