@@ -43,6 +43,30 @@ def test_scores_by_their_definitions():
     assert scores["mcc"] == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "confusion",
+    [
+        [[5, 2, 0], [1, 7, 2], [0, 1, 2]],
+        [[69, 0], [31, 0]],
+        [[0, 4], [6, 0]],
+        [[3, 1, 0], [0, 4, 0], [0, 0, 0]],
+        [[9, 0], [0, 9]],
+    ],
+)
+def test_scores_are_those_of_scikit_learn(confusion):
+    metrics = pytest.importorskip("sklearn.metrics")
+    truth = [k for k, row in enumerate(confusion) for n in row for _ in range(n)]
+    guess = [j for row in confusion for j, n in enumerate(row) for _ in range(n)]
+    assert classification_scores(confusion) == pytest.approx(
+        {
+            "accuracy": metrics.accuracy_score(truth, guess),
+            "balanced_accuracy": metrics.balanced_accuracy_score(truth, guess),
+            "macro_f1": metrics.f1_score(truth, guess, average="macro", zero_division=0),
+            "mcc": metrics.matthews_corrcoef(truth, guess),
+        }
+    )
+
+
 def test_a_class_that_never_occurs_is_left_out():
     assert classification_scores([[3, 1, 0], [0, 4, 0], [0, 0, 0]])["balanced_accuracy"] == pytest.approx(0.875)
 
