@@ -282,24 +282,38 @@ class _Look:
         return Contrast(first, second, estimate, None, p, verdict, count, missing, further, note)
 
     def _seeds_needed(self, estimate: float, error: float, freedom: float, count: int) -> int | None:
-        """Further seeds with which a true difference as large as the estimate would be decided with ``POWER``.
-
-        The critical value is extrapolated: its excess over that of known variances falls with the degrees of freedom.
-        """
+        """Further seeds with which a true difference as large as the estimate would be decided with ``POWER``."""
         room = [abs(estimate)] + ([self.plan.margin - abs(estimate)] if self.plan.margin is not None else [])
-        size = max(room) / (error * count**0.5)  # in standard deviations of one paired difference
-        level = self.plan.look_levels()[-1]
-        limit = NormalDist().inv_cdf(1 - (1 - (1 - level) ** (1 / self.family)) / 2)
-        excess = 0.0 if self.reference.exact else max(0.0, self.reference.critical_z(level) - limit)
-        for total in range(count + 1, MOST_SEEDS + 1):
-            z = limit + excess * (count - 1) / (total - 1)
-            freedom_then = freedom + total - count
-            critical = (
-                self.reference.critical_t(level, freedom_then) if self.reference.exact else from_normal(z, freedom_then)
-            )
-            if size * total**0.5 >= critical + NormalDist().inv_cdf(POWER):
-                return total - count
-        return None
+        size = max(room) / (error * count**0.5)
+        return count_further_seeds(size, count, freedom, self.plan.look_levels()[-1], self.family, self.reference)
+
+
+def count_further_seeds(
+    size: float, count: int, freedom: float, level: float, family: int, reference: Reference
+) -> int | None:
+    """Further seeds after which a contrast is decided with a probability of about ``POWER``; None: more than ``MOST_SEEDS``.
+
+    Args:
+        size: the true difference, or the room within the margin, in standard deviations of one paired difference.
+        count: seeds there are.
+        freedom: degrees of freedom of the contrast with these seeds.
+        level: error rate of the look that decides.
+        family: number of contrasts.
+        reference: of the seeds there are. Its critical value is extrapolated: the excess over that of known variances
+            falls with the degrees of freedom.
+    """
+    limit = NormalDist().inv_cdf(1 - (1 - (1 - level) ** (1 / family)) / 2)
+    excess = 0.0 if reference.exact else max(0.0, reference.critical_z(level) - limit)
+    surplus = NormalDist().inv_cdf(POWER)
+    for total in range(count + 1, MOST_SEEDS + 1):
+        freedom_then = freedom + total - count
+        if reference.exact:
+            critical = reference.critical_t(level, freedom_then)
+        else:
+            critical = from_normal(limit + excess * (count - 1) / (total - 1), freedom_then)
+        if size * total**0.5 >= critical + surplus:
+            return total - count
+    return None
 
 
 def _untested(
