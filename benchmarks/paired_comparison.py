@@ -216,6 +216,7 @@ def main() -> int:
         for task in plan_tasks(args.repetitions, args.draws, args.patterns)
         if args.only in (None, task[0].__name__)
     ]
+    environment = records.describe_environment(("numpy", "scipy"))  # of the code that runs, not of later edits
     rows, start, spent = [], time.time(), defaultdict(float)
     with ProcessPoolExecutor(args.jobs) as pool:
         waiting = {pool.submit(run_task, task): task for task in tasks}
@@ -228,7 +229,7 @@ def main() -> int:
     print({name: round(seconds) for name, seconds in spent.items()}, "processor seconds", file=sys.stderr)
     record = {
         "command": f"python benchmarks/paired_comparison.py --repetitions {args.repetitions} --draws {args.draws}",
-        "environment": records.describe_environment(("numpy", "scipy")), "alpha": ALPHA, "looks": list(comparison_rounds.LOOKS),
+        "environment": environment, "alpha": ALPHA, "looks": list(comparison_rounds.LOOKS),
         "repetitions": args.repetitions, "draws": args.draws, "rows": merge_parts(rows),
     }  # fmt: skip
     records.write(args.out, record)
