@@ -52,9 +52,9 @@ LOOP = [
 ]
 OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
 RESULTS = ["tests/lab/test_results.py"]
-COMPARED = ["tests/statistics/test_comparison.py", "-k", "not nothing and not large"]
+COMPARED = ["tests/statistics/test_paired_comparison.py"]
+CORRECTED = ["tests/statistics/test_corrections.py"]
 TESTED = ["tests/statistics/test_two_samples.py", "-k", "any_scale or never_vary or simulation"]
-REARRANGED = ["tests/statistics/test_permutation.py", "-k", "floor"]
 PAGE = ["tests/report/test_comparison_page.py"]
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
@@ -166,12 +166,12 @@ MUTANTS = [
     (L + "results.py", 'if len(arm["values"].get(split, {})) < len(study.seeds)', "if False", RESULTS),
     (L + "observe.py", "weights.mul(255)", "weights.mul(250)", RESULTS),
     # statistics
-    (S + "comparison.py", "min(1.0, p * m)", "min(1.0, p)", COMPARED),
-    (S + "comparison.py", "(difference > 0) == terms.higher_is_better", "difference > 0", COMPARED),
-    (S + "comparison.py", "if floor * terms.m > terms.alpha:", "if False:", COMPARED),
+    (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
+    (S + "paired_comparison.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
+    (S + "paired_comparison.py", "-plan.margin < low and high", "high", COMPARED),
+    (S + "paired_comparison.py", "self.alpha * self.share", "self.alpha", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
-    (S + "permutation.py", "abs(sum(side)) >= observed", "abs(sum(side)) > observed + 1e-9", REARRANGED),
     # the page: order, words, counting, escaping
     (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
     (R + "verdicts.py", '("better than", "better", "▲")', '("better than", "worse", "▼")', PAGE),

@@ -54,3 +54,8 @@ def test_what_has_no_interval_and_what_is_refused():
     for right, subject in (([1, 2], [3]), ([1, 0], [2, 0])):
         with pytest.raises(WhenceError, match="trials"):
             cluster_proportion(right, subject)
+
+
+def test_groups_with_one_share_keep_their_number_and_their_share():
+    result = cluster_proportion([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert (result.n, result.mean, result.deviation, result.interval) == (3, 0.5, 0.0, None)

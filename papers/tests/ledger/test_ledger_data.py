@@ -105,16 +105,6 @@ def test_only_what_is_not_built_yet_waits_without_a_reading():
     assert not by_source["speeches"] and not by_source["epar"] and not by_source["pointer"]
 
 
-def test_tests_on_one_study_are_corrected_for_all_of_them():
-    by_study = {}
-    for claim in CLAIMS:
-        if claim.by == "next_places_differ":
-            by_study.setdefault(claim.arguments["study"], []).append(claim.arguments["comparisons"])
-    assert {study: set(numbers) for study, numbers in by_study.items()} == {
-        study: {len(numbers)} for study, numbers in by_study.items()
-    }
-
-
 def test_the_studies_that_are_read_are_there_with_their_arms():
     """The ledger names studies, arms and questions that the folder of studies has."""
     known = {}

@@ -30,11 +30,12 @@ def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> Analysis
     return AnalysisPlan(
         family=decision.family,
         baseline=decision.baseline if decision.family == "baseline" else None,
-        alpha=decision.alpha * study.contrasts / study.comparisons,
+        alpha=decision.alpha,
         margin=decision.margin,
         higher_is_better=higher_is_better,
         looks=decision.looks,
         unit="points" if metric in PERCENT_METRICS else "",
+        share=study.contrasts / study.comparisons,
     )
 
 
@@ -132,7 +133,7 @@ def describe(contrast: Contrast, plan: AnalysisPlan) -> str:
     text = f"undecided: {abs(difference):.3g}{unit} {sign} {contrast.second} so far ({format_p(contrast.p)})"
     if contrast.seeds_needed is not None:
         more = f"{contrast.seeds_needed} more seed{'' if contrast.seeds_needed == 1 else 's'}"
-        return f"{text}; about {more} would probably decide"
+        return f"{text}; about {more} would probably decide at this difference"
     return text
 
 

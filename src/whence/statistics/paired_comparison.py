@@ -38,6 +38,8 @@ class AnalysisPlan(PlainData):
         higher_is_better: whether a larger value is better.
         looks: the numbers of seeds after which the data are judged, such as (3, 5, 8); empty: once, with all seeds.
         unit: unit of a difference in texts, such as "points".
+        share: part of alpha that this comparison may spend, if the family includes other comparisons. Its p values and
+            intervals are corrected for the whole family.
     """
 
     family: str = "baseline"
@@ -47,6 +49,7 @@ class AnalysisPlan(PlainData):
     higher_is_better: bool = True
     looks: tuple[int, ...] = ()
     unit: str = ""
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -61,6 +64,9 @@ class AnalysisPlan(PlainData):
         if self.margin is not None and not (isinstance(self.margin, Real) and 0 < self.margin < math.inf):
             rule = "a margin is a difference above 0, in units of the metric"
             raise usage_error("AnalysisPlan(margin=...)", repr(self.margin), rule, "pass None to claim no equivalence")
+        if not (isinstance(self.share, Real) and 0 < self.share <= 1):
+            rule = "it is the part of alpha that this comparison may spend, above 0 and at most 1"
+            raise usage_error("AnalysisPlan(share=...)", repr(self.share), rule, "pass 1.0 for the whole")
         looks = self.looks
         whole = isinstance(looks, Sequence) and all(isinstance(n, Integral) and n >= 2 for n in looks)
         if not whole or any(a >= b for a, b in pairwise(looks)):
@@ -69,7 +75,7 @@ class AnalysisPlan(PlainData):
         object.__setattr__(self, "looks", tuple(int(n) for n in looks))
 
     def look_levels(self) -> tuple[float, ...]:
-        """The error rate that each look may spend. They sum to alpha, so the looks together keep it.
+        """The error rate that each look may spend. They sum to the share of alpha, so the looks together keep it.
 
         The rate spent grows in proportion to the seeds (Kim and DeMets 1987, Biometrika 74), so that a large difference
         is claimed early. No look relies on how the looks are correlated, and arms may be dropped between them.
@@ -78,9 +84,8 @@ class AnalysisPlan(PlainData):
         [0.01875, 0.0125, 0.01875]
         """
         before = (0, *self.looks)
-        return tuple(self.alpha * (n - m) / self.looks[-1] for m, n in zip(before, self.looks, strict=False)) or (
-            float(self.alpha),
-        )
+        spent = self.alpha * self.share
+        return tuple(spent * (n - m) / self.looks[-1] for m, n in zip(before, self.looks, strict=False)) or (spent,)
 
 
 @dataclass(frozen=True)
@@ -362,7 +367,7 @@ def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
         return f"{pair} to {contrast.second} within {plan.margin:g}{unit}{inside}"
     needed = ""
     if contrast.seeds_needed is not None:
-        needed = f"; about {contrast.seeds_needed} more seeds would probably decide"
+        needed = f"; about {contrast.seeds_needed} more seeds would probably decide at this difference"
     elif contrast.interval is not None:
         needed = f"; more than {MOST_SEEDS} seeds would be needed at this difference"
     return f"{contrast.first} and {contrast.second}: undecided{inside}{needed}"

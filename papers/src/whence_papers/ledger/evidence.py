@@ -12,7 +12,7 @@ from whence.errors import usage_error
 from whence_papers.ledger import next_location_records, probe_records, study_records
 from whence_papers.ledger.claims import Claim, LedgerFolders, MissingEvidence
 from whence_papers.ledger.computations import COMPUTATIONS
-from whence_papers.ledger.trained_models import MEASUREMENTS
+from whence_papers.ledger.trained_models import COMPARISONS, MEASUREMENTS
 
 READERS = study_records.READERS | probe_records.READERS | next_location_records.READERS
 KNOWN_NAMES = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(READERS)}
@@ -51,7 +51,10 @@ def find_evidence(claim: Claim, folders: LedgerFolders) -> Evidence:
             "a record stores its figures under 'figures'",
             "run `whence claims --update`",
         )
-    return Evidence(record["figures"], path.as_posix())
+    figures = record["figures"]
+    if claim.by in COMPARISONS:
+        figures = figures | COMPARISONS[claim.by](figures, **claim.arguments)
+    return Evidence(figures, path.as_posix())
 
 
 def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tuple[Claim, str]]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import results as lab
-from whence.statistics import smallest_p, summary
+from whence.statistics import summary
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
-from whence_papers.ledger.study_records import Reader, compare_arms, find_study
+from whence_papers.ledger.comparisons import compare_seeds, contrast_figures
+from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study
 from whence_papers.pointer.next_location.figures import COUNTINGS, accuracy_over_users, metrics_on_test
 
 Records = list[dict[str, Any]]
@@ -60,25 +61,29 @@ def next_places(folders: LedgerFolders, study: str, arm: str, figures: Mapping[s
 
 
 def next_places_differ(
-    folders: LedgerFolders, study: str, arm: str, baseline: str, comparisons: int, counting: str = "all"
+    folders: LedgerFolders, study: str, arm: str, baseline: str, counting: str = "all"
 ) -> tuple[dict[str, Any], str]:
     """Compare Acc@1 of two arms: 1 for better, -1 for worse, 0 for undecided.
 
+    The claims compare several pairs of arms, so the family is that of all pairs of the study.
+
     Args:
-        comparisons: number of comparisons the ledger makes with the study, for the correction.
         counting: one of ``all``, ``seen``, ``by_user`` and ``by_user_seen``.
     """
-    by_arm, folder = load_runs(folders, study, baseline, arm)
-    sides = {name: seed_values(runs, counting) for name, runs in by_arm.items()}
-    one = compare_arms(sides, baseline, "accuracy", comparisons)[arm]
-    means = ", ".join(f"{name} {summary(values).mean:.2f}" for name, values in sides.items())
-    in_training = {name: summary(seed_values(runs, "seen")).mean for name, runs in by_arm.items()}
+    spec, _ = find_study(folders, study)
+    by_arm, folder = load_runs(folders, study, *(one.name for one in spec.arms))
+    values = {
+        name: {run["seed"]: seed_values([run], counting)[0] for run in runs} for name, runs in by_arm.items() if runs
+    }
+    one = contrast_figures(compare_seeds(values, "accuracy"), arm, baseline)
+    means = ", ".join(f"{name} {summary(list(values[name].values())).mean:.2f}" for name in (baseline, arm))
+    in_training = {name: summary(seed_values(by_arm[name], "seen")).mean for name in (baseline, arm)}
     beside = (
         ""
         if counting == "seen"
         else f" On answers that occur in training: {in_training[arm] - in_training[baseline]:+.2f} points."
     )
-    words = f"{one['words']} Means: {means}.{beside} With one run each, as in the source, no p is below {smallest_p(1, 1):g}."
+    words = f"{one['words']} Means: {means}.{beside} {ONE_RUN}"
     changes = [seed_values([b], counting)[0] - seed_values([a], counting)[0] for a, b in _pairs(by_arm, baseline, arm)]
     return one | {"change": changes, "words": words}, folder.as_posix()
 

@@ -14,15 +14,12 @@ from typing import Any
 from whence.errors import usage_error
 from whence.lab import results as lab
 from whence.lab.study import Study
-from whence.statistics import Comparison, compare, smallest_p
+from whence.statistics import PairedComparison
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
+from whence_papers.ledger.comparisons import METRICS, compare_lists, compare_seeds, compare_unpaired, contrast_figures
 
 Reader = Callable[..., tuple[dict[str, Any], str]]
-METRICS = {
-    "accuracy": (100.0, True, "points"),
-    "perplexity": (1.0, False, ""),
-    "repetition": (100.0, False, "points"),
-}
+ONE_RUN = "The source has one run of each arm, which allows no test."
 
 
 def find_study(folders: LedgerFolders, name: str) -> tuple[Study, Path]:
@@ -66,6 +63,32 @@ def seed_values(arm: dict[str, Any], split: str, evaluation: int | None, factor:
     return [factor * curve["evaluations"][place]["splits"][split] for curve in arm["curves"].values()]
 
 
+def compare_study(
+    folders: LedgerFolders, study: Study, folder: Path, arms: list[str], metric: str, split: str,
+    evaluation: int | None = None,
+) -> PairedComparison:  # fmt: skip
+    """Compare the arms of a study, of which ``arms`` must be finished. The first of them is compared with the others.
+
+    Every arm with all seeds takes part: it counts for the family, and it tells how much seeds vary. If the first arm is
+    the baseline of the study, the family is the study's own; otherwise it is that of all pairs.
+    """
+    values: dict[str, dict[int, float | None]] = {}
+    for name in [*arms, *(arm.name for arm in study.arms if arm.name not in arms)]:
+        try:
+            finished = load_finished_arm(folders, study, folder, name)
+        except MissingEvidence:
+            if name in arms:
+                raise
+            continue
+        own = dict(
+            zip(map(int, finished["curves"]), seed_values(finished, split, evaluation, METRICS[metric][0]), strict=True)
+        )
+        values[name] = {seed: own.get(seed) for seed in study.seeds}
+    baseline = arms[0] if arms[0] == study.decision.baseline and study.decision.family == "baseline" else None
+    share = study.contrasts / study.comparisons
+    return compare_seeds(values, metric, baseline, alpha=study.decision.alpha, share=share)
+
+
 def describe_diverged(arm: dict[str, Any]) -> str:
     """A sentence about diverged seeds, or an empty text."""
     diverged = arm["diverged"]
@@ -91,14 +114,9 @@ def difference(
 ) -> tuple[dict[str, Any], str]:
     """Compare two arms. The direction is 1 for better, -1 for worse, 0 for undecided."""
     spec, folder = find_study(folders, study)
-    factor = METRICS[metric][0]
-    both = {
-        name: seed_values(load_finished_arm(folders, spec, folder, name), split, evaluation, factor)
-        for name in (baseline, arm)
-    }
-    comparison = compare_arms(both, baseline, metric, spec.comparisons, spec.decision.alpha)[arm]
-    own = f"The source has one run of each arm; no test on one run each gives a p below {smallest_p(1, 1):g}."
-    return comparison | {"words": f"{comparison['words']} {own}"}, folder.as_posix()
+    comparison = compare_study(folders, spec, folder, [baseline, arm], metric, split, evaluation)
+    figures = contrast_figures(comparison, arm, baseline)
+    return figures | {"words": f"{figures['words']} {ONE_RUN}"}, folder.as_posix()
 
 
 def against(
@@ -109,27 +127,20 @@ def against(
     metric: str,
     split: str,
     question: str = "",
-    alpha: float | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Compare one arm with several others: a direction (1 if the arm is better) and the gain over each.
 
-    ``question`` verifies that the study is the intended one. ``alpha`` replaces the level of a study whose number of
-    seeds cannot reach that level; such a test would be decided before any run.
+    ``question`` verifies that the study is the intended one.
     """
     spec, folder = find_study(folders, study)
     if question and spec.question != question:
         got = f"{study} that asks {spec.question!r}"
         raise usage_error("claims", got, f"the claim is about the study that asks {question!r}", "correct the claim")
-    factor = METRICS[metric][0]
-    sides = {
-        name: seed_values(load_finished_arm(folders, spec, folder, name), split, None, factor)
-        for name in (arm, *others)
-    }
+    comparison = compare_study(folders, spec, folder, [arm, *others], metric, split)
     results: dict[str, Any] = {}
     words = []
-    for other in others:  # the other arm is the baseline, so that the sentence is about ``arm``
-        pair = {other: sides[other], arm: sides[arm]}
-        one = compare_arms(pair, other, metric, spec.comparisons, alpha or spec.decision.alpha)[arm]
+    for other in others:
+        one = contrast_figures(comparison, arm, other)
         results |= {
             f"direction_against_{_slug(other)}": one["direction"],
             f"gain_over_{_slug(other)}": one["gain"],
@@ -143,15 +154,27 @@ def best_of(
 ) -> tuple[dict[str, Any], str]:
     """Compare several arms with a baseline and return the best direction among them."""
     spec, folder = find_study(folders, study)
-    factor = METRICS[metric][0]
-    sides = {
-        name: seed_values(load_finished_arm(folders, spec, folder, name), split, None, factor)
-        for name in (baseline, *arms)
-    }
-    comparisons = compare_arms(sides, baseline, metric, spec.comparisons, spec.decision.alpha)
-    directions = {f"direction_of_{_slug(name)}": comparisons[name]["direction"] for name in arms}
-    words = " ".join(comparisons[name]["words"] for name in arms)
+    comparison = compare_study(folders, spec, folder, [baseline, *arms], metric, split)
+    figures = {name: contrast_figures(comparison, name, baseline) for name in arms}
+    directions = {f"direction_of_{_slug(name)}": one["direction"] for name, one in figures.items()}
+    words = " ".join(one["words"] for one in figures.values())
     return {"best_direction": max(directions.values()), **directions, "words": words}, folder.as_posix()
+
+
+def smallest_p(folders: LedgerFolders, study: str, metric: str, split: str) -> tuple[dict[str, Any], str]:
+    """The smallest corrected p among the comparisons of a study with its baseline, and how many reach its level."""
+    spec, folder = find_study(folders, study)
+    baseline = spec.decision.baseline
+    names = [baseline, *(arm.name for arm in spec.arms if arm.name != baseline)]
+    comparison = compare_study(folders, spec, folder, names, metric, split)
+    ps = {one.first: one.p for one in comparison.contrasts if one.p is not None}
+    best = min(ps, key=lambda name: ps[name])
+    claimed = sum(one.verdict in ("better", "worse") for one in comparison.contrasts)
+    words = (
+        f"{claimed} of {len(comparison.contrasts)} differences from {baseline} reach {spec.decision.alpha:g} with "
+        f"{len(comparison.seeds)} seeds; the smallest p is that of {best}."
+    )
+    return {"smallest_corrected_p": ps[best], "claimed": claimed, "words": words}, folder.as_posix()
 
 
 def _slug(name: str) -> str:
@@ -161,25 +184,26 @@ def _slug(name: str) -> str:
 def between_studies(
     folders: LedgerFolders, study: str, other: str, arm: str, metric: str, split: str
 ) -> tuple[dict[str, Any], str]:
-    """Compare the same arm in two studies, the second with the first."""
+    """Compare the same arm in two studies, the second with the first. Two studies share no seeds."""
     factor, sides, paths = METRICS[metric][0], {}, []
     for name in (study, other):
         spec, folder = find_study(folders, name)
         sides[name] = seed_values(load_finished_arm(folders, spec, folder, arm), split, None, factor)
         paths.append(folder.as_posix())
-    return compare_arms(sides, study, metric, 1)[other], ", ".join(paths)
+    return compare_unpaired(sides, metric, other, study), ", ".join(paths)
 
 
 def between_splits(
     folders: LedgerFolders, study: str, arm: str, metric: str, splits: list[str], baseline: str
 ) -> tuple[dict[str, Any], str]:
-    """Compare the splits of one arm with a baseline split: a direction for each."""
+    """Compare the splits of one arm with a baseline split: a direction for each. Splits share the trained models."""
     spec, folder = find_study(folders, study)
     finished = load_finished_arm(folders, spec, folder, arm)
     sides = {split: seed_values(finished, split, None, METRICS[metric][0]) for split in splits}
-    comparisons = compare_arms(sides, baseline, metric, len(splits) - 1)
-    flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in comparisons.items()}
-    return flat | {"words": " ".join(one["words"] for one in comparisons.values())}, folder.as_posix()
+    comparison = compare_lists(sides, metric, baseline)
+    figures = {split: contrast_figures(comparison, split, baseline) for split in splits if split != baseline}
+    flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in figures.items()}
+    return flat | {"words": " ".join(one["words"] for one in figures.values())}, folder.as_posix()
 
 
 def steps_back(
@@ -211,30 +235,6 @@ def step_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict
     return {"more_percent": 100 * (times[variant] / times[baseline] - 1), "words": sentence}, path.as_posix()
 
 
-def compare_arms(
-    sides: dict[str, list[float]], baseline: str, metric: str, m: int, alpha: float = 0.05
-) -> dict[str, dict[str, Any]]:
-    """``whence.statistics.compare`` as numbers: direction, difference, gain, interval and a sentence for each arm."""
-    _, higher, unit = METRICS[metric]
-    return comparison_figures(compare(sides, baseline, max(m, len(sides) - 1), higher, level=1 - alpha, unit=unit))
-
-
-def comparison_figures(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Figures of a comparison by arm. The first word of the verdict gives the direction."""
-    directions = {"better": 1, "worse": -1}
-    return {
-        name: {
-            "direction": directions.get(arm.verdict.split()[0], 0),
-            "difference": arm.difference,
-            "gain": arm.difference if comparison.higher_is_better else -arm.difference,
-            "low": arm.corrected_interval.low if arm.corrected_interval else arm.difference,
-            "high": arm.corrected_interval.high if arm.corrected_interval else arm.difference,
-            "words": f"{name}: {arm.verdict}.",
-        }
-        for name, arm in comparison.arms.items()
-    }
-
-
 def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) -> tuple[dict[str, Any], str]:
     """Compare two adapters of the adaptive experiment: 1 for better, -1 for worse, 0 for undecided."""
     path = folders.results / "epar" / "adaptive_attention.json"
@@ -242,10 +242,8 @@ def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) ->
         raise MissingEvidence(f"the adaptive experiment ({path}, written by `whence run epar/adaptive_attention`)")
     models = folders.reader.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]
-    sides = {name: [factor * seed["splits"][split] for seed in models[name]] for name in (baseline, adapter)}
-    # every adapter is compared with the same baseline, so the correction counts all of them
-    comparison = compare_arms(sides, baseline, "accuracy", len(models) - 1)[adapter]
-    return comparison, path.as_posix()
+    sides = {name: [factor * seed["splits"][split] for seed in seeds] for name, seeds in models.items()}
+    return contrast_figures(compare_lists(sides, "accuracy", baseline), adapter, baseline), path.as_posix()
 
 
 def experiment_differs(
@@ -257,7 +255,7 @@ def experiment_differs(
         raise MissingEvidence(f"the record {path} (`{command}`)")
     arms = folders.reader.read(path)["results"]["arms"]
     sides = {name: [METRICS[metric][0] * value for value in arms[name][measure]] for name in (baseline, arm)}
-    return compare_arms(sides, baseline, metric, 1)[arm], path.as_posix()
+    return contrast_figures(compare_lists(sides, metric, baseline), arm, baseline), path.as_posix()
 
 
 def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
@@ -278,7 +276,7 @@ def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[d
 READERS: dict[str, Reader] = {
     function.__name__: function
     for function in (
-        values, difference, against, best_of, between_studies, between_splits, steps_back, step_time, adapters,
+        values, difference, against, best_of, smallest_p, between_studies, between_splits, steps_back, step_time, adapters,
         experiment_differs, pointer_time,
     )
 }  # fmt: skip

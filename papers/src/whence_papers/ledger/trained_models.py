@@ -17,7 +17,8 @@ from whence.lab import checkpoints, runner, tasks, training
 from whence.lab.observe import weights_path
 from whence.models import attention_maps
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
-from whence_papers.ledger.study_records import METRICS, compare_arms, find_study
+from whence_papers.ledger.comparisons import METRICS, compare_lists, contrast_figures
+from whence_papers.ledger.study_records import find_study
 
 ROWS = 64  # number of sentences; the same for all seeds and arms
 
@@ -76,16 +77,17 @@ def padding_attention(folders: LedgerFolders, study: str, arm: str) -> dict[str,
 
 
 def attention_reach(folders: LedgerFolders, study: str, arm: str, baseline: str) -> dict[str, Any]:
-    """Mean attention distance among real tokens, in tokens: one arm compared with another.
-
-    The direction is 1 if the arm attends nearer and the difference can be claimed.
-    """
-    sides = {
-        name: [_mean_reach_of_model(model, task) for model, task in load_models(folders, study, name)]
-        for name in (baseline, arm)
+    """Mean attention distance among real tokens, in tokens, of two arms, per seed."""
+    return {
+        figure: [_mean_reach_of_model(model, task) for model, task in load_models(folders, study, name)]
+        for figure, name in (("tokens_away", arm), ("tokens_away_of_baseline", baseline))
     }
-    comparison = compare_arms(sides, baseline, "perplexity", 1)[arm]
-    return comparison | {"tokens_away": sides[arm], "tokens_away_of_baseline": sides[baseline]}
+
+
+def compare_reach(figures: dict[str, Any], arm: str, baseline: str, **_: Any) -> dict[str, Any]:
+    """The direction is 1 if the arm attends nearer and the difference can be claimed."""
+    sides = {baseline: figures["tokens_away_of_baseline"], arm: figures["tokens_away"]}
+    return contrast_figures(compare_lists(sides, "nearness", baseline), arm, baseline)
 
 
 def _mean_reach_of_model(model: Any, task: tasks.Task) -> float:
@@ -107,16 +109,20 @@ def mean_reach(maps: Tensor) -> Tensor:
 
 
 def deeper_looks_farther(folders: LedgerFolders, study: str, arm: str, lower: int, upper: int) -> dict[str, Any]:
-    """Whether an upper layer attends farther back than a lower one: 1 if that can be claimed over the seeds."""
+    """Mean attention distance of two layers of the same models, per seed."""
     sides: dict[str, list[float]] = {"lower": [], "upper": []}
     for model, task in load_models(folders, study, arm):
         tokens = task.evaluation(next(iter(task.splits())))[0].tokens[:ROWS]
         maps = attention_maps(model, tokens)
         for name, layer in (("lower", lower), ("upper", upper)):
             sides[name].append(float(mean_reach(maps[layer - 1]).mean()))
-    return compare_arms(sides, "lower", "accuracy", 1)["upper"] | {
-        f"{name}_layer": rows for name, rows in sides.items()
-    }
+    return {f"{name}_layer": rows for name, rows in sides.items()}
+
+
+def compare_layers(figures: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """The direction is 1 if the upper layer attends farther back and the difference can be claimed."""
+    sides = {f"{name} layer": figures[f"{name}_layer"] for name in ("lower", "upper")}
+    return contrast_figures(compare_lists(sides, "distance", "lower layer"), "upper layer", "lower layer")
 
 
 def _with_study_name(measure: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -133,4 +139,10 @@ def _with_study_name(measure: Callable[..., dict[str, Any]]) -> Callable[..., di
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: _with_study_name(function)
     for function in (training_scores, padding_attention, attention_reach, deeper_looks_farther)
+}
+
+#: comparisons of measured values, made when a record is read, so that they follow the rule for differences
+COMPARISONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "attention_reach": compare_reach,
+    "deeper_looks_farther": compare_layers,
 }

@@ -25,9 +25,9 @@ RULES = {
         f"several such figures). A bound is compared with the mean over our seeds. Fewer than {MIN_SEEDS} finished seeds leave a claim open."
     ),
     "a difference": (
-        "A difference between arms is claimed only if Welch's test is significant after Bonferroni correction and the "
-        "number of seeds is large enough for a permutation test to be significant (whence.statistics.compare). The "
-        "source's own number of runs is judged by the same rule."
+        "A difference between arms is claimed only by the paired comparison of whence.statistics (compare_paired): values of "
+        "one seed are paired, and all contrasts of a study share the error rate that its spec states. Two studies share no seeds and are "
+        "compared with Welch's test. One run of each arm allows no test."
     ),
     "verdicts": (
         "'Reproduced' requires that every check of a claim agrees. A failed check means 'arithmetic wrong' if the source's "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.records import write_text
-from whence.statistics import compare
+from whence.statistics import AnalysisPlan, compare_paired
 from whence_papers.epar.experiments.published import CONSISTENCY, CONSISTENCY_OF_ALL, RANKING
 from whence_papers.intervals import mean_and_interval
 
@@ -227,12 +227,14 @@ def claimed_gains_section(record: Record) -> str:
     lines = []
     for weights in WEIGHTS:
         for measure, pattern in claims:
-            arms = {form: head_means(record, weights, form, pattern, measure) for form in ("basic", "enhanced")}
-            verdict = compare(arms, "basic", len(claims), higher_is_better=True).arms["enhanced"].verdict
+            arms = {
+                form: dict(enumerate(head_means(record, weights, form, pattern, measure)))
+                for form in ("basic", "enhanced")
+            }
+            verdict = compare_paired(arms, AnalysisPlan(baseline="basic", share=1 / len(claims))).text()
             lines.append(f"{weights} weights, {measure}, {pattern}: {verdict}")
-    return section(
-        f"Is enhanced better, as the source claims? Welch, m = {len(claims)} claims per kind of weights", *lines
-    )
+    heading = f"Is enhanced better, as the source claims? Heads paired, {len(claims)} claims per kind of weights as one family"
+    return section(heading, *lines)
 
 
 def source_section(record: Record) -> str:
@@ -357,8 +359,12 @@ def accuracy_section(record: Record) -> str:
     for adapter, ones in models.items():
         cells = [format_mean([one["by_kind"][kind]["accuracy"] for one in ones]) for kind in kinds]
         lines.append([adapter, *cells, format_mean([one["splits"]["test"] for one in ones])])
-    arms = {adapter: [one["splits"]["test"] for one in ones] for adapter, ones in models.items()}
-    comparison = compare(arms, "none", len(arms) - 1, higher_is_better=True)
+    seeds = record["spec"]["seeds"]
+    arms = {
+        adapter: {seed: one["splits"]["test"] for seed, one in zip(seeds, ones, strict=True)}
+        for adapter, ones in models.items()
+    }
+    comparison = compare_paired(arms, AnalysisPlan(baseline="none"))
     return section("Accuracy by where the answer is", table(lines), "", "Against no adapter:", comparison.text())
 
 

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from whence.statistics import bonferroni, proportion, smallest_p
+from whence.statistics import bonferroni, proportion
 from whence.statistics.samples import load_distributions
 
 
@@ -46,12 +46,6 @@ def significance(rows: dict[str, list[float]], runs: int, comparisons: int) -> d
         "smallest_effect": min(effects),
         "words": "This takes the figures after ± for deviations of the runs.",
     }
-
-
-def permutation_floor(runs: int, comparisons: int) -> dict[str, Any]:
-    """The smallest p of a permutation test with ``runs`` runs per arm."""
-    floor = smallest_p(runs, runs)
-    return {"smallest_p": floor, "smallest_corrected_p": bonferroni(floor, comparisons)}
 
 
 def disagreement(stated: dict[str, dict[str, float]]) -> dict[str, Any]:
@@ -167,7 +161,7 @@ def share_difference(first: float, second: float, items: int) -> dict[str, Any]:
         "half_interval_of_one": 50 * (shares[0].interval.high - shares[0].interval.low),
         "lowest_difference": 100 * low,
         "highest_difference": 100 * high,
-        "smallest_p_of_one_run_each": smallest_p(1, 1),
+        "smallest_p_of_one_run_each": 2 / math.comb(2, 1),  # of a permutation test, which has two splits
     }
 
 
@@ -183,6 +177,6 @@ def steps_of_epochs(items: int, batch_size: int, epochs: int) -> dict[str, Any]:
 
 
 COMPUTATIONS = (
-    improvement, improvement_range, significance, permutation_floor, disagreement, quotient_range, product, loss_gap,
+    improvement, improvement_range, significance, disagreement, quotient_range, product, loss_gap,
     overlap, falls, gaps, peak, possible_shares, share_difference, missing_words, steps_of_epochs,
 )  # fmt: skip

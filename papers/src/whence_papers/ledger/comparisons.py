@@ -1,0 +1,75 @@
+"""Comparisons of arms as figures of a claim: direction, difference, interval and a sentence.
+
+Values of the same seed are paired, and the contrasts of a study are one family. Values of two studies are compared with
+Welch's test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whence.statistics import AnalysisPlan, PairedComparison, compare_paired, welch
+from whence.statistics.paired_comparison import describe_contrast, format_p
+
+#: factor to the unit of the source, whether higher is better, unit of a difference
+METRICS = {
+    "accuracy": (100.0, True, "points"),
+    "perplexity": (1.0, False, ""),
+    "repetition": (100.0, False, "points"),
+    "nearness": (1.0, False, "tokens"),
+    "distance": (1.0, True, "tokens"),
+}
+ALPHA = 0.05
+DIRECTIONS = {"better": 1, "worse": -1, "equivalent": 0, "undecided": 0}
+
+#: value of each arm by seed; None for a run that diverged
+Values = Mapping[str, Mapping[int, float | None]]
+
+
+def compare_seeds(
+    values: Values, metric: str, baseline: str | None = None, *, alpha: float = ALPHA, share: float = 1.0
+) -> PairedComparison:
+    """Compare arms on common seeds: every arm with the baseline, or every two arms if there is none."""
+    _, higher, unit = METRICS[metric]
+    family = "pairs" if baseline is None else "baseline"
+    plan = AnalysisPlan(family, baseline, alpha=alpha, higher_is_better=higher, unit=unit, share=share)
+    return compare_paired(values, plan)
+
+
+def compare_lists(sides: Mapping[str, Sequence[float]], metric: str, baseline: str) -> PairedComparison:
+    """Compare arms whose n-th values share a seed."""
+    return compare_seeds({name: dict(enumerate(own)) for name, own in sides.items()}, metric, baseline)
+
+
+def contrast_figures(comparison: PairedComparison, arm: str, other: str) -> dict[str, Any]:
+    """``arm`` compared with ``other``: direction is 1 for better, -1 for worse, 0 for undecided."""
+    (found,) = (one for one in comparison.contrasts if {one.first, one.second} == {arm, other})
+    contrast = found if found.first == arm else found.reversed()
+    difference = contrast.estimate or 0.0
+    return {
+        "direction": DIRECTIONS[contrast.verdict],
+        "difference": difference,
+        "gain": difference if comparison.plan.higher_is_better else -difference,
+        "low": contrast.interval.low if contrast.interval else difference,
+        "high": contrast.interval.high if contrast.interval else difference,
+        "words": f"{describe_contrast(contrast, comparison.plan)}.",
+    }
+
+
+def compare_unpaired(sides: Mapping[str, Sequence[float]], metric: str, arm: str, other: str) -> dict[str, Any]:
+    """As ``contrast_figures``, for values that share no seeds: Welch's test of one contrast."""
+    _, higher, unit = METRICS[metric]
+    test = welch(sides[arm], sides[other], 1 - ALPHA)
+    gain = test.difference if higher else -test.difference
+    direction = 0 if test.p is None or test.p > ALPHA else 1 if gain > 0 else -1
+    verdict = {1: "better than", -1: "worse than", 0: "undecided against"}[direction]
+    size = f" by {abs(test.difference):.3g} {unit}".rstrip() if direction else ""
+    return {
+        "direction": direction,
+        "difference": test.difference,
+        "gain": gain,
+        "low": test.interval.low if test.interval else test.difference,
+        "high": test.interval.high if test.interval else test.difference,
+        "words": f"{arm} is {verdict} {other}{size} ({format_p(test.p)}, Welch's test; the two share no seeds).",
+    }
