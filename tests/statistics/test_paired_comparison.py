@@ -160,6 +160,18 @@ def test_needed_seeds_decide_with_the_power_stated():
     assert 0.75 < power < 0.9
 
 
+def test_a_share_of_alpha_corrects_for_comparisons_made_elsewhere():
+    """A quarter of alpha: the claims of a four times smaller level, with p beside the whole."""
+    values = {"a": dict(enumerate([0.0, 0.1, -0.2, 0.1])), "b": dict(enumerate([1.0, 1.6, 0.3, 0.9]))}
+    whole, part = (against(values, share=share).contrasts[0] for share in (1.0, 0.25))
+    assert part.p == pytest.approx(4 * whole.p) and whole.verdict == "better" and part.verdict == "undecided"
+    reference = against(values, alpha=0.0125).contrasts[0].interval
+    assert (part.interval.low, part.interval.high) == pytest.approx((reference.low, reference.high))
+    assert sum(AnalysisPlan(baseline="a", looks=(3, 5), share=0.25).look_levels()) == pytest.approx(0.0125)
+    with pytest.raises(WhenceError, match=r"AnalysisPlan\(share=...\) got 0.*pass 1.0"):
+        AnalysisPlan("pairs", share=0)
+
+
 def test_looks_spend_alpha_and_keep_their_claims():
     plan = AnalysisPlan(baseline="a", looks=(3, 5))
     assert sum(plan.look_levels()) == pytest.approx(0.05)

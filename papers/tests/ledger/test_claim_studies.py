@@ -221,16 +221,8 @@ def test_two_studies_and_three_splits(tmp_path):
     spec = study("speeches-decoder", ARMS[:1])
     folder = runner.study_folder(spec, tmp_path)
     for split, level, apart in (("obama", 370.0, 0), ("wbush", 450.0, 1), ("hbush", 371.0, 4)):
-        write(
-            tmp_path,
-            spec,
-            {
-                "sinusoidal": [
-                    [2 * level, value] for value in seeds_about({split: level}, 4 if split == "hbush" else 2)[split]
-                ]
-            },
-            split=split,
-        )
+        rows = [[2 * level, level + seed + apart * (-1) ** seed] for seed in range(5)]
+        write(tmp_path, spec, {"sinusoidal": rows}, split=split)
         for path in folder.glob("*seed*.json"):  # the splits of one run stand in one record
             stored, extra = records.read(path), tmp_path / f"{split}-{path.name}"
             records.write(extra, stored)
