@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import gpu_figures as gpu
+import simulation_tables
 from whence import records
 from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings
@@ -176,7 +177,14 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "capture": lambda: capture_memory(records.read(folder / "capture.json")),
         "gpu": gpu_tables,
     }
+    simulation = records.read(folder / "statistics.json")
+    simulated = {
+        "simulated-errors": simulation_tables.error_rows, "simulated-candidates": simulation_tables.candidate_rows,
+        "simulated-power": simulation_tables.power_rows, "simulated-looks": simulation_tables.look_rows,
+        "simulated-equivalence": simulation_tables.equivalence_rows, "simulated-further": simulation_tables.further_rows,
+    }  # fmt: skip
     return {
+        "statistics.md": {name: lambda rows=rows: markdown(*rows(simulation)) for name, rows in simulated.items()},
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
@@ -267,6 +275,9 @@ def main() -> None:
         return
     draw_example((ROOT / "README.md").read_text(), ROOT / "docs" / "bell.png")
     gpu.draw(records.read(ROOT / "benchmarks" / "records" / "gpu.json"), ROOT / "docs" / "gpu.png")
+    simulation_tables.draw(
+        records.read(ROOT / "benchmarks" / "records" / "statistics.json"), ROOT / "docs" / "power.png"
+    )
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
     print("docs/ is up to date")

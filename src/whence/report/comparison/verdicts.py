@@ -208,7 +208,9 @@ def describe_rule(comparison: dict[str, Any]) -> str:
     if len(comparison["looks"]) > 1:
         text += f" and for looks after {', '.join(map(str, comparison['looks']))} seeds"
     margin = comparison["margin"]
-    return f"{text}." + (f" Equivalent: a difference certainly below {margin:g}." if margin is not None else "")
+    if margin is None:
+        return f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal."
+    return f"{text}. Equivalent: a difference certainly below {margin:g}."
 
 
 def _arm_labels(names: list[str], styles: Mapping[str, ArmStyle], total: int) -> str:

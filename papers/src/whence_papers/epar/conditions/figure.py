@@ -228,8 +228,8 @@ def _heading(figure: Figure, rows: list[Row], baseline: str, total: float) -> No
     if finished:
         seeds, comparisons = _each([cell.seeds for cell in finished]), _each([cell.comparisons for cell in finished])
         note = (
-            f"{seeds} seeds per arm. Paired differences; p and intervals are corrected for {comparisons} comparisons "
-            "(Bonferroni). Wins and losses are significant after this correction; the rest is undecided."
+            f"{seeds} seeds per arm. Paired differences; p and intervals are corrected for {comparisons} comparisons. "
+            "Wins and losses are significant after this correction; the rest is undecided."
         )
         figure.text(0.01, 0.12 / total, note, fontsize=7.5, color="0.3", va="center")
 

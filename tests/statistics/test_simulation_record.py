@@ -1,0 +1,100 @@
+"""The committed simulation meets every requirement: error rates, power, looks, equivalence, the choice of the test."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from whence import records
+from whence.lab.default_studies import DEFAULT_LOOKS
+
+RECORD = records.read(Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "statistics.json")
+CELLS = list(product(("baseline", "pairs"), (4, 6, 8, 16), (3, 5, 8)))
+ALPHA, UNEQUAL = 0.05, 0.075
+
+
+def rows(kind, **terms):
+    return [
+        row for row in RECORD["rows"] if row["kind"] == kind and all(row.get(name) == v for name, v in terms.items())
+    ]
+
+
+def rate(row):
+    return row["events"] / row["repetitions"]
+
+
+def keeps(row, level=None):
+    """Whether an error rate is at most its level, up to two standard errors of the rate and of the simulated critical value."""
+    level = level or (UNEQUAL if row.get("spread") else ALPHA)
+    return rate(row) <= level + 2 * (level * (1 - level) * (1 / row["repetitions"] + 1 / RECORD["draws"])) ** 0.5
+
+
+def test_every_cell_has_at_least_five_thousand_repetitions():
+    assert RECORD["draws"] >= 10_000 and RECORD["alpha"] == ALPHA
+    assert min(row["repetitions"] for row in RECORD["rows"]) >= 5000
+
+
+@pytest.mark.parametrize("family, arms, seeds", CELLS)
+def test_the_family_wise_error_is_kept(family, arms, seeds):
+    found = rows("error", family=family, arms=arms, seeds=seeds)
+    for tails, shared, failed in product(("normal", "t3"), (0.0, 0.5, 0.9), (0.0, 0.15)):
+        (row,) = [r for r in found if (r.get("tails"), r["shared"], r["failed"]) == (tails, shared, failed)]
+        assert keeps(row), row
+    unequal = [row for row in found if row.get("spread")]
+    patterns = {"one", "two", "half", "all but one", "graded", "random"} | ({"baseline"} & {family})
+    assert {(row["spread"], row["proportional"]) for row in unequal} == set(product(patterns, (False, True)))
+    assert all(map(keeps, unequal)), [row for row in unequal if not keeps(row)]
+
+
+@pytest.mark.parametrize("family", ["baseline", "pairs"])
+def test_power(family):
+    def power(arms, seeds, d, shared=0.5):
+        (row,) = rows("power", family=family, arms=arms, seeds=seeds, d=d, shared=shared)
+        return rate(row)
+
+    assert power(8, 5, 2.0) >= (0.8 if family == "baseline" else 0.7)
+    for arms in (4, 6, 8, 16):
+        assert power(arms, 3, 10.0) >= 0.95  # ten spreads are claimed with three seeds
+        curve = [power(arms, seeds, 2.0) for seeds in (3, 4, 5, 6, 8, 10, 12)]
+        assert curve == sorted(curve) and curve[-1] > 0.99
+
+
+def test_the_error_over_all_looks_is_kept_while_arms_are_dropped():
+    assert tuple(RECORD["looks"]) == DEFAULT_LOOKS
+    for family, arms in product(("baseline", "pairs"), (4, 8)):
+        found = rows("looks", family=family, arms=arms)
+        assert len(found) >= 9 and all(map(keeps, found)), [row for row in found if not keeps(row)]
+        assert {row.get("worse", 0) for row in found} == {0, 1, 2} and min(row["runs_used"] for row in found) < 0.95
+
+
+@pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8, 16), (3, 5, 8, 12)))))
+def test_equivalence_is_not_claimed_of_arms_that_differ_by_the_margin(family, arms, seeds):
+    found = rows("equivalence error", family=family, arms=arms, seeds=seeds)
+    assert len(found) == 3 and all(map(keeps, found)), found
+    power = {row["margin"]: rate(row) for row in rows("equivalence power", family=family, arms=arms, seeds=seeds)}
+    assert power[1.0] <= power[2.0] <= power[3.0] and (seeds < 8 or power[2.0] > 0.8)
+
+
+def test_the_number_of_further_seeds_decides_as_often_as_it_says():
+    """If the estimate is true. A small true difference is decided less often, since its estimate was a large one by chance."""
+    found = rows("further")
+    assert {(row["family"], row["seeds"], row["d"]) for row in found} == set(
+        product(("baseline", "pairs"), (3, 5), (0.5, 1.0, 2.0))
+    )
+    for row in found:
+        assert row["decided_as_estimated"] / row["continued"] >= 0.75, row
+        assert row["d"] < 1 or row["decided"] / row["continued"] >= 0.7, row
+
+
+def test_the_chosen_test_is_the_most_powerful_of_those_that_keep_the_error():
+    """8 arms against a baseline, 5 seeds: whatever has more power claims too much where spreads differ."""
+    errors, power = {}, {}
+    for row in rows("candidate", family="baseline", seeds=5):
+        name = row["candidate"]
+        if "d" not in row:
+            errors[name] = errors.get(name, True) and keeps(row)
+        elif (row["d"], row["shared"]) == (2.0, 0.5):
+            power[name] = rate(row)
+    chosen = "moderated, least favorable reference"
+    assert len(power) == 8 and errors[chosen] and power[chosen] >= 0.8
+    assert max((name for name in power if errors[name]), key=lambda name: power[name]) == chosen

@@ -1,0 +1,173 @@
+"""Tables and the figure of the simulated error rates and power, from benchmarks/records/statistics.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]
+
+#: columns of the error table: heading, and which scenarios count
+ERRORS: dict[str, Callable[[Row], bool]] = {
+    "normal": lambda row: not row["failed"] and row.get("tails") == "normal",
+    "t(3)": lambda row: not row["failed"] and row.get("tails") == "t3",
+    "15 % failed runs": lambda row: row["failed"] and row.get("tails") == "normal",
+    "t(3), 15 % failed": lambda row: row["failed"] and row.get("tails") == "t3",
+    "unequal spread": lambda row: bool(row.get("spread")),
+}
+#: rows of the candidates' table: heading, and the scenario
+CANDIDATE_CELLS: dict[str, Row] = {
+    "error, alike": {"shared": 0.5},
+    "error, t(3)": {"tails": "t3", "shared": 0.5},
+    "error, one wide arm": {"spread": "one"},
+    "error, wide baseline": {"spread": "baseline"},
+    "error, half wide, all that varies": {"spread": "half", "proportional": True, "shared": 0.9},
+    "power, d = 2": {"d": 2.0, "shared": 0.5},
+    "power, d = 10": {"d": 10.0, "shared": 0.5},
+}
+SCENARIO = ("tails", "spread", "proportional", "shared", "d", "worse")
+
+
+def rate(row: Row) -> float:
+    return float(row["events"] / row["repetitions"])
+
+
+def select(record: Row, kind: str, **terms: Any) -> list[Row]:
+    """The rows of a kind with these terms."""
+    return [
+        row for row in record["rows"] if row["kind"] == kind and all(row.get(name) == v for name, v in terms.items())
+    ]
+
+
+def error_rows(record: Row) -> Table:
+    """Family-wise error: the worst scenario of each column."""
+    cells = sorted({(row["family"], row["arms"], row["seeds"]) for row in select(record, "error")})
+    rows = []
+    for family, arms, seeds in cells:
+        own = select(record, "error", family=family, arms=arms, seeds=seeds)
+        worst = [f"{max(rate(row) for row in own if chosen(row)):.3f}" for chosen in ERRORS.values()]
+        rows.append([family, str(arms), str(seeds), *worst])
+    return ["family", "arms", "seeds", *ERRORS], rows
+
+
+def candidate_rows(record: Row) -> Table:
+    """Error and power of the tests that were considered: 8 arms against a baseline, 5 seeds."""
+    found = select(record, "candidate", family="baseline", seeds=5)
+    names = list(dict.fromkeys(row["candidate"] for row in found))
+    names.sort(key=lambda name: "least favorable" not in name)
+    rows = []
+    for name in names:
+        own = {
+            tuple(sorted((key, row[key]) for key in SCENARIO if key in row)): rate(row)
+            for row in found
+            if row["candidate"] == name
+        }
+        rows.append([name, *(f"{own[tuple(sorted(scenario.items()))]:.3f}" for scenario in CANDIDATE_CELLS.values())])
+    return ["test", *CANDIDATE_CELLS], rows
+
+
+def power_rows(record: Row) -> Table:
+    """Power over seeds; half of the variance is shared."""
+    seeds = sorted({row["seeds"] for row in select(record, "power")})
+    rows = []
+    for family, arms in sorted({(row["family"], row["arms"]) for row in select(record, "power")}):
+        for d in (1.0, 2.0, 3.0):
+            own = {
+                row["seeds"]: rate(row) for row in select(record, "power", family=family, arms=arms, d=d, shared=0.5)
+            }
+            rows.append([family, str(arms), f"{d:g}", *(f"{own[n]:.2f}" for n in seeds)])
+    return ["family", "arms", "d", *(f"{n} seeds" for n in seeds)], rows
+
+
+def look_rows(record: Row) -> Table:
+    """Errors over all looks, with decided arms dropped, and the share of runs that were trained."""
+    rows = []
+    for row in select(record, "looks"):
+        spread = {"half": "half of the arms wide", "baseline": "baseline wide"}.get(row.get("spread", ""), "")
+        terms = [
+            f"{row['worse']} arms worse by d = {row['d']:g}" if row.get("worse") else "",
+            "t(3)" if row.get("tails") == "t3" else "",
+            spread + (", all that varies" if row.get("proportional") else ""),
+        ]
+        claims = [f"{count / row['repetitions']:.2f}" for count in row.get("claims_by_look", ())]
+        scenario = ", ".join(term for term in terms if term) or "no differences"
+        rows.append(
+            [
+                row["family"],
+                str(row["arms"]),
+                scenario,
+                f"{rate(row):.3f}",
+                f"{100 * row['runs_used']:.0f} %",
+                " / ".join(claims),
+            ]
+        )
+    looks = " / ".join(map(str, record["looks"]))
+    return ["family", "arms", "scenario", "error", "runs trained", f"decided at look {looks}"], rows
+
+
+def equivalence_rows(record: Row) -> Table:
+    """False claims with a margin, worst over the scenarios, and the probability to claim equivalence of equal arms."""
+    rows = []
+    for family, arms, seeds in sorted(
+        {(r["family"], r["arms"], r["seeds"]) for r in select(record, "equivalence error")}
+    ):
+        cell = {"family": family, "arms": arms, "seeds": seeds}
+        alike, unequal = (
+            max(rate(row) for row in select(record, "equivalence error", **cell) if ("spread" in row) == wide)
+            for wide in (False, True)
+        )
+        power = {row["margin"]: rate(row) for row in select(record, "equivalence power", **cell)}
+        rows.append(
+            [
+                family,
+                str(arms),
+                str(seeds),
+                f"{alike:.3f}",
+                f"{unequal:.3f}",
+                *(f"{power[m]:.2f}" for m in (1.0, 2.0, 3.0)),
+            ]
+        )
+    head = ["family", "arms", "seeds", "error, alike", "error, unequal spread"]
+    return [*head, *(f"power, margin {margin}" for margin in (1, 2, 3))], rows
+
+
+def further_rows(record: Row) -> Table:
+    """Undecided comparisons that are continued with the number of further seeds that the report names."""
+    rows = []
+    for row in select(record, "further"):
+        shares = [row[name] / row["continued"] for name in ("decided_as_estimated", "decided")]
+        rows.append(
+            [row["family"], str(row["seeds"]), f"{row['d']:g}", f"{row['undecided'] / row['repetitions']:.2f}", f"{row['median']:.0f}",
+             f"{row['continued'] / row['undecided']:.2f}", *(f"{share:.2f}" for share in shares)]
+        )  # fmt: skip
+    head = ["family", "seeds", "true d", "undecided", "further seeds (median)", "at most 40"]
+    return [*head, "decided, if the estimate is true", "decided, as the truth is"], rows
+
+
+def draw(record: Row, out: Path) -> None:
+    """Power over seeds, for differences and for shares of the variance."""
+    from matplotlib.figure import Figure
+
+    from whence.report.image_files import write_png
+
+    figure = Figure(figsize=(9, 3.6), dpi=160, facecolor="white", layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    lines: list[tuple[Any, str, Row]] = [(left, f"d = {d:g}", {"d": d, "shared": 0.5}) for d in (3.0, 2.0, 1.0)]
+    lines += [(right, f"{100 * shared:.0f} % shared", {"d": 2.0, "shared": shared}) for shared in (0.9, 0.5, 0.0)]
+    for number, (axes, label, terms) in enumerate(lines):
+        for family, dashes in (("baseline", "-"), ("pairs", "--")):
+            own = sorted((row["seeds"], rate(row)) for row in select(record, "power", family=family, arms=8, **terms))
+            color = ("#08519c", "#b35806", "#4d4d4d")[number % 3]
+            name = label if family == "baseline" else None
+            axes.plot(*zip(*own, strict=True), dashes, color=color, marker="o^s"[number % 3], markersize=4, label=name)
+    for axes, title in ((left, "half of the variance is shared"), (right, "a difference of d = 2")):
+        axes.axhline(0.8, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_title(f"8 arms, {title}", fontsize=10)
+        axes.set_xlabel("seeds")
+        axes.set_ylim(0, 1.02)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9, loc="lower right")
+    left.set_ylabel("probability to claim the difference")
+    write_png(figure, out)
