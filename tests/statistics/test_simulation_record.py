@@ -67,7 +67,7 @@ def test_the_error_over_all_looks_is_kept_while_arms_are_dropped():
         assert {row.get("worse", 0) for row in found} == {0, 1, 2} and min(row["runs_used"] for row in found) < 0.95
 
 
-@pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8, 16), (3, 5, 8, 12)))))
+@pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8, 16), (3, 5, 8, 12))))
 def test_equivalence_is_not_claimed_of_arms_that_differ_by_the_margin(family, arms, seeds):
     found = rows("equivalence error", family=family, arms=arms, seeds=seeds)
     assert len(found) == 3 and all(map(keeps, found)), found
