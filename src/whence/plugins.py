@@ -82,13 +82,16 @@ def require_unique(group: str, name: str, subject: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A remedy for an unknown name: the most similar known one, if there is one.
+    """A remedy for an unknown name: the most similar known one up to case, if there is one.
 
     >>> did_you_mean("retreival", ["retrieval", "copy"], "choose one"), did_you_mean("x", ["copy"], "choose one")
     ('did you mean retrieval?', 'choose one')
+    >>> did_you_mean("yarn", ["Linear", "Yarn"], "choose one")
+    'did you mean Yarn?'
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else otherwise
+    spellings = {one.lower(): one for one in reversed(list(known))}  # of spellings that differ in case, the first
+    close = difflib.get_close_matches(name.lower(), spellings, n=1)
+    return f"did you mean {spellings[close[0]]}?" if close else otherwise
 
 
 def load_entry_point(point: importlib.metadata.EntryPoint, subject: str) -> Any:

@@ -242,7 +242,7 @@ def _parse_nested(call: ast.Call, subject: str) -> Term:
             subject,
             f"{format_value(ast.unparse(call))} as the value of an argument",
             f"the classes that can be values are {', '.join(known)}",
-            "use one of them, or a literal",
+            plugins.did_you_mean(name, known, "use one of them, or a literal"),
         )
     arguments = plugins.parse_keywords(call, subject, lambda inside: _parse_nested(inside, subject))
     _require_parameters(known[name], name, arguments, subject)
@@ -257,6 +257,10 @@ def _find_factory(name: str, subject: str) -> Any:
         plugins.require_unique(plugins.POSITIONS, name, subject)
         return plugins.load_entry_point(registered[name], subject)
     known = [*catalogue.SHORT_NAMES, *registered, *catalogue.__all__]
+    scalings = [cls.__name__ for cls in catalogue.ARGUMENT_CLASSES]
+    if name in scalings:
+        rule = f"{', '.join(scalings)} are scalings of Rotary"
+        raise usage_error(subject, f"the scaling {name}", rule, f"write Rotary(scaling={name}(...))")
     remedy = "use one of them, or your own as my_module:Name or ./file.py:Name"
     raise usage_error(
         subject,
@@ -297,7 +301,7 @@ def _require_parameters(factory: Any, name: str, arguments: Mapping[str, Any], s
                 subject,
                 f"{name}({argument}=...)",
                 f"the arguments of {name} are {', '.join(parameters)}" if parameters else f"{name} has no arguments",
-                f"remove or rename {argument}",
+                plugins.did_you_mean(argument, parameters, f"remove or rename {argument}"),
             )
 
 
