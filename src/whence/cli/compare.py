@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whence.errors import usage_error
 from whence.plugins import did_you_mean
 from whence.position.catalogue import SHORT_NAMES
+
+if TYPE_CHECKING:
+    from whence.lab.arms import Arm
+
+#: keys of what a config file has beside options
+ARMS, SETTINGS = "whence.compare.arms", "whence.compare.settings"
+#: title of these options in the help
+MODEL = "Model and budget of a run"
 
 HELP = "Train one small model with several positions on the same tasks and seeds, and write an HTML report."
 EXAMPLES = f"""Examples:
@@ -28,6 +36,8 @@ whence compare --data book.txt --position rotary --position alibi
 
 whence compare --data pairs.jsonl --source-column en --target-column de
 
+whence compare --layers 4 --lr 3e-4 --set schedule=cosine --position rotary --position "alibi; lr=1e-3"
+
 whence compare --config mine.toml --jobs 2
 
 Tasks: retrieval, copy, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
@@ -41,7 +51,10 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
     if path is None:
         return None
-    known = [option.name for option in context.command.params if option.name not in ("config", "help")]
+    from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS
+
+    options = [str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")]
+    known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS]))
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -51,10 +64,22 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     unknown = sorted(set(values) - set(known))
     if unknown:
         got = f"{', '.join(unknown)} in {path.name}"
-        remedy = did_you_mean(unknown[0], [str(name) for name in known], "rename or remove it")
-        raise usage_error("--config", got, f"the options are {', '.join(map(str, known))}", remedy)
+        remedy = did_you_mean(unknown[0], known, "rename or remove it")
+        raise usage_error("--config", got, f"the options are {', '.join(known)}", remedy)
     values = rebase_values(values, path.parent)
-    single = {name: [values[name]] for name in ("task", "position") if isinstance(values.get(name), str)}
+    arms = values.pop("arms", [])
+    if not isinstance(arms, list):
+        raise usage_error("--config", f"arms in {path.name}", "it is a list of tables", "write [[arms]] above each")
+    context.meta[ARMS] = arms
+    context.meta[SETTINGS] = {name: values.pop(name) for name in list(values) if name not in options}
+    if isinstance(values.get("sweep"), dict):
+        values["sweep"] = [
+            f"{name}={','.join(map(str, own if isinstance(own, list) else [own]))}"
+            for name, own in values["sweep"].items()
+        ]
+    single = {
+        name: [values[name]] for name in ("task", "position", "sweep") if isinstance(values.get(name), str)
+    }
     context.default_map = values | single
     return path
 
@@ -76,17 +101,29 @@ def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
             rebased[name] = change(value, folder)
         elif isinstance(value, list):
             rebased[name] = [change(one, folder) if isinstance(one, str) else one for one in value]
+    if isinstance(values.get("arms"), list):
+        rebased["arms"] = [
+            one | {"position": rebase_position(one["position"], folder)}
+            if isinstance(one, dict) and isinstance(one.get("position"), str)
+            else one
+            for one in values["arms"]
+        ]
     if isinstance(values.get("data"), str):
         rebased["data"] = str(folder / values["data"])
     return rebased
 
 
 def compare(
+    ctx: typer.Context,
     task: Annotated[
         list[str] | None, typer.Option(help="Task name, module:Class or ./file.py:Class. Repeatable.")
     ] = None,
     position: Annotated[
-        list[str] | None, typer.Option(help="Short name, expression, module:Class or ./file.py:Class. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Short name, expression, module:Class or ./file.py:Class; settings of this arm follow after semicolons. "
+            "Repeatable."
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -109,7 +146,9 @@ def compare(
     tokens: Annotated[
         str | None, typer.Option(help="Tokens of --data: words, bytes, characters or a tokenizer.json.")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens of an input of --data. Default: 64.", min=1)] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of a training input, for --data and tasks on texts.", min=1)
+    ] = None,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Leave out rows of --data that cannot be used, and record them.")
     ] = False,
@@ -127,7 +166,6 @@ def compare(
         float | None, typer.Option(help="Difference below which arms are equivalent, in points or units of the metric.")
     ] = None,
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1)] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
     ] = None,
@@ -136,6 +174,31 @@ def compare(
         str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
+    layers: Annotated[int | None, typer.Option(help="Number of layers.", min=1, rich_help_panel=MODEL)] = None,
+    embed_dim: Annotated[
+        int | None, typer.Option(help="Dimension of a token's vector.", min=1, rich_help_panel=MODEL)
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="Number of query heads.", min=1, rich_help_panel=MODEL)] = None,
+    ffn_dim: Annotated[
+        int | None, typer.Option(help="Hidden units of each feed-forward network.", min=1, rich_help_panel=MODEL)
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout probability.", rich_help_panel=MODEL)] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of every run.", min=1, rich_help_panel=MODEL)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Inputs of a training step.", min=1, rich_help_panel=MODEL)
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=MODEL)] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(help="Steps of linear warmup.", min=0, rich_help_panel=MODEL)
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Any other setting of ModelSpec or Budget, as schedule=cosine. Repeatable.", rich_help_panel=MODEL
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -147,8 +210,10 @@ def compare(
 ) -> None:
     from whence.cli.run import run_studies
     from whence.lab import default_studies
+    from whence.lab.settings import parse_setting
 
-    tasks, settings = list(task or ()), {}
+    tasks: list[str] = list(task or ())
+    task_settings: dict[str, dict[str, Any]] = {}
     options = {
         "text_column": text_column,
         "label_column": label_column,
@@ -157,26 +222,43 @@ def compare(
         "split_column": split_column,
         "split_seed": split_seed,
         "tokens": tokens,
-        "context": context,
         "skip_bad_rows": skip_bad_rows or None,
     }
     if data is not None:
-        name, settings[name] = default_studies.file_task(data, **options)
+        name, task_settings[name] = default_studies.file_task(data, **options)
         tasks.append(name)
     elif unused := [name for name, value in options.items() if value is not None]:
         option = f"--{unused[0].replace('_', '-')}"
         raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
+    settings = dict(ctx.meta.get(SETTINGS, {}))
+    settings |= dict(parse_setting(text, "--set") for text in setting or ())
+    named = {
+        "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
+        "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
+    }  # fmt: skip
+    settings |= {name: value for name, value in named.items() if value is not None}
     studies = default_studies.build_studies(
         tuple(tasks or default_studies.DEFAULT_TASKS),
-        tuple(position or default_studies.DEFAULT_POSITIONS),
+        choose_arms(ctx, position) or default_studies.DEFAULT_POSITIONS,
         default_studies.choose_looks(seeds, until),
-        steps,
-        baseline,
-        settings,
-        metric or "",
-        margin,
+        baseline=baseline,
+        settings=settings,
+        task_settings=task_settings,
+        context=context,
+        metric=metric or "",
+        margin=margin,
     )
     run_studies(studies, out, jobs, "Comparison of positions", executor, parse_duration(budget), shard)
+
+
+def choose_arms(ctx: typer.Context, positions: list[str] | None) -> list[str | Arm]:
+    """The positions, and after them the arms of the config file unless --position is typed, which overrides the file."""
+    from whence.lab.settings import parse_arm_table
+
+    source = ctx.get_parameter_source("position")
+    if source is not None and source.name == "COMMANDLINE":
+        return list(positions or ())
+    return [*(positions or ()), *(parse_arm_table(one, "[[arms]] of --config") for one in ctx.meta.get(ARMS, ()))]
 
 
 def parse_duration(text: str) -> float:

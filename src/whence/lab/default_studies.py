@@ -10,11 +10,13 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import tasks as lab_tasks
-from whence.lab.arms import Arm, parse_arm
+from whence.lab.arms import Arm
 from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
-from whence.lab.study import Budget, Decision, Study
+from whence.lab.settings import parse_arm_text, split_settings
+from whence.lab.study import METRICS, Budget, Decision, Study
 from whence.lab.tasks.file_rows import hash_inputs
+from whence.plugins import did_you_mean
 from whence.position.expression import parse_position
 
 #: numbers of seeds after which the default comparison is judged
@@ -61,34 +63,74 @@ FILE_DEFAULTS: dict[str, Any] = {
 
 def build_studies(
     tasks: Sequence[str] = DEFAULT_TASKS,
-    positions: Sequence[str] = DEFAULT_POSITIONS,
+    arms: Sequence[str | Arm] = DEFAULT_POSITIONS,
     looks: tuple[int, ...] = DEFAULT_LOOKS,
-    steps: int | None = None,
+    *,
     baseline: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     task_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    context: int | None = None,
     metric: str = "",
     margin: float | None = None,
 ) -> list[Study]:
     """One study for each task, all with the same arms and seeds. Their comparisons are one family.
 
+    Args:
+        tasks: names of tasks.
+        arms: positions, each with settings after semicolons if they differ from those of the other arms; or arms.
+        looks: numbers of seeds after which the records are judged; the last one is the number of seeds.
+        baseline: the arm that the others are compared with; by default the first.
+        settings: settings of the model and the budget for all arms, by name, instead of the defaults of the task.
+        task_settings: settings of a task instead of its defaults, by the task's name.
+        context: tokens of an input, for the tasks that have this setting.
+        metric: the metric that decides; empty for the task's own.
+        margin: arms that differ by less are equivalent.
+
     >>> [study.name for study in build_studies()]
     ['compare-copy', 'compare-topics']
     """
-    arms = tuple(parse_arm(text) for text in positions)
-    _require_different("position", [(parse_position(one.position).normal_form, one.name) for one in arms])
+    chosen_arms = tuple(parse_arm_text(arm) if isinstance(arm, str) else arm for arm in arms)
+    _require_different("position", [(_describe_arm(arm), arm.name) for arm in chosen_arms])
+    _require_different("position", [(arm.name, arm.name) for arm in chosen_arms])
     _require_different("task", [(task, task) for task in tasks])
-    chosen = baseline or arms[0].name
-    names = [arm.name for arm in arms]
+    names = [arm.name for arm in chosen_arms]
+    chosen = baseline or names[0]
     if chosen not in names:
-        raise usage_error(
-            "--baseline", repr(chosen), f"the positions are {', '.join(names)}", "name one of them, or add --position"
-        )
-    settings = task_settings or {}
+        remedy = did_you_mean(chosen, names, "name one of them, or add --position")
+        raise usage_error("--baseline", repr(chosen), f"the positions are {', '.join(names)}", remedy)
+    if metric not in ("", *METRICS):
+        remedy = did_you_mean(metric, METRICS, "choose one of them")
+        raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
+    own_settings = _add_context(tasks, task_settings or {}, context)
     decision = Decision(
         baseline=chosen, metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
-        comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(arms) - 1),
+        comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(chosen_arms) - 1),
     )  # fmt: skip
-    return [_build_study(task, arms, tuple(range(looks[-1])), steps, decision, settings.get(task)) for task in tasks]
+    seeds = tuple(range(looks[-1]))
+    return [
+        _build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks
+    ]
+
+
+def _describe_arm(arm: Arm) -> str:
+    """The same text for arms that are the same."""
+    return repr((parse_position(arm.position).normal_form, sorted(arm.model.items()), sorted(arm.budget.items())))
+
+
+def _add_context(
+    tasks: Sequence[str], task_settings: Mapping[str, Mapping[str, Any]], context: int | None
+) -> dict[str, Mapping[str, Any]]:
+    """The settings of tasks, with the context for those that have this setting."""
+    added = dict(task_settings)
+    if context is None:
+        return added
+    having = [task for task in tasks if "context" in inspect.signature(lab_tasks.find_task_class(task)).parameters]
+    if not having:
+        rule = f"the inputs of {' and '.join(tasks)} have another setting for their length"
+        raise usage_error("--context", str(context), rule, "leave it out, or choose a task on texts such as topics")
+    for task in having:
+        added[task] = {**(added.get(task) or TASK_DEFAULTS.get(task, {}).get("settings", {})), "context": context}
+    return added
 
 
 def choose_looks(seeds: int | None, until: str | None) -> tuple[int, ...]:
@@ -186,30 +228,47 @@ def _build_study(
     task: str,
     arms: tuple[Arm, ...],
     seeds: tuple[int, ...],
-    steps: int | None,
+    own: Mapping[str, Any],
     decision: Decision,
     task_settings: Mapping[str, Any] | None,
 ) -> Study:
     lab_tasks.find_task_class(task)
     defaults = FILE_DEFAULTS if task in lab_tasks.FILE_TASKS else TASK_DEFAULTS.get(task, {})
     settings = defaults.get("settings", {}) if task_settings is None else task_settings
-    budget = {"steps": 300, "batch_size": 16, "lr": 1e-3} | defaults.get("budget", {})
-    if steps is not None:
-        budget["steps"] = steps
-    if steps is not None or "evaluate_every" not in budget:
-        budget["evaluate_every"] = max(1, budget["steps"] // 4)  # so that a curve has several points
+    model, chosen = split_settings(own, "whence compare")
+    budget = complete_budget(chosen, {"steps": 300, "batch_size": 16, "lr": 1e-3} | defaults.get("budget", {}))
+    arms = tuple(replace(arm, budget=complete_budget(arm.budget, {})) for arm in arms)
     name = str(settings.get("path", task)) if task in lab_tasks.FILE_TASKS else task
     return Study(
         name=f"compare-{_file_name(name)}",
         question=defaults.get("question", f"Which position does best on {Path(name).name}?"),
         task=task,
         task_settings=settings,
-        model=defaults.get("model", {}),
+        model=defaults.get("model", {}) | model,
         arms=arms,
         seeds=seeds,
         budget=Budget(**budget),
         decision=replace(decision, split=defaults.get("split") or _first_split(task, settings)),
     )
+
+
+def complete_budget(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The chosen settings over the defaults. Another number of steps or epochs also sets ``evaluate_every``, so that a curve
+    has several points.
+
+    >>> complete_budget({"steps": 100}, {"steps": 300, "lr": 1e-3, "evaluate_every": 50})
+    {'steps': 100, 'lr': 0.001, 'evaluate_every': 25}
+    >>> complete_budget({"epochs": 3}, {"steps": 300}), complete_budget({"lr": 1e-4}, {})
+    ({'epochs': 3, 'evaluate_every': 1}, {'lr': 0.0001})
+    """
+    other = {"steps": "epochs", "epochs": "steps"}
+    replaced = [other[name] for name in chosen if name in other and other[name] not in chosen]
+    budget = {name: value for name, value in defaults.items() if name not in replaced} | dict(chosen)
+    length = budget.get("epochs", budget.get("steps"))
+    sets_length = any(name in chosen for name in other) or (length is not None and "evaluate_every" not in budget)
+    if sets_length and "evaluate_every" not in chosen and isinstance(length, int):
+        budget["evaluate_every"] = max(1, length // 4)
+    return budget
 
 
 def _file_name(task: str) -> str:

@@ -87,7 +87,7 @@ class Budget:
                     f"Budget({name}=...)",
                     repr(getattr(self, name)),
                     f"it must be one of {', '.join(known)}",
-                    "choose one of them",
+                    did_you_mean(str(getattr(self, name)), known, "choose one of them"),
                 )
 
 
@@ -127,7 +127,7 @@ class Decision:
                 "Decision(metric=...)",
                 repr(self.metric),
                 f"it must be one of {', '.join(METRICS)}",
-                "choose one of them",
+                did_you_mean(str(self.metric), METRICS, "choose one of them"),
             )
 
 
@@ -236,8 +236,9 @@ def merge_budget(budget: Budget, arm: Arm) -> Budget:
     known = [field.name for field in fields(Budget)]
     unknown = [name for name in own if name not in known]
     if unknown:
+        remedy = did_you_mean(unknown[0], known, "rename or remove it")
         raise usage_error(
-            f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", "rename or remove it"
+            f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", remedy
         )
     other = {"steps": "epochs", "epochs": "steps"}
     return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)

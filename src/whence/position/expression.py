@@ -125,7 +125,7 @@ def parse_position(text: str) -> PositionExpression:
     """
     if not isinstance(text, str):
         raise usage_error("position", format_value(text), _FORMS, "pass a string")
-    written = [piece.strip() for piece in _split_sum(text)]
+    written = [piece.strip() for piece in split_outside(text)]
     pieces = [
         plugins.complete_reference(piece, _subject(text), Position, "subclass of whence.Position") for piece in written
     ]
@@ -140,7 +140,7 @@ def rebase_position(text: str, folder: Path) -> str:
     >>> rebase_position("rotary + ./bell.py:Bell", Path("/studies"))
     'rotary + /studies/bell.py:Bell'
     """
-    return " + ".join(plugins.rebase_file(piece.strip(), folder) for piece in _split_sum(text))
+    return " + ".join(plugins.rebase_file(piece.strip(), folder) for piece in split_outside(text))
 
 
 def build_position(text: str, dims: ModelDims) -> Position:
@@ -173,10 +173,10 @@ def _subject(text: str) -> str:
     return f"position {format_value(text)}"
 
 
-def _split_sum(text: str) -> list[str]:
-    """Split at each ``+`` that is outside parentheses and quotes.
+def split_outside(text: str, separator: str = "+") -> list[str]:
+    """Split at each separator that is outside parentheses, quotes and paths.
 
-    >>> _split_sum("a + B(c='+', d=(1 + 2)) + ./e+f.py:F")
+    >>> split_outside("a + B(c='+', d=(1 + 2)) + ./e+f.py:F")
     ['a ', " B(c='+', d=(1 + 2)) ", ' ./e+f.py:F']
     """
     pieces, start, depth, quote, escaped, path_end = [], 0, 0, "", False, 0
@@ -198,7 +198,7 @@ def _split_sum(text: str) -> list[str]:
             depth += 1
         elif character in ")]}":
             depth -= 1
-        elif character == "+" and depth == 0:
+        elif character == separator and depth == 0:
             pieces.append(text[start:index])
             start = index + 1
     return [*pieces, text[start:]]

@@ -17,6 +17,7 @@ from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, classification_scores
 from whence.models import ModelSpec, build
+from whence.plugins import did_you_mean
 from whence.position.expression import ModelDims
 
 #: marks a target that is not scored; the default ``ignore_index`` of torch's cross_entropy
@@ -321,5 +322,8 @@ def require_known_fields(subject: str, settings: Mapping[str, Any], kind: type) 
     unknown = [name for name in settings if name not in known]
     if unknown:
         raise usage_error(
-            subject, f"the setting {unknown[0]}", f"the settings are {', '.join(known)}", "remove or rename it"
+            subject,
+            f"the setting {unknown[0]}",
+            f"the settings are {', '.join(known)}",
+            did_you_mean(unknown[0], known, "remove or rename it"),
         )
