@@ -18,6 +18,10 @@ class NonFiniteHook(WhenceError):
     """A hook of a mechanism returned NaN or an infinity that reached the output."""
 
 
+class CausalOnly(WhenceError):
+    """A mechanism that is defined for keys at or before the query is used in attention without a causal mask."""
+
+
 class MissingExtra(WhenceError, ImportError):
     """A feature needs an optional dependency that is not installed or cannot be imported."""
 

@@ -18,7 +18,7 @@ from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
-from whence.errors import usage_error
+from whence.errors import CausalOnly, usage_error
 from whence.position.base import Position, require_position
 from whence.position.no_position import NoPosition
 from whence.validation import require_flag, require_integer, require_number
@@ -207,6 +207,7 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                 "causal=False, which has negative distances",
                 f"{name} is defined for keys at or before the query",
                 "pass causal=True, or use its symmetric form if it has one",
+                kind=CausalOnly,
             )
         if "embed" in part.effects:
             raise usage_error(

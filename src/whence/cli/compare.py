@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,13 +87,13 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values of a config file, with the files of positions, tasks, executor and data resolved against its folder."""
+    from whence.lab.settings import rebase_arm
     from whence.plugins import rebase_file
-    from whence.position.expression import rebase_position
 
     rebased = dict(values)
     for name, change in (
-        ("position", rebase_position),
-        ("baseline", rebase_position),
+        ("position", rebase_arm),
+        ("baseline", rebase_arm),
         ("task", rebase_file),
         ("executor", rebase_file),
     ):
@@ -103,7 +104,7 @@ def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
             rebased[name] = [change(one, folder) if isinstance(one, str) else one for one in value]
     if isinstance(values.get("arms"), list):
         rebased["arms"] = [
-            one | {"position": rebase_position(one["position"], folder)}
+            one | {"position": rebase_arm(one["position"], folder)}
             if isinstance(one, dict) and isinstance(one.get("position"), str)
             else one
             for one in values["arms"]
@@ -209,7 +210,7 @@ def compare(
     ] = None,
 ) -> None:
     from whence.cli.run import run_studies
-    from whence.lab import default_studies
+    from whence.lab import default_studies, runner
     from whence.lab.settings import parse_setting
 
     tasks: list[str] = list(task or ())
@@ -248,6 +249,9 @@ def compare(
         metric=metric or "",
         margin=margin,
     )
+    studies, notes = runner.check_studies(studies, baseline)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     run_studies(studies, out, jobs, "Comparison of positions", executor, parse_duration(budget), shard)
 
 

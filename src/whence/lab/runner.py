@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 
 from whence import records
 from whence.errors import WhenceError, usage_error
-from whence.lab import checkpoints, tasks, training
+from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
@@ -196,9 +196,30 @@ def validate_study(study: Study) -> tasks.Task:
                 "Study(arms=...)", got, "arms must differ in position, model or budget", "remove one of them"
             )
         seen[key] = arm.name
-    for run in study.runs()[: len(study.arms)]:
-        build_model(run, task)
+    checks.require_usable_arms(study, task)
     return task
+
+
+def check_studies(studies: Sequence[Study], baseline: str | None = None) -> tuple[list[Study], list[str]]:
+    """The studies without the arms that cannot run on their task, and notes on these and on seeds that cannot decide.
+
+    Each study gets its own notes as a part of ``about``. ``baseline`` is the baseline that the user named, if any.
+    """
+    checked, notes = [], []
+    for study in studies:
+        smaller, own = checks.leave_out_arms(study, checks.find_unusable_arms(study, load_task(study)), baseline)
+        checked.append(smaller)
+        notes.append(own)
+    if any(notes):
+        checked = checks.share_family(checked)
+    plans = [decisions.analysis_plan(study, study.decision.metric, True) for study in checked]
+    seeds = checks.describe_seeds(checked, plans)
+    for own in notes if seeds else ():
+        own.append(str(seeds))
+    checked = [
+        replace(study, about=" ".join([study.about, *own]).strip()) for study, own in zip(checked, notes, strict=True)
+    ]
+    return checked, list(dict.fromkeys(note for own in notes for note in own))
 
 
 def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
@@ -211,18 +232,22 @@ def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> di
 
 
 def write_spec(study: Study, folder: Path) -> None:
-    """Write study.json, with the command that reruns the study, unless it exists."""
+    """Write study.json, with the command that reruns the study, unless it exists. Its notes follow the last command."""
     path = folder / "study.json"
     if not records.exists(path):
         about = {"hash": study.hash, "spec": study.spec(), "about": study.about, "command": records.rerun_command()}
         records.write(path, about)
-    elif records.read(path).get("hash") != study.hash:
+        return
+    stored = records.read(path)
+    if stored.get("hash") != study.hash:
         raise usage_error(
             f"the study {study.name}",
             f"{path.parent.name}/study.json of another study",
             "a folder contains one study",
             "choose another --out or move the folder",
         )
+    if stored.get("about") != study.about and path.exists():  # a packed study stays as it is
+        records.write(path, stored | {"about": study.about})
 
 
 def write_data_facts(study: Study, folder: Path, task: tasks.Task) -> None:

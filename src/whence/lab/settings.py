@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
@@ -18,7 +19,7 @@ from whence.lab.arms import Arm
 from whence.lab.study import Budget
 from whence.models import ModelSpec
 from whence.plugins import did_you_mean
-from whence.position.expression import parse_position, split_outside
+from whence.position.expression import parse_position, rebase_position, split_outside
 
 #: fields of ModelSpec that the task determines
 OF_THE_TASK = ("kind", "vocab_size", "num_classes")
@@ -91,6 +92,16 @@ def parse_arm_text(text: str) -> Arm:
         settings[name] = value
     model, budget = split_settings(settings, subject)
     return Arm("; ".join(part.strip() for part in (first, *rest)), position.text, model, budget)
+
+
+def rebase_arm(text: str, folder: Path) -> str:
+    """The text of an arm with the relative paths in it resolved against a folder.
+
+    >>> rebase_arm("./bell.py; lr=3e-4", Path("/studies"))
+    '/studies/bell.py; lr=3e-4'
+    """
+    first, *rest = split_outside(text, ";")
+    return ";".join([rebase_position(first, folder), *rest])
 
 
 def parse_arm_table(table: Any, subject: str) -> Arm:
