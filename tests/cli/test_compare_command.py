@@ -3,8 +3,12 @@
 Most commands run in this process. Three run in their own process, as a user's would.
 """
 
+import json
+import re
 import subprocess
 import sys
+
+import pytest
 
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
@@ -100,3 +104,83 @@ def test_custom_data(run_whence, tmp_path):
     assert len(list((tmp_path / "build/compare").glob("compare-book-*"))) == 2
     refused = run_whence("compare", "--data", "reviews.csv", *small)
     assert refused.returncode == 2 and "text, stars" in refused.stderr and "--label-column" in refused.stderr
+
+
+ARMS_FILE = """
+task = "retrieval"
+seeds = 1
+steps = 2
+layers = 1
+schedule = "cosine"
+jobs = 1
+sweep = {lr = [1e-3, 1e-2]}
+
+[[arms]]
+name = "plain"
+position = "none"
+
+[[arms]]
+name = "steep"
+position = "./bell.py"
+model = {embed_dim = 16}
+budget = {batch_size = 8}
+"""
+BELL = """
+import whence
+
+class Bell(whence.Position):
+    def bias(self, distance, length):
+        return -(distance**2)
+"""
+
+
+def test_arms_settings_and_a_sweep_from_a_file(run_whence, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/arms.toml").write_text(ARMS_FILE)
+    (tmp_path / "own/bell.py").write_text(BELL)
+    done = run_whence("compare", "--config", "own/arms.toml", "--set", "warmup_steps=1")
+    assert done.returncode == 0, done.stderr
+    assert "note: 1 seed cannot decide" in done.stderr and "2 tries" in done.stdout
+    (study,) = (tmp_path / "build/compare").glob("compare-retrieval-*")
+    spec = json.loads((study / "study.json").read_text())["spec"]
+    assert [arm["name"] for arm in spec["arms"]] == ["plain", "steep"]
+    assert (
+        spec["model"]["layers"] == 1 and spec["budget"]["schedule"] == "cosine" and spec["budget"]["warmup_steps"] == 1
+    )
+    assert spec["arms"][1]["model"] == {"embed_dim": 16} and spec["arms"][1]["budget"]["batch_size"] == 8
+    assert all(arm["budget"]["lr"] in (1e-3, 1e-2) for arm in spec["arms"])
+    tries = list((tmp_path / "build/compare/tuning").glob("*/*seed*.json"))
+    assert len(tries) == 4 and not any('"test"' in path.read_text().split('"result"')[1] for path in tries)
+    page = (tmp_path / "build/compare/report.html").read_text()
+    assert "2 tries of each arm" in page and "chosen" in page and "1 seed cannot decide" in page
+    again = run_whence("compare", "--config", "own/arms.toml", "--set", "warmup_steps=1")
+    assert again.returncode == 0 and "1 of" not in again.stderr  # nothing is trained again
+
+
+def test_positions_on_the_command_line_replace_the_arms_of_a_file(run_whence, tmp_path):
+    (tmp_path / "arms.toml").write_text(ARMS_FILE.replace("sweep = {lr = [1e-3, 1e-2]}", ""))
+    done = run_whence("compare", "--config", "arms.toml", "--position", "none; lr=1e-2")
+    assert done.returncode == 0, done.stderr
+    (record,) = (tmp_path / "build/compare").glob("*/*seed*.json")
+    assert json.loads(record.read_text())["arm"] == "none; lr=1e-2"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "layer=2"], r"--set got .*layer.*did you mean layers\?"),
+        (["--heads", "3", "--embed-dim", "16"], "16 and 3.*choose a divisor"),
+        (["--sweep", "heads=3", "--embed-dim", "16"], "16 and 3.*choose a divisor"),
+        (["--executor", "locl"], r"locl.*did you mean local\?"),
+        (["--task", "coppy"], r"coppy.*did you mean copy\?"),
+        (["--metric", "acuracy"], r"acuracy.*did you mean accuracy\?"),
+        (["--position", "rotery"], r"rotery.*did you mean rotary\?"),
+        (["--position", "Learned(max_length=3)"], r"only arms that cannot run on .*max_length=3.*another position"),
+    ],
+)
+def test_wrong_options_are_named_before_training(run_whence, tmp_path, options, message):
+    known = [] if "--task" in options else ["--task", "retrieval"]
+    positions = [] if "--position" in options else ["--position", "none"]
+    done = run_whence("compare", *known, *positions, "--seeds", "3", "--jobs", "1", *options)
+    assert done.returncode == 2 and re.search(message, done.stderr), done.stderr
+    assert not list(tmp_path.glob("build/compare/**/*seed*.json"))

@@ -103,7 +103,11 @@ def test_nested_constructors():
         parse_position("Rotary(scaling=Yarn(size=4))")
     with pytest.raises(WhenceError, match=r"Yarn\(factr=\.\.\.\).*did you mean factor\?"):
         parse_position("rotary(scaling=Yarn(factr=4))")
-    for text, name in (("yarn(factor=4)", "Yarn"), ("a.Yarn(factor=4)", "Yarn"), ("DynamicNTK(factor=4)", "DynamicNtk")):
+    for text, name in (
+        ("yarn(factor=4)", "Yarn"),
+        ("a.Yarn(factor=4)", "Yarn"),
+        ("DynamicNTK(factor=4)", "DynamicNtk"),
+    ):
         with pytest.raises(WhenceError, match=rf"as the value of an argument.*did you mean {name}\?"):
             parse_position(f"Rotary(scaling={text})")
     with pytest.raises(WhenceError, match=r"the scaling Yarn.*write Rotary\(scaling=Yarn\(\.\.\.\)\)"):

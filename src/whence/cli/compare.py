@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from whence.position.catalogue import SHORT_NAMES
 
 if TYPE_CHECKING:
     from whence.lab.arms import Arm
+    from whence.lab.study import Study
 
 #: keys of what a config file has beside options
 ARMS, SETTINGS = "whence.compare.arms", "whence.compare.settings"
@@ -39,6 +41,8 @@ whence compare --data pairs.jsonl --source-column en --target-column de
 
 whence compare --layers 4 --lr 3e-4 --set schedule=cosine --position rotary --position "alibi; lr=1e-3"
 
+whence compare --sweep lr=1e-3,3e-3,1e-2 --position none --position rotary
+
 whence compare --config mine.toml --jobs 2
 
 Tasks: retrieval, copy, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
@@ -54,7 +58,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         return None
     from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS
 
-    options = [str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")]
+    options = [
+        str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")
+    ]
     known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS]))
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -78,9 +84,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
             f"{name}={','.join(map(str, own if isinstance(own, list) else [own]))}"
             for name, own in values["sweep"].items()
         ]
-    single = {
-        name: [values[name]] for name in ("task", "position", "sweep") if isinstance(values.get(name), str)
-    }
+    single = {name: [values[name]] for name in ("task", "position", "sweep") if isinstance(values.get(name), str)}
     context.default_map = values | single
     return path
 
@@ -197,9 +201,21 @@ def compare(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="Any other setting of ModelSpec or Budget, as schedule=cosine. Repeatable.", rich_help_panel=MODEL
+            "--set",
+            help="Any other setting of ModelSpec or Budget, as schedule=cosine. Repeatable.",
+            rich_help_panel=MODEL,
         ),
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values to try for each arm on validation data, as lr=1e-4,3e-4,1e-3. Repeatable.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    sweep_seeds: Annotated[
+        int, typer.Option(help="Number of seeds of each try of --sweep.", min=1, rich_help_panel=MODEL)
+    ] = 1,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -212,6 +228,7 @@ def compare(
     from whence.cli.run import run_studies
     from whence.lab import default_studies, runner
     from whence.lab.settings import parse_setting
+    from whence.lab.sweeps import parse_sweeps
 
     tasks: list[str] = list(task or ())
     task_settings: dict[str, dict[str, Any]] = {}
@@ -252,7 +269,75 @@ def compare(
     studies, notes = runner.check_studies(studies, baseline)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    run_studies(studies, out, jobs, "Comparison of positions", executor, parse_duration(budget), shard)
+    deadline = time.monotonic() + parse_duration(budget)
+    if sweep:
+        tuned = run_sweeps(studies, parse_sweeps(sweep), sweep_seeds, out, jobs, executor, deadline, shard)
+        if tuned is None:
+            return
+        studies = tuned
+    left = max(1e-3, deadline - time.monotonic())
+    run_studies(studies, out, jobs, "Comparison of positions", executor, left, shard)
+
+
+def run_sweeps(
+    studies: list[Study],
+    sweep: dict[str, tuple[Any, ...]],
+    seeds: int,
+    out: Path,
+    jobs: int | None,
+    executor: str,
+    deadline: float,
+    shard: str | None,
+) -> list[Study] | None:
+    """The studies with the best settings of each arm; None if the time limit was reached before all tries were done.
+
+    A shard does its share of the tries first, then those that no other process has begun, and waits for the rest.
+    """
+    from whence.cli.live_table import show_arms
+    from whence.cli.run import describe_divergence, parse_shard
+    from whence.lab import runner, sweeps
+    from whence.lab.executors import default_jobs, world_size
+    from whence.lab.sequential import run_until_decided
+
+    if world_size() > 1:
+        rule = "distributed processes train one run together and cannot choose settings"
+        raise usage_error(
+            "--sweep", f"{world_size()} distributed processes", rule, "run the sweep in one process first"
+        )
+    tuning = [runner.pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
+    tries = len(sweeps.list_combinations(sweep))
+    print(f"sweep: {tries} tries of each arm on validation data", file=sys.stderr)
+    index, count = parse_shard(shard)
+    selections = [lambda runs: runs[index::count], lambda runs: runs] if count > 1 else [lambda runs: runs]
+    with show_arms(tuning, deadline - time.monotonic()) as callbacks:
+        for select in selections:
+            states = run_until_decided(
+                tuning, out / sweeps.FOLDER, seconds=max(1e-3, deadline - time.monotonic()), jobs=jobs or default_jobs(),
+                executor=executor, select=select, **callbacks,
+            )  # fmt: skip
+    for state in states:
+        for line in [
+            *state.outcome.problems,
+            *(describe_divergence(run, state.outcome.folder) for run in state.outcome.diverged),
+        ]:
+            print(line, file=sys.stderr)
+    unfinished = sum(len(state.outcome.unfinished) for state in states)
+    if unfinished:
+        print(
+            f"the time limit was reached in the sweep; run the command again to resume {unfinished} runs",
+            file=sys.stderr,
+        )
+        return None
+    if any(state.outcome.problems for state in states):
+        raise typer.Exit(1)
+    tuned = []
+    for study, own, state in zip(studies, tuning, states, strict=True):
+        chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
+        chosen = runner.pin_sources(chosen)
+        sweeps.write_sweep(chosen, out, record)
+        print(f"{study.name}: {sweeps.describe_choice(record)}")
+        tuned.append(chosen)
+    return tuned
 
 
 def choose_arms(ctx: typer.Context, positions: list[str] | None) -> list[str | Arm]:

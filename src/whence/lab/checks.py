@@ -119,7 +119,9 @@ def leave_out_arms(study: Study, unusable: Sequence[UnusableArm], baseline: str 
     first = unusable[0]
     if not remaining:
         remedy = "choose another position or another --task"
-        raise usage_error("--position", f"only arms that cannot run on {study.task}, such as {first.arm!r}", first.reason, remedy)
+        raise usage_error(
+            "--position", f"only arms that cannot run on {study.task}, such as {first.arm!r}", first.reason, remedy
+        )
     if baseline in reasons:
         remedy = f"name another one, such as {remaining[0].name!r}, or another --task"
         raise usage_error("--baseline", f"{baseline!r} on {study.task}", str(reasons[baseline]), remedy)

@@ -107,9 +107,7 @@ def build_studies(
         comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(chosen_arms) - 1),
     )  # fmt: skip
     seeds = tuple(range(looks[-1]))
-    return [
-        _build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks
-    ]
+    return [_build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks]
 
 
 def _describe_arm(arm: Arm) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from whence import records
 from whence.errors import MissingExtra, WhenceError, usage_error
-from whence.lab import decisions, runner, tasks
+from whence.lab import decisions, runner, sweeps, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
@@ -61,7 +61,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
         "observations": load_observations(study, folder, observe=same_code) or None,
         "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
         "ran": group_environments([record for own in loaded.values() for record in own]),
-        "problems": find_problems(study, folder),
+        "problems": find_problems(study, folder), "sweep": _read_optional(folder / sweeps.RECORD, "sweep"),
     }  # fmt: skip
 
 

@@ -130,4 +130,6 @@ def parse_arm_table(table: Any, subject: str) -> Arm:
         rule = f"the settings of the budget are {', '.join(BUDGET_SETTINGS)}"
         raise usage_error(own, f"budget.{unknown[0]}", rule, f"move {unknown[0]} to model")
     # a task with a model of its own has settings of its own, so the task checks the table model
-    return Arm(name.strip(), parse_position(table["position"]).text, {**model, **table.get("model", {})}, {**budget, **inside})
+    return Arm(
+        name.strip(), parse_position(table["position"]).text, {**model, **table.get("model", {})}, {**budget, **inside}
+    )

@@ -237,9 +237,7 @@ def merge_budget(budget: Budget, arm: Arm) -> Budget:
     unknown = [name for name in own if name not in known]
     if unknown:
         remedy = did_you_mean(unknown[0], known, "rename or remove it")
-        raise usage_error(
-            f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", remedy
-        )
+        raise usage_error(f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", remedy)
     other = {"steps": "epochs", "epochs": "steps"}
     return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)
 

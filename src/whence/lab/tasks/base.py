@@ -210,6 +210,18 @@ class Task(ABC):
             "set Budget(steps=...), which draws from train_batch",
         )
 
+    def hold_out_validation(self) -> None:
+        """Set a part of the training data aside as the split ``validation``, for a task without a validation split.
+
+        Sweeps call it on a task of their own; the task of the comparison trains on all training data.
+        """
+        raise usage_error(
+            f"task {self.name!r}",
+            "a request for validation data",
+            "the task has no validation split, and none can be made from its training data",
+            f"name a split in {type(self).__name__}.validation, or write hold_out_validation there",
+        )
+
     @abstractmethod
     def splits(self) -> dict[str, int]:
         """The evaluation splits, each with the length of its inputs."""

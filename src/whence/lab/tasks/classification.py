@@ -21,6 +21,7 @@ from whence.lab.tasks.base import (
     Task,
     evaluation_batch_size,
     extrapolation_lengths,
+    named_generator,
     require_at_least,
     require_choice,
     require_lengths,
@@ -78,6 +79,16 @@ class Classification(Task):
 
     def splits(self) -> dict[str, int]:
         return {split: items.tokens.shape[1] for split, items in self.tests.items()}
+
+    def hold_out_validation(self) -> None:
+        """A tenth of the training rows, drawn at random, becomes the validation split."""
+        count = len(self.train.labels)
+        require_at_least(self.name, "training rows", count, 2)
+        order = torch.randperm(count, generator=named_generator(self.name, "validation"))
+        held_out, rest = order[: max(1, count // 10)], order[max(1, count // 10) :]
+        self.tests = self.tests | {"validation": Items(self.train.tokens[held_out], self.train.labels[held_out])}
+        self.train = Items(self.train.tokens[rest], self.train.labels[rest])
+        self.validation = "validation"
 
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
         return self._batch(self.train, torch.randint(len(self.train.labels), (size,), generator=generator))

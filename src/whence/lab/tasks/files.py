@@ -21,7 +21,15 @@ from whence.lab.data.corpora import content_hash
 from whence.lab.data.rows import report_bad_rows
 from whence.lab.data.splits import describe_lengths
 from whence.lab.data.tokenizers import PAD, TOKENS, ReservedTokenizer, WordTokenizer, build_tokenizer, token_unit
-from whence.lab.tasks.base import IGNORE_INDEX, Batch, Task, evaluation_batch_size, require_at_least, to_ints
+from whence.lab.tasks.base import (
+    IGNORE_INDEX,
+    Batch,
+    Task,
+    evaluation_batch_size,
+    named_generator,
+    require_at_least,
+    to_ints,
+)
 from whence.lab.tasks.baselines import BigramModel, token_baselines
 from whence.lab.tasks.classification import Classification, Items
 from whence.lab.tasks.file_rows import Rows, load_table, require_same_data, sort_labels, unknown_share
@@ -277,6 +285,17 @@ class PairsFile(Task):
             "unknown": unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
             "tokens": f"{token_unit(tokens)}; a vocabulary of {self.vocab_size:,}",
         }
+
+    def hold_out_validation(self) -> None:
+        """A tenth of the training pairs, drawn at random, becomes the validation split."""
+        train = self.parts["train"]
+        count = len(train.tokens)
+        require_at_least(self.name, "training pairs", count, 2)
+        order = torch.randperm(count, generator=named_generator(self.name, "validation"))
+        held_out, rest = order[: max(1, count // 10)], order[max(1, count // 10) :]
+        parts = {"train": rest, "validation": held_out}
+        self.parts = self.parts | {part: Pairs(train.tokens[rows], train.targets[rows]) for part, rows in parts.items()}
+        self.validation = "validation"
 
     def splits(self) -> dict[str, int]:
         return {part: self.context for part in self.parts if part != "train"}

@@ -62,7 +62,12 @@ class GeneratedTask(Task):
 
     def amounts(self) -> dict[str, int]:
         usual = [multiple for multiple in LENGTHS if multiple <= self.longest]
-        return extrapolation_lengths(self.amount, self.lengths or usual)
+        lengths = extrapolation_lengths(self.amount, self.lengths or usual)
+        return lengths if self.validation is None else lengths | {self.validation: self.amount}
+
+    def hold_out_validation(self) -> None:
+        """Training never repeats an input, so validation inputs are further ones of the same length."""
+        self.validation = "validation"
 
     def splits(self) -> dict[str, int]:
         return {split: self.length(amount) for split, amount in self.amounts().items()}

@@ -75,6 +75,14 @@ class LanguageModelling(Task):
         if longest > max(LENGTHS):
             self.settings["longest"] = longest
 
+    def hold_out_validation(self) -> None:
+        """The last tenth of the training stream, and at least one block of it, becomes the validation stream."""
+        length = max(len(self.train) // 10, self.context + 1)
+        self._enough("training", self.train, length + self.context + 1)
+        self.train, self.validation_stream = self.train[:-length], self.train[-length:]
+        self.validation = "validation"
+        self.validation_starts = _block_starts(self.validation_stream, self.context, 0, self.settings["blocks"])
+
     def splits(self) -> dict[str, int]:
         lengths = extrapolation_lengths(self.context, self.lengths or LENGTHS)
         return lengths if self.validation_stream is None else lengths | {"validation": self.context}
