@@ -174,9 +174,12 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores.", min=1)] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Number of runs at a time. Default: all cores or GPUs, or the whole cluster.", min=1),
+    ] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
+        str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
     layers: Annotated[int | None, typer.Option(help="Number of layers.", min=1, rich_help_panel=MODEL)] = None,

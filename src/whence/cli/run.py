@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from whence.errors import usage_error
 
 if TYPE_CHECKING:
     from whence.lab.experiment import Experiment
+    from whence.lab.sequential import StudyProgress
     from whence.lab.study import Run, Study
 
 HELP = "Run or resume a study or an experiment, and write its report or its figures."
@@ -28,13 +30,16 @@ returns whence.lab.experiment.Experiment objects."""
 
 def run(
     study: Annotated[str, typer.Argument(help="Name from `whence studies`, or a file.")],
-    jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores.", min=1)] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Number of runs at a time. Default: all cores or GPUs, or the whole cluster.", min=1),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test of an experiment, in seconds.")] = False,
     scale: Annotated[str | None, typer.Option(help="Size of a study that has several, such as cpu or gpu.")] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs execute: local, the name of a plug-in, module:Class or ./file.py:Class.")
+        str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
 ) -> None:
@@ -102,6 +107,17 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     return int(first) - 1, int(second)
 
 
+def count_missing_runs(states: list[StudyProgress], index: int, count: int) -> int:
+    """The number of runs that belong to other shards and have no record. After several looks there are none."""
+    return sum(
+        not records.exists(state.outcome.folder / run.file_name)
+        for state in states
+        if len(state.study.looks) == 1
+        for number, run in enumerate(state.study.runs())
+        if number % count != index
+    )
+
+
 def run_studies(
     studies: list[Study],
     out: Path,
@@ -120,16 +136,21 @@ def run_studies(
     from whence.cli.live_table import show_arms
     from whence.cli.report import write_report
     from whence.lab import runner
-    from whence.lab.executors import default_jobs, process_rank
+    from whence.lab.executors import process_rank
     from whence.lab.sequential import run_until_decided
+    from whence.lab.training import Terminated
 
-    jobs = jobs or default_jobs()
     index, count = parse_shard(shard)
     pinned = [runner.pin_sources(study) for study in studies]
-    with show_arms(pinned, seconds) as callbacks:
-        states = run_until_decided(
-            pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count], **callbacks
-        )  # fmt: skip
+    try:
+        with show_arms(pinned, seconds) as callbacks:
+            states = run_until_decided(
+                pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count],
+                **callbacks,
+            )  # fmt: skip
+    except Terminated as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(128 + (error.signal_number or signal.SIGTERM)) from None
     if process_rank() != 0:
         return
     folders = [state.outcome.folder for state in states if (state.outcome.folder / "study.json").exists()]
@@ -140,6 +161,15 @@ def run_studies(
         print(f"the time limit was reached; run the command again to resume {unfinished} runs", file=sys.stderr)
     for line in [*(note for state in states for note in state.outcome.notes), *problems]:
         print(line, file=sys.stderr)
+    if not unfinished and (missing := count_missing_runs(states, index, count)):
+        print(
+            f"shard {shard} is done; {missing} runs of other shards have no record yet. The shard that ends last writes "
+            f"the report; whence report {out} writes it from the records there are.",
+            file=sys.stderr,
+        )
+        if problems:
+            raise typer.Exit(1)
+        return
     page = write_report(
         folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts
     )

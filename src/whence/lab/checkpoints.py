@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import require_package, usage_error
-from whence.records import make_folder, replace_file
+from whence.records import make_folder, remove_partial_files, replace_file
 
 
 def _safetensors() -> Any:
@@ -119,8 +119,8 @@ def _gather_from_all(own: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 
 def remove(path: Path) -> None:
     """Delete a checkpoint and the partial files of writers that were killed."""
-    for leftover in (path, *path.parent.glob(f"{path.name}.*.part")):
-        leftover.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    remove_partial_files(path)
 
 
 def save_weights(path: Path, model: nn.Module, metadata: Mapping[str, Any] | None = None) -> None:

@@ -1,7 +1,8 @@
 """Claims on runs: several processes or machines on one folder share the work, and each run is trained by one of them.
 
 A claim is a lock on a file. The operating system releases it when its process ends, however it ends, so a killed worker
-never blocks a run.
+never blocks a run. On a network file system the locks must work across machines, as they do on NFS 4 and on Lustre with the
+mount option ``flock``.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from whence import records
+from whence.errors import usage_error
 from whence.lab.study import Run
 
 #: seconds between two looks at a run that another process trains
@@ -27,9 +29,8 @@ class RunInProgress(Exception):
 @contextmanager
 def claim_run(run: Run, folder: Path) -> Iterator[None]:
     """Hold the claim on a run while the body runs. Raises ``RunInProgress`` if another process holds it."""
-    lock = _lock(run, folder)
     try:
-        lock.acquire(timeout=0)
+        lock = _acquire(folder, run.file_name.removesuffix(".json"), timeout=0)
     except Timeout:
         raise RunInProgress(f"{run.file_name} is in progress in another process") from None
     try:
@@ -38,18 +39,37 @@ def claim_run(run: Run, folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def wait_for_run(run: Run, folder: Path) -> bool:
-    """Wait while another process trains a run. Returns whether its record exists; False if that process ended without it."""
+@contextmanager
+def claim_study(folder: Path) -> Iterator[None]:
+    """Hold the claim on the files that all runs of a study share while the body runs. Waits for other processes."""
+    lock = _acquire(folder, "study", timeout=-1)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def wait_for_run(run: Run, folder: Path, deadline: float | None = None) -> bool:
+    """Wait while another process trains a run, until a ``time.time()`` at most. Returns whether its record exists."""
     while not records.exists(folder / run.file_name):
         try:
             with claim_run(run, folder):
                 return records.exists(folder / run.file_name)
         except RunInProgress:
+            if deadline is not None and time.time() >= deadline:
+                return False
             time.sleep(POLL_INTERVAL)
     return True
 
 
-def _lock(run: Run, folder: Path) -> FileLock:
-    path = folder / "checkpoints" / f"{run.file_name.removesuffix('.json')}.lock"
+def _acquire(folder: Path, name: str, timeout: float) -> BaseFileLock:
+    path = folder / "checkpoints" / f"{name}.lock"
     records.make_folder(path.parent)
-    return FileLock(path)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=timeout)
+    except NotImplementedError:
+        raise usage_error(
+            "--out", str(folder), "its file system must support file locks (flock)", "choose another folder for --out"
+        ) from None
+    return lock

@@ -1,4 +1,4 @@
-"""Executors run the runs of a study; the built-in one uses processes on this machine.
+"""Executors run the runs of a study. The default one uses processes on this machine; others use Ray or Slurm.
 
 An executor of your own is a class with the method of ``Executor``. Choose it with ``whence compare --executor
 my_module:MyExecutor`` or register it in the entry point group ``whence.executors``.
@@ -25,14 +25,16 @@ import torch
 
 from whence.errors import WhenceError, usage_error
 from whence.lab.study import Run
-from whence.lab.training import Progress, Terminated
+from whence.lab.training import Progress, Terminated, catch_stop_signals
 from whence.plugins import (
     EXECUTORS,
+    PluginReference,
     did_you_mean,
     entry_points,
     is_reference,
     load_entry_point,
     load_reference,
+    parse_arguments,
     parse_reference,
     require_unique,
 )
@@ -40,12 +42,19 @@ from whence.validation import format_value, require_parameters
 
 OnProgress = Callable[[Run, Progress], None]
 Outcome = dict[str, Any] | Exception  # the record of a run, or why there is none
+OnMessage = Callable[[Progress], None]
 Execute = Callable[[Run, Path, Callable[[Progress], None]], dict[str, Any]]
 
 #: seconds between two progress messages of a run
 MESSAGE_INTERVAL = 0.5
 #: how often a run is started if its worker process is killed
 ATTEMPTS = 2
+#: module and class of the built-in executors; the modules of clusters import packages that may be absent
+BUILT_IN = {
+    "local": ("whence.lab.executors", "LocalExecutor"),
+    "ray": ("whence.lab.ray_executor", "RayExecutor"),
+    "slurm": ("whence.lab.slurm_executor", "SlurmExecutor"),
+}
 
 
 class Executor(Protocol):
@@ -63,10 +72,13 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Run in this process, or with ``jobs`` above 1 in that many processes on this machine."""
+    """Run in this process, or with ``jobs`` above 1 in that many processes on this machine.
 
-    def __init__(self, jobs: int = 1) -> None:
-        self.jobs = jobs
+    Without ``jobs``: one process for each GPU, or for each core.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = jobs or default_jobs()
 
     def run(
         self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
@@ -85,11 +97,13 @@ class LocalExecutor:
             yield run, outcome
 
 
-def load_executor(name: str, jobs: int) -> Executor:
-    """An executor by name: ``local``, an entry point, or ``module:Class(...)``. ``jobs`` is passed if the class takes it.
+def load_executor(name: str, jobs: int | None = None) -> Executor:
+    """An executor by name: ``local``, ``ray``, ``slurm``, an entry point, or ``module:Class``, each with arguments or without.
 
-    >>> load_executor("local", 2).jobs
-    2
+    ``jobs`` is passed if it is set and the class takes it.
+
+    >>> load_executor("local", 2).jobs, load_executor("local(jobs=3)").jobs
+    (2, 3)
     """
     subject = f"--executor {name}"
     executor_class: Any
@@ -97,15 +111,9 @@ def load_executor(name: str, jobs: int) -> Executor:
     if is_reference(name):
         reference = parse_reference(name, "--executor")
         executor_class, arguments = load_reference(reference, subject), reference.arguments
-    elif name == "local":
-        executor_class = LocalExecutor
-    elif name in (plugins := entry_points(EXECUTORS)):
-        require_unique(EXECUTORS, name, subject)
-        executor_class = load_entry_point(plugins[name], subject)
     else:
-        known = ["local", *plugins]
-        remedy = did_you_mean(name, known, "name one, or module:Class")
-        raise usage_error(subject, "an unknown executor", f"the executors are {', '.join(known)}", remedy)
+        short, bracket, rest = name.partition("(")
+        executor_class, arguments = _load_by_name(short.strip(), subject), parse_arguments(bracket + rest, subject)
     if not inspect.isclass(executor_class):
         got = format_value(executor_class)
         raise usage_error(subject, got, "an executor is a class with a method run", "name such a class")
@@ -117,7 +125,7 @@ def load_executor(name: str, jobs: int) -> Executor:
     remedy = "write def run(self, execute, runs, folder, on_progress)"
     names = ("self", "execute", "runs", "folder", "on_progress")
     require_parameters(f"{subject}: {executor_class.__name__}.run", run, names, remedy)
-    if "jobs" in inspect.signature(executor_class).parameters:
+    if jobs is not None and "jobs" in inspect.signature(executor_class).parameters:
         arguments = {"jobs": jobs} | arguments
     try:
         return cast(Executor, executor_class(**arguments))
@@ -125,6 +133,41 @@ def load_executor(name: str, jobs: int) -> Executor:
         raise
     except TypeError as error:
         raise usage_error(subject, str(error), "its arguments must fit the class", "correct them") from error
+
+
+def _load_by_name(name: str, subject: str) -> Any:
+    if name in BUILT_IN:
+        return load_reference(PluginReference(*BUILT_IN[name]), subject)
+    plugins = entry_points(EXECUTORS)
+    if name not in plugins:
+        known = [*BUILT_IN, *plugins]
+        remedy = did_you_mean(name, known, "name one, or module:Class")
+        raise usage_error(subject, "an unknown executor", f"the executors are {', '.join(known)}", remedy)
+    require_unique(EXECUTORS, name, subject)
+    return load_entry_point(plugins[name], subject)
+
+
+def limit_rate(send: OnMessage) -> OnMessage:
+    """A callback that forwards a message every ``MESSAGE_INTERVAL`` seconds, and the last one of a run."""
+    last = -MESSAGE_INTERVAL
+
+    def forward(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last > MESSAGE_INTERVAL or progress.step == progress.steps:
+            last = time.monotonic()
+            send(progress)
+
+    return forward
+
+
+def forward_messages(messages: Any, runs: Sequence[Run], on_progress: OnProgress) -> None:
+    """Report all messages that wait in a queue. Each is the index of a run and its progress."""
+    while True:
+        try:
+            index, progress = messages.get_nowait()
+        except queue.Empty:
+            return
+        on_progress(runs[index], progress)
 
 
 def world_size() -> int:
@@ -148,7 +191,7 @@ def _run_in_processes(
     messages = manager.Queue()
     waiting, attempts = list(range(len(runs))), [0] * len(runs)
     visible_gpus = list_gpus()
-    with manager:
+    with manager, catch_stop_signals() as stop_signal:
         while waiting:
             active: dict[Future[dict[str, Any]], int] = {}
             broken, retry = False, []
@@ -171,7 +214,9 @@ def _run_in_processes(
                             active[future] = waiting.pop(0)
                             attempts[active[future]] += 1
                         done, _ = wait(active, timeout=MESSAGE_INTERVAL, return_when=FIRST_COMPLETED)
-                        _forward_messages(messages, runs, on_progress)
+                        forward_messages(messages, runs, on_progress)
+                        if stop_signal() is not None:
+                            raise Terminated("stopped by a signal; run the command again to resume", stop_signal())
                         for future in done:
                             index, error = active.pop(future), future.exception()
                             broken = broken or isinstance(error, BrokenProcessPool)
@@ -180,7 +225,7 @@ def _run_in_processes(
                                 retry.append(index)
                             else:
                                 yield runs[index], error if isinstance(error, Exception) else future.result()
-                except BaseException:  # such as Ctrl-C: SIGTERM lets each worker save a checkpoint
+                except BaseException:  # such as Ctrl-C or SIGTERM: each worker saves a checkpoint
                     for child in active_children():
                         if child.pid not in others:
                             child.terminate()
@@ -226,21 +271,8 @@ def _exit_with(parent: Any) -> None:
 
 
 def _execute_one(execute: Execute, run: Run, folder: Path, index: int, messages: Any) -> dict[str, Any]:
-    last = [0.0]
-
     def send(progress: Progress) -> None:
-        if time.monotonic() - last[0] > MESSAGE_INTERVAL or progress.step == progress.steps:
-            last[0] = time.monotonic()
-            with suppress(OSError, EOFError):  # the parent is ending; the run still saves its checkpoint
-                messages.put((index, progress))
+        with suppress(OSError, EOFError):  # the parent is ending; the run still saves its checkpoint
+            messages.put((index, progress))
 
-    return execute(run, folder, send)
-
-
-def _forward_messages(messages: Any, runs: Sequence[Run], on_progress: OnProgress) -> None:
-    while True:
-        try:
-            index, progress = messages.get_nowait()
-        except queue.Empty:
-            return
-        on_progress(runs[index], progress)
+    return execute(run, folder, limit_rate(send))

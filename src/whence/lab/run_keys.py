@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from whence import records
 from whence.errors import WhenceError
 from whence.lab import checkpoints, tasks
+from whence.lab.claims import RunInProgress, claim_run
 from whence.lab.study import Budget, Run, Study
 from whence.position.expression import parse_position
 
@@ -95,9 +97,10 @@ def reuse_records(study: Study, folder: Path, base: Path) -> list[Run]:
             if record_key(record) != run_key(own) or not isinstance(record.get("result"), dict):
                 continue
             weights = other / "weights" / run.weights_name
-            if weights.exists():
-                checkpoints.copy_weights(weights, folder / "weights" / own.weights_name)
-            records.write(folder / own.file_name, record)
-            reused.append(own)
+            with suppress(RunInProgress), claim_run(own, folder):  # a run in progress needs no copy
+                if weights.exists():
+                    checkpoints.copy_weights(weights, folder / "weights" / own.weights_name)
+                records.write(folder / own.file_name, record)
+                reused.append(own)
             del missing[run_key(own)]
     return reused

@@ -15,7 +15,7 @@ import torch
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
-from whence.lab.claims import RunInProgress, claim_run, wait_for_run
+from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import record_key, reuse_records, run_key
@@ -28,6 +28,8 @@ from whence.position.parameter import format_setting
 
 #: packages whose versions are recorded; their sources are not part of a study's hash
 OWN_PACKAGES = ("whence", "whence_papers")
+#: files of a study's folder that all its runs share
+STUDY_FILES = ("study.json", "task.json", "data.json", "baselines.json")
 
 
 class DeadlineReached(Exception):
@@ -94,7 +96,7 @@ def run_study(
     study: Study,
     base: Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = 1,
     executor: str = "local",
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     deadline: float | None = None,
@@ -109,13 +111,13 @@ def run_study(
     Args:
         study: what to run.
         base: the study gets a folder of its own in this one.
-        jobs: number of runs at a time.
-        executor: ``local``, the name of an entry point in ``whence.executors``, or ``module:Class``.
+        jobs: number of runs at a time; None for the default of the executor.
+        executor: ``local``, ``ray``, ``slurm``, the name of an entry point in ``whence.executors``, or ``module:Class``.
         select: returns the runs to do now, out of all runs of the study.
         deadline: a ``time.time()`` at which training stops. Runs that it interrupts leave a checkpoint.
         on_progress: called with a run and its progress.
     """
-    if jobs > 1 and world_size() > 1:
+    if jobs is not None and jobs > 1 and world_size() > 1:
         raise usage_error(
             "--jobs",
             f"jobs={jobs} in {world_size()} distributed processes",
@@ -130,11 +132,14 @@ def run_study(
     origin = describe_origin(study)  # now: the sources may be edited before the last run ends
     if process_rank() == 0:
         records.make_folder(folder)
-        write_spec(study, folder)
-        task_facts(study, folder, task)
-        write_data_facts(study, folder, task)
-        write_baselines(study, folder, task, origin)
-        reuse_records(study, folder, base)
+        with claim_study(folder):
+            for name in STUDY_FILES:
+                records.remove_partial_files(folder / name)
+            write_spec(study, folder)
+            task_facts(study, folder, task)
+            write_data_facts(study, folder, task)
+            write_baselines(study, folder, task, origin)
+            reuse_records(study, folder, base)
     outcome = StudyOutcome(folder)
     missing: list[Run] = []
     for run in select(study.runs()):
@@ -147,6 +152,7 @@ def run_study(
             outcome.problems.append(problem)
         elif records.read(path)["result"]["status"] == "done":
             outcome.existing.append(run)
+            checkpoints.remove(checkpoint_path(run, folder))  # of a process that was killed after it wrote the record
         else:
             outcome.diverged.append(run)
     trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
@@ -165,9 +171,13 @@ def run_study(
                 outcome.completed.append(run)
             else:
                 outcome.diverged.append(run)
-        for run in busy:  # a run without a record after the wait belonged to a killed process
-            wait_for_run(run, folder)
-        missing = busy  # a run with a record by now is only read
+        missing = []
+        for run in busy:
+            finished = wait_for_run(run, folder, deadline)
+            if finished or deadline is None or time.time() < deadline:
+                missing.append(run)  # read if there is a record by now; otherwise its process was killed
+            else:
+                outcome.unfinished.append(run)
     return outcome
 
 
@@ -336,6 +346,8 @@ def execute_run(
         return train_run(run, folder, on_progress, origin, deadline)
     path = folder / run.file_name
     with claim_run(run, folder):
+        for written in (path, folder / "weights" / run.weights_name, checkpoint_path(run, folder)):
+            records.remove_partial_files(written)
         if records.exists(path) and find_record_problem(path, run) is None:
             on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
             return records.read(path)
@@ -381,20 +393,22 @@ def train_run(
     model = build_model(run, task)
     started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     before = describe_positions(model)
-    state = folder / "checkpoints" / f"{run.file_name.removesuffix('.json')}.safetensors"
+    state = checkpoint_path(run, folder)
     main_process = process_rank() == 0
     report = on_progress if main_process else lambda progress: None
     result: dict[str, Any]
     try:
-        with training.catch_sigterm() as got_sigterm:
+        with training.catch_stop_signals() as stop_signal:
 
             def should_stop() -> bool:
-                return got_sigterm() or (deadline is not None and time.time() >= deadline)
+                return stop_signal() is not None or (deadline is not None and time.time() >= deadline)
 
             try:
                 curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
             except training.Terminated as error:
-                raise error if got_sigterm() else DeadlineReached(str(error)) from None
+                if stop_signal() is None:
+                    raise DeadlineReached(str(error)) from None
+                raise training.Terminated(str(error), stop_signal()) from None
         result = {"status": "done"} | curves
     except training.DivergenceError as error:
         checkpoint = state.name if state.exists() else None
@@ -406,6 +420,7 @@ def train_run(
         "result": result, "numbers": {"before": before, "after": describe_positions(model)}, "started": started,
         "notes": task.notes(model) if result["status"] == "done" else {},  # a diverged model contains NaN
         "wall_seconds": time.monotonic() - began, "processes": world_size(), **origin,
+        "environment": origin["environment"] | {"machine": records.describe_machine(gpu_name())},
     }  # fmt: skip
     if not main_process:
         return record
@@ -427,24 +442,33 @@ def train_run(
             "task": task.weights_metadata(model),
         }
         checkpoints.save_weights(folder / "weights" / run.weights_name, model, metadata)
-        checkpoints.remove(state)
     records.write(path, json.loads(json.dumps(record)))
+    if result["status"] == "done":  # only now: a process that is killed before has something to resume from
+        checkpoints.remove(state)
     return record
+
+
+def checkpoint_path(run: Run, folder: Path) -> Path:
+    """The checkpoint of a run in its study's folder. It exists while the run is unfinished, and after divergence."""
+    return folder / "checkpoints" / run.weights_name
 
 
 def describe_origin(study: Study) -> dict[str, Any]:
     """The command and the environment of a study's records, with the hash of each source file from outside whence."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     task_class = tasks.find_task_class(study.task)
     own = task_class.__module__.partition(".")[0] != "whence"
     packages = [task_class.__module__] if own and not task_class.__module__.startswith(FILE_MODULE) else []
-    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu, sources=packages)
+    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu_name(), sources=packages)
     sources = {study.task.partition("(")[0]: hash_source_file(task_class)} if own else {}
     for arm in study.arms:
         sources |= hash_position_sources(arm.position)
     if sources:
         environment["plugin_sources"] = sources
     return {"command": records.rerun_command(), "environment": environment}
+
+
+def gpu_name() -> str | None:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def describe_positions(model: torch.nn.Module) -> dict[str, str]:

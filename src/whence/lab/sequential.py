@@ -36,7 +36,7 @@ def run_until_decided(
     base: Path,
     *,
     seconds: float | None = None,
-    jobs: int = 1,
+    jobs: int | None = 1,
     executor: str = "local",
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     on_progress: OnProgress = lambda run, progress: None,
@@ -50,7 +50,9 @@ def run_until_decided(
         base: the folder of the studies' folders.
         seconds: time limit for all of them; None for none. A run that it interrupts leaves a checkpoint, and the same
             call resumes.
-        jobs, executor, select, on_progress: as for ``run_study``.
+        jobs, executor, on_progress: as for ``run_study``.
+        select: the share of this process in the runs, for array jobs. Before a look it also trains runs of the others that
+            nobody has begun, and waits for those in progress, because a look needs all records of its round.
         on_round: called with the runs of a round and the study's folder before they start.
         on_look: called with a study and its comparison after each look.
     """
@@ -69,11 +71,17 @@ def run_until_decided(
             if number >= len(state.study.looks) or not state.active:
                 continue
             seeds = state.study.seeds[: state.study.looks[number]]
+            has_looks = len(state.study.looks) > 1
 
             def choose(
-                runs: list[Run], active: tuple[str, ...] = state.active, seeds: Sequence[int] = seeds
+                runs: list[Run],
+                active: tuple[str, ...] = state.active,
+                seeds: Sequence[int] = seeds,
+                has_looks: bool = has_looks,
             ) -> list[Run]:
-                return [run for run in select(runs) if run.arm.name in active and run.seed in seeds]
+                own = select(runs)
+                others = [run for run in runs if run not in own] if has_looks else []
+                return [run for run in own + others if run.arm.name in active and run.seed in seeds]
 
             on_round(choose(state.study.runs()), state.outcome.folder)
             outcome = runner.run_study(
@@ -88,7 +96,7 @@ def run_until_decided(
             state.outcome = state.outcome.merge(outcome)
             if outcome.unfinished:
                 return states
-            if process_rank() == 0 and len(state.study.looks) > 1:
+            if process_rank() == 0 and has_looks:
                 state.comparison = results.judge_folder(state.study, outcome.folder).comparison
                 if state.comparison is not None:
                     state.active = state.comparison.undecided_arms()

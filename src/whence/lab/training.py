@@ -27,6 +27,8 @@ from whence.lab.tasks import IGNORE_INDEX, Batch, Task, select_row
 
 #: steps between two checks by the processes of a distributed run whether to save a checkpoint
 SYNC_INTERVAL = 20
+#: signals that end a run after its next step, with a checkpoint
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,28 @@ class DivergenceError(Exception):
 class Terminated(WhenceError):
     """Training was asked to stop. A checkpoint was written; the run resumes from it."""
 
+    def __init__(self, message: str, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number  # of the signal that asked, if one did
+
 
 @contextmanager
-def catch_sigterm() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether the process got SIGTERM, as from a cluster that takes a machine back.
+def catch_stop_signals() -> Iterator[Callable[[], int | None]]:
+    """Yield a function that returns the number of a stop signal that the process got, or None.
 
-    Signals can be handled in the main thread only; in other threads the function returns False.
+    Clusters send SIGTERM when they take a machine back, and Slurm SIGUSR2 before a time limit. Signals can be handled in the
+    main thread only; in other threads the function returns None.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: None
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    before = {number: signal.signal(number, lambda got, frame: received.append(got)) for number in STOP_SIGNALS}
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def build_accelerator(budget: Budget) -> Any:

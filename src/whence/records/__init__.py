@@ -9,9 +9,10 @@ The lab, the probe and the papers all write and read through this package::
     folder.read("none-seed0.json")["values"]  # the same call reads results/copy-0123456789ab.zip
 """
 
-from whence.records.environment import describe_environment, rerun_command, source_hash
+from whence.records.environment import describe_environment, describe_machine, rerun_command, source_hash
 from whence.records.files import (
     make_folder,
+    remove_partial_files,
     replace_file,
     require_folder,
     require_output_folder,
@@ -25,10 +26,12 @@ __all__ = [
     "RecordFolder",
     "RecordReader",
     "describe_environment",
+    "describe_machine",
     "exists",
     "find_folders",
     "make_folder",
     "read",
+    "remove_partial_files",
     "replace_file",
     "require_folder",
     "require_output_folder",

@@ -33,10 +33,9 @@ def describe_environment(
         sources: modules outside whence that take part, such as a task's ``__module__``: the top-level package of each is
             hashed as well.
     """
-    machine = {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()}
     others = sorted({name.partition(".")[0] for name in sources} - {"whence"})
     return {
-        "machine": machine if accelerator is None else machine | {"accelerator": accelerator},
+        "machine": describe_machine(accelerator),
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": _versions(("whence", *others, *packages)),
@@ -44,6 +43,12 @@ def describe_environment(
         "source_hash": source_hash(),
         **({"other_source_hashes": {name: source_hash(name) for name in others}} if others else {}),
     }
+
+
+def describe_machine(accelerator: str | None = None) -> dict[str, Any]:
+    """Processor, architecture and cores of this machine, with the name of the GPU, if one is used."""
+    machine = {"processor": _processor(), "architecture": platform.machine(), "cores": os.cpu_count()}
+    return machine if accelerator is None else machine | {"accelerator": accelerator}
 
 
 def rerun_command(command: str | None = None) -> str | None:

@@ -7,6 +7,7 @@ renamed, so that a reader sees the old file or the new one, and a killed writer 
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -47,6 +48,12 @@ def replace_file(path: Path) -> Iterator[Path]:
         raise write_error from error
     finally:
         _remove_quietly(part)
+
+
+def remove_partial_files(path: Path) -> None:
+    """Delete the temporary files that killed writers of ``path`` left. No other process may be writing it."""
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*.part"):
+        part.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
