@@ -46,3 +46,34 @@ def almost_equal(a, b):
 
 def build_longer_study():
     return build_study(arms=ARMS[::2], budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))
+
+
+def build_execute(log, number=None):
+    """Train like ``execute_run``, with a checkpoint after every step. A signal meets seed 0 at its third step, once.
+
+    A function inside a function is sent by value: workers cannot import this file.
+    """
+
+    def execute(run, folder, on_progress):
+        import functools
+        import os
+
+        from whence.lab import runner, training
+
+        mark, original = log / "mark", training.train
+
+        def report(progress):
+            with (log / run.file_name).open("a") as file:
+                file.write(f"{progress.step} ")
+            on_progress(progress)
+            if number and run.seed == 0 and progress.step == 3 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), number)
+
+        training.train = functools.partial(original, save_every=0.0)
+        try:
+            return runner.execute_run(run, folder, report)
+        finally:
+            training.train = original
+
+    return execute
